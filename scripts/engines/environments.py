@@ -1,0 +1,22 @@
+"""Virtual environments for the engines: each has its own, since their pins contradict one another and ours."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def make_environment(folder: Path) -> Path:
+    """Make a virtual environment with this interpreter and return its python; raises CalledProcessError."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    pip_install(python, "--upgrade", "pip")
+    return python
+
+
+def pip_install(python: Path, *arguments: str) -> None:
+    """Run pip in that environment, from the indexes and wheel folders that pip is configured for; only errors are shown.
+
+    Conflicts are not reported: each recipe leaves out, on purpose, requirements that have no build or no use here.
+    """
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-qq", "install", "--no-warn-conflicts"]
+    subprocess.run([*pip, *arguments], check=True)

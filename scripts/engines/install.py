@@ -1,0 +1,66 @@
+"""python -m scripts.engines.install: real vLLM (CPU) and Dynamo (mocker) for `make test-engines`, a few minutes once.
+
+Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
+"""
+
+import fcntl
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scripts.engines import dynamo_env, model, replay, vllm_env
+from scripts.engines.layout import DYNAMO, INSTALL_COMMAND, MODEL, REPLAY, VLLM, Part, engines_root
+
+OLDEST, NEWEST = (3, 11), (3, 13)
+
+
+def main() -> None:
+    _check_python()
+    root = engines_root()
+    root.mkdir(parents=True, exist_ok=True)
+    with _alone(root / ".lock"):
+        _make(VLLM, vllm_env.build)
+        _make(MODEL, model.build)
+        _make(DYNAMO, dynamo_env.build)
+        _make(REPLAY, replay.build)
+
+
+def _check_python() -> None:
+    if OLDEST <= sys.version_info[:2] <= NEWEST and sys.platform == "linux":
+        return
+    have = f"Python {sys.version_info.major}.{sys.version_info.minor} on {sys.platform}"
+    raise SystemExit(
+        "The engines have wheels for Linux (x86_64, aarch64) and Python 3.11 to 3.13 only; this is "
+        f"{have}. Run `{INSTALL_COMMAND}` with such a Python, for example python3.12 -m scripts.engines.install."
+    )
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another install in {lock.parent}", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(part: Part, build: Callable[[Path], None]) -> None:
+    if part.is_ready():
+        print(f"{part.name}: ready in {part.folder}", flush=True)
+        return
+    print(f"{part.name}: installing into {part.folder}", flush=True)
+    began = time.monotonic()
+    shutil.rmtree(part.folder, ignore_errors=True)
+    part.folder.mkdir(parents=True)
+    build(part.folder)
+    part.mark_ready()
+    print(f"{part.name}: installed in {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

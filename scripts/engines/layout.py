@@ -1,0 +1,66 @@
+"""Where the real engines are kept, outside the repository, and whether each part of them is ready."""
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+RECIPES = Path(__file__).resolve().parent
+INSTALL_COMMAND = "python -m scripts.engines.install"
+MODEL_NAME = "smollm2"
+
+
+def engines_root() -> Path:
+    """The folder of everything installed: BATCH_AGENT_ENGINES, else the user's cache folder."""
+    if chosen := os.environ.get("BATCH_AGENT_ENGINES"):
+        return Path(chosen).expanduser().resolve()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache).expanduser().resolve() / "batch-agent" / "engines"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One installed thing: a folder, and the files beside this module that say how it is made.
+
+    The stamp is written last and holds a digest of the recipe, so a half-made part and a part of an older recipe are
+    both made again.
+    """
+
+    name: str
+    recipe: tuple[str, ...]
+    interpreter: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        return engines_root() / self.name
+
+    @property
+    def python(self) -> Path:
+        """The part's own interpreter; only for a part that is a virtual environment."""
+        assert self.interpreter is not None, self.name
+        return self.folder / self.interpreter
+
+    def is_ready(self) -> bool:
+        # A virtual environment whose base interpreter was removed has a dangling link and a valid stamp.
+        interpreter_is_there = self.interpreter is None or self.python.exists()
+        return interpreter_is_there and self._stamp.is_file() and self._stamp.read_text() == self._digest()
+
+    def mark_ready(self) -> None:
+        self._stamp.write_text(self._digest())
+
+    @property
+    def _stamp(self) -> Path:
+        return self.folder / ".ready"
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256(b"%d.%d" % sys.version_info[:2] if self.interpreter else b"")
+        for name in self.recipe:
+            digest.update((RECIPES / name).read_bytes())
+        return digest.hexdigest()
+
+
+VLLM = Part("vllm", ("environments.py", "vllm_env.py", "vllm-constraints.txt"), "bin/python")
+DYNAMO = Part("dynamo", ("environments.py", "dynamo_env.py", "dynamo-constraints.txt"), "bin/python")
+MODEL = Part("smollm2", ("model.py", "smollm2_to_hf.py", "tools_chat_template.jinja"))
+REPLAY = Part("replay", ("replay.py", "write_replay.py"))

@@ -1,0 +1,28 @@
+"""Input list in, structured result list out: N tool-using LLM agents sharing one inference backend."""
+
+from .api import BatchAgent
+from .core.errors import BackendError, BatchAgentError, ErrorKind, SpecError, StoreError
+from .core.requests import Sampling, Usage
+from .core.results import AgentError, AgentResult
+from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts
+from .tools import Tool
+
+__all__ = [
+    "AgentError",
+    "AgentResult",
+    "BackendError",
+    "BatchAgent",
+    "BatchAgentError",
+    "BatchSpec",
+    "Context",
+    "ErrorKind",
+    "Limits",
+    "Prefix",
+    "Retry",
+    "Sampling",
+    "SpecError",
+    "StoreError",
+    "Timeouts",
+    "Tool",
+    "Usage",
+]

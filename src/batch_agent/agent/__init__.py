@@ -1,0 +1,1 @@
+"""Pure: one agent's life, from its first request to its answer."""

@@ -1,0 +1,177 @@
+"""The facade: what people call. The only place, with the CLI, that puts adapters together."""
+
+import asyncio
+import inspect
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from .agent.output import output_type
+from .backends.connect import connect
+from .core.errors import SpecError
+from .core.events import RunStarted
+from .core.interfaces import Backend, EventSink, Store
+from .core.results import AgentResult
+from .core.rules import OutputType
+from .core.spec import BatchSpec
+from .engine.engine import Engine
+from .engine.loop import AgentLoop
+from .engine.slots import Slots
+from .engine.source import Inputs, InputSource
+from .engine.stream import Outbox, ResultStream
+from .plan.compile import compile_plan
+from .plan.template import Template, check_first, parse_template
+from .schedule.limit import InflightLimit
+from .store.memory import NoStore
+from .store.sqlite import SqliteStore
+from .tools import ToolFabric, as_tool
+
+_log = logging.getLogger("batch_agent")
+
+
+class BatchAgent:
+    """Runs one task over a list of inputs, each by an agent of its own."""
+
+    @classmethod
+    async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> list[AgentResult]:
+        """One result per input, in input order. Failures are results; it raises only for a run that cannot start
+        (SpecError, BackendError, before anything is sent) and for a checkpoint that cannot be written (StoreError)."""
+        results: dict[int, AgentResult] = {}
+        async with cls.stream(spec, **options) as stream:
+            async for result in stream:
+                results[result.index] = result
+        return [results[index] for index in sorted(results)]
+
+    @classmethod
+    def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> list[AgentResult]:
+        """`run` for scripts; inside a running event loop (a notebook) it works from a thread of its own."""
+        return _run_blocking(lambda: cls.run(spec, **options))
+
+    @classmethod
+    def stream(
+        cls, spec: BatchSpec | None = None, /, *, events: EventSink | None = None, **options: Any
+    ) -> ResultStream:
+        """Results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early cancels
+        the rest."""
+        if spec is not None and options:
+            raise SpecError(f"Give either a BatchSpec or options, not both: {', '.join(options)}.")
+        return ResultStream(_Run.check(spec or BatchSpec.of(**options), events).drive)
+
+
+class _Run:
+    """A spec whose parts were found to be sound, before anything is opened."""
+
+    def __init__(
+        self,
+        spec: BatchSpec,
+        template: Template,
+        output: OutputType | None,
+        tools: ToolFabric,
+        events: EventSink | None,
+    ) -> None:
+        self._spec = spec
+        self._template = template
+        self._output = output
+        self._tools = tools
+        self._events = events
+
+    @classmethod
+    def check(cls, spec: BatchSpec, events: EventSink | None) -> "_Run":
+        template = parse_template(spec.task)
+        if not template.fields:
+            warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
+        tools = [as_tool(tool) for tool in spec.tools]
+        fabric = ToolFabric(tools, timeout=spec.timeouts.tool, max_tokens=spec.context.max_tool_tokens)
+        return cls(spec, template, output_type(spec.output_schema), fabric, events)
+
+    async def drive(self, outbox: Outbox) -> None:
+        spec = self._spec
+        inputs = Inputs(spec.inputs)
+        for first in await inputs.peek():
+            check_first(self._template, first)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._tools.aclose)
+            store = _store(spec)
+            await store.open()
+            stack.push_async_callback(store.aclose)
+            backend = await connect(spec.backend, spec.model, uses_tools=bool(spec.tools), notify=_log.info)
+            stack.push_async_callback(backend.aclose)
+            await self._engine(backend, store, inputs, outbox).run()
+
+    def _engine(self, backend: Backend, store: Store, inputs: Inputs, outbox: Outbox) -> Engine:
+        spec = self._spec
+        plan = compile_plan(spec, self._template, self._tools.specs, self._output, backend.traits)
+        slots = Slots(_limit(spec, backend), self._events)
+        if self._events is not None:
+            self._events.emit(RunStarted(backend.traits.name, plan.rules.model, slots.limit, inputs.total))
+        loop = AgentLoop(plan.rules, backend, self._tools, store, slots, spec.timeouts, spec.retry, self._events)
+        return Engine(
+            InputSource(inputs, plan.job),
+            loop,
+            store,
+            slots,
+            _Delivery(outbox, spec.on_result).deliver,
+            max_dispatched=spec.limits.max_dispatched,
+            events=self._events,
+        )
+
+
+class _Delivery:
+    """Hands results to the caller, and to `on_result` first. A callback that raises is reported once."""
+
+    def __init__(self, outbox: Outbox, on_result: Callable[[AgentResult], Any] | None) -> None:
+        self._outbox = outbox
+        self._on_result = on_result
+        self._reported = False
+
+    async def deliver(self, result: AgentResult) -> None:
+        if self._on_result is not None:
+            try:
+                waiting = self._on_result(result)
+                if inspect.isawaitable(waiting):
+                    await waiting
+            except Exception:  # noqa: BLE001 - a user's callback may raise anything
+                if not self._reported:
+                    _log.exception(
+                        "on_result raised for agent %d; the run goes on, later ones are not shown", result.index
+                    )
+                self._reported = True
+        await self._outbox.put(result)
+
+
+def _store(spec: BatchSpec) -> Store:
+    return NoStore() if spec.checkpoint_dir is None else SqliteStore(spec.checkpoint_dir)
+
+
+def _limit(spec: BatchSpec, backend: Backend) -> InflightLimit:
+    wanted = spec.limits.max_inflight
+    if wanted is not None:
+        return InflightLimit(wanted, fixed=True)
+    return InflightLimit(backend.traits.inflight, fixed=backend.traits.fixed_inflight)
+
+
+def _run_blocking(main: Callable[[], Coroutine[Any, Any, list[AgentResult]]]) -> list[AgentResult]:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main())
+    outcome: list[list[AgentResult] | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(main()))
+        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, name="batch-agent-run")
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+__all__: Sequence[str] = ["BatchAgent"]

@@ -1,0 +1,81 @@
+"""The process that runs llama.cpp: `python child.py <json config>`.
+
+It prints one line of JSON when it listens, and lives until its stdin closes (so it dies with its parent, even one
+killed with -9) or SIGTERM comes. It imports nothing of batch_agent: starting it must stay cheap.
+"""
+
+import json
+import os
+import signal
+import sys
+import urllib.request
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ChildConfig:
+    """What the server is started with. `context_tokens` is per slot; `verbose` keeps llama.cpp's log coming."""
+
+    model: str
+    name: str
+    slots: int
+    context_tokens: int
+    threads: int
+    verbose: bool
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def main() -> None:
+    # Ctrl-C reaches the whole terminal group; the parent still needs the model to finish cleanly.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    config = ChildConfig(**json.loads(sys.argv[1]))
+    report_descriptor = os.dup(1)
+    os.dup2(2, 1)  # stdout carries the report only, whatever llama.cpp prints
+    try:
+        server = _serve(config)
+    except (ImportError, RuntimeError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    with os.fdopen(report_descriptor, "w") as report:
+        print(json.dumps(_listening(server)), file=report)
+    if not config.verbose:
+        _silence()
+    while os.read(0, 4096):
+        pass
+    os._exit(0)  # llama.cpp's own teardown waits for requests that nobody will read
+
+
+def _serve(config: ChildConfig) -> Any:
+    from xllamacpp import CommonParams, Server
+
+    params = CommonParams()
+    params.model.path = config.model
+    params.model_alias = {config.name}
+    params.n_parallel = config.slots
+    params.n_ctx = config.slots * config.context_tokens
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
+    params.n_threads_http = config.slots + 32  # a queued request holds a thread, and so does an idle connection
+    params.cont_batching = params.cache_prompt = params.use_jinja = True
+    params.warmup = params.ui = False
+    params.verbosity = 3 if config.verbose else 1
+    return Server(params)
+
+
+def _listening(server: Any) -> dict[str, object]:
+    url = server.listening_address
+    with urllib.request.urlopen(f"{url}/slots", timeout=10) as reply:  # noqa: S310
+        slots = json.load(reply)
+    return {"url": url, "slots": len(slots), "context_tokens": min(slot["n_ctx"] for slot in slots)}
+
+
+def _silence() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+if __name__ == "__main__":
+    main()

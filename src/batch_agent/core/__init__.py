@@ -1,0 +1,1 @@
+"""The nouns: frozen data, errors, and every seam. Nothing here runs anything."""

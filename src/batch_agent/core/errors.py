@@ -1,0 +1,60 @@
+"""One class per reaction of the caller."""
+
+from enum import StrEnum
+
+
+class ErrorKind(StrEnum):
+    """Why an agent or a request failed; stable strings, safe to group by."""
+
+    BAD_INPUT = "bad_input"
+    """This input cannot be put into the task."""
+    BAD_REQUEST = "bad_request"
+    """The server refused the request; sending it again will not help."""
+    AUTH = "auth"
+    NOT_FOUND = "not_found"
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The conversation does not fit the model's window."""
+    RATE_LIMITED = "rate_limited"
+    SERVER = "server"
+    """5xx, or an answer that is not of the protocol."""
+    CONNECTION = "connection"
+    """No connection, or one that broke before the answer was whole."""
+    TURN_TIMEOUT = "turn_timeout"
+    AGENT_TIMEOUT = "agent_timeout"
+    TRUNCATED = "truncated"
+    """The answer was cut off by the token limit."""
+    REFUSED = "refused"
+    """The model declined to answer."""
+    INVALID_OUTPUT = "invalid_output"
+    """No answer fitted the output schema, not even after asking again."""
+    MAX_TURNS = "max_turns"
+    INTERNAL = "internal"
+    """A bug, ours or a tool adapter's; the message says where."""
+
+
+RETRYABLE = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT})
+
+
+class BatchAgentError(Exception):
+    """Everything that this library raises on purpose."""
+
+
+class SpecError(BatchAgentError, ValueError):
+    """The run cannot start as it was described. Nothing was sent."""
+
+
+class BackendError(BatchAgentError):
+    """A request failed, or a backend cannot be used. Whether another try may help follows from its kind."""
+
+    def __init__(self, kind: ErrorKind, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retry_after = retry_after
+
+    @property
+    def retryable(self) -> bool:
+        return self.kind in RETRYABLE
+
+
+class StoreError(BatchAgentError):
+    """The checkpoint cannot be opened or written. What was already stored stays valid."""

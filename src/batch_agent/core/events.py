@@ -1,0 +1,45 @@
+"""What can be observed of a run. Emitted on the side; a sink can read a run, never change it."""
+
+from dataclasses import dataclass
+
+from .errors import ErrorKind
+from .results import AgentResult
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    backend: str
+    model: str
+    inflight: int
+    total: int | None
+    """None when the inputs are read lazily and their number is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStarted:
+    key: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRetried:
+    key: str
+    kind: ErrorKind
+    message: str
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChanged:
+    inflight: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFinished:
+    result: AgentResult
+    resumed: bool
+    """True when the answer was already in the checkpoint."""
+
+
+Event = RunStarted | AgentStarted | RequestRetried | LimitChanged | AgentFinished

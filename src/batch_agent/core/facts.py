@@ -1,0 +1,30 @@
+"""The durable story of one agent. Replaying its facts rebuilds its conversation byte for byte."""
+
+from dataclasses import dataclass
+
+from .messages import ToolResult
+from .requests import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """The model answered a turn."""
+
+    reply: Reply
+    queued: float = 0.0
+    """Seconds that the turn waited for a slot."""
+    seconds: float = 0.0
+    ttft: float | None = None
+    """Seconds to the first token; None when the turn was not streamed."""
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The calls of a turn were answered."""
+
+    results: tuple[ToolResult, ...]
+    seconds: float = 0.0
+
+
+Fact = Replied | Returned

@@ -1,0 +1,123 @@
+"""Every seam. The engine knows these, never who stands behind them."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from .events import Event
+from .facts import Fact
+from .messages import ToolCall, ToolResult
+from .prompt import ToolSpec
+from .requests import Delta, Request
+from .results import AgentResult
+from .rules import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a backend was seen to be able to do."""
+
+    name: str
+    model: str
+    native_tools: bool
+    json_schema: bool
+    """It keeps an answer to a JSON schema."""
+    json_schema_beside_tools: bool
+    """It does so in a request that also offers tools, without making tool calls impossible."""
+    inflight: int
+    """Requests in flight to start with when the user names no number."""
+    fixed_inflight: bool = False
+    """More than `inflight` never helps (the server's own slots)."""
+    context_tokens: int | None = None
+
+
+class Backend(Protocol):
+    """An inference server. One method; warming is a request with max_tokens=1."""
+
+    @property
+    def traits(self) -> Traits: ...
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
+        """Sends one turn. Raises BackendError only; leaving the context early aborts the request."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class ToolSession(Protocol):
+    """One agent's view of the tools. Failures are results; leaving the agent's life cancels what is running."""
+
+    async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """Runs the calls at the same time; one result per call, in order. Never raises for a tool's failure."""
+        ...
+
+
+class Toolbox(Protocol):
+    """The tools of a run."""
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]: ...
+
+    def session(self, agent: str) -> ToolSession: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Store(Protocol):
+    """Where facts are kept. What an agent said and did can be told from its facts alone; there is nothing else."""
+
+    async def open(self) -> None:
+        """Raises StoreError, also when another process is using it."""
+        ...
+
+    async def facts(self, key: str) -> Sequence[Fact]:
+        """The story so far, oldest first; empty for an agent that is not known."""
+        ...
+
+    def record(self, key: str, fact: Fact) -> None:
+        """Keeps a fact; it may not be durable yet when this returns."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drops an agent's facts: it starts again from its task."""
+        ...
+
+    async def finish(self, result: AgentResult) -> None:
+        """Marks the end of an agent; once this returns, all its facts are durable."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class WorkSource(Protocol):
+    """Where jobs come from; asked for one more only when it can be worked on."""
+
+    @property
+    def total(self) -> int | None: ...
+
+    async def take(self) -> Job | None: ...
+
+
+class Slot(Protocol):
+    """The right to one request in flight."""
+
+    def release(self) -> None: ...
+
+
+class Executor(Protocol):
+    """Runs agents, each to its end."""
+
+    def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+        """The result of a job that needs no more work, or None."""
+        ...
+
+    async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
+        """Goes on from `facts`. It is given the slot of its next turn, and owns it."""
+        ...
+
+
+class EventSink(Protocol):
+    """Must not block and must not raise."""
+
+    def emit(self, event: Event) -> None: ...

@@ -1,0 +1,42 @@
+"""What is said in a conversation."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model asked for. `arguments` is the model's own text: re-serialising it would move the prefix."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call gave. A failure is a result too: the model reads it and goes on."""
+
+    call: ToolCall
+    content: str
+    is_error: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assistant:
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResults:
+    results: tuple[ToolResult, ...]
+
+
+Message = User | Assistant | ToolResults

@@ -1,0 +1,91 @@
+"""One turn on the wire: what is asked of a backend, and what comes back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .messages import Message, ToolCall
+from .prompt import Prompt
+from .schema import JsonSchema
+
+FinishReason = Literal["stop", "calls", "length", "refusal"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampling:
+    """How the model chooses its tokens. None leaves the server's own default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Sent as it is, for what only this server knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows at its end."""
+
+    prompt: Prompt
+    messages: tuple[Message, ...]
+    model: str
+    sampling: Sampling
+    answer_schema: JsonSchema | None = None
+    """The server must keep to this schema (only set where the backend's traits say that it can)."""
+    may_call_tools: bool = True
+    """False on the last turn: the tools stay in the prompt, the model may not call them."""
+    stream: bool = False
+    """Whether anybody needs the deltas as they come. A plain request costs a seventh of the client's CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens. `cached` is the part of `input` that the server did not compute again."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(self.input + other.input, self.cached + other.cached, self.output + other.output)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """A whole tool call: dialects put the pieces together, so that it can be started at once."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Always the last delta; a stream that ends without it was cut off."""
+
+    reason: FinishReason
+    usage: Usage
+
+
+Delta = TextDelta | ReasoningDelta | CallDelta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole turn of the model."""
+
+    text: str
+    finish: FinishReason
+    usage: Usage
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""

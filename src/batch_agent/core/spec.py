@@ -1,0 +1,177 @@
+"""What a user asks for, in small groups. Every field is validated here, before anything is sent."""
+
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from .errors import SpecError
+from .requests import Sampling
+from .results import AgentResult
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may happen at once, and how long an agent may talk."""
+
+    max_inflight: int | None = None
+    """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
+    max_dispatched: int = 10_000
+    """Agents alive at once, counting those that wait for their tools."""
+    max_turns: int = 10
+
+    def __post_init__(self) -> None:
+        if self.max_inflight is not None:
+            _at_least("max_inflight", self.max_inflight, 1)
+        _at_least("max_dispatched", self.max_dispatched, 1)
+        _at_least("max_turns", self.max_turns, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; None waits for ever. An agent's clock starts with its first turn, not while it is queued."""
+
+    agent: float | None = 1800.0
+    turn: float | None = 300.0
+    tool: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("agent", "turn", "tool"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SpecError(f"timeout_per_{name} must be more than 0 seconds, or None; got {value!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A failed request is sent again, and an answer that does not fit is asked again, each at most so often."""
+
+    max_retries: int = 3
+    backoff: float = 0.5
+    """Seconds before the first retry; doubles each time, with jitter."""
+    backoff_max: float = 30.0
+
+    def __post_init__(self) -> None:
+        _at_least("max_retries", self.max_retries, 0)
+        if not 0 < self.backoff <= self.backoff_max:
+            raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max}); got {self.backoff!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What may enter an agent's context."""
+
+    max_tool_tokens: int = 8_000
+    """A longer tool result is cut, with a marker that says so (a token is counted as 4 characters)."""
+    streaming: bool = False
+    """Stream every turn, so that the time to the first token is measured. Costs more client CPU."""
+
+    def __post_init__(self) -> None:
+        _at_least("max_tool_tokens", self.max_tool_tokens, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What every agent's prompt starts with."""
+
+    system_prompt: str | None = None
+    tool_mode: Literal["auto", "native", "action"] = "auto"
+    """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
+
+    def __post_init__(self) -> None:
+        if self.tool_mode not in ("auto", "native", "action"):
+            raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
+
+
+Input = Any
+OnResult = Callable[[AgentResult], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpec:
+    """One run. `BatchSpec.of(task=..., inputs=..., max_turns=4)` takes the fields of all groups flat."""
+
+    task: str
+    inputs: Iterable[Input] | AsyncIterable[Input]
+    tools: tuple[Any, ...] = ()
+    output_schema: Any = None
+    model: str | None = None
+    backend: str = "local://"
+    checkpoint_dir: Path | None = None
+    on_result: OnResult | None = None
+    limits: Limits = field(default_factory=Limits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: Retry = field(default_factory=Retry)
+    context: Context = field(default_factory=Context)
+    prefix: Prefix = field(default_factory=Prefix)
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, str) or not self.task.strip():
+            raise SpecError("task must be a text that says what each agent should do, such as 'Summarize: {text}'.")
+        if isinstance(self.inputs, str | bytes | Mapping):
+            raise SpecError(
+                f"inputs must be a list of inputs, not one {type(self.inputs).__name__}: write inputs=[...]."
+            )
+        if not isinstance(self.inputs, Iterable | AsyncIterable):
+            raise SpecError(f"inputs must be iterable; got {type(self.inputs).__name__}.")
+        if self.on_result is not None and not callable(self.on_result):
+            raise SpecError("on_result must be a function that takes one AgentResult.")
+        if self.sampling.max_tokens is not None:
+            _at_least("max_tokens", self.sampling.max_tokens, 1)
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """Builds a spec from flat options; a group may also be given whole, as in `limits=Limits(...)`."""
+        own: dict[str, Any] = {}
+        grouped: dict[str, dict[str, Any]] = {}
+        for name, value in options.items():
+            if name in _OWN_FIELDS:
+                own[name] = value
+            elif name in _FLAT:
+                group, member = _FLAT[name]
+                grouped.setdefault(group, {})[member] = value
+            else:
+                raise SpecError(f"Unknown option {name!r}.{_did_you_mean(name)}")
+        for group, members in grouped.items():
+            if group in own:
+                raise SpecError(f"{group}= and {', '.join(members)}= say the same thing twice; keep one of them.")
+            own[group] = _GROUPS[group](**members)
+        for required in ("task", "inputs"):
+            if required not in own:
+                raise SpecError(f"{required}= is missing.")
+        own["tools"] = tuple(own.get("tools") or ())
+        if own.get("checkpoint_dir") is not None:
+            own["checkpoint_dir"] = Path(own["checkpoint_dir"])
+        return cls(**own)
+
+
+_GROUPS: dict[str, Callable[..., Any]] = {
+    "limits": Limits,
+    "timeouts": Timeouts,
+    "retry": Retry,
+    "context": Context,
+    "prefix": Prefix,
+    "sampling": Sampling,
+}
+_OWN_FIELDS = {f.name for f in fields(BatchSpec)}
+_FLAT: dict[str, tuple[str, str]] = {
+    **{f.name: ("limits", f.name) for f in fields(Limits)},
+    **{f"timeout_per_{f.name}": ("timeouts", f.name) for f in fields(Timeouts)},
+    **{f.name: ("retry", f.name) for f in fields(Retry)},
+    **{f.name: ("context", f.name) for f in fields(Context)},
+    **{f.name: ("prefix", f.name) for f in fields(Prefix)},
+    **{f.name: ("sampling", f.name) for f in fields(Sampling)},
+    "max_concurrent": ("limits", "max_inflight"),
+}
+
+
+def _did_you_mean(name: str) -> str:
+    close = get_close_matches(name, [*_OWN_FIELDS, *_FLAT], n=2)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecError(f"{name} must be a whole number of at least {least}; got {value!r}.")

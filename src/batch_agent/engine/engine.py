@@ -1,0 +1,98 @@
+"""The engine: takes jobs while there is room, runs each as a task of its own, delivers results as they come."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..core.errors import BatchAgentError, ErrorKind
+from ..core.events import AgentFinished, AgentStarted
+from ..core.facts import Fact
+from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
+from ..core.results import AgentError, AgentResult
+from ..core.rules import Job
+from ..schedule.admission import Rank
+from .slots import Slots
+
+_FRESH = Rank(is_fresh=True)
+_log = logging.getLogger("batch_agent")
+
+Deliver = Callable[[AgentResult], Awaitable[None]]
+
+
+class Engine:
+    """Every input becomes exactly one delivered result, whatever happens to its agent."""
+
+    def __init__(
+        self,
+        source: WorkSource,
+        executor: Executor,
+        store: Store,
+        slots: Slots,
+        deliver: Deliver,
+        *,
+        max_dispatched: int,
+        events: EventSink | None = None,
+    ) -> None:
+        self._source = source
+        self._executor = executor
+        self._store = store
+        self._slots = slots
+        self._deliver = deliver
+        self._room = asyncio.Semaphore(max_dispatched)
+        self._events = events
+
+    async def run(self) -> None:
+        """Returns when every input has its result. Raises what the input iterator raised, after the agents under way
+        are done, and StoreError."""
+        broken: Exception | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                broken = await self._dispatch(group)
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from None
+        if broken is not None:
+            raise broken
+
+    async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
+        while True:
+            try:
+                job = await self._source.take()
+            except Exception as error:  # noqa: BLE001 - the user's iterator: what is under way is finished first
+                return error
+            if job is None:
+                return None
+            facts = await self._store.facts(job.key)
+            known = self._executor.recall(job, facts) if facts or job.problem else None
+            if known is not None:
+                await self._hand_over(known, resumed=bool(facts))
+                continue
+            await self._room.acquire()
+            slot = await self._slots.acquire(_FRESH)
+            group.create_task(self._agent(job, facts, slot))
+
+    async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
+        if self._events is not None:
+            self._events.emit(AgentStarted(job.key, job.index))
+        try:
+            result = await self._executor.run(job, facts, slot)
+        except BatchAgentError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug in one agent must not end the others
+            _log.exception("Agent %s failed inside the engine", job.index)
+            reason = AgentError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
+            result = AgentResult(job.index, job.key, job.input, error=reason)
+        finally:
+            slot.release()
+        await self._store.finish(result)
+        self._room.release()
+        await self._hand_over(result, resumed=False)
+
+    async def _hand_over(self, result: AgentResult, *, resumed: bool) -> None:
+        if self._events is not None:
+            self._events.emit(AgentFinished(result, resumed))
+        await self._deliver(result)
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = failures.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

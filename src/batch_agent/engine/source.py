@@ -1,0 +1,58 @@
+"""Jobs from any iterable of inputs, sync or async, read only as fast as they are worked on."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from typing import Any
+
+from ..core.rules import Job
+
+
+class Inputs:
+    """The inputs of a run, with a look at the first one before anything starts."""
+
+    def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
+        self.total = len(inputs) if isinstance(inputs, Sized) else None
+        self._sync: Iterator[Any] | None = None
+        self._async: AsyncIterator[Any] | None = None
+        if isinstance(inputs, AsyncIterable):
+            self._async = aiter(inputs)
+        else:
+            self._sync = iter(inputs)
+        self._peeked: list[Any] = []
+
+    async def peek(self) -> list[Any]:
+        """The first input in a list, or an empty one."""
+        try:
+            self._peeked = [await self.next()]
+        except StopAsyncIteration:
+            self._peeked = []
+        return self._peeked
+
+    async def next(self) -> Any:
+        """The next input. Raises StopAsyncIteration at the end, or whatever the user's own iterator raises."""
+        if self._peeked:
+            return self._peeked.pop()
+        if self._async is not None:
+            return await anext(self._async)
+        assert self._sync is not None
+        for value in self._sync:
+            return value
+        raise StopAsyncIteration
+
+
+class InputSource:
+    """The work source of one process: every input once, in order."""
+
+    def __init__(self, inputs: Inputs, job: Callable[[int, Any], Job]) -> None:
+        self.total = inputs.total
+        self._inputs = inputs
+        self._job = job
+        self._index = 0
+
+    async def take(self) -> Job | None:
+        try:
+            value = await self._inputs.next()
+        except StopAsyncIteration:
+            return None
+        job = self._job(self._index, value)
+        self._index += 1
+        return job

@@ -1,0 +1,1 @@
+"""Views on a run, fed by its events; nothing here can change the run."""

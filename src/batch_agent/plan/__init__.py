@@ -1,0 +1,1 @@
+"""Pure: from what the user wrote to what each agent is asked."""

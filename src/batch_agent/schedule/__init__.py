@@ -1,0 +1,1 @@
+"""Pure: who may use the shared backend, when, and what follows a failure."""

@@ -1,0 +1,71 @@
+"""Who gets a slot. Agents that come back from their tools go before fresh ones, so that started work is finished."""
+
+import heapq
+from dataclasses import dataclass, field
+from typing import NewType
+
+Ticket = NewType("Ticket", int)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rank:
+    """Smaller goes first: agents under way, then those with the fewest turns left, then the oldest."""
+
+    is_fresh: bool
+    turns_left: int = 0
+    since: int = 0
+
+
+@dataclass(slots=True)
+class Admission:
+    """Counts slots and orders those who wait. Never grants beyond the limit; never leaves a slot idle with a waiter."""
+
+    limit: int
+    in_use: int = 0
+    _waiting: dict[Ticket, Rank] = field(default_factory=dict)
+    _order: list[tuple[Rank, Ticket]] = field(default_factory=list)
+    _last: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def take(self) -> bool:
+        """A slot at once, if one is free: nobody can be waiting for it then."""
+        if self.in_use < self.limit:
+            self.in_use += 1
+            return True
+        return False
+
+    def wait(self, rank: Rank) -> Ticket:
+        """Queues up. The ticket comes back from a later `release` or `resize`."""
+        self._last += 1
+        ticket = Ticket(self._last)
+        self._waiting[ticket] = rank
+        heapq.heappush(self._order, (rank, ticket))
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Gives up waiting. Only for a ticket that was not granted."""
+        del self._waiting[ticket]
+
+    def release(self) -> list[Ticket]:
+        """Gives a slot back; the tickets that are granted now."""
+        self.in_use -= 1
+        return self._grant()
+
+    def resize(self, limit: int) -> list[Ticket]:
+        """A lower limit takes effect as slots come back; a higher one at once."""
+        self.limit = limit
+        return self._grant()
+
+    def _grant(self) -> list[Ticket]:
+        granted: list[Ticket] = []
+        while self.in_use < self.limit and self._waiting:
+            _, ticket = heapq.heappop(self._order)
+            if self._waiting.pop(ticket, None) is not None:
+                self.in_use += 1
+                granted.append(ticket)
+        if not self._waiting:
+            self._order.clear()
+        return granted

@@ -1,0 +1,91 @@
+"""What a simulated model says."""
+
+from dataclasses import dataclass
+
+from batch_agent.sim.faults import FaultOrder
+from batch_agent.sim.tokens import CALL_CLOSING, END, TOKEN_BYTES, call_opening, pad, render_call
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Text or calls, exactly as the prompt of the next turn will render them; and what goes wrong on the way."""
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    fault: FaultOrder | None = None
+
+    def render(self) -> bytes:
+        calls = b"".join(render_call(call.name, call.arguments) for call in self.calls)
+        return pad(self.text.encode() + calls) + END
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as generated tokens, cut off where the request's token limit cut it.
+
+    `content` is the part of `data` that shows as text. A call that was cut off is no call: it shows as the text it is.
+    """
+
+    answer: Answer
+    data: bytes
+    content: bytes
+    finish_reason: str
+
+    @property
+    def tokens(self) -> int:
+        return len(self.data) // TOKEN_BYTES
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return self.answer.calls if self.finish_reason != "length" else ()
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="ignore")
+
+    def text_between(self, start: int, stop: int) -> str:
+        """The part of the text that tokens `start` to `stop` add."""
+        return _cut(self.content, start * TOKEN_BYTES, stop * TOKEN_BYTES)
+
+    def arguments_between(self, start: int, stop: int) -> list[tuple[int, bool, str]]:
+        """For each call that tokens `start` to `stop` touch: its index, whether it opens here, its new arguments."""
+        first, last = start * TOKEN_BYTES, stop * TOKEN_BYTES
+        touched = []
+        position = len(self.answer.text.encode())
+        for index, call in enumerate(self.calls):
+            opened = position + len(call_opening(call.name))
+            body = call.arguments.encode()
+            new = _cut(body, first - opened, last - opened)
+            opens = first < opened <= last
+            if opens or new:
+                touched.append((index, opens, new))
+            position = opened + len(body) + len(CALL_CLOSING)
+        return touched
+
+
+def reply_of(answer: Answer, max_tokens: int) -> Reply:
+    data = answer.render()
+    if len(data) > max_tokens * TOKEN_BYTES:
+        data = data[: max_tokens * TOKEN_BYTES]
+        return Reply(answer, data, data, "length")
+    return Reply(answer, data, answer.text.encode(), "tool_calls" if answer.calls else "stop")
+
+
+def _cut(data: bytes, start: int, stop: int) -> str:
+    """Bytes `start` to `stop` as text, both moved back to where a character begins."""
+    if data.isascii():
+        return data[max(0, start) : max(0, stop)].decode()
+    return data[_boundary(data, start) : _boundary(data, stop)].decode(errors="ignore")
+
+
+def _boundary(data: bytes, position: int) -> int:
+    position = min(max(position, 0), len(data))
+    while 0 < position < len(data) and data[position] & 0xC0 == 0x80:
+        position -= 1
+    return position

@@ -1,0 +1,84 @@
+"""The KV cache as numbered blocks: who uses them, which of them hold a known prefix, which goes next."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+
+class BlockPool:
+    """Blocks with reference counts, found again by content hash until they are needed for something else.
+
+    A released block keeps its content and waits at the end of the free list; taking blocks evicts from its front.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._references = [0] * num_blocks
+        self._hash_of: list[int | None] = [None] * num_blocks
+        self._block_of: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        return self.num_blocks - len(self._free)
+
+    def match(self, hashes: Iterable[int]) -> list[int]:
+        """The blocks that hold the longest known prefix of `hashes`; they are not held until `hold`."""
+        block_of = self._block_of
+        found = []
+        for key in hashes:
+            block = block_of.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` nobody holds: these also count as free until they are held."""
+        return sum(1 for block in blocks if not self._references[block])
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if not self._references[block]:
+                del self._free[block]
+            self._references[block] += 1
+
+    def take(self, count: int) -> list[int]:
+        """`count` blocks with no content, the least recently released first. Raises IndexError if there are fewer."""
+        if count > len(self._free):
+            raise IndexError(f"{count} blocks wanted, {len(self._free)} free")
+        taken = []
+        for _ in range(count):
+            block, _none = self._free.popitem(last=False)
+            known = self._hash_of[block]
+            if known is not None:
+                del self._block_of[known]
+                self._hash_of[block] = None
+            self._references[block] = 1
+            taken.append(block)
+        return taken
+
+    def publish(self, block: int, key: int) -> None:
+        """Make a held block findable by its content. The first block with this content wins."""
+        if key not in self._block_of:
+            self._block_of[key] = block
+            self._hash_of[block] = key
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give blocks back, the last first: the tail of a sequence is evicted before its head."""
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            if not self._references[block]:
+                self._free[block] = None
+
+    def check(self) -> None:
+        """Raise AssertionError where the books do not agree; for tests."""
+        for block, references in enumerate(self._references):
+            assert references >= 0, f"block {block} was released too often"
+            assert (references == 0) == (block in self._free), f"block {block} is held and free, or neither"
+        for key, block in self._block_of.items():
+            assert self._hash_of[block] == key, f"block {block} is found by a content it does not hold"
+        assert len(self._block_of) == sum(known is not None for known in self._hash_of)

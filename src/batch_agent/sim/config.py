@@ -1,0 +1,83 @@
+"""The numbers of a simulated engine."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRates:
+    """How often each fault happens by itself, as a share of the generation requests."""
+
+    error_500: float = 0.0
+    error_429: float = 0.0
+    reset: float = 0.0
+    stall: float = 0.0
+    garbage: float = 0.0
+    truncated: float = 0.0
+    retry_after_s: float = 1.0
+    stall_s: float = 5.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        shares = (self.error_500, self.error_429, self.reset, self.stall, self.garbage, self.truncated)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise ValueError(f"fault rates are shares of all requests: each >= 0, together <= 1, got {shares}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimConfig:
+    """One engine: its memory, its batch limits and its step times. The defaults are a 3B model on a 24 GB card.
+
+    A step takes `step_base_ms`, plus `step_us_per_seq` for each sequence in it, plus `prefill_us_per_token` for each
+    prompt token computed in it, plus `step_ns_per_kv_token` for each token of context that attention reads.
+    """
+
+    model: str = "sim"
+    max_model_len: int = 16_384
+    num_blocks: int = 7_168
+    block_size: int = 16
+    prefix_caching: bool = True
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2_048
+    reserve_full_prompt: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    step_base_ms: float = 20.0
+    step_us_per_seq: float = 25.0
+    prefill_us_per_token: float = 100.0
+    step_ns_per_kv_token: float = 380.0
+    chunk_tokens: int = 1
+    zero_latency: bool = False
+    faults: FaultRates = field(default_factory=FaultRates)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_model_len",
+            "num_blocks",
+            "block_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "chunk_tokens",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        if self.policy not in ("fcfs", "priority"):
+            raise ValueError(f"policy must be 'fcfs' or 'priority', got {self.policy!r}")
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest sequence served: never more than the KV cache holds, so every admitted request can finish."""
+        return min(self.max_model_len, self.kv_tokens)
+
+    def step_seconds(self, sequences: int, prefill_tokens: int, kv_tokens: float) -> float:
+        if self.zero_latency:
+            return 0.0
+        return (
+            self.step_base_ms * 1e-3
+            + self.step_us_per_seq * 1e-6 * sequences
+            + self.prefill_us_per_token * 1e-6 * prefill_tokens
+            + self.step_ns_per_kv_token * 1e-9 * kv_tokens
+        )

@@ -1,0 +1,100 @@
+"""Carries what the engine computed to the client, or fails to in the ordered way."""
+
+from collections.abc import Callable
+
+from batch_agent.sim.faults import Fault, Kind
+from batch_agent.sim.http import Connection
+from batch_agent.sim.openai import DONE, Usage
+from batch_agent.sim.requests import Generation
+from batch_agent.sim.sequence import Progress
+
+_GARBAGE_BODY = b'{"id": "chatcmpl-garbage", "choices": [{"message": {"content": '
+_GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'
+
+
+class Delivery:
+    """One generation on its way to the client who waits for it; `drop` makes the engine forget the rest of it."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        connection: Connection,
+        fault: Fault | None,
+        drop: Callable[[Generation], None],
+        chunk_tokens: int,
+    ) -> None:
+        self._generation = generation
+        self._connection = connection
+        self._fault = fault.kind if fault else None
+        self._drop = drop
+        self._chunk_tokens = chunk_tokens
+        self._unfinished = len(generation.sequences)
+        self._is_open = False
+        self._is_broken_off = False
+
+    def open(self) -> None:
+        """Begin a stream with its head and opening event; `progress` does it where nobody did before."""
+        if self._generation.is_stream and not self._is_open:
+            self._is_open = True
+            self._connection.open_stream()
+            if opening := self._generation.wire.opening():
+                self._connection.send(opening)
+
+    def progress(self, index: int, news: Progress) -> None:
+        """The sequence at `index` has come further: send what shows of it."""
+        if self._is_broken_off:
+            return
+        self._unfinished -= news.finished
+        if self._generation.is_stream:
+            self._send_events(index, news)
+        elif not self._unfinished:
+            self._send_body()
+
+    def _send_body(self) -> None:
+        body = self._generation.wire.plain(self._generation.replies, self._usage())
+        match self._fault:
+            case Kind.RESET:
+                self._connection.reset()
+            case Kind.GARBAGE:
+                self._connection.reply(200, _GARBAGE_BODY)
+            case Kind.TRUNCATED:
+                self._connection.reply_short(body)
+            case _:
+                self._connection.reply(200, body)
+
+    def _send_events(self, index: int, news: Progress) -> None:
+        wire, reply = self._generation.wire, self._generation.replies[index]
+        self.open()
+        breaks_off_at = reply.tokens // 2 if self._fault in (Kind.RESET, Kind.TRUNCATED) else reply.tokens + 1
+        events = wire.tokens(index, reply, news.start, min(news.stop, breaks_off_at), self._chunk_tokens)
+        if news.stop >= breaks_off_at:
+            self._break_off(events)
+            return
+        if self._fault is Kind.GARBAGE and not news.start:
+            events = _GARBAGE_EVENT + events
+        if news.finished:
+            events += wire.ending(index, reply)
+        if not self._unfinished:
+            events += (wire.usage(self._usage()) if self._generation.include_usage else b"") + DONE
+        if events:
+            self._connection.send(events)
+        if not self._unfinished:
+            self._connection.end_stream()
+
+    def _break_off(self, events: bytes) -> None:
+        if events:
+            self._connection.send(events)
+        self._is_broken_off = True
+        self._drop(self._generation)
+        if self._fault is Kind.RESET:
+            self._connection.reset()
+        else:
+            self._connection.end_stream()
+
+    def _usage(self) -> Usage:
+        sequences = self._generation.sequences
+        return Usage(
+            prompt_tokens=sum([sequence.prompt_tokens for sequence in sequences]),
+            completion_tokens=sum([sequence.generated for sequence in sequences]),
+            cached_tokens=sum([sequence.cached for sequence in sequences]),
+        )

@@ -1,0 +1,80 @@
+"""What goes wrong on purpose, and when."""
+
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batch_agent.sim.config import FaultRates
+
+
+class Kind(StrEnum):
+    STATUS = "status"
+    RESET = "reset"
+    STALL = "stall"
+    GARBAGE = "garbage"
+    TRUNCATED = "truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one request: `status` and `retry_after_s` belong to STATUS, `stall_s` to STALL."""
+
+    kind: Kind
+    status: int = 0
+    retry_after_s: float | None = None
+    stall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FaultOrder:
+    """A fault asked for by a prompt: for its first `times` attempts, or for all of them."""
+
+    fault: Fault
+    times: int | None = None
+
+
+class Faults:
+    """Decides each request's fault from the rates, the seed, the request's number and what its prompt asks for."""
+
+    def __init__(self, rates: FaultRates) -> None:
+        self._rates = rates
+        self._requests = 0
+        self._attempts: dict[int, int] = {}
+        self._shares = [
+            (rates.error_500, parse("500", rates)),
+            (rates.error_429, parse("429", rates)),
+            (rates.reset, parse("reset", rates)),
+            (rates.stall, parse("stall", rates)),
+            (rates.garbage, parse("garbage", rates)),
+            (rates.truncated, parse("truncated", rates)),
+        ]
+        self._any = any(share for share, _ in self._shares)
+
+    def of_order(self, order: FaultOrder, prompt_key: int) -> Fault | None:
+        """The ordered fault, unless this prompt has already had its share."""
+        tried = self._attempts.get(prompt_key, 0)
+        self._attempts[prompt_key] = tried + 1
+        return order.fault if order.times is None or tried < order.times else None
+
+    def of_chance(self) -> Fault | None:
+        self._requests += 1
+        if not self._any:
+            return None
+        draw = zlib.crc32(b"%d:%d" % (self._rates.seed, self._requests)) / 2**32
+        for share, fault in self._shares:
+            draw -= share
+            if draw < 0:
+                return fault
+        return None
+
+
+def parse(name: str, rates: FaultRates, retry_after_s: float | None = None, stall_s: float | None = None) -> Fault:
+    """The fault of this name: an HTTP status from 400 on, or a kind. Raises ValueError for any other."""
+    if name.isdigit() and 400 <= int(name) <= 599:
+        wait = retry_after_s if retry_after_s is not None else rates.retry_after_s if name == "429" else None
+        return Fault(Kind.STATUS, status=int(name), retry_after_s=wait)
+    if name == Kind.STALL:
+        return Fault(Kind.STALL, stall_s=rates.stall_s if stall_s is None else stall_s)
+    if name in (Kind.RESET, Kind.GARBAGE, Kind.TRUNCATED):
+        return Fault(Kind(name))
+    raise ValueError(f"no fault is called {name!r}: use a status such as '500', or reset, stall, garbage, truncated")

@@ -1,0 +1,157 @@
+"""A simulated engine in a process of its own, for tests and benchmarks."""
+
+import http.client
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import IO, Any, Self
+
+from batch_agent.sim.config import FaultRates, SimConfig
+from batch_agent.sim.script import Script
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything a simulator process needs to know, as it travels on its command line."""
+
+    config: SimConfig = field(default_factory=SimConfig)
+    script: Script = field(default_factory=Script)
+    host: str = "127.0.0.1"
+    port: int = 0
+    until_stdin_ends: bool = False
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises ValueError or TypeError where the text is no launch."""
+        fields: dict[str, Any] = json.loads(text)
+        config: dict[str, Any] = fields.pop("config", {})
+        faults = FaultRates(**config.pop("faults", {}))
+        return cls(SimConfig(**config, faults=faults), Script(**fields.pop("script", {})), **fields)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class SimServer:
+    """Starts a simulator on entering and stops it on leaving; it also ends if this process dies.
+
+    `with SimServer(SimConfig(zero_latency=True)) as sim: ... sim.url ...`. Entering raises RuntimeError if it does
+    not come up. Starting and stopping block for a moment; what the server wrote to standard error is passed on.
+    """
+
+    def __init__(self, config: SimConfig | None = None, script: Script | None = None, *, port: int = 0) -> None:
+        self.config = config or SimConfig()
+        self.script = script or Script()
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Without a path: OpenAI's routes are below `url + "/v1"`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        launch = Launch(self.config, self.script, port=self.port, until_stdin_ends=True)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "batch_agent.sim", launch.to_json()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+        )
+        try:
+            self.port = self._read_port()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Terminate, then kill; returns when the process has ended. Stopping twice does nothing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        sys.stderr.write(self._stderr_text())
+        for stream in (process.stdin, process.stdout, self._stderr):
+            if stream:
+                stream.close()
+
+    def metrics(self) -> dict[str, float]:
+        """The values of the /metrics page by name; labels are left out and equal names added up."""
+        values: dict[str, float] = {}
+        for line in self.get("/metrics").decode().splitlines():
+            if not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0]
+                values[name] = values.get(name, 0.0) + float(value)
+        return values
+
+    def cpu_seconds(self) -> float:
+        """CPU time the server process has used so far."""
+        return self.metrics()["process_cpu_seconds_total"]
+
+    def get(self, path: str) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _read_port(self) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = _read_line(self._process.stdout, START_TIMEOUT_S)
+        try:
+            return int(json.loads(line)["port"])
+        except ValueError as error:
+            raise RuntimeError("the simulator did not start; its last words are on standard error") from error
+
+    def _stderr_text(self) -> str:
+        """What the server complained about: a fault of the simulator, never of its client."""
+        assert self._stderr is not None
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")[-4000:]
+
+
+def _read_line(stream: IO[bytes], timeout_s: float) -> bytes:
+    """The first line, or what there is of it when the time is up or the stream ends."""
+    deadline = time.monotonic() + timeout_s
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while not line.endswith(b"\n") and selector.select(max(0.0, deadline - time.monotonic())):
+            piece = os.read(stream.fileno(), 4096)
+            if not piece:
+                break
+            line += piece
+    return line

@@ -1,0 +1,38 @@
+"""One process at a time per checkpoint folder."""
+
+import os
+from pathlib import Path
+
+from ..core.errors import StoreError
+
+try:
+    import fcntl
+except ImportError:  # Windows: SQLite's own locking is what is left
+    fcntl = None  # type: ignore[assignment]
+
+
+class DirectoryLock:
+    """Held by an open file, so that a process that dies, however it dies, lets go of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "run.lock"
+        self._file: int | None = None
+
+    def take(self) -> None:
+        """Raises StoreError when another process works on this folder."""
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(file)
+                raise StoreError(
+                    f"Another run is using the checkpoint {str(self._path.parent)!r}. "
+                    "Wait until it ends, or give this run another checkpoint_dir."
+                ) from error
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

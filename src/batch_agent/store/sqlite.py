@@ -1,0 +1,111 @@
+"""Facts in a SQLite file. Kill the process anywhere: what was committed is there, and replay goes on from it."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import StoreError
+from ..core.facts import Fact
+from ..core.results import AgentResult
+from .codec import decode, encode
+from .lock import DirectoryLock
+from .writer import WriterThread
+
+SCHEMA_VERSION = 1
+_TABLES = """
+CREATE TABLE IF NOT EXISTS facts (key TEXT NOT NULL, seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
+CREATE TABLE IF NOT EXISTS agents (key TEXT PRIMARY KEY, position INTEGER NOT NULL, error_kind TEXT, error TEXT);
+"""
+
+
+class SqliteStore:
+    """`checkpoint_dir=`: one file, one writer process at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = DirectoryLock(directory)
+        self._writer: WriterThread | None = None
+        self._known: set[str] = set()
+
+    async def open(self) -> None:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
+            self._writer = WriterThread(self._directory / "run.sqlite3")
+            self._known = await self._writer.wait(_prepare)
+        except (sqlite3.Error, OSError) as error:
+            self._close()
+            raise self._failure(error) from error
+        except StoreError:
+            self._close()
+            raise
+
+    async def facts(self, key: str) -> Sequence[Fact]:
+        if key not in self._known:
+            return ()
+        rows = await self._wait(
+            lambda db: db.execute("SELECT kind, data FROM facts WHERE key = ? ORDER BY seq", (key,)).fetchall()
+        )
+        try:
+            return tuple(decode(kind, data) for kind, data in rows)
+        except ValueError as error:
+            raise StoreError(f"{self._directory}: the facts of agent {key} cannot be read: {error}") from error
+
+    def record(self, key: str, fact: Fact) -> None:
+        kind, data = encode(fact)
+        self._opened.post(
+            lambda db: db.execute("INSERT INTO facts (key, kind, data) VALUES (?, ?, ?)", (key, kind, data))
+        )
+
+    def forget(self, key: str) -> None:
+        self._opened.post(lambda db: db.execute("DELETE FROM facts WHERE key = ?", (key,)))
+
+    async def finish(self, result: AgentResult) -> None:
+        error = result.error
+        row = (result.key, result.index, error.kind if error else None, error.message if error else None)
+        await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO agents VALUES (?, ?, ?, ?)", row))
+
+    async def aclose(self) -> None:
+        self._close()
+
+    @property
+    def _opened(self) -> WriterThread:
+        if self._writer is None:
+            raise StoreError("The checkpoint is not open.")
+        return self._writer
+
+    async def _wait(self, work: Any) -> Any:
+        try:
+            return await self._opened.wait(work)
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"The checkpoint in {str(self._directory)!r} cannot be used: {error}. Check that the folder is writable "
+            "and the disk has room. What was stored before is safe; run again with the same checkpoint_dir to go on."
+        )
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.stop()
+            self._writer = None
+        self._lock.release()
+
+
+def _prepare(db: sqlite3.Connection) -> set[str]:
+    db.execute("COMMIT")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise sqlite3.DatabaseError(
+            f"it was written by a newer version of batch-agent (format {version}, this one reads {SCHEMA_VERSION})"
+        )
+    db.execute("BEGIN")
+    for statement in filter(str.strip, _TABLES.split(";")):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    return {key for (key,) in db.execute("SELECT DISTINCT key FROM facts")}

@@ -1,0 +1,103 @@
+"""One thread that owns a SQLite connection. Writes are committed in batches; nobody blocks the event loop."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+_BATCH = 500
+
+Work = Callable[[sqlite3.Connection], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    work: Work | None
+    """None: stop."""
+    done: Callable[[Any, Exception | None], None] | None
+
+
+class WriterThread:
+    """Runs what it is given in order. A failed batch is rolled back, told to everyone in it who waits, and raised at
+    the next `wait`, so that a fact which nobody waited for is not lost in silence."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="batch-agent-store", daemon=True)
+        self._failure: Exception | None = None
+        self._thread.start()
+
+    def post(self, work: Work) -> None:
+        """Does `work` some time soon."""
+        self._orders.put(_Order(work, None))
+
+    async def wait(self, work: Work) -> Any:
+        """The result of `work`, once everything up to it is committed. Raises sqlite3.Error or OSError."""
+        loop = asyncio.get_running_loop()
+        settled: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: Any, error: Exception | None) -> None:
+            if settled.done():
+                return
+            if error is None:
+                settled.set_result(result)
+            else:
+                settled.set_exception(error)
+
+        def done(result: Any, error: Exception | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result, error)
+
+        self._orders.put(_Order(work, done))
+        return await settled
+
+    def stop(self) -> None:
+        """Commits what is there and ends the thread."""
+        self._orders.put(_Order(None, None))
+        self._thread.join(timeout=30)
+
+    def _serve(self) -> None:
+        connection: sqlite3.Connection | None = None
+        stopping = False
+        while not stopping:
+            batch = self._next_batch()
+            stopping = batch[-1].work is None
+            try:
+                connection = connection or sqlite3.connect(self._path, isolation_level=None)
+                self._commit(connection, batch)
+            except (sqlite3.Error, OSError) as error:
+                self._fail(connection, batch, error)
+        if connection is not None:
+            connection.close()
+
+    def _next_batch(self) -> list[_Order]:
+        batch = [self._orders.get()]
+        while len(batch) < _BATCH and batch[-1].work is not None:
+            try:
+                batch.append(self._orders.get_nowait())
+            except Empty:
+                break
+        return batch
+
+    def _commit(self, connection: sqlite3.Connection, batch: list[_Order]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        connection.execute("BEGIN")
+        results = [order.work(connection) if order.work else None for order in batch]
+        connection.execute("COMMIT")
+        for order, result in zip(batch, results, strict=True):
+            if order.done:
+                order.done(result, None)
+
+    def _fail(self, connection: sqlite3.Connection | None, batch: list[_Order], error: Exception) -> None:
+        self._failure = error
+        if connection is not None and connection.in_transaction:
+            connection.rollback()
+        for order in batch:
+            if order.done:
+                order.done(None, error)

