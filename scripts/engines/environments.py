@@ -14,9 +14,9 @@ def make_environment(folder: Path) -> Path:
 
 
 def pip_install(python: Path, *arguments: str) -> None:
-    """Run pip in that environment, from the indexes and wheel folders that pip is configured for; only errors are shown.
+    """Run pip in that environment, from the indexes and wheel folders that pip is configured for.
 
-    Conflicts are not reported: each recipe leaves out, on purpose, requirements that have no build or no use here.
+    Only errors are shown. Conflicts are not: each recipe leaves out, on purpose, requirements that have no build or no use here.
     """
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-qq", "install", "--no-warn-conflicts"]
     subprocess.run([*pip, *arguments], check=True)

@@ -1,13 +1,16 @@
 """guard.py COMMAND...: run a command in our process group, and end the whole group when our standard input closes.
 
 Whoever starts an engine holds the other end of that pipe, so the engine ends with its user, however the user ends.
-Start this in a session of its own.
+Start this in a session of its own, and write nothing to it. Linux only.
 """
 
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -17,23 +20,25 @@ GRACE = 20.0
 def main(command: list[str]) -> None:
     # A handler, not SIG_IGN: the command would inherit SIG_IGN.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    threading.Thread(target=_end_with_the_pipe, args=(child,), daemon=True).start()
-    print(f"{command[0]} ended with status {child.wait()}", flush=True)
+    # Engines make sockets in their temporary folder, and a socket's path has room for about 100 characters.
+    folder = tempfile.mkdtemp(prefix="ba-", dir="/tmp")
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | {"TMPDIR": folder})
+    ended, ending = os.pipe()
+    threading.Thread(target=_close_when_ended, args=(child, ending), daemon=True).start()
+    select.select([sys.stdin, ended], [], [])
     segments = _shared_memory()
-    _remove(segments)
+    os.killpg(0, signal.SIGTERM)
+    select.select([ended], [], [], GRACE)
+    print(f"{command[0]} ended with status {child.poll()}", flush=True)
+    for segment in segments:
+        segment.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
-def _end_with_the_pipe(child: subprocess.Popen[bytes]) -> None:
-    sys.stdin.buffer.read()
-    segments = _shared_memory()
-    os.killpg(0, signal.SIGTERM)
-    try:
-        child.wait(GRACE)
-    finally:
-        _remove(segments)
-        os.killpg(0, signal.SIGKILL)
+def _close_when_ended(child: subprocess.Popen[bytes], ending: int) -> None:
+    child.wait()
+    os.close(ending)
 
 
 def _shared_memory() -> set[Path]:
@@ -47,11 +52,6 @@ def _shared_memory() -> set[Path]:
         except OSError:
             continue  # it ended meanwhile
     return found
-
-
-def _remove(segments: set[Path]) -> None:
-    for segment in segments:
-        segment.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""write_replay.py TOKENIZER_JSON REPLAY_FILE: what the mocker says to a request with the annotation output_replay_id:ID.
+"""write_replay.py TOKENIZER_JSON REPLAY_FILE: what the mocker says to a request annotated output_replay_id:ID.
 
 Runs in Dynamo's environment, not in ours.
 """

@@ -3,16 +3,17 @@
 import asyncio
 import inspect
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 from .agent.output import output_type
 from .backends.connect import connect
 from .core.errors import SpecError
-from .core.events import RunStarted
+from .core.events import Notice, RunStarted
 from .core.interfaces import Backend, EventSink, Store
 from .core.results import AgentResult
 from .core.rules import OutputType
@@ -55,7 +56,7 @@ class BatchAgent:
         cls, spec: BatchSpec | None = None, /, *, events: EventSink | None = None, **options: Any
     ) -> ResultStream:
         """Results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early cancels
-        the rest."""
+        the rest. `events` sees everything that happens; without it, only what a person must know is said on stderr."""
         if spec is not None and options:
             raise SpecError(f"Give either a BatchSpec or options, not both: {', '.join(options)}.")
         return ResultStream(_Run.check(spec or BatchSpec.of(**options), events).drive)
@@ -97,9 +98,23 @@ class _Run:
             store = _store(spec)
             await store.open()
             stack.push_async_callback(store.aclose)
-            backend = await connect(spec.backend, spec.model, uses_tools=bool(spec.tools), notify=_log.info)
-            stack.push_async_callback(backend.aclose)
+            backend = await self._backend(stack)
             await self._engine(backend, store, inputs, outbox).run()
+
+    async def _backend(self, stack: AsyncExitStack) -> Backend:
+        spec = self._spec
+        given: object = spec.backend
+        if not isinstance(given, str):
+            return cast(Backend, given)  # it stays its owner's: one backend may serve several runs
+        backend = await connect(given, spec.model, uses_tools=bool(spec.tools), notify=self._notify)
+        stack.push_async_callback(backend.aclose)
+        return backend
+
+    def _notify(self, text: str) -> None:
+        if self._events is not None:
+            self._events.emit(Notice(text))
+        else:
+            print(f"batch-agent: {text}", file=sys.stderr, flush=True)
 
     def _engine(self, backend: Backend, store: Store, inputs: Inputs, outbox: Outbox) -> Engine:
         spec = self._spec

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.live.engines import dynamo_server, vllm_server
 
 HERE = Path(__file__).parent

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
 DYNAMO_START_LIMIT = 60.0
-OFFLINE = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
 
 
 class EngineFailedError(Exception):
@@ -36,11 +34,10 @@ def vllm_server(scratch: Path, *arguments: str, tools: bool = True) -> Iterator[
     command = [str(VLLM.folder / "bin" / "vllm"), "serve", str(MODEL.folder), "--served-model-name", MODEL_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--max-num-seqs", "64"]
     command += ["--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"]
-    # Only whole blocks are shared between prompts; the default on CPU is 128 tokens, longer than most test prompts.
-    command += ["--enable-prefix-caching", "--block-size", "16"]
+    # Only whole blocks are shared between prompts: 128 tokens by default on CPU, at least 32.
+    command += ["--enable-prefix-caching", "--block-size", "32"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if tools else []
-    cache = {"VLLM_CACHE_ROOT": str(engines_root() / "vllm-cache"), "VLLM_CPU_KVCACHE_SPACE": "1"}
-    environment = OFFLINE | cache | {"VLLM_NO_USAGE_STATS": "1"}
+    environment = _environment() | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     log = scratch / "vllm.log"
     with _process_group([*command, *arguments], environment, log) as process:
         url = f"http://127.0.0.1:{port}"
@@ -52,17 +49,18 @@ def vllm_server(scratch: Path, *arguments: str, tools: bool = True) -> Iterator[
 def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
     """The real Dynamo frontend and KV router in front of mocker workers; yields its root address, without /v1.
 
-    Mocker tokens are random, except for a request with the annotation output_replay_id (see scripts/engines/write_replay.py).
+    Mocker tokens are random, unless a request is annotated with an output_replay_id of scripts/engines/write_replay.py.
     Blocks a few seconds. Raises EngineFailedError.
     """
     _require(DYNAMO, MODEL, REPLAY)
     port = _free_port()
     mocker = [str(DYNAMO.python), str(RECIPES / "mocker_with_tools.py"), "--model-path", str(MODEL.folder)]
     mocker += ["--model-name", MODEL_NAME, "--num-workers", str(workers), "--block-size", "16", "--max-num-seqs", "64"]
-    mocker += ["--num-gpu-blocks-override", "4096", "--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE)]
+    mocker += ["--max-model-len", "4096", "--num-gpu-blocks-override", "4096"]
+    mocker += ["--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE)]
     frontend = [str(DYNAMO.python), "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
     frontend += ["--router-mode", "kv", "--enable-streaming-tool-dispatch"]
-    environment = OFFLINE | _dynamo_without_services(scratch / "discovery")
+    environment = _environment() | _dynamo_without_services(scratch / "discovery")
     logs = scratch / "mocker.log", scratch / "frontend.log"
     with (
         _process_group(mocker, environment, logs[0]),
@@ -73,11 +71,22 @@ def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
         yield url
 
 
+def _environment() -> dict[str, str]:
+    return {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "XDG_CACHE_HOME": str(engines_root() / "cache")}
+
+
 def _dynamo_without_services(discovery: Path) -> dict[str, str]:
     discovery.mkdir()
-    planes = {"DYN_DISCOVERY_BACKEND": "file", "DYN_REQUEST_PLANE": "tcp", "DYN_EVENT_PLANE": "zmq"}
-    hosts = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_EVENT_PLANE_HOST")
-    return {"DYN_FILE_KV": str(discovery), "DYN_SDK_DISABLE_ANSI_LOGGING": "1"} | planes | dict.fromkeys(hosts, "127.0.0.1")
+    return {
+        "DYN_FILE_KV": str(discovery),
+        "DYN_DISCOVERY_BACKEND": "file",
+        "DYN_REQUEST_PLANE": "tcp",
+        "DYN_EVENT_PLANE": "zmq",
+        "DYN_TCP_RPC_HOST": "127.0.0.1",
+        "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
+        "DYN_EVENT_PLANE_HOST": "127.0.0.1",
+        "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
+    }
 
 
 def _require(*parts: Part) -> None:
@@ -96,21 +105,26 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _process_group(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _process_group(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     """The command as a process group of its own; the group ends with this block, or with this process."""
     guarded = [sys.executable, str(RECIPES / "guard.py"), *command]
-    # The engine makes sockets in its temporary folder, and a socket's path has room for about 100 characters.
-    with tempfile.TemporaryDirectory(prefix="ba-", ignore_cleanup_errors=True) as short, log.open("wb") as output:
-        inherited = os.environ | environment | {"TMPDIR": short}
-        with subprocess.Popen(
-            guarded, env=inherited, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
-        ) as process:
-            try:
-                yield process
-            finally:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait(GRACE + 10)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            guarded,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(GRACE + 10)
 
 
 def _wait_until_ready(
@@ -134,6 +148,6 @@ def _answers(url: str, expected: str) -> bool:
         return False
 
 
-def _last_lines(logs: Sequence[Path], count: int = 30) -> str:
+def _last_lines(logs: Sequence[Path], count: int = 120) -> str:
     tails = ["\n".join([f"{log}:", *log.read_text(errors="replace").splitlines()[-count:]]) for log in logs]
     return "Last lines of its logs:\n" + "\n".join(tails)

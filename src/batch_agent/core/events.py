@@ -7,6 +7,13 @@ from .results import AgentResult
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a person who waits wants to know, such as that a model is being loaded."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunStarted:
     backend: str
     model: str
@@ -42,4 +49,4 @@ class AgentFinished:
     """True when the answer was already in the checkpoint."""
 
 
-Event = RunStarted | AgentStarted | RequestRetried | LimitChanged | AgentFinished
+Event = Notice | RunStarted | AgentStarted | RequestRetried | LimitChanged | AgentFinished

@@ -43,10 +43,10 @@ class Slots:
         try:
             await granted
         except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
+            # A grant and a cancellation may cross, in either order: who is no longer waiting was granted.
+            if self._waiters.pop(ticket, None) is None:
                 self._give_back()
             else:
-                del self._waiters[ticket]
                 self._admission.leave(ticket)
             raise
 
@@ -55,7 +55,9 @@ class Slots:
 
     def _wake(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
-            self._waiters.pop(ticket).set_result(None)
+            waiter = self._waiters.pop(ticket)
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _resize(self, limit: int | None, reason: str) -> None:
         if limit is None:

@@ -3,9 +3,9 @@
 `SimServer` runs one in its own process; `serve` runs one in this process until it is told to stop.
 """
 
-from batch_agent.sim.config import FaultRates, SimConfig
-from batch_agent.sim.process import SimServer
-from batch_agent.sim.script import Script
-from batch_agent.sim.server import serve
+from .config import FaultRates, SimConfig
+from .process import SimServer
+from .script import Script
+from .server import serve
 
 __all__ = ["FaultRates", "Script", "SimConfig", "SimServer", "serve"]

@@ -1,9 +1,10 @@
 """What a simulated model says."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from batch_agent.sim.faults import FaultOrder
-from batch_agent.sim.tokens import CALL_CLOSING, END, TOKEN_BYTES, call_opening, pad, render_call
+from .faults import FaultOrder
+from .tokens import CALL_CLOSING, END, TOKEN_BYTES, call_opening, pad, render_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,7 @@ class Answer:
         return pad(self.text.encode() + calls) + END
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An answer as generated tokens, cut off where the request's token limit cut it.
 
     `content` is the part of `data` that shows as text. A call that was cut off is no call: it shows as the text it is.

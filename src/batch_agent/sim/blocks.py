@@ -41,38 +41,40 @@ class BlockPool:
         return sum(1 for block in blocks if not self._references[block])
 
     def hold(self, blocks: Iterable[int]) -> None:
+        references = self._references
         for block in blocks:
-            if not self._references[block]:
+            if not references[block]:
                 del self._free[block]
-            self._references[block] += 1
+            references[block] += 1
 
     def take(self, count: int) -> list[int]:
         """`count` blocks with no content, the least recently released first. Raises IndexError if there are fewer."""
         if count > len(self._free):
             raise IndexError(f"{count} blocks wanted, {len(self._free)} free")
-        taken = []
-        for _ in range(count):
-            block, _none = self._free.popitem(last=False)
+        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in taken:
+            self._references[block] = 1
             known = self._hash_of[block]
             if known is not None:
                 del self._block_of[known]
                 self._hash_of[block] = None
-            self._references[block] = 1
-            taken.append(block)
         return taken
 
-    def publish(self, block: int, key: int) -> None:
-        """Make a held block findable by its content. The first block with this content wins."""
-        if key not in self._block_of:
-            self._block_of[key] = block
-            self._hash_of[block] = key
+    def publish(self, blocks: Sequence[int], hashes: Sequence[int]) -> None:
+        """Make held blocks findable by their content. The first block with a content wins."""
+        block_of, hash_of = self._block_of, self._hash_of
+        for block, key in zip(blocks, hashes, strict=True):
+            if key not in block_of:
+                block_of[key] = block
+                hash_of[block] = key
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give blocks back, the last first: the tail of a sequence is evicted before its head."""
+        references, free = self._references, self._free
         for block in reversed(blocks):
-            self._references[block] -= 1
-            if not self._references[block]:
-                self._free[block] = None
+            left = references[block] = references[block] - 1
+            if not left:
+                free[block] = None
 
     def check(self) -> None:
         """Raise AssertionError where the books do not agree; for tests."""

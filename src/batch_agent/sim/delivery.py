@@ -1,12 +1,12 @@
 """Carries what the engine computed to the client, or fails to in the ordered way."""
 
 from collections.abc import Callable
+from typing import Any
 
-from batch_agent.sim.faults import Fault, Kind
-from batch_agent.sim.http import Connection
-from batch_agent.sim.openai import DONE, Usage
-from batch_agent.sim.requests import Generation
-from batch_agent.sim.sequence import Progress
+from .faults import Fault, Kind
+from .http import Connection
+from .openai import DONE, usage_body
+from .requests import Generation
 
 _GARBAGE_BODY = b'{"id": "chatcmpl-garbage", "choices": [{"message": {"content": '
 _GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'
@@ -40,13 +40,13 @@ class Delivery:
             if opening := self._generation.wire.opening():
                 self._connection.send(opening)
 
-    def progress(self, index: int, news: Progress) -> None:
-        """The sequence at `index` has come further: send what shows of it."""
+    def progress(self, index: int, start: int, stop: int, *, finished: bool) -> None:
+        """The answer at `index` has got its tokens `start` to `stop`: send what shows of them."""
         if self._is_broken_off:
             return
-        self._unfinished -= news.finished
+        self._unfinished -= finished
         if self._generation.is_stream:
-            self._send_events(index, news)
+            self._send_events(index, start, stop, finished)
         elif not self._unfinished:
             self._send_body()
 
@@ -62,17 +62,17 @@ class Delivery:
             case _:
                 self._connection.reply(200, body)
 
-    def _send_events(self, index: int, news: Progress) -> None:
+    def _send_events(self, index: int, start: int, stop: int, finished: bool) -> None:
         wire, reply = self._generation.wire, self._generation.replies[index]
         self.open()
         breaks_off_at = reply.tokens // 2 if self._fault in (Kind.RESET, Kind.TRUNCATED) else reply.tokens + 1
-        events = wire.tokens(index, reply, news.start, min(news.stop, breaks_off_at), self._chunk_tokens)
-        if news.stop >= breaks_off_at:
+        events = wire.tokens(index, reply, start, min(stop, breaks_off_at), self._chunk_tokens)
+        if stop >= breaks_off_at:
             self._break_off(events)
             return
-        if self._fault is Kind.GARBAGE and not news.start:
+        if self._fault is Kind.GARBAGE and not start:
             events = _GARBAGE_EVENT + events
-        if news.finished:
+        if finished:
             events += wire.ending(index, reply)
         if not self._unfinished:
             events += (wire.usage(self._usage()) if self._generation.include_usage else b"") + DONE
@@ -91,9 +91,9 @@ class Delivery:
         else:
             self._connection.end_stream()
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> dict[str, Any]:
         sequences = self._generation.sequences
-        return Usage(
+        return usage_body(
             prompt_tokens=sum([sequence.prompt_tokens for sequence in sequences]),
             completion_tokens=sum([sequence.generated for sequence in sequences]),
             cached_tokens=sum([sequence.cached for sequence in sequences]),

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batch_agent.sim.answer import Answer, Call
-from batch_agent.sim.config import FaultRates
-from batch_agent.sim.faults import FaultOrder, parse
-from batch_agent.sim.tokens import text_of
+from .answer import Answer, Call
+from .config import FaultRates
+from .faults import FaultOrder, parse
+from .tokens import text_of
 
 MARK = "[[sim:"
 _KEYS = {"text", "json", "calls", "tokens", "fault", "times", "retry_after_s", "stall_s"}

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from batch_agent.sim.blocks import BlockPool
-from batch_agent.sim.config import SimConfig
-from batch_agent.sim.scheduler import Scheduler
-from batch_agent.sim.sequence import Progress, Sequence, Stride
+from .blocks import BlockPool
+from .config import SimConfig
+from .scheduler import Scheduler
+from .sequence import Progress, Sequence, Stride
 
 
 @dataclass(slots=True)
@@ -68,12 +68,12 @@ class Engine:
             self._time = stride.start
             self._stride = None
 
-    def run_alone(self, sequence: Sequence) -> Progress:
+    def run_alone(self, sequence: Sequence) -> None:
         """Run a sequence to its end at once: what all its steps come to in an idle engine, for steps without time."""
         self.scheduler.run_alone(sequence)
         sequence.generated = sequence.output_tokens
         self.counters.generation_tokens += sequence.output_tokens
-        return self._ended(sequence)
+        self._count_end(sequence)
 
     def _end_stride_early(self, now: float) -> None:
         if self._stride is None:
@@ -118,13 +118,13 @@ class Engine:
 
     def _finish(self, sequence: Sequence, out: list[Progress]) -> None:
         self.scheduler.drop(sequence)
-        out.append(self._ended(sequence))
+        self._count_end(sequence)
+        out.append(Progress(sequence, sequence.emitted, sequence.generated, finished=True))
 
-    def _ended(self, sequence: Sequence) -> Progress:
+    def _count_end(self, sequence: Sequence) -> None:
         sequence.finished = True
         self.counters.finished += 1
         self.counters.prompt_tokens += sequence.prompt_tokens
-        return Progress(sequence, sequence.emitted, sequence.generated, finished=True)
 
 
 def _is_due(sequence: Sequence) -> bool:

@@ -4,7 +4,7 @@ import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 
-from batch_agent.sim.config import FaultRates
+from .config import FaultRates
 
 
 class Kind(StrEnum):
@@ -39,7 +39,7 @@ class Faults:
     def __init__(self, rates: FaultRates) -> None:
         self._rates = rates
         self._requests = 0
-        self._attempts: dict[int, int] = {}
+        self._attempts: dict[bytes, int] = {}
         self._shares = [
             (rates.error_500, parse("500", rates)),
             (rates.error_429, parse("429", rates)),
@@ -50,10 +50,10 @@ class Faults:
         ]
         self._any = any(share for share, _ in self._shares)
 
-    def of_order(self, order: FaultOrder, prompt_key: int) -> Fault | None:
+    def of_order(self, order: FaultOrder, prompt: bytes) -> Fault | None:
         """The ordered fault, unless this prompt has already had its share."""
-        tried = self._attempts.get(prompt_key, 0)
-        self._attempts[prompt_key] = tried + 1
+        tried = self._attempts.get(prompt, 0)
+        self._attempts[prompt] = tried + 1
         return order.fault if order.times is None or tried < order.times else None
 
     def of_chance(self) -> Fault | None:

@@ -2,7 +2,7 @@
 
 import time
 
-from batch_agent.sim.engine import Engine
+from .engine import Engine
 
 
 def metrics_text(engine: Engine) -> bytes:

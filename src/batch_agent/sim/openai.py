@@ -1,33 +1,16 @@
 """The bytes of OpenAI's answers, as vLLM writes them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from batch_agent.sim.answer import Reply
+from .answer import Call, Reply
 
 DONE = b"data: [DONE]\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-
-    def body(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "completion_tokens": self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
+class Wire(NamedTuple):
     """What every part of one answer repeats: whose it is and which of the two shapes it has."""
 
     number: int
@@ -35,19 +18,12 @@ class Wire:
     model: str
     is_chat: bool
 
-    def plain(self, replies: Sequence[Reply], usage: Usage) -> bytes:
+    def plain(self, replies: Sequence[Reply], usage: dict[str, Any]) -> bytes:
         """The whole answer."""
         choice = self._chat_choice if self.is_chat else _text_choice
-        return orjson.dumps(
-            {
-                "id": self._id(),
-                "object": "chat.completion" if self.is_chat else "text_completion",
-                "created": self.created,
-                "model": self.model,
-                "choices": [choice(index, reply) for index, reply in enumerate(replies)],
-                "usage": usage.body(),
-            }
-        )
+        choices = [choice(index, reply) for index, reply in enumerate(replies)]
+        shape = b"chat.completion" if self.is_chat else b"text_completion"
+        return b'%b%b,"usage":%b}' % (self._head(shape), orjson.dumps(choices), orjson.dumps(usage))
 
     def opening(self) -> bytes:
         """The event that names the speaker; a text completion has none."""
@@ -72,16 +48,15 @@ class Wire:
         empty: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
         return self._event({"index": index, **empty}, reply.finish_reason)
 
-    def usage(self, usage: Usage) -> bytes:
-        return b'%b[],"usage":%b}\n\n' % (self._event_head(), orjson.dumps(usage.body()))
-
-    def _id(self) -> str:
-        return f"chatcmpl-{self.number}" if self.is_chat else f"cmpl-{self.number}"
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        return b'%b[],"usage":%b}\n\n' % (self._event_head(), orjson.dumps(usage))
 
     def _event_head(self) -> bytes:
-        shape = b"chat.completion.chunk" if self.is_chat else b"text_completion"
-        names = (self._id().encode(), shape, self.created, orjson.dumps(self.model))
-        return b'data: {"id":"%b","object":"%b","created":%d,"model":%b,"choices":' % names
+        return b"data: " + self._head(b"chat.completion.chunk" if self.is_chat else b"text_completion")
+
+    def _head(self, shape: bytes) -> bytes:
+        names = (b"chatcmpl" if self.is_chat else b"cmpl", self.number, shape, self.created, orjson.dumps(self.model))
+        return b'{"id":"%b-%d","object":"%b","created":%d,"model":%b,"choices":' % names
 
     def _event(self, choice: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice["logprobs"] = None
@@ -89,26 +64,27 @@ class Wire:
         return b"%b[%b]}\n\n" % (self._event_head(), orjson.dumps(choice))
 
     def _piece(self, reply: Reply, call: int, opens: bool, arguments: str) -> dict[str, Any]:
-        function: dict[str, str] = {"arguments": arguments}
         if not opens:
-            return {"index": call, "function": function}
-        function = {"name": reply.calls[call].name, **function}
-        return {"index": call, "id": self._call_id(call), "type": "function", "function": function}
+            return {"index": call, "function": {"arguments": arguments}}
+        return {"index": call, **self._call(call, Call(reply.calls[call].name, arguments))}
 
-    def _call_id(self, call: int) -> str:
-        return f"call_{self.number}_{call}"
+    def _call(self, number: int, call: Call) -> dict[str, Any]:
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"id": f"call_{self.number}_{number}", "type": "function", "function": function}
 
     def _chat_choice(self, index: int, reply: Reply) -> dict[str, Any]:
-        calls = [
-            {
-                "id": self._call_id(number),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for number, call in enumerate(reply.calls)
-        ]
+        calls = [self._call(number, call) for number, call in enumerate(reply.calls)]
         message = {"role": "assistant", "content": reply.text or (None if calls else ""), "tool_calls": calls}
-        return _choice(index, {"message": message}, reply)
+        return {"index": index, "message": message, **_end(reply)}
+
+
+def usage_body(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
@@ -116,8 +92,8 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 
 def _text_choice(index: int, reply: Reply) -> dict[str, Any]:
-    return _choice(index, {"text": reply.text}, reply)
+    return {"index": index, "text": reply.text, **_end(reply)}
 
 
-def _choice(index: int, said: dict[str, Any], reply: Reply) -> dict[str, Any]:
-    return {"index": index, **said, "logprobs": None, "finish_reason": reply.finish_reason, "stop_reason": None}
+def _end(reply: Reply) -> dict[str, Any]:
+    return {"logprobs": None, "finish_reason": reply.finish_reason, "stop_reason": None}

@@ -3,20 +3,19 @@
 import itertools
 import struct
 import time
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from batch_agent.sim.answer import Answer, Reply, reply_of
-from batch_agent.sim.config import SimConfig
-from batch_agent.sim.faults import FaultOrder
-from batch_agent.sim.openai import Wire
-from batch_agent.sim.script import Author, Script
-from batch_agent.sim.sequence import Sequence as EngineSequence
-from batch_agent.sim.tokens import TOKEN_BYTES, block_hashes, from_ids, pad, render_chat, to_ids
+from .answer import Reply, reply_of
+from .author import Author
+from .config import SimConfig
+from .faults import FaultOrder
+from .openai import Wire
+from .script import Script
+from .sequence import Sequence as EngineSequence
+from .tokens import TOKEN_BYTES, block_hashes, from_ids, pad, render_chat, to_ids
 
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, struct.error)
 
@@ -33,14 +32,13 @@ class RequestError(Exception):
         self.param = param
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(NamedTuple):
     """A request ready to run."""
 
     wire: Wire
     replies: Sequence[Reply]
     sequences: list[EngineSequence]
-    prompt_key: int
+    prompt: bytes
     order: FaultOrder | None
     is_stream: bool
     include_usage: bool
@@ -53,7 +51,7 @@ class Requests:
         self._config = config
         self._author = Author(script, config.faults)
         self._numbers = itertools.count(1)
-        self._keys = itertools.count(1)
+        self._context = config.context_tokens
         self._created = int(time.time())
 
     def models(self) -> bytes:
@@ -63,23 +61,21 @@ class Requests:
     def chat(self, body: dict[str, Any]) -> Generation:
         self._check(body)
         data = _chat_prompt(body)
-        key = zlib.crc32(data)
         limit = self._limit(body, len(data) // TOKEN_BYTES)
         try:
-            answer = self._author.chat(body, key, _forced_tokens(body, limit))
+            answer = self._author.chat(body, data, _forced_tokens(body, limit))
         except _UNREADABLE as error:
             raise RequestError(f"the request cannot be answered: {error!r}") from error
-        return self._generation(body, key, [data], [answer], [limit], is_chat=True)
+        return self._generation(body, [(data, reply_of(answer, limit))], is_chat=True)
 
     def completion(self, body: dict[str, Any]) -> Generation:
         self._check(body)
-        prompts = _prompts(body.get("prompt"))
-        limits = [self._limit(body, len(data) // TOKEN_BYTES, default=16) for data in prompts]
-        answers = [
-            self._author.text(zlib.crc32(data), _forced_tokens(body, limit))
-            for data, limit in zip(prompts, limits, strict=True)
-        ]
-        return self._generation(body, 0, prompts, answers, limits, is_chat=False)
+        parts = []
+        for data in _prompts(body.get("prompt")):
+            limit = self._limit(body, len(data) // TOKEN_BYTES, default=16)
+            answer = self._author.text(data, _forced_tokens(body, limit))
+            parts.append((data, reply_of(answer, limit)))
+        return self._generation(body, parts, is_chat=False)
 
     def tokenize(self, body: dict[str, Any]) -> bytes:
         self._check(body)
@@ -98,7 +94,7 @@ class Requests:
 
     def _limit(self, body: dict[str, Any], prompt_tokens: int, default: int | None = None) -> int:
         """How many tokens may be generated."""
-        context = self._config.context_tokens
+        context = self._context
         asked = body.get("max_completion_tokens") or body.get("max_tokens", default)
         if asked is not None and (not isinstance(asked, int) or asked < 1):
             raise RequestError(f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
@@ -112,37 +108,27 @@ class Requests:
             )
         return asked if asked is not None else context - prompt_tokens
 
-    def _generation(
-        self,
-        body: dict[str, Any],
-        prompt_key: int,
-        prompts: list[bytes],
-        answers: list[Answer],
-        limits: list[int],
-        *,
-        is_chat: bool,
-    ) -> Generation:
+    def _generation(self, body: dict[str, Any], parts: list[tuple[bytes, Reply]], *, is_chat: bool) -> Generation:
+        config = self._config
         is_stream = bool(body.get("stream"))
-        replies = [reply_of(answer, limit) for answer, limit in zip(answers, limits, strict=True)]
-        emit_every = self._config.chunk_tokens if is_stream and not self._config.zero_latency else 0
-        salt = body.get("cache_salt") or ""
         priority = body.get("priority") or 0
         if not isinstance(priority, int):
             raise RequestError(f"priority must be a whole number, got {priority!r}", param="priority")
-        sequences = [
-            EngineSequence(
-                key=next(self._keys),
-                prompt_tokens=len(data) // TOKEN_BYTES,
-                output_tokens=reply.tokens,
-                hashes=block_hashes(data + reply.data, self._config.block_size, salt),
-                priority=priority,
-                emit_every=emit_every,
-            )
-            for data, reply in zip(prompts, replies, strict=True)
-        ]
-        wire = Wire(next(self._numbers), int(time.time()), self._config.model, is_chat)
-        usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        return Generation(wire, replies, sequences, prompt_key, answers[0].fault, is_stream, usage)
+        salt = body.get("cache_salt") or ""
+        emit_every = config.chunk_tokens if is_stream and not config.zero_latency else 0
+        sequences = []
+        for data, reply in parts:
+            hashes = block_hashes(data + reply.data, config.block_size, salt) if config.prefix_caching else ()
+            sequences.append(EngineSequence(len(data) // TOKEN_BYTES, reply.tokens, hashes, priority, emit_every))
+        return Generation(
+            wire=Wire(next(self._numbers), int(time.time()), config.model, is_chat),
+            replies=[reply for _, reply in parts],
+            sequences=sequences,
+            prompt=parts[0][0],
+            order=parts[0][1].answer.fault,
+            is_stream=is_stream,
+            include_usage=is_stream and bool((body.get("stream_options") or {}).get("include_usage")),
+        )
 
 
 def _forced_tokens(body: dict[str, Any], limit: int) -> int | None:

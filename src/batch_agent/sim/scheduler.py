@@ -2,9 +2,9 @@
 
 import heapq
 
-from batch_agent.sim.blocks import BlockPool
-from batch_agent.sim.config import SimConfig
-from batch_agent.sim.sequence import Sequence
+from .blocks import BlockPool
+from .config import SimConfig
+from .sequence import Sequence
 
 Batch = list[tuple[Sequence, int]]
 
@@ -73,15 +73,18 @@ class Scheduler:
             if missing > self._pool.free:
                 return False
             sequence.blocks.extend(self._pool.take(missing))
-        if self._config.prefix_caching:
-            full = min((sequence.computed + tokens) // self._config.block_size, len(sequence.hashes))
-            for index in range(sequence.published, full):
-                self._pool.publish(sequence.blocks[index], sequence.hashes[index])
-            sequence.published = max(sequence.published, full)
+        full = min((sequence.computed + tokens) // self._config.block_size, len(sequence.hashes))
+        if full > sequence.published:
+            new = slice(sequence.published, full)
+            self._pool.publish(sequence.blocks[new], sequence.hashes[new])
+            sequence.published = full
         return True
 
     def run_alone(self, sequence: Sequence) -> None:
         """Take and give back all the blocks that a sequence needs in an engine where nothing else runs."""
+        if not sequence.hashes:  # without content, blocks leave no trace
+            self._start(sequence, [])
+            return
         self._start(sequence, self._hits(sequence))
         self.grow(sequence, sequence.prompt_tokens + sequence.output_tokens - 1 - sequence.computed)
         self._pool.release(sequence.blocks)
@@ -134,8 +137,6 @@ class Scheduler:
         return count
 
     def _hits(self, sequence: Sequence) -> list[int]:
-        if not self._config.prefix_caching:
-            return []
         # The last token is always computed: its result is the first token of the answer.
         return self._pool.match(sequence.hashes[: (sequence.known - 1) // self._config.block_size])
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 class Sequence:
     """A prompt, the tokens it will generate, and how far both are computed. Changed by the engine only.
 
-    `hashes` are the chained hashes of the full blocks of prompt and answer together. `emit_every` is how many tokens
-    may gather before the engine reports them; 0 reports only the end.
+    `hashes` are the chained hashes of the full blocks of prompt and answer together; none without a prefix cache.
+    `emit_every` is how many tokens may gather before the engine reports them; 0 reports only the end.
     """
 
-    key: int
     prompt_tokens: int
     output_tokens: int
-    hashes: Hashes[int]
+    hashes: Hashes[int] = ()
     priority: int = 0
     emit_every: int = 0
     order: int = 0

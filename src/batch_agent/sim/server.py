@@ -10,15 +10,17 @@ from typing import Any
 
 import orjson
 
-from batch_agent.sim.config import SimConfig
-from batch_agent.sim.delivery import Delivery
-from batch_agent.sim.engine import Engine
-from batch_agent.sim.faults import Fault, Faults, Kind
-from batch_agent.sim.http import Connection, HttpRequest
-from batch_agent.sim.metrics import metrics_text
-from batch_agent.sim.openai import error_body
-from batch_agent.sim.requests import Generation, RequestError, Requests
-from batch_agent.sim.script import Script
+from .config import SimConfig
+from .delivery import Delivery
+from .engine import Engine
+from .faults import Fault, Faults, Kind
+from .http import Connection
+from .metrics import metrics_text
+from .openai import error_body
+from .reader import HttpRequest
+from .requests import Generation, RequestError, Requests
+from .script import Script
+from .sequence import Sequence
 
 MIN_TIMER_S = 0.001
 """uvloop counts in milliseconds: a shorter timer would spin. The engine's own clock stays exact."""
@@ -34,7 +36,7 @@ class Server:
         self._engine = Engine(config)
         self._faults = Faults(config.faults)
         self._requests = Requests(config, script)
-        self._deliveries: dict[int, tuple[Delivery, int]] = {}
+        self._deliveries: dict[Sequence, tuple[Delivery, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._posts: dict[bytes, Callable[[dict[str, Any], Connection], None]] = {
             b"/v1/chat/completions": self._chat,
@@ -89,7 +91,7 @@ class Server:
     def _generate(self, generation: Generation, connection: Connection) -> None:
         fault = self._faults.of_chance()
         if generation.order:
-            fault = self._faults.of_order(generation.order, generation.prompt_key)
+            fault = self._faults.of_order(generation.order, generation.prompt)
         if fault and fault.kind is Kind.STATUS:
             _reply_status(connection, fault)
             return
@@ -104,14 +106,14 @@ class Server:
     def _submit(self, generation: Generation, delivery: Delivery, connection: Connection) -> None:
         if self._config.zero_latency:
             for index, sequence in enumerate(generation.sequences):
-                if not sequence.finished:
-                    delivery.progress(index, self._engine.run_alone(sequence))
+                self._engine.run_alone(sequence)
+                delivery.progress(index, 0, sequence.generated, finished=True)
             return
         connection.on_gone = functools.partial(self._drop, generation)
         self._pump()
         now = self._loop.time()
         for index, sequence in enumerate(generation.sequences):
-            self._deliveries[sequence.key] = (delivery, index)
+            self._deliveries[sequence] = (delivery, index)
             self._engine.add(sequence, now)
         self._pump()
 
@@ -120,18 +122,18 @@ class Server:
         self._pump()
         now = self._loop.time()
         for sequence in generation.sequences:
-            if self._deliveries.pop(sequence.key, None):
+            if self._deliveries.pop(sequence, None):
                 self._engine.abort(sequence, now)
         self._pump()
 
     def _pump(self) -> None:
         """Bring the engine up to now, deliver what came out, and come back when there is more."""
         for news in self._engine.advance(self._loop.time()):
-            key = news.sequence.key
-            found = self._deliveries.pop(key, None) if news.finished else self._deliveries.get(key)
+            sequence = news.sequence
+            found = self._deliveries.pop(sequence, None) if news.finished else self._deliveries.get(sequence)
             if found:
                 delivery, index = found
-                delivery.progress(index, news)
+                delivery.progress(index, news.start, news.stop, finished=news.finished)
         wake_at = self._engine.wake_at
         if self._timer:
             self._timer.cancel()

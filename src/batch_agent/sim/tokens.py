@@ -77,12 +77,9 @@ def block_hashes(data: bytes, block_size: int, salt: str = "") -> list[int]:
     They are compared inside one process only, so Python's own hash serves, though it differs between processes.
     """
     width = block_size * TOKEN_BYTES
-    hashes = []
     previous = hash(salt)
-    for start in range(0, len(data) - width + 1, width):
-        previous = hash((previous, data[start : start + width]))
-        hashes.append(previous)
-    return hashes
+    ends = range(width, len(data) + 1, width)
+    return [previous := hash((previous, data[end - width : end])) for end in ends]
 
 
 def _header(role: str) -> bytes:

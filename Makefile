@@ -1,0 +1,53 @@
+# Two commands need nothing but Python >= 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+
+.PHONY: help demo test check format bench test-engines clean
+help:
+	@echo "make demo          run 24 real agents on the embedded model"
+	@echo "make test          run the test suite"
+	@echo "make check         ruff, mypy --strict, import rules"
+	@echo "make bench         what an agent costs, beside plain gather loops"
+	@echo "make test-engines  install and start real vLLM (CPU) and Dynamo, and test against them"
+
+demo: $(VENV)/.user
+	$(BIN)/batch-agent demo
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m "not engines"
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.overhead
+
+test-engines: $(VENV)/.dev
+	bash scripts/engines/install.sh
+	$(BIN)/pytest -m engines tests/live --timeout 900
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "BatchAgent needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.user: $(VENV)/bin/python pyproject.toml
+	@echo "Installing BatchAgent into $(VENV) (a minute, once) ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[local,speed]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.user pyproject.toml
+	@echo "Installing what the tests need into $(VENV) (a minute, once) ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[local,speed,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,204 @@
+"""Runs on the simulated engine what was once measured on real vLLM, and prints both as JSON.
+
+    python benchmarks/sim_vs_vllm.py
+
+The cold burst goes over HTTP in real time. The agent workloads drive the engine alone on a virtual clock: minutes of
+engine time take seconds. The sizes of those workloads were inferred from the recorded totals: see docs/simulator.md.
+"""
+
+import heapq
+import http.client
+import itertools
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from batch_agent.sim import SimConfig, SimServer
+from batch_agent.sim.engine import Engine
+from batch_agent.sim.sequence import Progress, Sequence
+
+ONCE = 10**9
+"""As `emit_every`: report the first token, and then only the end."""
+
+H200 = SimConfig(
+    max_model_len=16_384,
+    num_blocks=15_700,
+    max_num_seqs=1_024,
+    max_num_batched_tokens=8_192,
+    step_base_ms=5.5,
+    step_us_per_seq=10,
+    prefill_us_per_token=30,
+    step_ns_per_kv_token=14,
+)
+CPU = SimConfig(
+    max_model_len=2_048,
+    num_blocks=100,
+    block_size=32,
+    max_num_seqs=256,
+    max_num_batched_tokens=2_048,
+    step_base_ms=25,
+    step_us_per_seq=2_000,
+    prefill_us_per_token=8_000,
+    step_ns_per_kv_token=0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Agents that each ask, wait for a tool, and ask again with all that went before."""
+
+    agents: int
+    turns: int
+    first_prompt: int
+    shared_tokens: int
+    answer_tokens: int
+    result_tokens: int
+    tool_s: float
+
+
+H200_WORK = Workload(128, 4, first_prompt=7_500, shared_tokens=128, answer_tokens=64, result_tokens=160, tool_s=0.5)
+CPU_WORK = Workload(24, 2, first_prompt=370, shared_tokens=160, answer_tokens=40, result_tokens=40, tool_s=5.0)
+
+
+class Clock:
+    """A virtual clock with one engine on it."""
+
+    def __init__(self, config: SimConfig) -> None:
+        self.now = 0.0
+        self.engine = Engine(config)
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._watchers: dict[Sequence, Callable[[Progress], None]] = {}
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
+
+    def submit(self, sequence: Sequence, watcher: Callable[[Progress], None]) -> None:
+        self._watchers[sequence] = watcher
+        self._deliver()
+        self.engine.add(sequence, self.now)
+        self._deliver()
+
+    def run(self) -> None:
+        while self._later or self.engine.wake_at is not None:
+            wake_at = self.engine.wake_at
+            if self._later and (wake_at is None or self._later[0][0] <= wake_at):
+                self.now, _, what = heapq.heappop(self._later)
+                what()
+            else:
+                assert wake_at is not None
+                self.now = wake_at
+                self._deliver()
+
+    def _deliver(self) -> None:
+        for news in self.engine.advance(self.now):
+            self._watchers[news.sequence](news)
+
+
+class Crowd:
+    """The agents of a workload, at most `resident` of them alive."""
+
+    def __init__(self, clock: Clock, work: Workload, resident: int) -> None:
+        self.first_token_s: list[float] = []
+        self.cached: list[tuple[int, int, int]] = []
+        self.ended_at: list[float] = []
+        self._clock = clock
+        self._work = work
+        self._todo = iter(range(work.agents))
+        for agent in itertools.islice(self._todo, resident):
+            clock.after(0, lambda agent=agent: self._ask(agent, 0))  # type: ignore[misc]
+
+    def _ask(self, agent: int, turn: int) -> None:
+        work, size, asked_at = self._work, self._clock.engine.config.block_size, self._clock.now
+        prompt = work.first_prompt + turn * (work.answer_tokens + work.result_tokens)
+        shared = work.shared_tokens // size
+        blocks = range((prompt + work.answer_tokens) // size)
+        hashes = [hash((0 if index < shared else agent + 1, index)) for index in blocks]
+        sequence = Sequence(prompt, work.answer_tokens, hashes, emit_every=ONCE)
+
+        def watch(news: Progress) -> None:
+            if not news.start and turn:
+                self.first_token_s.append(self._clock.now - asked_at)
+            if news.finished:
+                self.cached.append((turn, prompt, sequence.cached))
+                self._answered(agent, turn)
+
+        self._clock.submit(sequence, watch)
+
+    def _answered(self, agent: int, turn: int) -> None:
+        if turn + 1 < self._work.turns:
+            self._clock.after(self._work.tool_s, lambda: self._ask(agent, turn + 1))
+            return
+        self.ended_at.append(self._clock.now)
+        for following in itertools.islice(self._todo, 1):
+            self._clock.after(0, lambda: self._ask(following, 0))
+
+
+def crowd(config: SimConfig, work: Workload, resident: int) -> dict[str, float]:
+    clock = Clock(config)
+    people = Crowd(clock, work, resident)
+    clock.run()
+    assert len(people.ended_at) == work.agents
+    later = [(prompt, cached) for turn, prompt, cached in people.cached if turn]
+    return {
+        "wall_s": round(clock.now, 1),
+        "first_result_s": round(min(people.ended_at), 1),
+        "later_turns_ttft_p50_s": round(statistics.median(people.first_token_s), 3),
+        "later_turns_cached": round(sum(cached for _, cached in later) / sum(prompt for prompt, _ in later), 3),
+        "all_turns_cached": round(sum(each[2] for each in people.cached) / sum(each[1] for each in people.cached), 3),
+        "computed_prompt_tokens": sum(prompt - cached for _, prompt, cached in people.cached),
+        "preemptions": clock.engine.scheduler.preemptions,
+    }
+
+
+def cold_burst() -> dict[str, Any]:
+    """Eight requests at once with a fresh prefix of 440 tokens, blocks of 128 as in vLLM's CPU default."""
+    with SimServer(replace(CPU, block_size=128, num_blocks=180, prefill_us_per_token=100)) as sim:
+        connections = [http.client.HTTPConnection("127.0.0.1", sim.port, timeout=30) for _ in range(8)]
+        for index, connection in enumerate(connections):
+            messages = [{"role": "user", "content": "prefix! " * 220 + f"question {index}"}]
+            connection.request("POST", "/v1/chat/completions", json.dumps({"messages": messages, "max_tokens": 4}))
+        usages = [json.loads(connection.getresponse().read())["usage"] for connection in connections]
+        for connection in connections:
+            connection.close()
+        hits = sim.metrics()["vllm:prefix_cache_hits_total"]
+    cached = sorted(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+    return {"cached_tokens": cached, "prefix_cache_hits_total": hits}
+
+
+def main() -> None:
+    report = {
+        "cold_burst": {
+            "vllm_0.32_cpu": {"cached_tokens": [0] + [384] * 7, "prefix_cache_hits_total": 2688},
+            "sim": cold_burst(),
+        },
+        "cpu_24_agents": {
+            "workload": asdict(CPU_WORK),
+            "all_at_once": {
+                "vllm_0.32_cpu": {"wall_s": 104.2, "later_turns_cached": 0.36, "computed_prompt_tokens": 12276},
+                "sim": crowd(CPU, CPU_WORK, resident=24),
+            },
+            "8_resident": {
+                "vllm_0.32_cpu": {"wall_s": 66.5, "later_turns_cached": 0.78, "computed_prompt_tokens": 7562},
+                "sim": crowd(CPU, CPU_WORK, resident=8),
+            },
+        },
+        "h200_128_agents": {
+            "workload": asdict(H200_WORK),
+            "all_at_once": {
+                "vllm_0.26_h200": {"wall_s": 104, "cached": 0.21, "later_turns_ttft_p50_s": 6.3, "first_result_s": 82},
+                "sim": crowd(H200, H200_WORK, resident=128),
+            },
+            "28_resident": {
+                "vllm_0.26_h200": {"wall_s": 60, "cached": 0.92, "later_turns_ttft_p50_s": 0.055, "first_result_s": 11},
+                "sim": crowd(H200, H200_WORK, resident=28),
+            },
+        },
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

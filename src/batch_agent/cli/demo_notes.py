@@ -1,0 +1,28 @@
+"""What the demo's agents read: short messages to a shop."""
+
+NOTES = (
+    "I was charged twice for the same order. Please refund one payment today.",
+    "My parcel has been on its way for three weeks. Where is it?",
+    "The blue lamp is lovely. Thank you!",
+    "I cannot log in: the password reset mail never arrives.",
+    "The kettle started to smoke when I switched it on. This is dangerous!",
+    "Could you send me the invoice for March? No hurry.",
+    "The courier left my package in the rain and everything is wet.",
+    "How do I change the e-mail address of my account?",
+    "The chair's left leg broke after two days.",
+    "My card was declined although there is enough money on it.",
+    "Great service, the shoes arrived a day early.",
+    "Somebody else ordered with my account! Lock it at once, please.",
+    "Do you also sell the desk in oak?",
+    "The delivery went to the wrong address. I need it by tomorrow.",
+    "Please delete my account and all my data.",
+    "The discount code was not applied to my bill.",
+    "The headphones only play on one side.",
+    "Thanks for the quick refund.",
+    "When will my order be shipped?",
+    "The app signs me out every few minutes.",
+    "I paid for express shipping but it took ten days. I want that money back.",
+    "The mixer is louder than I expected, but it works well.",
+    "My parcel was stolen from the door. What now?",
+    "Can I pay in three instalments?",
+)

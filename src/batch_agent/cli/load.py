@@ -1,0 +1,45 @@
+"""Schemas and tools by the names that people give on the command line."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ..core.errors import SpecError
+from ..tools import Tool, as_tool, read_file_tool
+
+
+def load_schema(name: str) -> Any:
+    """A JSON schema from a .json file, or a type as module:Name."""
+    if name.endswith(".json"):
+        try:
+            return orjson.loads(Path(name).read_bytes())
+        except OSError as error:
+            raise SpecError(f"--schema {name!r} cannot be read: {error.strerror}.") from error
+        except orjson.JSONDecodeError as error:
+            raise SpecError(f"--schema {name!r} is not valid JSON: {error}.") from error
+    return _import(name, "--schema")
+
+
+def load_tools(names: list[str], root: Path) -> list[Tool]:
+    """Built-in tools by their name, own ones as module:function. `root` is what file tools may see."""
+    built_in = {"read_file": read_file_tool(root)}
+    return [built_in[name] if name in built_in else as_tool(_import(name, "--tools")) for name in names]
+
+
+def _import(name: str, option: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise SpecError(f"{option} {name!r}: write module:name, as in my_tools:search.")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise SpecError(f"{option} {name!r}: the module {module!r} cannot be imported: {error}.") from error
+    try:
+        return getattr(found, attribute)
+    except AttributeError as error:
+        raise SpecError(f"{option} {name!r}: the module {module!r} has no {attribute!r}.") from error

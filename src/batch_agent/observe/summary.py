@@ -1,0 +1,21 @@
+"""What a run came to, in a few lines."""
+
+from .progress import duration
+from .tally import Tally
+
+
+def summary_lines(tally: Tally, seconds: float) -> list[str]:
+    lines = [f"{tally.ok} of {tally.done} agents answered in {duration(seconds)} ({tally.model} on {tally.backend})."]
+    if tally.resumed:
+        lines.append(f"{tally.resumed} answers came from the checkpoint, without asking again.")
+    usage = tally.usage
+    if usage.input:
+        cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""
+        lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
+    if tally.tool_calls:
+        lines.append(f"Tool calls: {tally.tool_calls:,}.")
+    if tally.retries:
+        lines.append(f"Requests sent again after an error: {tally.retries:,}.")
+    for kind, count in tally.failures.most_common():
+        lines.append(f"Failed, {kind}: {count}. For example: {tally.examples[kind][:300]}")
+    return lines

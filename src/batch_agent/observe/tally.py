@@ -1,0 +1,68 @@
+"""The numbers of a run, folded from its events."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..core.events import AgentFinished, AgentStarted, Event, LimitChanged, Notice, RequestRetried, RunStarted
+from ..core.requests import Usage
+from ..core.results import AgentResult
+
+
+@dataclass(slots=True)
+class Tally:
+    """Mutable on purpose: it is the one place where a run's numbers are kept while it runs."""
+
+    backend: str = ""
+    model: str = ""
+    notice: str = ""
+    total: int | None = None
+    inflight: int = 0
+    started: int = 0
+    done: int = 0
+    resumed: int = 0
+    failed: int = 0
+    retries: int = 0
+    tool_calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    failures: Counter[str] = field(default_factory=Counter)
+    """How often each kind of error ended an agent."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """The first message of each kind."""
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self.backend, self.model, self.total, self.inflight = (
+                    event.backend,
+                    event.model,
+                    event.total,
+                    event.inflight,
+                )
+            case Notice():
+                self.notice = event.text
+            case AgentStarted():
+                self.started += 1
+            case RequestRetried():
+                self.retries += 1
+            case LimitChanged():
+                self.inflight = event.inflight
+            case AgentFinished():
+                self._finished(event.result, event.resumed)
+
+    @property
+    def ok(self) -> int:
+        return self.done - self.failed
+
+    @property
+    def running(self) -> int:
+        return self.started - (self.done - self.resumed)
+
+    def _finished(self, result: AgentResult, resumed: bool) -> None:
+        self.done += 1
+        self.resumed += resumed
+        self.tool_calls += len(result.tool_calls)
+        self.usage += result.usage
+        if result.error is not None:
+            self.failed += 1
+            self.failures[result.error.kind] += 1
+            self.examples.setdefault(result.error.kind, result.error.message)

@@ -1,0 +1,145 @@
+"""Decides the answer to a request from the request alone."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import orjson
+
+from .answer import Answer, Call
+from .config import FaultRates
+from .directive import MARK, answer_of, fault_of, find_directive
+from .schema_instance import Instances, flatten
+from .script import Script
+from .tokens import TOKEN_BYTES, text_of
+
+_WORDS = (
+    b"the engine reads every prompt once and keeps what it has read so that a later turn which begins with the same "
+    b"words costs only what is new in it while other agents wait for tools or for a free slot in the next batch "
+)
+_TEXT = _WORDS * 64
+_MARK = MARK.encode()
+
+
+class Author:
+    """Writes the answers of a script."""
+
+    def __init__(self, script: Script, rates: FaultRates) -> None:
+        self._script = script
+        self._rates = rates
+        self._arguments = Instances(lambda seed: f"key-{seed % script.keys}", only_required=True)
+        self._results = Instances(lambda seed: words(seed, script.string_tokens).strip())
+
+    def chat(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> Answer:
+        """The answer to a chat request that renders as `prompt`; `tokens` is how long a text must be, if it is known.
+
+        Raises ValueError for a directive or a schema that cannot be read.
+        """
+        messages: Sequence[Mapping[str, Any]] = body["messages"]
+        order = find_directive(messages) if _MARK in prompt else None
+        if order is None:
+            return self._default(body, messages, prompt, tokens)
+        answer = answer_of(order) or self._default(body, messages, prompt, tokens or order.get("tokens"))
+        return replace(answer, fault=fault_of(order, self._rates))
+
+    def text(self, prompt: bytes, tokens: int | None = None) -> Answer:
+        """The answer to a plain prompt."""
+        # The end of the answer is a token too.
+        return Answer(words(zlib.crc32(prompt) + self._script.seed, (tokens or self._script.answer_tokens) - 1))
+
+    def _default(
+        self, body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], prompt: bytes, tokens: int | None
+    ) -> Answer:
+        schema = schema_of(body)
+        choice = body.get("tool_choice") or "auto"
+        offered = body.get("tools") if choice != "none" else None
+        if not offered and schema is None:
+            return self.text(prompt, tokens)
+        turn = tool_turns_of(messages)
+        wants_tool = turn < self._script.tool_turns
+        if offered and (wants_tool or choice != "auto"):
+            return self._calls(offered, choice, messages, turn)
+        if schema is None:
+            return self.text(prompt, tokens)
+        seed = agent_seed(messages) + self._script.seed + (turn if wants_tool else 0)
+        action = choose_action(schema, turn if wants_tool else None)
+        maker = self._arguments if action.is_call else self._results
+        return Answer(orjson.dumps(maker.make(action.schema, seed)).decode())
+
+    def _calls(self, tools: Sequence[Any], choice: Any, messages: Sequence[Mapping[str, Any]], turn: int) -> Answer:
+        functions = [tool["function"] for tool in tools]
+        if isinstance(choice, dict):
+            name = choice.get("function", {}).get("name")
+            functions = [function for function in functions if function["name"] == name] or functions
+        first = agent_seed(messages) + self._script.seed + turn * self._script.parallel_calls
+        calls = []
+        for index in range(self._script.parallel_calls):
+            function = functions[(turn + index) % len(functions)]
+            arguments = self._arguments.make(function.get("parameters") or {"type": "object"}, first + index)
+            calls.append(Call(function["name"], orjson.dumps(arguments).decode()))
+        return Answer(calls=tuple(calls))
+
+
+def agent_seed(messages: Sequence[Mapping[str, Any]]) -> int:
+    """A number for the agent: its first user message decides it, in every process."""
+    for message in messages:
+        if message.get("role") == "user":
+            return zlib.crc32(text_of(message.get("content")).encode())
+    return 0
+
+
+def tool_turns_of(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many answers so far were tool calls, native or written as `{"tool": ...}`."""
+    return sum(1 for message in messages if message.get("role") == "assistant" and _is_call(message))
+
+
+def schema_of(body: Mapping[str, Any]) -> Any:
+    """The JSON schema the answer must fit, or None: OpenAI's response_format, or vLLM's own two fields."""
+    form = body.get("response_format")
+    if isinstance(form, Mapping):
+        if form.get("type") == "json_schema":
+            return (form.get("json_schema") or {}).get("schema") or {"type": "object"}
+        if form.get("type") == "json_object":
+            return {"type": "object", "properties": {"answer": {"type": "string"}}}
+    outputs = body.get("structured_outputs")
+    return outputs.get("json") if isinstance(outputs, Mapping) else body.get("guided_json")
+
+
+class Action(NamedTuple):
+    schema: Any
+    is_call: bool
+
+
+def choose_action(schema: Any, call_turn: int | None) -> Action:
+    """Of a schema that offers tool calls or an end, the branch to take: a call in a turn for calls, else the end."""
+    flat = flatten(schema, schema) if isinstance(schema, Mapping) else {}
+    branches = flat.get("anyOf") or flat.get("oneOf") or []
+    calls = [branch for branch in branches if "tool" in flatten(branch, schema).get("properties", {})]
+    if not calls:
+        return Action(schema, is_call=False)
+    ends = [branch for branch in branches if branch not in calls]
+    is_call = call_turn is not None or not ends
+    chosen = calls[(call_turn or 0) % len(calls)] if is_call else ends[0]
+    definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return Action({**definitions, **flatten(chosen, schema)}, is_call)
+
+
+def words(seed: int, tokens: int) -> str:
+    """Exactly `tokens` tokens of text, another text for another seed."""
+    start = seed % len(_WORDS)
+    length = tokens * TOKEN_BYTES
+    text = _TEXT if start + length <= len(_TEXT) else _WORDS * ((start + length) // len(_WORDS) + 1)
+    return text[start : start + length].decode()
+
+
+def _is_call(message: Mapping[str, Any]) -> bool:
+    if message.get("tool_calls"):
+        return True
+    text = text_of(message.get("content"))
+    if not text.startswith("{") or '"tool"' not in text:
+        return False
+    try:
+        return "tool" in orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False

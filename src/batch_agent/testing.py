@@ -1,0 +1,136 @@
+"""Fakes for tests of what is built on batch_agent: a backend that answers from a script, and a clock that jumps."""
+
+import asyncio
+import inspect
+import selectors
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import orjson
+
+from .core.errors import BackendError
+from .core.interfaces import Traits
+from .core.messages import Assistant, ToolCall
+from .core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta, Usage
+
+Answer = Reply | BackendError
+Script = Callable[[Request], Answer | Awaitable[Answer]]
+
+_Result = TypeVar("_Result")
+_TRAITS = Traits(
+    name="scripted",
+    model="scripted",
+    native_tools=True,
+    json_schema=True,
+    json_schema_beside_tools=True,
+    inflight=8,
+)
+_PATIENCE = 20.0
+
+
+def say(text: str, usage: Usage | None = None) -> Reply:
+    """A turn that ends the agent with `text`."""
+    return Reply(text, "stop", usage or Usage())
+
+
+def call(tool: str, **arguments: Any) -> Reply:
+    """A turn that calls one tool; join several with `calls`."""
+    return calls(ToolCall("", tool, orjson.dumps(arguments).decode()))
+
+
+def calls(*wanted: ToolCall) -> Reply:
+    """A turn that calls several tools at once."""
+    return Reply("", "calls", Usage(), wanted)
+
+
+def by_turn(*answers: Answer) -> Script:
+    """A script that gives every agent these answers, one per turn; the last one again for further turns."""
+
+    def answer(request: Request) -> Answer:
+        turn = sum(isinstance(message, Assistant) for message in request.messages)
+        return answers[min(turn, len(answers) - 1)]
+
+    return answer
+
+
+class ScriptedBackend:
+    """A backend without a server: `BatchAgent.run(..., backend=ScriptedBackend(by_turn(call("look"), say("42"))))`.
+
+    The script is a function of the request, sync or async; a BackendError that it returns or raises is what the
+    request fails with. Every request takes `seconds` of the loop's time, and longer where an async script waits."""
+
+    def __init__(self, script: Script, *, seconds: float = 0.0, **traits: Any) -> None:
+        self.traits = replace(_TRAITS, **traits)
+        self.requests: list[Request] = []
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.is_closed = False
+        self._script = script
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
+        self.requests.append(request)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            async with aclosing(self._deltas(request)) as deltas:
+                yield deltas
+        finally:
+            self.in_flight -= 1
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+    async def _deltas(self, request: Request) -> AsyncGenerator[Delta, None]:
+        if self._seconds:
+            await asyncio.sleep(self._seconds)
+        scripted = self._script(request)
+        answer = await scripted if inspect.isawaitable(scripted) else scripted
+        if isinstance(answer, BackendError):
+            raise answer
+        if answer.reasoning:
+            yield ReasoningDelta(answer.reasoning)
+        if answer.text:
+            yield TextDelta(answer.text)
+        for wanted in answer.calls:
+            yield CallDelta(wanted)
+        yield Finished(answer.finish, answer.usage)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer as soon as nothing else is left to do: an hour of sleeping
+    passes at once, in the same order every time. Threads and sockets still take real time, during which timers fire."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is not None:
+            self.now += max(0.0, timeout)
+            return ready
+        ready = super().select(_PATIENCE)
+        if not ready:
+            raise RuntimeError("Every task waits for another one: no timer is set, and no thread or socket woke any.")
+        return ready
+
+
+def run_virtual(main: Coroutine[Any, Any, _Result]) -> _Result:
+    """`asyncio.run` in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)

@@ -1,0 +1,117 @@
+"""A failed request is sent again: later, without its slot, and only when that can help."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from batch_agent import BackendError, ErrorKind
+from batch_agent.core.errors import RETRYABLE
+from batch_agent.core.events import RequestRetried
+from batch_agent.core.requests import Reply, Request
+from batch_agent.testing import Answer, ScriptedBackend, say
+from tests.engine.harness import EventLog, asked, now, run
+
+
+def failing(times: int, error: BackendError) -> ScriptedBackend:
+    """The first `times` requests of each agent fail."""
+    seen: Counter[str] = Counter()
+
+    def answer(request: Request) -> Answer:
+        seen[asked(request)] += 1
+        return error if seen[asked(request)] <= times else say("done")
+
+    return ScriptedBackend(answer)
+
+
+async def test_a_retry_comes_no_sooner_than_the_server_asked_and_not_much_later() -> None:
+    backend = failing(1, BackendError(ErrorKind.RATE_LIMITED, "slow down", retry_after=7.0))
+    [result] = await run(backend, ["a"])
+    assert result.ok
+    assert 7.0 <= now() < 7.6
+
+
+async def test_an_agent_that_waits_for_its_retry_holds_no_slot() -> None:
+    times: dict[str, float] = {}
+
+    def answer(request: Request) -> Answer:
+        name = asked(request)
+        if name == "a" and "a" not in times:
+            times["a"] = now()
+            return BackendError(ErrorKind.SERVER, "boom", retry_after=100.0)
+        times[name] = now()
+        return say("done")
+
+    results = await run(ScriptedBackend(answer), ["a", "b"], max_inflight=1)
+    assert all(result.ok for result in results)
+    assert times["b"] == 0
+    assert times["a"] >= 100
+
+
+@pytest.mark.parametrize("kind", sorted(RETRYABLE))
+async def test_what_another_try_may_help_is_tried_max_retries_times_more(kind: ErrorKind) -> None:
+    backend = failing(10**6, BackendError(kind, "no luck"))
+    [result] = await run(backend, ["a"], max_retries=2)
+    patience = 10 if kind is ErrorKind.RATE_LIMITED else 1
+    assert len(backend.requests) == 1 + 2 * patience
+    assert result.error is not None
+    assert (result.error.kind, result.error.message, result.error.retryable) == (kind, "no luck", True)
+
+
+@pytest.mark.parametrize("kind", sorted(set(ErrorKind) - RETRYABLE))
+async def test_what_no_other_try_can_help_is_sent_once(kind: ErrorKind) -> None:
+    backend = failing(10**6, BackendError(kind, "never"))
+    [result] = await run(backend, ["a"])
+    assert len(backend.requests) == 1
+    assert result.error is not None
+    assert (result.error.kind, result.error.retryable) == (kind, False)
+
+
+async def test_every_retry_is_an_event_that_says_why_and_how_long() -> None:
+    log = EventLog()
+    backend = failing(2, BackendError(ErrorKind.SERVER, "boom"))
+    await run(backend, ["a"], events=log)
+    retries = [event for event in log.events if isinstance(event, RequestRetried)]
+    assert [(event.kind, event.message) for event in retries] == [(ErrorKind.SERVER, "boom")] * 2
+    assert 0 < sum(event.delay for event in retries) == pytest.approx(now())
+
+
+async def test_the_attempts_of_one_turn_do_not_count_for_the_next() -> None:
+    failed: set[int] = set()
+
+    def answer(request: Request) -> Answer:
+        turn = len(request.messages)
+        if turn not in failed:
+            failed.add(turn)
+            return BackendError(ErrorKind.CONNECTION, "reset")
+        return say("not a number") if turn < 5 else say("7")
+
+    [result] = await run(ScriptedBackend(answer), ["a"], output_schema=int, max_retries=1)
+    assert result.error is not None  # one retry of each request, one more question for the answer
+    assert result.error.kind is ErrorKind.INVALID_OUTPUT
+    assert failed == {1, 3}
+
+
+async def test_a_reply_that_ends_without_its_end_is_a_broken_connection() -> None:
+    class CutOff(ScriptedBackend):
+        async def _deltas(self, request: Request):  # type: ignore[no-untyped-def]
+            async for delta in super()._deltas(request):
+                if len(self.requests) == 1:
+                    return
+                yield delta
+
+    [result] = await run(CutOff(lambda request: say("whole")), ["a"])
+    assert result.text == "whole"
+
+
+async def test_a_busy_server_is_asked_less_at_once() -> None:
+    async def answer(request: Request) -> Reply:
+        if backend.in_flight > 4:
+            raise BackendError(ErrorKind.RATE_LIMITED, "busy", retry_after=1.0)
+        await asyncio.sleep(1)
+        return say("done")
+
+    backend = ScriptedBackend(answer, inflight=16)
+    results = await run(backend, list(map(str, range(64))))
+    assert all(result.ok for result in results)
+    assert len(backend.requests) < 2 * 64

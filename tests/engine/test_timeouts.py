@@ -1,0 +1,129 @@
+"""Three clocks: a turn's, a tool's and an agent's. Each says its own name, and stops nobody else."""
+
+import asyncio
+import threading
+
+from batch_agent import ErrorKind, Tool
+from batch_agent.core.messages import ToolResults
+from batch_agent.core.requests import Reply, Request
+from batch_agent.testing import ScriptedBackend, by_turn, call, say
+from tests.engine.harness import asked, now, run, waiting_tool
+
+
+async def never(request: Request) -> Reply:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_a_turn_that_takes_too_long_says_so() -> None:
+    backend = ScriptedBackend(never)
+    [result] = await run(backend, ["a"], timeout_per_turn=20.0, max_retries=0)
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.TURN_TIMEOUT
+    assert "timeout_per_turn=20 s" in result.error.message
+    assert now() == 20.0
+    assert backend.in_flight == 0
+
+
+async def test_a_turn_that_took_too_long_is_tried_again() -> None:
+    async def answer(request: Request) -> Reply:
+        return await never(request) if len(backend.requests) == 1 else say("done")
+
+    backend = ScriptedBackend(answer)
+    [result] = await run(backend, ["a"], timeout_per_turn=20.0)
+    assert result.ok
+
+
+async def test_an_agent_that_takes_too_long_says_so() -> None:
+    backend = ScriptedBackend(by_turn(call("wait")), seconds=1)
+    [result] = await run(backend, ["a"], tools=[waiting_tool(1)], max_turns=1000, timeout_per_agent=30.5)
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.AGENT_TIMEOUT
+    assert result.error.retryable
+    assert "timeout_per_agent=30.5 s" in result.error.message
+    assert now() == 30.5
+    assert result.turns == 15
+
+
+async def test_an_agents_clock_does_not_run_while_it_is_queued_for_its_first_turn() -> None:
+    backend = ScriptedBackend(lambda request: say("done"), seconds=10)
+    results = await run(backend, list("abcdef"), max_inflight=1, timeout_per_agent=15.0)
+    assert all(result.ok for result in results)
+
+
+async def test_an_agents_clock_goes_on_while_it_waits_for_a_retry() -> None:
+    backend = ScriptedBackend(never)
+    [result] = await run(backend, ["a"], timeout_per_turn=20.0, timeout_per_agent=50.0)
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.AGENT_TIMEOUT
+    assert now() == 50.0
+
+
+async def test_when_the_turn_and_the_agent_run_out_together_it_is_the_agent_that_ends() -> None:
+    [result] = await run(ScriptedBackend(never), ["a"], timeout_per_turn=20.0, timeout_per_agent=20.0)
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.AGENT_TIMEOUT
+
+
+async def test_a_tool_that_takes_too_long_says_so_to_the_model_and_the_agent_goes_on() -> None:
+    backend = ScriptedBackend(by_turn(call("wait"), say("done")))
+    [result] = await run(backend, ["a"], tools=[waiting_tool(1e6)], timeout_per_tool=12.0)
+    assert result.text == "done"
+    assert now() == 12.0
+    assert not result.tool_calls[0].ok
+    told = backend.requests[1].messages[-1]
+    assert isinstance(told, ToolResults)
+    assert "12 s (timeout_per_tool)" in told.results[0].content
+
+
+async def test_a_hung_async_tool_leaves_the_other_agents_alone() -> None:
+    @Tool.define
+    async def look(name: str) -> str:
+        if name == "a":
+            await asyncio.Event().wait()
+        return "found"
+
+    times: dict[str, float] = {}
+
+    def answer(request: Request) -> Reply:
+        if len(request.messages) == 1:
+            return call("look", name=asked(request))
+        times[asked(request)] = now()
+        return say("done")
+
+    results = await run(ScriptedBackend(answer), list("abcd"), tools=[look], max_inflight=1)
+    assert all(result.ok for result in results)
+    assert times == {"a": 60.0, "b": 0.0, "c": 0.0, "d": 0.0}
+
+
+async def test_hung_tools_in_threads_leave_the_other_agents_alone_however_many_hang() -> None:
+    hang, hung = threading.Event(), 100
+
+    @Tool.define
+    def look(number: int) -> str:
+        if number < hung:
+            hang.wait()
+        return "found"
+
+    def answer(request: Request) -> Reply:
+        return call("look", number=int(asked(request))) if len(request.messages) == 1 else say("done")
+
+    try:
+        results = await run(
+            ScriptedBackend(answer), list(map(str, range(hung + 20))), tools=[look], timeout_per_tool=5.0
+        )
+    finally:
+        hang.set()
+    assert [result.index for result in results if not result.tool_calls[0].ok] == list(range(hung))
+
+
+async def test_a_tool_that_raises_timeout_error_itself_is_not_said_to_be_over_its_time() -> None:
+    @Tool.define
+    async def fetch() -> str:
+        raise TimeoutError("the site did not answer")
+
+    backend = ScriptedBackend(by_turn(call("fetch"), say("done")))
+    await run(backend, ["a"], tools=[fetch])
+    told = backend.requests[1].messages[-1]
+    assert isinstance(told, ToolResults)
+    assert told.results[0].content == "TimeoutError: the site did not answer"
