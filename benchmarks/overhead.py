@@ -108,7 +108,7 @@ def median_of(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    with SimServer(SimConfig(zero_latency=True), Script()) as sim:
+    with SimServer(SimConfig(zero_latency=True, prefix_caching=False), Script()) as sim:
         rounds: dict[str, list[dict[str, float]]] = {peer: [] for peer in PEERS}
         for _ in range(ROUNDS):
             for peer in PEERS:

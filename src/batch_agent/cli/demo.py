@@ -70,7 +70,7 @@ async def _run(
         output_schema=Ticket,
         backend=backend,
         model=model,
-        max_turns=4,
+        max_turns=2,
         temperature=0.0,
         max_tokens=120,
         events=progress,

@@ -21,10 +21,6 @@ class Answer:
     calls: tuple[Call, ...] = ()
     fault: FaultOrder | None = None
 
-    def render(self) -> bytes:
-        calls = b"".join(render_call(call.name, call.arguments) for call in self.calls)
-        return pad(self.text.encode() + calls) + END
-
 
 class Reply(NamedTuple):
     """An answer as generated tokens, cut off where the request's token limit cut it.
@@ -47,7 +43,7 @@ class Reply(NamedTuple):
 
     @property
     def text(self) -> str:
-        return self.content.decode(errors="ignore")
+        return self.content.decode(errors="ignore") if self.finish_reason == "length" else self.answer.text
 
     def text_between(self, start: int, stop: int) -> str:
         """The part of the text that tokens `start` to `stop` add."""
@@ -70,11 +66,13 @@ class Reply(NamedTuple):
 
 
 def reply_of(answer: Answer, max_tokens: int) -> Reply:
-    data = answer.render()
+    content = answer.text.encode()
+    calls = b"".join([render_call(call.name, call.arguments) for call in answer.calls])
+    data = pad(content + calls) + END
     if len(data) > max_tokens * TOKEN_BYTES:
         data = data[: max_tokens * TOKEN_BYTES]
         return Reply(answer, data, data, "length")
-    return Reply(answer, data, answer.text.encode(), "tool_calls" if answer.calls else "stop")
+    return Reply(answer, data, content, "tool_calls" if calls else "stop")
 
 
 def _cut(data: bytes, start: int, stop: int) -> str:

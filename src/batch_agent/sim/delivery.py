@@ -13,20 +13,20 @@ _GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'
 
 
 class Delivery:
-    """One generation on its way to the client who waits for it; `drop` makes the engine forget the rest of it."""
+    """One generation on its way to the client who waits for it; `abort` makes the engine forget the rest of it."""
 
     def __init__(
         self,
         generation: Generation,
         connection: Connection,
         fault: Fault | None,
-        drop: Callable[[Generation], None],
+        abort: Callable[[Generation], None],
         chunk_tokens: int,
     ) -> None:
         self._generation = generation
         self._connection = connection
         self._fault = fault.kind if fault else None
-        self._drop = drop
+        self._abort = abort
         self._chunk_tokens = chunk_tokens
         self._unfinished = len(generation.sequences)
         self._is_open = False
@@ -36,9 +36,7 @@ class Delivery:
         """Begin a stream with its head and opening event; `progress` does it where nobody did before."""
         if self._generation.is_stream and not self._is_open:
             self._is_open = True
-            self._connection.open_stream()
-            if opening := self._generation.wire.opening():
-                self._connection.send(opening)
+            self._connection.open_stream(self._generation.wire.opening())
 
     def progress(self, index: int, start: int, stop: int, *, finished: bool) -> None:
         """The answer at `index` has got its tokens `start` to `stop`: send what shows of them."""
@@ -74,27 +72,25 @@ class Delivery:
             events = _GARBAGE_EVENT + events
         if finished:
             events += wire.ending(index, reply)
-        if not self._unfinished:
-            events += (wire.usage(self._usage()) if self._generation.include_usage else b"") + DONE
-        if events:
+        if self._unfinished:
             self._connection.send(events)
-        if not self._unfinished:
-            self._connection.end_stream()
+        else:
+            usage = wire.usage(self._usage()) if self._generation.include_usage else b""
+            self._connection.end_stream(events + usage + DONE)
 
     def _break_off(self, events: bytes) -> None:
-        if events:
-            self._connection.send(events)
         self._is_broken_off = True
-        self._drop(self._generation)
+        self._abort(self._generation)
         if self._fault is Kind.RESET:
+            self._connection.send(events)
             self._connection.reset()
         else:
-            self._connection.end_stream()
+            self._connection.end_stream(events)
 
     def _usage(self) -> dict[str, Any]:
-        sequences = self._generation.sequences
-        return usage_body(
-            prompt_tokens=sum([sequence.prompt_tokens for sequence in sequences]),
-            completion_tokens=sum([sequence.generated for sequence in sequences]),
-            cached_tokens=sum([sequence.cached for sequence in sequences]),
-        )
+        prompt_tokens = completion_tokens = cached_tokens = 0
+        for sequence in self._generation.sequences:
+            prompt_tokens += sequence.prompt_tokens
+            completion_tokens += sequence.generated
+            cached_tokens += sequence.cached
+        return usage_body(prompt_tokens, completion_tokens, cached_tokens)

@@ -63,14 +63,14 @@ class Connection(asyncio.Protocol):
         self._write(head + body)
         self._finish()
 
-    def open_stream(self) -> None:
-        self._write(_SSE)
+    def open_stream(self, events: bytes) -> None:
+        self._write(_SSE + _chunk(events))
 
     def send(self, events: bytes) -> None:
-        self._write(b"%x\r\n%b\r\n" % (len(events), events))
+        self._write(_chunk(events))
 
-    def end_stream(self) -> None:
-        self._write(b"0\r\n\r\n")
+    def end_stream(self, events: bytes) -> None:
+        self._write(_chunk(events) + b"0\r\n\r\n")
         self._finish()
 
     def reply_short(self, body: bytes) -> None:
@@ -125,3 +125,8 @@ class Connection(asyncio.Protocol):
             if raw is not None:
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._transport.abort()
+
+
+def _chunk(data: bytes) -> bytes:
+    # An empty chunk would end the body.
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

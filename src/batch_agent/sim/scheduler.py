@@ -81,14 +81,17 @@ class Scheduler:
         return True
 
     def run_alone(self, sequence: Sequence) -> None:
-        """Take and give back all the blocks that a sequence needs in an engine where nothing else runs."""
-        if not sequence.hashes:  # without content, blocks leave no trace
-            self._start(sequence, [])
-            return
-        self._start(sequence, self._hits(sequence))
-        self.grow(sequence, sequence.prompt_tokens + sequence.output_tokens - 1 - sequence.computed)
-        self._pool.release(sequence.blocks)
-        sequence.blocks.clear()
+        """Account for a sequence that runs from its start to its end while no other is there."""
+        hits = 0
+        if self._config.prefix_caching:
+            size = self._config.block_size
+            # The last generated token is never computed, and the last prompt token always is.
+            computed = sequence.prompt_tokens + sequence.output_tokens - 1
+            most_hits = (sequence.prompt_tokens - 1) // size
+            hits = self._pool.pass_through(sequence.hashes[: computed // size], -(-computed // size), most_hits) * size
+        sequence.cached = hits
+        self.query_tokens += sequence.prompt_tokens
+        self.hit_tokens += hits
 
     def _plan_running(self) -> tuple[Batch, bool]:
         planned: dict[Sequence, int] = {}

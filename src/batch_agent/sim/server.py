@@ -52,12 +52,12 @@ class Server:
 
     def handle(self, request: HttpRequest, connection: Connection) -> None:
         post = self._posts.get(request.path)
-        get = self._gets.get(request.path)
         if post and request.method == b"POST":
             self._post(post, request.body, connection)
-        elif get and request.method == b"GET":
-            body, content_type = get()
-            connection.reply(200, body, content_type)
+            return
+        get = self._gets.get(request.path)
+        if get and request.method == b"GET":
+            connection.reply(200, *get())
         elif post or get:
             connection.reply(405, b'{"detail":"Method Not Allowed"}')
         else:
@@ -95,7 +95,7 @@ class Server:
         if fault and fault.kind is Kind.STATUS:
             _reply_status(connection, fault)
             return
-        delivery = Delivery(generation, connection, fault, self._drop, self._config.chunk_tokens)
+        delivery = Delivery(generation, connection, fault, self._abort, self._config.chunk_tokens)
         if fault and fault.kind is Kind.STALL:
             delivery.open()
             timer = self._loop.call_later(fault.stall_s, self._submit, generation, delivery, connection)
@@ -109,7 +109,7 @@ class Server:
                 self._engine.run_alone(sequence)
                 delivery.progress(index, 0, sequence.generated, finished=True)
             return
-        connection.on_gone = functools.partial(self._drop, generation)
+        connection.on_gone = functools.partial(self._leave, generation)
         self._pump()
         now = self._loop.time()
         for index, sequence in enumerate(generation.sequences):
@@ -117,14 +117,18 @@ class Server:
             self._engine.add(sequence, now)
         self._pump()
 
-    def _drop(self, generation: Generation) -> None:
-        """The client is gone, or shall not get the rest: free what its sequences hold."""
+    def _leave(self, generation: Generation) -> None:
+        """The client is gone."""
         self._pump()
+        self._abort(generation)
+        self._pump()
+
+    def _abort(self, generation: Generation) -> None:
+        """Nobody wants the rest: free what the sequences hold. The engine must be up to date."""
         now = self._loop.time()
         for sequence in generation.sequences:
             if self._deliveries.pop(sequence, None):
                 self._engine.abort(sequence, now)
-        self._pump()
 
     def _pump(self) -> None:
         """Bring the engine up to now, deliver what came out, and come back when there is more."""

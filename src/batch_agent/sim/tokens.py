@@ -1,5 +1,6 @@
 """Cheap tokens: four bytes each, of a rendered prompt in which turn n is a prefix of turn n+1."""
 
+import functools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ END = b"<//>"
 """Ends every message; the last token of every complete answer."""
 
 _PADDING = (b"", b"   ", b"  ", b" ")
-_HEADERS: dict[str, bytes] = {}
+_ENDINGS = tuple(padding + END for padding in _PADDING)
 
 
 def pad(data: bytes) -> bytes:
@@ -19,19 +20,26 @@ def pad(data: bytes) -> bytes:
     return data + _PADDING[len(data) & 3]
 
 
+@functools.lru_cache(maxsize=64)
+def header(role: str) -> bytes:
+    return pad(b"<|" + role.encode() + b"|>")
+
+
 def render_chat(messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] | None) -> bytes:
     """The prompt of a chat request: tools first, then every message, then the header of the answer to come."""
     parts = []
     if tools:
-        parts += [_header("tools"), pad(orjson.dumps(tools)), END]
+        parts += [header("tools"), pad(orjson.dumps(tools)), END]
     for message in messages:
-        parts += [_header(str(message.get("role"))), pad(render_message(message)), END]
-    parts.append(_header("assistant"))
+        data = render_message(message)
+        parts += [header(message["role"]), data, _ENDINGS[len(data) & 3]]
+    parts.append(header("assistant"))
     return b"".join(parts)
 
 
 def render_message(message: Mapping[str, Any]) -> bytes:
-    text = text_of(message.get("content")).encode()
+    content = message.get("content")
+    text = (content if isinstance(content, str) else text_of(content)).encode()
     calls = message.get("tool_calls")
     if not calls:
         return text
@@ -80,12 +88,3 @@ def block_hashes(data: bytes, block_size: int, salt: str = "") -> list[int]:
     previous = hash(salt)
     ends = range(width, len(data) + 1, width)
     return [previous := hash((previous, data[end - width : end])) for end in ends]
-
-
-def _header(role: str) -> bytes:
-    header = _HEADERS.get(role)
-    if header is None:
-        header = pad(b"<|" + role.encode() + b"|>")
-        if len(_HEADERS) < 64:
-            _HEADERS[role] = header
-    return header

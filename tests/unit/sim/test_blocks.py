@@ -42,13 +42,14 @@ def test_the_least_recently_released_content_goes_first() -> None:
     assert pool.take(1) == [new]
 
 
-def test_the_first_block_with_a_content_wins() -> None:
+def test_of_several_blocks_with_one_content_the_newest_is_found() -> None:
     pool = BlockPool(2)
     first, second = pool.take(2)
     pool.publish([first], [7])
     pool.publish([second], [7])
-    pool.release([second])
-    assert pool.match([7]) == [first]
+    pool.release([first])
+    assert pool.match([7]) == [second]
+    pool.check()
 
 
 def test_taking_more_than_there_is_is_refused() -> None:

@@ -104,6 +104,7 @@ def test_a_stall_comes_before_a_plain_answer_and_inside_a_stream(sim: SimServer,
         assert b'"role":"assistant"' in opening
         assert b"late" not in opening
         assert b"late" in client.recv(65536)
+        assert time.monotonic() - started >= 0.2
 
 
 def test_a_client_that_leaves_during_a_stall_is_forgotten(timed: SimServer) -> None:

@@ -1,0 +1,142 @@
+"""The commands as a user types them: real processes, a real (simulated) server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_agent.sim import Script, SimConfig, SimServer
+
+PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
+
+
+@pytest.fixture(scope="module")
+def sim_url() -> Iterator[str]:
+    with SimServer(SimConfig(zero_latency=True), Script()) as sim:
+        yield sim.url
+
+
+def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_run_answers_every_input_and_a_second_call_asks_nothing_again(tmp_path: Path, sim_url: str) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(5)))
+    words = ("run", "--task", "Summarize: {text}", "--inputs", "in.jsonl", "--backend", sim_url)
+    first = call(*words, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "5 of 5 agents answered" in first.stderr
+    before = sorted(rows(tmp_path / "results.jsonl"), key=lambda row: str(row["key"]))
+    second = call(*words, cwd=tmp_path)
+    assert "5 answers came from the checkpoint" in second.stderr
+    after = sorted(rows(tmp_path / "results.jsonl"), key=lambda row: str(row["key"]))
+    assert [(row["index"], row["output"]) for row in before] == [(row["index"], row["output"]) for row in after]
+
+
+def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url: str) -> None:
+    (tmp_path / "in.csv").write_text("name\nAda\nBob\n")
+    (tmp_path / "mine.py").write_text(
+        "from pydantic import BaseModel\n"
+        "class Person(BaseModel):\n    age: int\n"
+        "def look_up(name: str) -> str:\n    '''Look up.'''\n    return name + ' is 36'\n"
+    )
+    done = call(
+        "run", "--task", "Who is {name}?", "--inputs", "in.csv", "--schema", "mine:Person",
+        "--tools", "mine:look_up", "--backend", sim_url, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for row in rows(tmp_path / "results.jsonl"):
+        assert isinstance(row["output"], dict)
+        assert isinstance(row["output"]["age"], int)
+        assert row["turns"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--task", "{txt}", "--inputs", "in.jsonl"), "no 'txt'"),
+        (("--task", "{text}", "--inputs", "gone.jsonl"), "There is no 'gone.jsonl'"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "gone.json"), "cannot be read"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "nonsense"), "write module:name"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "os:nothing"), "has no 'nothing'"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--backend", "carrier://pigeon"), "names no backend"),
+    ],
+)
+def test_what_cannot_run_is_one_clear_line(tmp_path: Path, sim_url: str, words: tuple[str, ...], problem: str) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
+    backend = () if "--backend" in words else ("--backend", sim_url)
+    done = call("run", *words, *backend, cwd=tmp_path)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: str) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "x"}\n{"other": "x"}\n')
+    done = call("run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Failed, bad_input: 1" in done.stderr
+    assert [row["ok"] for row in sorted(rows(tmp_path / "results.jsonl"), key=lambda r: str(r["index"]))] == [
+        True,
+        False,
+    ]
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(40)))
+    with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=20)) as sim:
+        words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim.url, "--max-inflight", "2"]
+        process = subprocess.Popen([*PROGRAM, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        _wait_for_rows(tmp_path / "results.jsonl", 4)
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "run the same command again to go on" in said
+        assert "Traceback" not in said
+        done = len(rows(tmp_path / "results.jsonl"))
+        assert 4 <= done < 40
+        again = call(*words, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert sorted(int(str(row["index"])) for row in rows(tmp_path / "results.jsonl")) == list(range(40))
+
+
+def _wait_for_rows(path: Path, least: int) -> None:
+    for _ in range(300):
+        if path.exists() and len(path.read_text().splitlines()) >= least:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} never had {least} rows")
+
+
+def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_url: str) -> None:
+    done = call("demo", "--out", "demo", "--backend", sim_url, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = rows(tmp_path / "demo" / "results.jsonl")
+    assert len(found) == 24
+    assert all(row["ok"] and row["tool_calls"] for row in found)
+    assert "24 of 24 agents answered" in (tmp_path / "demo" / "report.md").read_text()
+
+
+def test_sim_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    process = subprocess.Popen([*PROGRAM, "sim", "--port", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        port = json.loads(process.stdout.readline())["port"]
+        (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
+        words = ("run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", f"http://127.0.0.1:{port}")
+        assert call(*words, cwd=tmp_path).returncode == 0
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=10)
+        process.stdout.close()
+    assert process.returncode == 0
