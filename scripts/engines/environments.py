@@ -16,7 +16,7 @@ def make_environment(folder: Path) -> Path:
 def pip_install(python: Path, *arguments: str) -> None:
     """Run pip in that environment, from the indexes and wheel folders that pip is configured for.
 
-    Only errors are shown. Conflicts are not: each recipe leaves out, on purpose, requirements that have no build or no use here.
+    Errors are shown; conflicts are not, since each recipe leaves out requirements that have no build or no use here.
     """
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-qq", "install", "--no-warn-conflicts"]
     subprocess.run([*pip, *arguments], check=True)

@@ -43,15 +43,16 @@ def _close_when_ended(child: subprocess.Popen[bytes], ending: int) -> None:
 
 def _shared_memory() -> set[Path]:
     """Shared memory that the group has mapped: a killed engine leaves it behind, and it counts as used memory."""
-    found = set()
+    inodes = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if os.getpgid(int(process.name)) == os.getpgid(0):
-                maps = (process / "maps").read_text()
-                found |= {Path(line.split(maxsplit=5)[5]) for line in maps.splitlines() if " /dev/shm/" in line}
+                maps = (process / "maps").read_text().splitlines()
+                # Not the name: a semaphore is mapped under a temporary one that is gone by now.
+                inodes |= {line.split()[4] for line in maps if " /dev/shm/" in line}
         except OSError:
             continue  # it ended meanwhile
-    return found
+    return {Path(entry.path) for entry in os.scandir("/dev/shm") if str(entry.inode()) in inodes}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.engines import dynamo_env, model, replay, vllm_env
-from scripts.engines.layout import DYNAMO, INSTALL_COMMAND, MODEL, REPLAY, VLLM, Part, engines_root
+from scripts.engines.layout import DYNAMO, MODEL, REPLAY, VLLM, Part, engines_root
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 
@@ -34,7 +34,7 @@ def _check_python() -> None:
     have = f"Python {sys.version_info.major}.{sys.version_info.minor} on {sys.platform}"
     raise SystemExit(
         "The engines have wheels for Linux (x86_64, aarch64) and Python 3.11 to 3.13 only; this is "
-        f"{have}. Run `{INSTALL_COMMAND}` with such a Python, for example python3.12 -m scripts.engines.install."
+        f"{have}. Use such a Python: make test-engines VENV=.venv312 PYTHON=python3.12"
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECIPES = Path(__file__).resolve().parent
-INSTALL_COMMAND = "python -m scripts.engines.install"
 MODEL_NAME = "smollm2"
 
 
@@ -60,7 +59,7 @@ class Part:
         return digest.hexdigest()
 
 
-VLLM = Part("vllm", ("environments.py", "vllm_env.py", "vllm-constraints.txt"), "bin/python")
-DYNAMO = Part("dynamo", ("environments.py", "dynamo_env.py", "dynamo-constraints.txt"), "bin/python")
+VLLM = Part("vllm", ("vllm_env.py", "vllm-constraints.txt"), "bin/python")
+DYNAMO = Part("dynamo", ("dynamo_env.py", "dynamo-constraints.txt"), "bin/python")
 MODEL = Part("smollm2", ("model.py", "smollm2_to_hf.py", "tools_chat_template.jinja"))
 REPLAY = Part("replay", ("replay.py", "write_replay.py"))

@@ -12,11 +12,12 @@ from pathlib import Path
 from urllib.error import URLError
 
 from scripts.engines.guard import GRACE
-from scripts.engines.layout import DYNAMO, INSTALL_COMMAND, MODEL, MODEL_NAME, RECIPES, REPLAY, VLLM, Part, engines_root
+from scripts.engines.layout import DYNAMO, MODEL, MODEL_NAME, RECIPES, REPLAY, VLLM, Part, engines_root
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
 DYNAMO_START_LIMIT = 60.0
+LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the machine is not for 127.0.0.1
 
 
 class EngineFailedError(Exception):
@@ -72,7 +73,8 @@ def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
 
 
 def _environment() -> dict[str, str]:
-    return {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "XDG_CACHE_HOME": str(engines_root() / "cache")}
+    home = engines_root() / "home"  # both engines keep caches there, whatever they are told
+    return {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
 
 
 def _dynamo_without_services(discovery: Path) -> dict[str, str]:
@@ -94,7 +96,7 @@ def _require(*parts: Part) -> None:
     if missing:
         raise EngineFailedError(
             f"{', '.join(missing)} not installed in {engines_root()}, or installed by an older recipe. "
-            f"Run `{INSTALL_COMMAND}` in the repository root, with this Python ({sys.executable})."
+            f"Run `{sys.executable} -m scripts.engines.install` in the repository root."
         )
 
 
@@ -142,7 +144,7 @@ def _wait_until_ready(
 
 def _answers(url: str, expected: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with LOOPBACK.open(url, timeout=5) as response:
             return expected in response.read().decode()
     except (URLError, OSError):
         return False
