@@ -4,11 +4,10 @@ import asyncio
 import inspect
 import logging
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from typing import Any
 
 from .agent.output import output_type
 from .backends.connect import connect
@@ -18,11 +17,14 @@ from .core.interfaces import Backend, EventSink, Store
 from .core.results import AgentResult
 from .core.rules import OutputType
 from .core.spec import BatchSpec
+from .engine.blocking import run_blocking
+from .engine.cancellation import is_being_cancelled
 from .engine.engine import Engine
 from .engine.loop import AgentLoop
 from .engine.slots import Slots
 from .engine.source import Inputs, InputSource
 from .engine.stream import Outbox, ResultStream
+from .observe.progress import progress_for
 from .plan.compile import compile_plan
 from .plan.template import Template, check_first, parse_template
 from .schedule.limit import InflightLimit
@@ -49,14 +51,22 @@ class BatchAgent:
     @classmethod
     def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> list[AgentResult]:
         """`run` for scripts; inside a running event loop (a notebook) it works from a thread of its own."""
-        return _run_blocking(lambda: cls.run(spec, **options))
+        return run_blocking(lambda: cls.run(spec, **options))
 
     @classmethod
     def stream(
-        cls, spec: BatchSpec | None = None, /, *, events: EventSink | None = None, **options: Any
+        cls,
+        spec: BatchSpec | None = None,
+        /,
+        *,
+        events: EventSink | None = None,
+        progress: bool | None = None,
+        **options: Any,
     ) -> ResultStream:
         """Results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early cancels
-        the rest. `events` sees everything that happens; without it, only what a person must know is said on stderr."""
+        the rest. `events` sees everything that happens; without it, `progress` (None: in a terminal) is shown."""
+        if events is None and (sys.stderr.isatty() if progress is None else progress):
+            events = progress_for(sys.stderr)
         if spec is not None and options:
             raise SpecError(f"Give either a BatchSpec or options, not both: {', '.join(options)}.")
         return ResultStream(_Run.check(spec or BatchSpec.of(**options), events).drive)
@@ -94,6 +104,8 @@ class _Run:
         for first in await inputs.peek():
             check_first(self._template, first)
         async with AsyncExitStack() as stack:
+            if isinstance(self._events, AbstractContextManager):
+                stack.enter_context(self._events)
             stack.push_async_callback(self._tools.aclose)
             store = _store(spec)
             await store.open()
@@ -103,12 +115,15 @@ class _Run:
 
     async def _backend(self, stack: AsyncExitStack) -> Backend:
         spec = self._spec
-        given: object = spec.backend
-        if not isinstance(given, str):
-            return cast(Backend, given)  # it stays its owner's: one backend may serve several runs
-        backend = await connect(given, spec.model, uses_tools=bool(spec.tools), notify=self._notify)
+        if not isinstance(spec.backend, str):
+            return spec.backend  # it stays its owner's: one backend may serve several runs
+        backend = await connect(spec.backend, spec.model, uses_tools=self._may_call_natively, notify=self._notify)
         stack.push_async_callback(backend.aclose)
         return backend
+
+    @property
+    def _may_call_natively(self) -> bool:
+        return bool(self._spec.tools) and self._spec.prefix.tool_mode != "action"
 
     def _notify(self, text: str) -> None:
         if self._events is not None:
@@ -148,7 +163,9 @@ class _Delivery:
                 waiting = self._on_result(result)
                 if inspect.isawaitable(waiting):
                     await waiting
-            except Exception:  # noqa: BLE001 - a user's callback may raise anything
+            except (Exception, asyncio.CancelledError) as error:  # a user's callback may raise anything
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
                 if not self._reported:
                     _log.exception(
                         "on_result raised for agent %d; the run goes on, later ones are not shown", result.index
@@ -166,27 +183,6 @@ def _limit(spec: BatchSpec, backend: Backend) -> InflightLimit:
     if wanted is not None:
         return InflightLimit(wanted, fixed=True)
     return InflightLimit(backend.traits.inflight, fixed=backend.traits.fixed_inflight)
-
-
-def _run_blocking(main: Callable[[], Coroutine[Any, Any, list[AgentResult]]]) -> list[AgentResult]:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(main())
-    outcome: list[list[AgentResult] | BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(main()))
-        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
-            outcome.append(error)
-
-    thread = threading.Thread(target=work, name="batch-agent-run")
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
 
 
 __all__: Sequence[str] = ["BatchAgent"]

@@ -22,5 +22,5 @@ async def nothing_is_left_behind(caplog: pytest.LogCaptureFixture) -> AsyncItera
     await asyncio.sleep(0.001)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left
-    gc.collect()
+    gc.collect(1)
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

@@ -4,13 +4,13 @@ import asyncio
 from collections import Counter
 
 import pytest
+from tests.engine.harness import EventLog, asked, now, run
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.errors import RETRYABLE
 from batch_agent.core.events import RequestRetried
 from batch_agent.core.requests import Reply, Request
 from batch_agent.testing import Answer, ScriptedBackend, say
-from tests.engine.harness import EventLog, asked, now, run
 
 
 def failing(times: int, error: BackendError) -> ScriptedBackend:
@@ -104,14 +104,36 @@ async def test_a_reply_that_ends_without_its_end_is_a_broken_connection() -> Non
     assert result.text == "whole"
 
 
-async def test_a_busy_server_is_asked_less_at_once() -> None:
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+async def test_a_busy_server_is_left_alone_for_a_moment_and_then_asked_less(retry_after: float | None) -> None:
     async def answer(request: Request) -> Reply:
         if backend.in_flight > 4:
-            raise BackendError(ErrorKind.RATE_LIMITED, "busy", retry_after=1.0)
+            raise BackendError(ErrorKind.RATE_LIMITED, "busy", retry_after=retry_after)
         await asyncio.sleep(1)
         return say("done")
 
     backend = ScriptedBackend(answer, inflight=16)
-    results = await run(backend, list(map(str, range(64))))
+    results = await run(backend, list(map(str, range(100))))
     assert all(result.ok for result in results)
-    assert len(backend.requests) < 2 * 64
+    assert len(backend.requests) < 1.5 * 100
+
+
+async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_not_waited_for() -> None:
+    backend = failing(10**6, BackendError(ErrorKind.RATE_LIMITED, "come back tomorrow", retry_after=3600.0))
+    results = await run(backend, list(map(str, range(20))), max_inflight=4)
+    assert all(result.error and result.error.kind is ErrorKind.RATE_LIMITED for result in results)
+    assert len(backend.requests) == 20
+    assert now() < 60
+
+
+async def test_nobody_is_sent_to_a_server_before_the_pause_that_it_asked_for_is_over() -> None:
+    def answer(request: Request) -> Answer:
+        if now() < 30:
+            return BackendError(ErrorKind.RATE_LIMITED, "quota", retry_after=30.0)
+        return say("done")
+
+    backend = ScriptedBackend(answer)
+    results = await run(backend, list(map(str, range(100))), max_inflight=4)
+    assert all(result.ok for result in results)
+    assert len(backend.requests) == 100 + 4
+    assert 30 <= now() < 31

@@ -5,11 +5,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.harness import asked, now, run, waiting_tool
 
 from batch_agent import ErrorKind, Tool
 from batch_agent.core.requests import Reply, Request
 from batch_agent.testing import ScriptedBackend, by_turn, call, run_virtual, say
-from tests.engine.harness import asked, now, run, waiting_tool
 
 
 async def test_a_slot_is_held_only_while_the_model_generates() -> None:
@@ -34,7 +34,7 @@ async def test_agents_that_wait_for_their_tools_are_bounded_by_max_dispatched() 
         nonlocal living, most
         living += 1
         most = max(most, living)
-        await asyncio.sleep(100)
+        await asyncio.sleep(50)
         living -= 1
         return "waited"
 
@@ -50,21 +50,35 @@ async def test_the_limit_is_the_backends_own_when_the_user_names_none() -> None:
 
 
 async def test_a_resumed_agent_that_waits_for_its_tools_gives_its_first_slot_back(tmp_path: Any) -> None:
-    hangs = asyncio.Event()
+    waiting, all_wait, go_on = 0, asyncio.Event(), asyncio.Event()
 
     @Tool.define
     async def wait() -> str:
-        await hangs.wait()
+        nonlocal waiting
+        waiting += 1
+        if waiting == 2:
+            all_wait.set()
+        await go_on.wait()
         return "waited"
 
-    backend = ScriptedBackend(by_turn(call("wait"), say("done")), seconds=1)
-    options: dict[str, Any] = {"tools": [wait], "checkpoint_dir": tmp_path, "max_inflight": 1}
-    interrupted = asyncio.create_task(run(backend, list("ab"), **options, timeout_per_tool=None))
-    await asyncio.sleep(5)
+    backend = ScriptedBackend(by_turn(call("wait"), say("done")))
+    options: dict[str, Any] = {
+        "tools": [wait],
+        "checkpoint_dir": tmp_path,
+        "max_inflight": 1,
+        "timeout_per_tool": None,
+        "timeout_per_agent": None,
+    }
+    interrupted = asyncio.create_task(run(backend, list("ab"), **options))
+    await all_wait.wait()
     interrupted.cancel()
     await asyncio.wait([interrupted])
-    hangs.set()
-    results = await run(backend, list("ab"), **options)
+    waiting = 0
+    all_wait.clear()
+    resumed = asyncio.create_task(run(backend, list("ab"), **options))
+    await all_wait.wait()
+    go_on.set()
+    results = await resumed
     assert [result.text for result in results] == ["done", "done"]
     assert len(backend.requests) == 4
 

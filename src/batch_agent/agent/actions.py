@@ -1,5 +1,6 @@
 """Action mode as the agent reads it: a turn's one JSON object is a tool call or the final answer."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,17 @@ class Final:
     value: Any
 
 
-def read_action(text: str, call_id: str, *, may_repair: bool = True) -> ToolCall | Final:
-    """The action in `text`. Raises InvalidOutput when there is none."""
-    for value in readings(text, may_repair=may_repair):
-        if not isinstance(value, dict):
-            continue
-        if isinstance(value.get(ACTION_TOOL), str):
-            arguments = orjson.dumps(value.get(ACTION_ARGUMENTS) or {}).decode()
-            return ToolCall(call_id, value[ACTION_TOOL], arguments)
-        if ACTION_FINAL in value:
-            return Final(value[ACTION_FINAL])
+def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall | Final:
+    """The first action in `text`: what a model writes after a call, before it has seen the result, is made up.
+    Raises InvalidOutput when there is none."""
+    for values in readings(text, is_whole=is_whole):
+        for value in values:
+            if not isinstance(value, dict):
+                continue
+            if isinstance(value.get(ACTION_TOOL), str):
+                return ToolCall(call_id, value[ACTION_TOOL], _arguments(value.get(ACTION_ARGUMENTS)))
+            if ACTION_FINAL in value:
+                return Final(value[ACTION_FINAL])
     raise InvalidOutput(
         "it must be one JSON object, "
         f'{{"{ACTION_TOOL}": ..., "{ACTION_ARGUMENTS}": {{...}}}} or {{"{ACTION_FINAL}": ...}}'
@@ -34,5 +36,20 @@ def read_action(text: str, call_id: str, *, may_repair: bool = True) -> ToolCall
 def show_results(results: tuple[ToolResult, ...]) -> str:
     """What the model reads after its calls."""
     return "\n\n".join(
-        f"{result.call.name} {'failed' if result.is_error else 'returned'}:\n{result.content}" for result in results
+        f"{'Error' if result.is_error else 'Result'} of {result.call.name}: {result.content}" for result in results
     )
+
+
+def _arguments(value: Any) -> str:
+    """As the tool reads them. Some models quote the object."""
+    if isinstance(value, str) and value.strip():
+        return value
+    return as_json(value or {})
+
+
+def as_json(value: Any) -> str:
+    """The text of a value that was read from JSON, also with what orjson refuses: long numbers, lone surrogates."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value)

@@ -2,80 +2,119 @@
 
 import re
 from collections.abc import Iterator
-from json import JSONDecodeError, JSONDecoder
+from json import JSONDecoder
 from typing import Any
 
-import json_repair
-import orjson
-
 from ..core.rules import ACTION_FINAL, WRAPPED_ANSWER, InvalidOutput, OutputType
+from ..core.schema import is_object
+from .lenient import MOST_FAILURES, end_of_value, lenient_values
 
-_THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
-_FENCE = re.compile(r"```[\w-]*\s*\n?(.*?)(?:```|\Z)", re.DOTALL)
-_OPENING = re.compile(r"[\[{]")
+_TAG = "(?:think|thinking|reasoning)"
+_THOUGHT = re.compile(rf"<{_TAG}>.*?</{_TAG}>", re.DOTALL)
+_THOUGHT_START = re.compile(rf"\s*<{_TAG}>")
+_THOUGHT_END = re.compile(rf"</{_TAG}>")
+# Only at the start of a line: a fence inside a JSON string is never there.
+_FENCE = re.compile(r"^[ \t]*```[\w-]*(.*?)(?:```|\Z)", re.DOTALL | re.MULTILINE)
+_OPENING = re.compile(r"""\{(?=\s*(?:["}]|\Z))|\[(?=\s*(?:["\[{\]\dtfnNI-]|\Z))""")
 _DECODER = JSONDecoder(strict=False)
 
+_MOST_CANDIDATES = 100
+"""Of more values than this in one text only the last are held against the output type."""
 
-def find_answer(text: str, output: OutputType, *, may_repair: bool = True) -> Any:
-    """The first reading of `text` that fits. Raises InvalidOutput with the problem of the most literal reading.
 
-    Without `may_repair` only whole JSON counts: closing the brackets of a cut-off answer would invent its end."""
+def find_answer(text: str, output: OutputType, *, is_whole: bool = True) -> Any:
+    """The answer that fits: the most literal reading of `text`, and of several values the last. Raises InvalidOutput
+    with the problem of the most literal one.
+
+    A text that is not whole was cut off: then only complete JSON counts, and only if nothing was begun after it."""
     problem: InvalidOutput | None = None
-    for value in readings(text, may_repair=may_repair):
-        for candidate in _unwrapped(value):
-            try:
-                return output.validate(candidate)
-            except InvalidOutput as error:
-                problem = problem or error
-    raise problem or InvalidOutput("there is no JSON in it")
+    for value in _answers(text, output, is_whole):
+        try:
+            return fit(value, output)
+        except InvalidOutput as error:
+            problem = problem or error
+    raise problem or InvalidOutput("there is no complete JSON in it")
 
 
-def readings(text: str, *, may_repair: bool = True) -> Iterator[Any]:
-    """Every value that `text` can be read as, the most literal first."""
+def fit(value: Any, output: OutputType) -> Any:
+    """The typed answer that `value` is, wraps or quotes. Raises InvalidOutput with the problem of the likeliest."""
+    problem: InvalidOutput | None = None
+    for candidate in _candidates(value, is_wrapped=not is_object(output.json_schema)):
+        try:
+            return output.validate(candidate)
+        except InvalidOutput as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def readings(text: str, *, is_whole: bool = True) -> Iterator[list[Any]]:
+    """What `text` can be read as, the most literal first; each reading is its values in the order of the text."""
+    said = without_thoughts(text, is_whole=is_whole)
+    for literal in (text.strip(), said):
+        for value in _decoded(literal):
+            # Where a number was cut off it is still a number, but another one.
+            if is_whole or not isinstance(value, int | float):
+                yield [value]
+            return
+    if not is_whole:
+        yield _whole_values(said, is_whole=False)
+        return
+    fenced = _FENCE.findall(said)
+    yield [value for piece in fenced for value in _decoded(piece) or _whole_values(piece)]
+    yield _whole_values(said)
+    yield [value for piece in fenced for value in lenient_values(piece)]
+    yield lenient_values(said)
+
+
+def without_thoughts(text: str, *, is_whole: bool = True) -> str:
+    """`text` without reasoning blocks, also where the opening tag was part of the prompt. One that never ends is all
+    there is of a text that was cut off; where the model stopped by itself, it forgot the tag."""
+    ends = [end.end() for end in _THOUGHT_END.finditer(text)]
+    thought, rest = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", text)
+    said = _THOUGHT_END.split(_THOUGHT.sub("", thought))[-1] + rest
+    if start := _THOUGHT_START.match(said):
+        said = said[start.end() :] if is_whole else ""
+    return said.strip()
+
+
+def _answers(text: str, output: OutputType, is_whole: bool) -> Iterator[Any]:
+    for values in readings(text, is_whole=is_whole):
+        yield from reversed(values[-_MOST_CANDIDATES:])
     said = without_thoughts(text)
-    try:
-        yield orjson.loads(said)
-    except orjson.JSONDecodeError:
-        pieces = [*reversed(_FENCE.findall(said)), said]
-        for piece in pieces:
-            yield from reversed(_whole_values(piece))
-        if may_repair:
-            for piece in pieces:
-                yield from _repaired(piece)
+    if is_whole and said and not is_object(output.json_schema):
         yield said
 
 
-def without_thoughts(text: str) -> str:
-    """`text` without reasoning blocks, also where the opening tag was part of the prompt."""
-    said = _THOUGHT.sub("", text)
-    return said.rpartition("</think>")[2].strip()
+def _candidates(value: Any, *, is_wrapped: bool) -> Iterator[Any]:
+    options = [value]
+    for key in (WRAPPED_ANSWER, ACTION_FINAL):
+        if isinstance(value, dict) and list(value) == [key]:
+            options.insert(0 if is_wrapped else 1, value[key])
+    for option in options:
+        yield option
+        if isinstance(option, str):
+            yield from _decoded(option)
 
 
-def _unwrapped(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict) and len(value) == 1:
-        for key in (WRAPPED_ANSWER, ACTION_FINAL):
-            if key in value:
-                yield value[key]
-    yield value
+def _decoded(text: str) -> list[Any]:
+    """The one value that `text` is, or none."""
+    try:
+        return [_DECODER.decode(text)]
+    except (ValueError, RecursionError):
+        return []
 
 
-def _whole_values(text: str) -> list[Any]:
+def _whole_values(text: str, *, is_whole: bool = True) -> list[Any]:
     values: list[Any] = []
-    position = 0
-    while match := _OPENING.search(text, position):
+    position = failures = 0
+    while failures < MOST_FAILURES and (opening := _OPENING.search(text, position)):
         try:
-            value, position = _DECODER.raw_decode(text, match.start())
+            value, position = _DECODER.raw_decode(text, opening.start())
             values.append(value)
-        except (JSONDecodeError, RecursionError):
-            position = match.start() + 1
+        except (ValueError, RecursionError):
+            failures += 1
+            position = end_of_value(text, opening.start())
+            if not is_whole:
+                values.clear()
     return values
-
-
-def _repaired(text: str) -> Iterator[Any]:
-    opening = _OPENING.search(text)
-    if opening is None:
-        return
-    value = json_repair.loads(text[opening.start() :])
-    yield value
-    if isinstance(value, list):  # several objects come back as one list
-        yield from reversed(value)

@@ -12,8 +12,8 @@ from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
 from ..core.requests import FinishReason, Reply, Request, Usage
 from ..core.results import AgentError, AgentResult, CallRecord, Timing
 from ..core.rules import InvalidOutput, Job, Rules
-from .actions import Final, read_action, show_results
-from .answer import find_answer, without_thoughts
+from .actions import Final, as_json, read_action, show_results
+from .answer import find_answer, fit, without_thoughts
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +149,37 @@ class Conversation:
         """The answer, or the calls that the model wants first. Raises InvalidOutput when it is neither."""
         is_whole = reply.finish != "length"
         if self._rules.tool_mode == "action":
-            action = read_action(reply.text, f"call_{self._turns}", may_repair=is_whole)
+            action = read_action(reply.text, f"call_{self._turns}", is_whole=is_whole)
             if isinstance(action, ToolCall):
                 return (action,)
             return Done(self._final(action))
         if reply.calls:
-            return tuple(
-                replace(call, id=call.id or f"call_{self._turns}_{number}", arguments=call.arguments.strip() or "{}")
-                for number, call in enumerate(reply.calls)
-            )
+            return self._named_apart(reply.calls, is_whole)
         return Done(self._answer(reply.text, is_whole))
+
+    def _named_apart(self, calls: tuple[ToolCall, ...], is_whole: bool) -> tuple[ToolCall, ...]:
+        """The calls with an id each, whatever the server gave. No arguments mean none only if nothing was cut off."""
+        ids = [call.id for call in calls]
+        if not all(ids) or len(set(ids)) < len(ids):
+            ids = [f"call_{self._turns}_{number}" for number in range(len(calls))]
+        empty = "{}" if is_whole else ""
+        return tuple(
+            replace(call, id=own, arguments=call.arguments if call.arguments.strip() else empty)
+            for call, own in zip(calls, ids, strict=True)
+        )
 
     def _final(self, action: Final) -> Any:
         if self._rules.output is not None:
-            return self._rules.output.validate(action.value)
-        return action.value if isinstance(action.value, str) else orjson.dumps(action.value).decode()
+            return fit(action.value, self._rules.output)
+        said = action.value if isinstance(action.value, str) else as_json(action.value)
+        if not said.strip():
+            raise InvalidOutput("it is empty")
+        return said
 
     def _answer(self, text: str, is_whole: bool) -> Any:
         if self._rules.output is not None:
-            return find_answer(text, self._rules.output, may_repair=is_whole)
-        said = without_thoughts(text)
+            return find_answer(text, self._rules.output, is_whole=is_whole)
+        said = without_thoughts(text, is_whole=is_whole)
         if not said:
             raise InvalidOutput("it is empty")
         if not is_whole and self._rules.sampling.max_tokens is None:

@@ -1,18 +1,19 @@
 """What an answer must be, and how a value is held against it."""
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping
+from types import FunctionType
+from typing import Any, NoReturn
 
 import jsonschema_rs
-import orjson
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from ..core.errors import SpecError
 from ..core.rules import InvalidOutput, OutputType
 from ..core.schema import JsonSchema, without_titles
 
 _SHOWN_PROBLEMS = 5
+_SHOWN_CHARACTERS = 300
 
 
 def output_type(schema: Any) -> OutputType | None:
@@ -29,6 +30,8 @@ class TypedOutput:
 
     def __init__(self, schema: Any) -> None:
         try:
+            if isinstance(schema, FunctionType):  # Pydantic would call it
+                raise TypeError("a function is not a type")
             self._adapter: TypeAdapter[Any] = TypeAdapter(schema)
             self.json_schema: JsonSchema = without_titles(self._adapter.json_schema())
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
@@ -39,9 +42,13 @@ class TypedOutput:
 
     def validate(self, value: Any) -> Any:
         try:
-            return self._adapter.validate_json(orjson.dumps(value))
+            # As JSON, because strict types take a date or an enum from nothing else.
+            return self._adapter.validate_json(json.dumps(value))
         except ValidationError as error:
-            raise InvalidOutput(_problems(error.errors(include_url=False, include_context=False))) from error
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            raise InvalidOutput(_problems((problem["loc"], problem["msg"]) for problem in found)) from error
+        except Exception as error:  # a user's validator may raise anything
+            raise InvalidOutput(_problems([((), f"{type(error).__name__}: {error}")])) from error
 
 
 class RawSchemaOutput:
@@ -50,25 +57,28 @@ class RawSchemaOutput:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.json_schema: JsonSchema = dict(schema)
         try:
-            self._validator = jsonschema_rs.validator_for(self.json_schema)
-        except (jsonschema_rs.ValidationError, ValueError) as error:
-            raise SpecError(f"output_schema is not a valid JSON schema: {error}") from error
+            self._validator = jsonschema_rs.validator_for(self.json_schema, retriever=_refuse)
+        except ValueError as error:
+            raise SpecError(f"output_schema is not a valid JSON schema: {str(error).splitlines()[0]}") from error
 
     def validate(self, value: Any) -> Any:
-        problems = [
-            f"{_place(error.instance_path)}: {error.message}"
-            for error, _ in zip(self._validator.iter_errors(value), range(_SHOWN_PROBLEMS), strict=False)
-        ]
+        try:
+            problems = _problems((error.instance_path, error.message) for error in self._validator.iter_errors(value))
+        except UnicodeEncodeError:
+            problems = "it holds half of a character"
         if problems:
-            raise InvalidOutput("; ".join(problems))
+            raise InvalidOutput(problems)
         return value
 
 
-def _problems(errors: list[ErrorDetails]) -> str:
-    shown = [f"{_place(error['loc'])}: {error['msg']}" for error in errors[:_SHOWN_PROBLEMS]]
-    hidden = len(errors) - len(shown)
-    return "; ".join(shown) + (f"; and {hidden} more" if hidden > 0 else "")
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is not part of the schema, and nothing is fetched; put it under $defs")
 
 
-def _place(path: Any) -> str:
-    return ".".join(map(str, path)) or "answer"
+def _problems(found: Iterable[tuple[Iterable[str | int], str]]) -> str:
+    """For the model: a message may quote the whole answer, and a few problems are enough to go on."""
+    shown = [
+        f"{'.'.join(map(str, path)) or 'answer'}: {message[:_SHOWN_CHARACTERS]}"
+        for (path, message), _ in zip(found, range(_SHOWN_PROBLEMS), strict=False)
+    ]
+    return "; ".join(shown)

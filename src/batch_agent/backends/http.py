@@ -1,42 +1,25 @@
 """Any HTTP server behind a dialect. Foreign exceptions end here: callers see BackendError only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 import aiohttp
-import orjson
 from yarl import URL
 
-from ..core.errors import BackendError, ErrorKind
 from ..core.interfaces import Traits
 from ..core.requests import Delta, Request
-from .dialects.openai_chat import OpenAIChat, StreamDecoder, decode_reply, error_message
+from .dialects.openai_answers import StreamDecoder, decode_reply
+from .dialects.openai_chat import OpenAIChat
+from .failures import translate_failure, translate_status
 
-_KINDS = {
-    400: ErrorKind.BAD_REQUEST,
-    401: ErrorKind.AUTH,
-    403: ErrorKind.AUTH,
-    404: ErrorKind.NOT_FOUND,
-    408: ErrorKind.SERVER,
-    409: ErrorKind.SERVER,
-    413: ErrorKind.CONTEXT_OVERFLOW,
-    422: ErrorKind.BAD_REQUEST,
-    425: ErrorKind.SERVER,
-    429: ErrorKind.RATE_LIMITED,
-}
-_OVERFLOW_WORDS = (
-    "maximum context length",
-    "context_length_exceeded",
-    "exceed_context_size",
-    "context size",
-    "context window",
-)
+_STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
+_STALE_SHOWS_WITHIN = 1.0
 _FREE_RESENDS = 2
 """A server may close an idle connection just as a request goes out on it: sending again is not a retry."""
+_END_COMES_WITHIN = 0.5
 
 
 class HttpBackend:
@@ -60,9 +43,11 @@ class HttpBackend:
         return Exchange(self._session, self._url, self._dialect.encode(request), request.stream)
 
     async def aclose(self) -> None:
-        await self._session.close()
-        if self._on_close is not None:
-            await self._on_close()
+        try:
+            await self._session.close()
+        finally:
+            if self._on_close is not None:
+                await self._on_close()
 
 
 class Exchange(AsyncIterator[Delta]):
@@ -84,7 +69,8 @@ class Exchange(AsyncIterator[Delta]):
         try:
             response = self._response = await self._send()
             if response.status != 200:
-                raise translate_status(response.status, response.headers, await response.read(), str(self._url))
+                said = without_key(await response.read(), self._session)
+                raise translate_status(response.status, response.headers, said, shown(self._url))
             if self._streamed and response.content_type == "text/event-stream":
                 self._chunks = aiter(response.content.iter_any())
             else:
@@ -92,7 +78,7 @@ class Exchange(AsyncIterator[Delta]):
                 self._ready.reverse()
         except (aiohttp.ClientError, OSError) as error:
             self._abort()
-            raise translate_failure(error, str(self._url)) from error
+            raise translate_failure(error, shown(self._url)) from error
         except BaseException:
             self._abort()
             raise
@@ -101,7 +87,11 @@ class Exchange(AsyncIterator[Delta]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._abort()
+        try:
+            if kind is None and self._chunks is not None and self._decoder is not None and self._decoder.ended:
+                await self._read_to_the_end(self._chunks)
+        finally:
+            self._abort()
 
     def __aiter__(self) -> Self:
         return self
@@ -117,19 +107,29 @@ class Exchange(AsyncIterator[Delta]):
         try:
             chunk = await anext(chunks, b"")
         except (aiohttp.ClientError, OSError) as error:
-            raise translate_failure(error, str(self._url)) from error
+            raise translate_failure(error, shown(self._url)) from error
         deltas = decoder.feed(chunk) if chunk else decoder.close()
         self._ready = list(deltas)
         self._ready.reverse()
 
+    async def _read_to_the_end(self, chunks: AsyncIterator[bytes]) -> None:
+        """The end of a stream comes a packet after its last event; only a connection that was read so far is reused."""
+        if self._response is None or self._response.content.at_eof():
+            return
+        with suppress(aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_END_COMES_WITHIN):
+                async for _ in chunks:
+                    pass
+
     async def _send(self) -> aiohttp.ClientResponse:
+        now = asyncio.get_running_loop().time
         for _ in range(_FREE_RESENDS):
+            started = now()
             try:
                 return await self._session.post(self._url, data=self._body)
-            except aiohttp.ServerDisconnectedError:
-                continue
-            except aiohttp.ClientOSError as error:
-                if isinstance(error, aiohttp.ClientConnectorError):
+            except _STALE as error:
+                is_stale = not isinstance(error, aiohttp.ClientConnectorError) and now() - started < _STALE_SHOWS_WITHIN
+                if not is_stale:
                     raise
         return await self._session.post(self._url, data=self._body)
 
@@ -138,42 +138,15 @@ class Exchange(AsyncIterator[Delta]):
             self._response.close() if not self._response.content.at_eof() else self._response.release()
 
 
-def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> BackendError:
-    """What an error answer means for the caller, in the server's own words."""
-    try:
-        parsed = orjson.loads(body)
-        message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
-    except orjson.JSONDecodeError:
-        message = body.decode(errors="replace").strip() or "no further words"
-    kind = _KINDS.get(status, ErrorKind.SERVER if status >= 500 else ErrorKind.BAD_REQUEST)
-    lowered = message.lower() + body[:2000].decode(errors="replace").lower()
-    if kind is ErrorKind.BAD_REQUEST and any(words in lowered for words in _OVERFLOW_WORDS):
-        kind = ErrorKind.CONTEXT_OVERFLOW
-    if kind is ErrorKind.RATE_LIMITED and "insufficient_quota" in lowered:
-        kind = ErrorKind.AUTH
-    return BackendError(kind, f"HTTP {status} from {url}: {message[:1000]}", retry_after=_retry_after(headers))
+def shown(url: URL) -> str:
+    """A URL as it may be shown: without what may be secret in it."""
+    return str(url.with_user(None).with_query(None)) if url.absolute else str(url)
 
 
-def translate_failure(error: Exception, url: str) -> BackendError:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return BackendError(ErrorKind.CONNECTION, f"Cannot connect to {url}: {error.os_error}.")
-    if isinstance(error, aiohttp.InvalidURL):
-        return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a URL that can be used.")
-    return BackendError(ErrorKind.CONNECTION, f"The connection to {url} broke: {error or type(error).__name__}.")
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    value = headers.get("Retry-After")
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return None
+def without_key(said: bytes, session: aiohttp.ClientSession) -> bytes:
+    """A server's words, in case that it quotes the key which it was sent."""
+    key = session.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+    return said.replace(key, b"***") if key else said
 
 
 def open_session(key: str | None, *, keeps_alive: bool, use_proxy: bool) -> aiohttp.ClientSession:
@@ -181,9 +154,8 @@ def open_session(key: str | None, *, keeps_alive: bool, use_proxy: bool) -> aioh
     headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    connector = aiohttp.TCPConnector(limit=0, force_close=True) if not keeps_alive else aiohttp.TCPConnector(limit=0)
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=aiohttp.TCPConnector(limit=0, force_close=not keeps_alive),
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
         cookie_jar=aiohttp.DummyCookieJar(loop=asyncio.get_running_loop()),

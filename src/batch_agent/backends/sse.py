@@ -17,21 +17,26 @@ class SseParser:
     """Feed it bytes, iterate over what is complete. Comments and unknown fields are passed over."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._holds_cr = False
         self._data: list[bytes] = []
         self._name = b""
 
     def feed(self, chunk: bytes) -> Iterator[SseEvent]:
-        text = self._rest + chunk
+        self._rest.append(chunk)
+        if not self._holds_cr and b"\n" not in chunk and b"\r" not in chunk:
+            return  # a long line in many pieces is joined once, not for each of them
+        text = b"".join(self._rest)
         # A CR at the very end may be the first half of a CRLF: it waits for the next byte.
-        limit = len(text) - 1 if text.endswith(b"\r") else len(text)
+        self._holds_cr = text.endswith(b"\r")
+        limit = len(text) - self._holds_cr
         start = 0
         for end in _LINE_END.finditer(text, 0, limit):
             event = self._line(text[start : end.start()])
             start = end.end()
             if event is not None:
                 yield event
-        self._rest = text[start:]
+        self._rest = [text[start:]]
 
     def _line(self, line: bytes) -> SseEvent | None:
         if not line:

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -14,20 +15,21 @@ from ..api import BatchAgent
 from ..core.results import AgentResult
 from ..observe.progress import Progress, progress_for
 from ..observe.summary import summary_lines
-from ..tools import read_file_tool
+from ..tools import Tool
 from .data import ResultFile
-from .demo_notes import NOTES
+from .demo_notes import notes
 
-SYSTEM_PROMPT = "You sort messages to a shop. Read the file first, then answer."
-TASK = "Read the file {path} and say what its message is about."
+TASK = "Read the note at {path} and report the order number, the product and the sentiment."
+
+NOTES = notes()
 
 
-class Ticket(BaseModel):
-    """What the demo wants to know of each message."""
+class Report(BaseModel):
+    """What the demo wants to know of each note."""
 
-    topic: Literal["payment", "delivery", "product", "account"]
-    mood: Literal["happy", "neutral", "angry"]
-    urgent: bool
+    order: int = Field(ge=1000, le=9999)
+    product: Literal["blender", "lamp", "phone", "desk"]
+    sentiment: Literal["positive", "negative"]
 
 
 def demo(*, out: Path = Path("runs/demo"), backend: str = "local://", model: str | None = None) -> int:
@@ -36,18 +38,21 @@ def demo(*, out: Path = Path("runs/demo"), backend: str = "local://", model: str
     Parameters
     ----------
     out
-        Where the messages, the results and the report are put.
+        Where the notes, the results and the report are put.
     backend
         local:// (embedded), or any other that `batch-agent run` takes.
     model
         The model's name; not needed where a server has only one.
     """
     console = Console(stderr=True)
-    console.print(f"[bold]{len(NOTES)} agents[/bold], one tool (read_file), one answer each as a Pydantic object.")
+    console.print(
+        f"[bold]{len(NOTES)} agents[/bold], each with a tool (read_note) and a Pydantic schema for its answer."
+    )
     started = time.monotonic()
-    with ResultFile(out / "results.jsonl") as file, progress_for(sys.stderr) as progress:
+    with ResultFile(out / "results.jsonl") as file:
+        progress = progress_for(sys.stderr)
         try:
-            results = asyncio.run(_run(_write_notes(out / "messages"), backend, model, file, progress))
+            results = asyncio.run(_run(_write_notes(out), backend, model, file, progress))
         except KeyboardInterrupt:
             return 130
     Console().print(_table(results))
@@ -59,20 +64,28 @@ def demo(*, out: Path = Path("runs/demo"), backend: str = "local://", model: str
 
 
 async def _run(
-    folder: Path, backend: str, model: str | None, file: ResultFile, progress: Progress
+    paths: list[Path], backend: str, model: str | None, file: ResultFile, progress: Progress
 ) -> list[AgentResult]:
+    files = {f"{path.parent.name}/{path.name}": path for path in paths}
+
+    @Tool.define
+    def read_note(path: str) -> str:
+        """Read a customer note."""
+        if path not in files:
+            raise FileNotFoundError(f"There is no note {path!r}.")
+        return files[path].read_text().strip()
+
     results = []
     async with BatchAgent.stream(
         task=TASK,
-        inputs=[{"path": path.name} for path in sorted(folder.iterdir())],
-        system_prompt=SYSTEM_PROMPT,
-        tools=[read_file_tool(folder)],
-        output_schema=Ticket,
+        inputs=[{"path": path} for path in files],
+        tools=[read_note],
+        output_schema=Report,
         backend=backend,
         model=model,
         max_turns=2,
         temperature=0.0,
-        max_tokens=120,
+        max_tokens=80,
         events=progress,
     ) as stream:
         async for result in stream:
@@ -81,30 +94,33 @@ async def _run(
     return sorted(results, key=lambda result: result.index)
 
 
-def _write_notes(folder: Path) -> Path:
+def _write_notes(out: Path) -> list[Path]:
+    folder = out / "notes"
     folder.mkdir(parents=True, exist_ok=True)
-    for number, note in enumerate(NOTES, 1):
-        (folder / f"message-{number:02}.txt").write_text(note + "\n")
-    return folder
+    paths = [folder / f"{number:02}.txt" for number in range(len(NOTES))]
+    for path, note in zip(paths, NOTES, strict=True):
+        path.write_text(note + "\n")
+    return paths
 
 
-_COLUMNS = ("message", "topic", "mood", "urgent", "tools", "turns", "seconds")
+_COLUMNS = ("note", "order", "product", "sentiment", "tools", "turns", "seconds")
 
 
 def _cells(result: AgentResult) -> list[str]:
-    note = NOTES[result.index]
-    shown = note if len(note) <= 44 else note[:43] + "…"
     answer: list[Any] = ["failed", result.error.kind if result.error else "", ""]
-    if isinstance(result.output, Ticket):
-        answer = [result.output.topic, result.output.mood, "yes" if result.output.urgent else "no"]
+    if isinstance(result.output, Report):
+        answer = [result.output.order, result.output.product, result.output.sentiment]
     used = [len(result.tool_calls), result.turns, f"{result.timing.total:.1f}"]
-    return [shown, *map(str, answer), *map(str, used)]
+    said = NOTES[result.index].partition(": ")[2]
+    return [said, *map(str, answer), *map(str, used)]
 
 
 def _table(results: list[AgentResult]) -> Table:
-    table = Table(title="What the agents found")
+    table = Table(title="What the agents found", box=box.SIMPLE)
     for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in ("tools", "turns", "seconds") else "left")
+        is_number = name in ("order", "tools", "turns", "seconds")
+        width = 24 if name == "note" else None
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=True, max_width=width)
     for result in results:
         table.add_row(*_cells(result))
     return table

@@ -1,28 +1,23 @@
-"""What the demo's agents read: short messages to a shop."""
+"""What the demo's agents read: short notes of customers."""
 
-NOTES = (
-    "I was charged twice for the same order. Please refund one payment today.",
-    "My parcel has been on its way for three weeks. Where is it?",
-    "The blue lamp is lovely. Thank you!",
-    "I cannot log in: the password reset mail never arrives.",
-    "The kettle started to smoke when I switched it on. This is dangerous!",
-    "Could you send me the invoice for March? No hurry.",
-    "The courier left my package in the rain and everything is wet.",
-    "How do I change the e-mail address of my account?",
-    "The chair's left leg broke after two days.",
-    "My card was declined although there is enough money on it.",
-    "Great service, the shoes arrived a day early.",
-    "Somebody else ordered with my account! Lock it at once, please.",
-    "Do you also sell the desk in oak?",
-    "The delivery went to the wrong address. I need it by tomorrow.",
-    "Please delete my account and all my data.",
-    "The discount code was not applied to my bill.",
-    "The headphones only play on one side.",
-    "Thanks for the quick refund.",
-    "When will my order be shipped?",
-    "The app signs me out every few minutes.",
-    "I paid for express shipping but it took ten days. I want that money back.",
-    "The mixer is louder than I expected, but it works well.",
-    "My parcel was stolen from the door. What now?",
-    "Can I pay in three instalments?",
+_PRODUCTS = ("blender", "lamp", "phone", "desk")
+_PRAISE = (
+    "I love the {}, it works perfectly.",
+    "The {} arrived early and looks fantastic.",
+    "Best {} I ever bought, thank you!",
 )
+_COMPLAINTS = (
+    "The {} arrived broken and I want a refund.",
+    "I hate this {}, it stopped working after two days.",
+    "The {} is ten days late and nobody answers.",
+)
+
+
+def notes(count: int = 24) -> list[str]:
+    """Notes about different orders, products and moods."""
+    written = []
+    for number in range(count):
+        said = (_PRAISE if number * 5 % 8 < 4 else _COMPLAINTS)[number % 3]
+        product = _PRODUCTS[(number * 7 + number // 4) % 4]
+        written.append(f"Order {4100 + 37 * number}: {said.format(product)}")
+    return written

@@ -110,7 +110,8 @@ def run(
         "checkpoint_dir": folder,
     }
     started = time.monotonic()
-    with ResultFile(out) as results, progress_for(sys.stderr) as progress:
+    with ResultFile(out) as results:
+        progress = progress_for(sys.stderr)
         try:
             asyncio.run(_stream(options, results, progress))
             stopped = False

@@ -7,7 +7,7 @@ JsonSchema = Mapping[str, Any]
 
 _DEFINITIONS = ("$defs", "definitions")
 _NAMED_PARTS = ("properties", *_DEFINITIONS)
-_VALUES = ("default", "const", "enum", "examples")
+_VALUES = ("default", "const", "enum", "examples", "discriminator")
 
 
 def without_titles(schema: Any) -> Any:
@@ -27,6 +27,12 @@ def without_titles(schema: Any) -> Any:
     return tidy
 
 
+def is_object(schema: JsonSchema) -> bool:
+    """Whether the schema itself says that the value is an object. What it hides behind a reference does not count."""
+    kind = schema.get("type")
+    return kind == "object" or (kind is None and "properties" in schema)
+
+
 def object_of(parts: Mapping[str, JsonSchema]) -> JsonSchema:
     """A schema of an object with exactly these properties; the definitions of each part move to the root."""
     definitions: dict[str, Any] = {}
@@ -44,11 +50,16 @@ def closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def embed(schema: JsonSchema, name: str, definitions: dict[str, Any]) -> Any:
-    """`schema` as a part of a larger one: its definitions move to `definitions`, under names of its own."""
+    """`schema` as a part of a larger one: its definitions move to `definitions`, under names of its own. A schema
+    that refers to its own root moves there too, so that the reference still means the same."""
     for home in _DEFINITIONS:
         for key, value in schema.get(home, {}).items():
             definitions[f"{name}.{key}"] = _rename(value, name)
-    return _rename({key: value for key, value in schema.items() if key not in _DEFINITIONS}, name)
+    part = _rename({key: value for key, value in schema.items() if key not in _DEFINITIONS}, name)
+    if not _refers_to_root(schema):
+        return part
+    definitions[name] = part
+    return {"$ref": f"#/$defs/{name}"}
 
 
 def with_definitions(schema: dict[str, Any], definitions: dict[str, Any]) -> JsonSchema:
@@ -64,7 +75,20 @@ def _rename(node: Any, name: str) -> Any:
 
 
 def _reference(target: Any, name: str) -> Any:
-    for home in _DEFINITIONS:
-        if isinstance(target, str) and target.startswith(f"#/{home}/"):
-            return f"#/$defs/{name}.{target.removeprefix(f'#/{home}/')}"
-    return target
+    if not isinstance(target, str):  # a property that is called $ref
+        return _rename(target, name)
+    if home := _home(target):
+        return f"#/$defs/{name}.{target.removeprefix(home)}"
+    return f"#/$defs/{name}{target[1:]}" if target.startswith("#") else target
+
+
+def _refers_to_root(node: Any) -> bool:
+    if isinstance(node, Mapping):
+        target = node.get("$ref")
+        to_root = isinstance(target, str) and target.startswith("#") and not _home(target)
+        return to_root or any(map(_refers_to_root, node.values()))
+    return isinstance(node, list | tuple) and any(map(_refers_to_root, node))
+
+
+def _home(target: str) -> str | None:
+    return next((f"#/{home}/" for home in _DEFINITIONS if target.startswith(f"#/{home}/")), None)

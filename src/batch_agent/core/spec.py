@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from .errors import SpecError
+from .interfaces import Backend
 from .requests import Sampling
 from .results import AgentResult
 
@@ -39,7 +40,7 @@ class Timeouts:
     def __post_init__(self) -> None:
         for name in ("agent", "turn", "tool"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not (_is_number(value) and value > 0):
                 raise SpecError(f"timeout_per_{name} must be more than 0 seconds, or None; got {value!r}.")
 
 
@@ -54,8 +55,8 @@ class Retry:
 
     def __post_init__(self) -> None:
         _at_least("max_retries", self.max_retries, 0)
-        if not 0 < self.backoff <= self.backoff_max:
-            raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max}); got {self.backoff!r}.")
+        if not (_is_number(self.backoff_max) and _is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
+            raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max!r}); got {self.backoff!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Prefix:
     """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
 
     def __post_init__(self) -> None:
+        _text_or_none("system_prompt", self.system_prompt)
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
 
@@ -97,7 +99,8 @@ class BatchSpec:
     tools: tuple[Any, ...] = ()
     output_schema: Any = None
     model: str | None = None
-    backend: str = "local://"
+    backend: str | Backend = "local://"
+    """A URL, or a backend that the caller has opened and will close."""
     checkpoint_dir: Path | None = None
     on_result: OnResult | None = None
     limits: Limits = field(default_factory=Limits)
@@ -110,16 +113,20 @@ class BatchSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not self.task.strip():
             raise SpecError("task must be a text that says what each agent should do, such as 'Summarize: {text}'.")
-        if isinstance(self.inputs, str | bytes | Mapping):
-            raise SpecError(
-                f"inputs must be a list of inputs, not one {type(self.inputs).__name__}: write inputs=[...]."
-            )
-        if not isinstance(self.inputs, Iterable | AsyncIterable):
-            raise SpecError(f"inputs must be iterable; got {type(self.inputs).__name__}.")
+        _check_inputs(self.inputs)
+        tools = () if self.tools is None else self.tools
+        if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
+            raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
+        _text_or_none("model", self.model)
         if self.on_result is not None and not callable(self.on_result):
             raise SpecError("on_result must be a function that takes one AgentResult.")
-        if self.sampling.max_tokens is not None:
-            _at_least("max_tokens", self.sampling.max_tokens, 1)
+        for name, group in _GROUPS.items():
+            if not isinstance(getattr(self, name), group):
+                raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
+        _check_sampling(self.sampling)
+        object.__setattr__(self, "tools", tuple(tools))
+        if self.checkpoint_dir is not None:
+            object.__setattr__(self, "checkpoint_dir", Path(self.checkpoint_dir))
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -131,7 +138,9 @@ class BatchSpec:
                 own[name] = value
             elif name in _FLAT:
                 group, member = _FLAT[name]
-                grouped.setdefault(group, {})[member] = value
+                if member in grouped.setdefault(group, {}):
+                    raise SpecError(f"{name}= says the same thing as another option; keep one of them.")
+                grouped[group][member] = value
             else:
                 raise SpecError(f"Unknown option {name!r}.{_did_you_mean(name)}")
         for group, members in grouped.items():
@@ -141,13 +150,10 @@ class BatchSpec:
         for required in ("task", "inputs"):
             if required not in own:
                 raise SpecError(f"{required}= is missing.")
-        own["tools"] = tuple(own.get("tools") or ())
-        if own.get("checkpoint_dir") is not None:
-            own["checkpoint_dir"] = Path(own["checkpoint_dir"])
         return cls(**own)
 
 
-_GROUPS: dict[str, Callable[..., Any]] = {
+_GROUPS: dict[str, type[Any]] = {
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,
@@ -172,6 +178,37 @@ def _did_you_mean(name: str) -> str:
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
+def _check_inputs(inputs: Any) -> None:
+    if isinstance(inputs, str | bytes | Mapping):
+        raise SpecError(f"inputs must be a list of inputs, not one {type(inputs).__name__}: write inputs=[...].")
+    if not isinstance(inputs, Iterable | AsyncIterable):
+        raise SpecError(f"inputs must be iterable; got {type(inputs).__name__}.")
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    if sampling.max_tokens is not None:
+        _at_least("max_tokens", sampling.max_tokens, 1)
+    if sampling.temperature is not None and not (_is_number(sampling.temperature) and sampling.temperature >= 0):
+        raise SpecError(f"temperature must be a number of at least 0; got {sampling.temperature!r}.")
+    if sampling.top_p is not None and not (_is_number(sampling.top_p) and 0 < sampling.top_p <= 1):
+        raise SpecError(f"top_p must be a number above 0 and up to 1; got {sampling.top_p!r}.")
+    if sampling.seed is not None and (not isinstance(sampling.seed, int) or isinstance(sampling.seed, bool)):
+        raise SpecError(f"seed must be a whole number; got {sampling.seed!r}.")
+    if not isinstance(sampling.stop, list | tuple) or not all(isinstance(text, str) for text in sampling.stop):
+        raise SpecError(f"stop must be a list of texts; got {sampling.stop!r}: write stop=[...].")
+    if not isinstance(sampling.extra, Mapping):
+        raise SpecError(f"extra must be a dict of what is sent as it is; got {sampling.extra!r}.")
+
+
 def _at_least(name: str, value: int, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise SpecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+
+
+def _text_or_none(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise SpecError(f"{name} must be a text or None; got {value!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

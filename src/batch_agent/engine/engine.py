@@ -11,6 +11,7 @@ from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
 from ..schedule.admission import Rank
+from .cancellation import is_being_cancelled
 from .slots import Slots
 
 _FRESH = Rank(is_fresh=True)
@@ -40,6 +41,7 @@ class Engine:
         self._deliver = deliver
         self._room = asyncio.Semaphore(max_dispatched)
         self._events = events
+        self._has_reported = False
 
     async def run(self) -> None:
         """Returns when every input has its result. Raises what the input iterator raised, after the agents under way
@@ -62,13 +64,19 @@ class Engine:
             if job is None:
                 return None
             facts = await self._store.facts(job.key)
-            known = self._executor.recall(job, facts) if facts or job.problem else None
+            known = self._recall(job, facts) if facts or job.problem else None
             if known is not None:
                 await self._hand_over(known, resumed=bool(facts))
                 continue
             await self._room.acquire()
             slot = await self._slots.acquire(_FRESH)
             group.create_task(self._agent(job, facts, slot))
+
+    def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+        try:
+            return self._executor.recall(job, facts)
+        except Exception:  # noqa: BLE001 - a story that cannot be read is its agent's failure, as one that cannot go on
+            return None
 
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
         if self._events is not None:
@@ -77,15 +85,22 @@ class Engine:
             result = await self._executor.run(job, facts, slot)
         except BatchAgentError:
             raise
-        except Exception as error:  # noqa: BLE001 - a bug in one agent must not end the others
-            _log.exception("Agent %s failed inside the engine", job.index)
-            reason = AgentError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
-            result = AgentResult(job.index, job.key, job.input, error=reason)
+        except (Exception, asyncio.CancelledError) as error:  # a bug in one agent must not end the others
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
+            result = self._internal(job, error)
         finally:
             slot.release()
         await self._store.finish(result)
-        self._room.release()
         await self._hand_over(result, resumed=False)
+        self._room.release()  # only now: a caller that reads slowly holds the next agents back
+
+    def _internal(self, job: Job, error: BaseException) -> AgentResult:
+        level = logging.DEBUG if self._has_reported else logging.ERROR
+        _log.log(level, "Agent %d failed by a bug; later ones are logged as DEBUG", job.index, exc_info=error)
+        self._has_reported = True
+        reason = AgentError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
+        return AgentResult(job.index, job.key, job.input, error=reason)
 
     async def _hand_over(self, result: AgentResult, *, resumed: bool) -> None:
         if self._events is not None:

@@ -43,20 +43,23 @@ class AgentLoop:
         return None
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
-        clock = asyncio.get_running_loop().time
-        started = clock()
+        now = asyncio.get_running_loop().time
+        started = now()
         talk = self._continue(job, facts)
+        clock = asyncio.timeout(self.timeouts.agent)
         try:
-            async with asyncio.timeout(self.timeouts.agent):
-                await _Agent(self, job, slot, clock).live(talk)
+            async with clock:
+                await _Agent(self, job, slot, now).live(talk)
         except BackendError as error:
             talk.fail(AgentError(error.kind, str(error), error.retryable))
         except TimeoutError:
+            if not clock.expired():
+                raise
             limit = f"The agent took longer than timeout_per_agent={self.timeouts.agent:g} s."
             talk.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
-        return talk.result(clock() - started)
+        return talk.result(now() - started)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation as far as it went; one that had failed for good starts again."""
@@ -71,12 +74,12 @@ class AgentLoop:
 class _Agent:
     """One agent under way: what it holds between its turns."""
 
-    __slots__ = ("_clock", "_job", "_run", "_session", "_slot")
+    __slots__ = ("_job", "_now", "_run", "_session", "_slot")
 
-    def __init__(self, run: AgentLoop, job: Job, slot: Slot, clock: Callable[[], float]) -> None:
+    def __init__(self, run: AgentLoop, job: Job, slot: Slot, now: Callable[[], float]) -> None:
         self._run = run
         self._job = job
-        self._clock = clock
+        self._now = now
         self._slot: Slot | None = slot
         self._session: ToolSession | None = None
 
@@ -99,24 +102,26 @@ class _Agent:
             self._slot = None
         if self._session is None:
             self._session = self._run.tools.session(self._job.key)
-        started = self._clock()
+        started = self._now()
         results = await self._session.results(step.calls)
-        return Returned(results, self._clock() - started)
+        return Returned(results, self._now() - started)
 
     async def _generate(self, step: Generate) -> Replied:
         """One turn, sent until it is answered or another try makes no sense. Raises BackendError."""
         slots = self._run.slots
         queued, failures = 0.0, 0
         while True:
-            asked = self._clock()
+            asked = self._now()
             slot = self._slot or await slots.acquire(Rank(False, step.turns_left, self._job.index))
             self._slot = None
-            started = self._clock()
+            started = self._now()
             queued += started - asked
             try:
                 fact = await self._ask(step.request, queued, started, failures + 1)
             except BackendError as error:
                 failure = error
+                if error.kind is ErrorKind.RATE_LIMITED:
+                    slots.refused(error.retry_after)  # before the slot goes to the next in line
             else:
                 slots.succeeded()
                 return fact
@@ -127,19 +132,20 @@ class _Agent:
 
     async def _ask(self, request: Request, queued: float, started: float, attempt: int) -> Replied:
         limit = self._run.timeouts.turn
+        clock = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit), self._run.backend.stream(request) as deltas:
-                reply, first = await collect(deltas, self._clock)
+            async with clock, self._run.backend.stream(request) as deltas:
+                reply, first = await collect(deltas, self._now)
         except TimeoutError as error:
+            if not clock.expired():
+                raise
             message = f"The backend did not answer within timeout_per_turn={limit:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         ttft = first - started if first is not None and request.stream else None
-        return Replied(reply, queued, self._clock() - started, ttft, attempt)
+        return Replied(reply, queued, self._now() - started, ttft, attempt)
 
     async def _back_off(self, error: BackendError, failures: int) -> None:
         """Waits before the next try, without a slot; raises the error when there shall be none."""
-        if error.kind is ErrorKind.RATE_LIMITED:
-            self._run.slots.refused(error.retry_after)
         delay = retry_delay(self._run.retry, error, failures, random.random())  # noqa: S311
         if delay is None:
             raise error

@@ -7,6 +7,10 @@ from ..core.interfaces import EventSink
 from ..schedule.admission import Admission, Rank, Ticket
 from ..schedule.limit import InflightLimit
 
+_PAUSE = 0.5
+_LONGEST_PAUSE = 300.0
+"""Who is asked to wait for longer gives up instead, and so do the others, each in its turn."""
+
 
 class Slots:
     """Grants slots in the order of their rank, and moves the limit as the backend answers."""
@@ -15,11 +19,12 @@ class Slots:
         self._limit = limit
         self._admission = Admission(limit.current)
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
+        self._pause: asyncio.TimerHandle | None = None
         self._events = events
 
     @property
     def limit(self) -> int:
-        return self._admission.limit
+        return self._limit.current
 
     async def acquire(self, rank: Rank) -> "HeldSlot":
         if not self._admission.take():
@@ -28,13 +33,24 @@ class Slots:
 
     def succeeded(self) -> None:
         """A request went well."""
-        binds = self._admission.in_use >= self._admission.limit
+        binds = self._admission.in_use >= self._limit.current
         self._resize(self._limit.succeeded(limit_binds=binds), "room")
 
     def refused(self, retry_after: float | None) -> None:
-        """The server asked for less."""
-        now = asyncio.get_running_loop().time()
-        self._resize(self._limit.refused(now, retry_after), "rate limited")
+        """The server asked for less. Nobody is sent to it before the pause that it asked for, or a short one, is over:
+        a refusal is quick, and would otherwise let every waiting agent run into the next one."""
+        loop = asyncio.get_running_loop()
+        self._resize(self._limit.refused(loop.time(), retry_after), "rate limited")
+        until = loop.time() + (_PAUSE if retry_after is None or retry_after > _LONGEST_PAUSE else retry_after)
+        if self._pause is not None:
+            until = max(until, self._pause.when())
+            self._pause.cancel()
+        self._pause = loop.call_at(until, self._go_on)
+        self._admission.resize(0)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._wake(self._admission.resize(self._limit.current))
 
     async def _wait(self, rank: Rank) -> None:
         ticket = self._admission.wait(rank)
@@ -62,7 +78,8 @@ class Slots:
     def _resize(self, limit: int | None, reason: str) -> None:
         if limit is None:
             return
-        self._wake(self._admission.resize(limit))
+        if self._pause is None:
+            self._wake(self._admission.resize(limit))
         if self._events is not None:
             change: Event = LimitChanged(limit, reason)
             self._events.emit(change)

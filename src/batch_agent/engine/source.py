@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
 from typing import Any
 
+from ..core.errors import ErrorKind
+from ..core.results import AgentError
 from ..core.rules import Job
 
 
@@ -25,7 +27,7 @@ class Inputs:
             self._peeked = [await self.next()]
         except StopAsyncIteration:
             self._peeked = []
-        return self._peeked
+        return list(self._peeked)
 
     async def next(self) -> Any:
         """The next input. Raises StopAsyncIteration at the end, or whatever the user's own iterator raises."""
@@ -53,6 +55,13 @@ class InputSource:
             value = await self._inputs.next()
         except StopAsyncIteration:
             return None
-        job = self._job(self._index, value)
-        self._index += 1
-        return job
+        index, self._index = self._index, self._index + 1
+        try:
+            return self._job(index, value)
+        except (TypeError, ValueError) as error:
+            return _unusable(index, value, error)
+
+
+def _unusable(index: int, value: Any, error: Exception) -> Job:
+    reason = AgentError(ErrorKind.BAD_INPUT, f"Input {index} cannot be used: {error}")
+    return Job(index, f"unusable-{index}", value, "", reason)

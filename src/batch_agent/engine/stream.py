@@ -1,12 +1,15 @@
 """Results on their way to the caller."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
 from ..core.results import AgentResult
+
+_log = logging.getLogger("batch_agent")
 
 
 class Outbox:
@@ -15,13 +18,14 @@ class Outbox:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._items: deque[AgentResult] = deque()
-        self._reader: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         self._writers: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
     async def put(self, result: AgentResult) -> None:
+        """Never loses the result; returns when there is room for another one."""
         self._items.append(result)
-        self._wake_reader()
+        self._news.set()
         if len(self._items) > self._capacity:
             room = asyncio.get_running_loop().create_future()
             self._writers.append(room)
@@ -32,23 +36,23 @@ class Outbox:
         while not self._items:
             if self._closed:
                 return None
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
+            self._news.clear()
+            await self._news.wait()
         result = self._items.popleft()
-        while self._writers and len(self._items) <= self._capacity:
-            writer = self._writers.popleft()
-            if not writer.done():
-                writer.set_result(None)
-                break
+        self._let_one_writer_go()
         return result
 
     def close(self) -> None:
         self._closed = True
-        self._wake_reader()
+        self._news.set()
 
-    def _wake_reader(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+    def _let_one_writer_go(self) -> None:
+        """One per result that is read: as many wait as there are results beyond the capacity."""
+        while self._writers:
+            writer = self._writers.popleft()
+            if not writer.done():
+                writer.set_result(None)
+                return
 
 
 class ResultStream(AsyncIterator[AgentResult]):
@@ -61,6 +65,8 @@ class ResultStream(AsyncIterator[AgentResult]):
         self._drive = drive
         self._outbox = Outbox(capacity)
         self._driver: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._was_read_to_its_end = False
 
     async def __aenter__(self) -> Self:
         self._start()
@@ -75,18 +81,29 @@ class ResultStream(AsyncIterator[AgentResult]):
         return self
 
     async def __anext__(self) -> AgentResult:
+        if self._is_closed:
+            raise StopAsyncIteration
         driver = self._start()
         result = await self._outbox.get()
         if result is None:
-            await driver
+            self._was_read_to_its_end = True
+            if not self._is_closed:
+                driver.result()
             raise StopAsyncIteration
         return result
 
     async def aclose(self) -> None:
         """Cancels what still runs and waits until it is gone."""
-        if self._driver is not None and not self._driver.done():
-            self._driver.cancel()
-            await asyncio.wait([self._driver])
+        self._is_closed = True
+        driver = self._driver
+        if driver is None:
+            return
+        if not driver.done():
+            driver.cancel()
+            await asyncio.wait([driver])
+        error = None if driver.cancelled() else driver.exception()
+        if error is not None and not self._was_read_to_its_end:
+            _log.warning("The run had failed when its results were left: %s", error)
 
     def _start(self) -> asyncio.Task[None]:
         if self._driver is None:

@@ -9,13 +9,27 @@ from ..core.prompt import ToolSpec
 from ..core.rules import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL
 from ..core.schema import JsonSchema, closed_object, embed, object_of, with_definitions
 
+_PYTHON_NAMES = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "object": "dict",
+    "null": "None",
+}
+"""Types as signatures in training data have them."""
+
 
 def turn_schema(tools: Iterable[ToolSpec], answer: JsonSchema) -> JsonSchema:
     """A call of one of the tools, or the final answer."""
     definitions: dict[str, Any] = {}
     choices = [
         closed_object(
-            {ACTION_TOOL: {"const": tool.name}, ACTION_ARGUMENTS: embed(tool.parameters, tool.name, definitions)}
+            {
+                ACTION_TOOL: {"const": tool.name},
+                # A tool may be called final.
+                ACTION_ARGUMENTS: embed(tool.parameters, f"{ACTION_TOOL}.{tool.name}", definitions),
+            }
         )
         for tool in tools
     ]
@@ -29,38 +43,47 @@ def last_turn_schema(answer: JsonSchema) -> JsonSchema:
 
 
 def instructions(tools: Iterable[ToolSpec]) -> str:
-    """What the system prompt says about the tools: short, because small models read it too."""
-    lines = [_signature(tool) for tool in tools]
-    return (
-        "Tools:\n"
-        + "\n".join(lines)
-        + f'\nReply with one JSON object: {{"{ACTION_TOOL}": name, "{ACTION_ARGUMENTS}": {{...}}}} to call a tool, '
-        f'or {{"{ACTION_FINAL}": answer}} when you know the answer.'
+    """What the system prompt says about the tools. Short, and in words that a model of 135M parameters was seen to
+    follow: it called the tool and then answered in 24 of 24 runs, with other wordings in as few as none."""
+    return "\n".join(
+        [
+            "You use tools. Reply with one JSON object.",
+            "Tools:",
+            *map(_signature, tools),
+            f'To call a tool, reply {{"{ACTION_TOOL}": NAME, "{ACTION_ARGUMENTS}": {{...}}}}.',
+            f'When you have the result, reply {{"{ACTION_FINAL}": {{...}}}}.',
+        ]
     )
 
 
 def _signature(tool: ToolSpec) -> str:
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
+    definitions: Mapping[str, Any] = tool.parameters.get("$defs", {})
     arguments = ", ".join(
-        f"{name}{'' if name in required else '?'}: {_type(schema)}{_note(schema)}"
+        f"{name}{'' if name in required else '?'}: {_type(schema, definitions)}{_note(schema)}"
         for name, schema in properties.items()
     )
     description = " ".join(tool.description.split())
-    return f"- {tool.name}({arguments})" + (f": {description}" if description else "")
+    return f"{tool.name}({arguments})" + (f" - {description}" if description else "")
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return "|".join(orjson.dumps(value).decode() for value in schema["enum"])
+    if "const" in schema:
+        return orjson.dumps(schema["const"]).decode()
     if "anyOf" in schema:
-        return "|".join(_type(option) for option in schema["anyOf"])
+        return "|".join(_type(option, definitions) for option in schema["anyOf"])
     if schema.get("type") == "array":
-        return f"{_type(schema.get('items', {}))}[]"
+        return f"list[{_type(schema.get('items', {}), definitions)}]"
     if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    return str(schema.get("type", "any"))
+        name = str(schema["$ref"]).rpartition("/")[2]
+        target = definitions.get(name, {})
+        return _type(target, definitions) if "enum" in target else name
+    name = schema.get("type", "any")
+    return _PYTHON_NAMES.get(name, "any") if isinstance(name, str) else "any"
 
 
 def _note(schema: Mapping[str, Any]) -> str:
-    return f" ({schema['description']})" if schema.get("description") else ""
+    return f" ({' '.join(schema['description'].split())})" if schema.get("description") else ""

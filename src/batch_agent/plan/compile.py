@@ -10,11 +10,11 @@ from ..core.interfaces import Traits
 from ..core.prompt import Prompt, ToolSpec
 from ..core.results import AgentError
 from ..core.rules import WRAPPED_ANSWER, Job, OutputType, Rules, ToolMode
-from ..core.schema import JsonSchema, object_of
+from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
 from . import actions
 from .identity import Keys, fingerprint
-from .template import MissingField, Template
+from .template import BadInput, Template
 
 _TEXT: JsonSchema = {"type": "string"}
 
@@ -31,7 +31,7 @@ class Plan:
         """The job of one input. An input that does not fit the task makes a job that says so."""
         try:
             task, problem = self._template.render(value), None
-        except MissingField as error:
+        except BadInput as error:
             task, problem = "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}")
         return Job(index, self._keys.key(value), value, task, problem)
 
@@ -93,8 +93,7 @@ def _inject(schema: JsonSchema) -> str:
 
 
 def _as_object(schema: JsonSchema) -> JsonSchema:
-    is_object = schema.get("type") == "object" or "properties" in schema
-    return schema if is_object else object_of({WRAPPED_ANSWER: schema})
+    return schema if is_object(schema) else object_of({WRAPPED_ANSWER: schema})
 
 
 def _fingerprint(spec: BatchSpec, rules: Rules) -> bytes:

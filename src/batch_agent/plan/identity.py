@@ -1,13 +1,11 @@
 """An agent's key: a hash of its input and of everything that shapes its answer, never of its position."""
 
+import json
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-import orjson
 from pydantic import BaseModel
-
-_SORTED = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 
 
 def fingerprint(shape: Mapping[str, Any]) -> bytes:
@@ -23,6 +21,7 @@ class Keys:
         self._seen: dict[int, int] = {}
 
     def key(self, value: Any) -> str:
+        """Raises ValueError for an input that holds itself."""
         digest = blake2b(_canonical(value), digest_size=12, key=self._run).digest()
         number = int.from_bytes(digest[:8])
         copy = self._seen.get(number, 0)
@@ -31,7 +30,19 @@ class Keys:
 
 
 def _canonical(value: Any) -> bytes:
-    return orjson.dumps(value, default=_plain, option=_SORTED)
+    """Raises ValueError for what has no end."""
+    try:
+        return json.dumps(value, default=_plain, sort_keys=True).encode()
+    except TypeError:  # keys that JSON does not have, or that cannot be sorted
+        return json.dumps(_with_text_keys(value), default=_plain, sort_keys=True).encode()
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {repr(key): _with_text_keys(part) for key, part in value.items()}
+    return [_with_text_keys(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:
@@ -39,6 +50,6 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    return repr(value)
+    # Together with its type, because the text "2024-01-01" is not the date.
+    content = sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
+    return {type(value).__qualname__: content}

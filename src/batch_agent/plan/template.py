@@ -1,9 +1,11 @@
 """Task templates: `{field}` is replaced, everything else is left alone."""
 
+import json
 import re
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from typing import Any
 
 import orjson
@@ -11,21 +13,33 @@ from pydantic import BaseModel
 
 from ..core.errors import SpecError
 
-_PATH = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
-_LENIENT = re.compile(r"\{\{(" + _PATH.pattern + r")\}\}|\{(" + _PATH.pattern + r")(?:!([rsa]))?(?::([^{}\"'\s]*))?\}")
-
+_PATH = r"[^\W\d]\w*(?:\.\w+)*"
+# What format() understands: a number's or a text's layout, or a date's.
+_SPEC = r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?|[^{}\"']*%[A-Za-z][^{}\"']*"
+_LENIENT = re.compile(
+    rf"(?<!\{{)\{{(?P<escaped>\{{{_PATH}(?:![rsa])?(?::(?:{_SPEC}))?\}})\}}"
+    rf"|\{{(?P<path>{_PATH})(?:!(?P<conversion>[rsa]))?(?::(?P<spec>{_SPEC}))?\}}"
+    r"|\{(?P<key>[^{}\"'\n:!]+)\}"
+)
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
 
 
-class MissingField(ValueError):
-    """An input lacks a field that the task names; the message says which, and the fix."""
+class BadInput(ValueError):
+    """An input does not fit the task; the message says which field it is, and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
     path: str
-    conversion: str | None
-    spec: str
+    conversion: str | None = None
+    spec: str = ""
+    is_certain: bool = True
+    """False: text that is a field only for inputs with exactly such a key, as in `{First Name}`."""
+
+    @property
+    def source(self) -> str:
+        conversion = f"!{self.conversion}" if self.conversion else ""
+        return "{" + self.path + conversion + (f":{self.spec}" if self.spec else "") + "}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +54,24 @@ class Template:
         return tuple(dict.fromkeys(part.path for part in self.parts if isinstance(part, _Field)))
 
     def render(self, value: Any) -> str:
-        """The task for one input. Raises MissingField."""
+        """The task for one input, as text that can be sent. Raises BadInput."""
+        lookup = self._lookup(value)
+        return _sendable("".join([part if isinstance(part, str) else _show(part, lookup) for part in self.parts]))
+
+    def _lookup(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, str):
-            lookup = self._for_text(value)
-        elif isinstance(value, BaseModel):
-            lookup = {name: getattr(value, name) for name in type(value).model_fields}
-        elif isinstance(value, Mapping):
-            lookup = value
-        else:
-            raise MissingField(f"An input must be a dict, a string or a Pydantic model, not {type(value).__name__}.")
-        return "".join([part if isinstance(part, str) else _show(part, lookup) for part in self.parts])
+            return self._for_text(value)
+        if isinstance(value, BaseModel):
+            return dict(value)
+        if isinstance(value, Mapping):
+            return value
+        raise BadInput(f"An input must be a dict, a string or a Pydantic model, not {type(value).__name__}.")
 
     def _for_text(self, text: str) -> Mapping[str, Any]:
-        names = self.fields
+        names = dict.fromkeys(part.path for part in self.parts if isinstance(part, _Field) and part.is_certain)
         if len(names) > 1:
             listed = ", ".join(f"{{{name}}}" for name in names)
-            raise MissingField(f"The input is a plain string but the task has several fields ({listed}): use dicts.")
+            raise BadInput(f"The input is a plain string but the task has several fields ({listed}): use dicts.")
         return dict.fromkeys(names, text)
 
 
@@ -66,6 +82,14 @@ def parse_template(task: str) -> Template:
     return strict if strict is not None else _parse_lenient(task)
 
 
+def check_first(template: Template, value: Any) -> None:
+    """Refuses a task that does not fit even the first input: then nothing is sent."""
+    try:
+        template.render(value)
+    except BadInput as error:
+        raise SpecError(f"Input 0: {error}") from error
+
+
 def _parse_strict(task: str) -> Template | None:
     parts: list[str | _Field] = []
     try:
@@ -74,7 +98,8 @@ def _parse_strict(task: str) -> Template | None:
                 parts.append(literal)
             if name is None:
                 continue
-            if not _PATH.fullmatch(name) or "{" in (spec or ""):
+            is_field = re.fullmatch(_PATH, name) and re.fullmatch(_SPEC, spec or "") and conversion in _CONVERSIONS
+            if not is_field:
                 return None
             parts.append(_Field(name, conversion, spec or ""))
     except ValueError:
@@ -87,54 +112,77 @@ def _parse_lenient(task: str) -> Template:
     end = 0
     for match in _LENIENT.finditer(task):
         parts.append(task[end : match.start()])
-        escaped, name, conversion, spec = match.groups()
-        parts.append(f"{{{escaped}}}" if escaped else _Field(name, conversion, spec or ""))
+        if match["escaped"]:
+            parts.append(match["escaped"])
+        elif match["path"]:
+            parts.append(_Field(match["path"], match["conversion"], match["spec"] or ""))
+        else:
+            parts.append(_Field(match["key"], is_certain=False))
         end = match.end()
     parts.append(task[end:])
     return Template(tuple(part for part in parts if part != ""))
 
 
 def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
-    value = _find(part.path, lookup)
-    if part.conversion is None and not part.spec:
-        return _text(value)
+    if not part.is_certain and part.path not in lookup:
+        return part.source
+    value = _find(part, lookup)
     try:
+        if part.conversion is None and not part.spec:
+            return _text(value)
         return format(_CONVERSIONS[part.conversion](value), part.spec)
-    except (ValueError, TypeError) as error:
-        raise MissingField(f"Field {part.path!r} cannot be shown as {part.spec!r}: {error}.") from error
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise BadInput(f"The field {part.source} cannot show its {type(value).__name__}: {error}.") from error
 
 
-def _find(path: str, lookup: Mapping[str, Any]) -> Any:
-    if path in lookup:
-        return lookup[path]
+def _find(part: _Field, lookup: Mapping[str, Any]) -> Any:
+    if part.path in lookup:
+        return lookup[part.path]
     here: Any = lookup
-    for step in path.split("."):
-        if isinstance(here, BaseModel) and step in type(here).model_fields:
-            here = getattr(here, step)
-        elif isinstance(here, Mapping) and step in here:
-            here = here[step]
-        else:
+    for step in part.path.split("."):
+        if isinstance(here, BaseModel):
+            here = dict(here)
+        if not isinstance(here, Mapping) or step not in here:
             known = ", ".join(map(str, list(lookup)[:12])) or "none"
-            raise MissingField(
-                f"The task names the field {{{path}}} but the input has no {path!r} (its fields: {known}). "
-                f"Add the field to the input, or write {{{{{path}}}}} if the braces are meant as text."
+            raise BadInput(
+                f"The task names the field {part.source} but the input has no {part.path!r} (its fields: {known}). "
+                f"Add the field to the input, or write {{{part.source}}} if the braces are meant as text."
             )
+        here = here[step]
     return here
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        return value
-    if isinstance(value, BaseModel):
-        return value.model_dump_json()
-    if isinstance(value, Mapping | list | tuple):
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return str(value)
+    if isinstance(value, Enum):
+        return _text(value.value)
+    if isinstance(value, BaseModel | Mapping | list | tuple | set | frozenset) or is_dataclass(value):
+        return _json(value)
     return str(value)
 
 
-def check_first(template: Template, value: Any) -> None:
-    """Refuses a task that does not fit even the first input: then nothing is sent."""
+def _json(value: Any) -> str:
     try:
-        template.render(value)
-    except MissingField as error:
-        raise SpecError(f"Input 0: {error}") from error
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # what orjson refuses: long numbers, lone surrogates
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):  # in the same order in every process
+        return sorted(value, key=repr)
+    return list(value) if isinstance(value, tuple) else str(value)
+
+
+def _sendable(text: str) -> str:
+    """Half of a character, left over where somebody cut a text, cannot be sent to anyone."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -4,6 +4,9 @@ import heapq
 from dataclasses import dataclass, field
 from typing import NewType
 
+_SPARE = 64
+"""Tickets that left stay in the order until their turn comes, but no more than this beside as many as still wait."""
+
 Ticket = NewType("Ticket", int)
 
 
@@ -38,7 +41,7 @@ class Admission:
         return False
 
     def wait(self, rank: Rank) -> Ticket:
-        """Queues up. The ticket comes back from a later `release` or `resize`."""
+        """Queues up, when there was nothing to take. The ticket comes back from a later `release` or `resize`."""
         self._last += 1
         ticket = Ticket(self._last)
         self._waiting[ticket] = rank
@@ -48,6 +51,9 @@ class Admission:
     def leave(self, ticket: Ticket) -> None:
         """Gives up waiting. Only for a ticket that was not granted."""
         del self._waiting[ticket]
+        if len(self._order) > 2 * len(self._waiting) + _SPARE:
+            self._order = [(rank, waiting) for waiting, rank in self._waiting.items()]
+            heapq.heapify(self._order)
 
     def release(self) -> list[Ticket]:
         """Gives a slot back; the tickets that are granted now."""

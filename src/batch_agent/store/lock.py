@@ -24,12 +24,15 @@ class DirectoryLock:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 os.close(file)
                 raise StoreError(
                     f"Another run is using the checkpoint {str(self._path.parent)!r}. "
                     "Wait until it ends, or give this run another checkpoint_dir."
                 ) from error
+            except OSError:  # a file system without locks
+                os.close(file)
+                raise
         self._file = file
 
     def release(self) -> None:

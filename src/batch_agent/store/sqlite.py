@@ -10,13 +10,12 @@ from ..core.facts import Fact
 from ..core.results import AgentResult
 from .codec import decode, encode
 from .lock import DirectoryLock
-from .writer import WriterThread
+from .writer import Work, WriterThread
 
 SCHEMA_VERSION = 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT NOT NULL, seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
-CREATE TABLE IF NOT EXISTS agents (key TEXT PRIMARY KEY, position INTEGER NOT NULL, error_kind TEXT, error TEXT);
 """
 
 
@@ -25,6 +24,7 @@ class SqliteStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._path = directory / "run.sqlite3"
         self._lock = DirectoryLock(directory)
         self._writer: WriterThread | None = None
         self._known: set[str] = set()
@@ -33,13 +33,13 @@ class SqliteStore:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._lock.take()
-            self._writer = WriterThread(self._directory / "run.sqlite3")
+            self._writer = WriterThread(self._path)
             self._known = await self._writer.wait(_prepare)
         except (sqlite3.Error, OSError) as error:
-            self._close()
+            await self.aclose()
             raise self._failure(error) from error
-        except StoreError:
-            self._close()
+        except BaseException:
+            await self.aclose()
             raise
 
     async def facts(self, key: str) -> Sequence[Fact]:
@@ -55,20 +55,25 @@ class SqliteStore:
 
     def record(self, key: str, fact: Fact) -> None:
         kind, data = encode(fact)
+        self._known.add(key)
         self._opened.post(
             lambda db: db.execute("INSERT INTO facts (key, kind, data) VALUES (?, ?, ?)", (key, kind, data))
         )
 
     def forget(self, key: str) -> None:
+        self._known.discard(key)
         self._opened.post(lambda db: db.execute("DELETE FROM facts WHERE key = ?", (key,)))
 
     async def finish(self, result: AgentResult) -> None:
-        error = result.error
-        row = (result.key, result.index, error.kind if error else None, error.message if error else None)
-        await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO agents VALUES (?, ?, ?, ?)", row))
+        await self._wait(lambda _: None)  # commits come in order: its facts are on disk before this returns
 
     async def aclose(self) -> None:
-        self._close()
+        writer, self._writer = self._writer, None
+        try:
+            if writer is not None:
+                await writer.stop()
+        finally:
+            self._lock.release()
 
     @property
     def _opened(self) -> WriterThread:
@@ -76,34 +81,31 @@ class SqliteStore:
             raise StoreError("The checkpoint is not open.")
         return self._writer
 
-    async def _wait(self, work: Any) -> Any:
+    async def _wait(self, work: Work) -> Any:
         try:
             return await self._opened.wait(work)
         except (sqlite3.Error, OSError) as error:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StoreError:
+        if type(error) is sqlite3.DatabaseError:  # its subclasses are about the disk and the statements
+            return StoreError(f"The checkpoint {str(self._path)!r} is damaged ({error}). Move it away to start afresh.")
         return StoreError(
             f"The checkpoint in {str(self._directory)!r} cannot be used: {error}. Check that the folder is writable "
             "and the disk has room. What was stored before is safe; run again with the same checkpoint_dir to go on."
         )
 
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.stop()
-            self._writer = None
-        self._lock.release()
-
 
 def _prepare(db: sqlite3.Connection) -> set[str]:
-    db.execute("COMMIT")
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
-        raise sqlite3.DatabaseError(
-            f"it was written by a newer version of batch-agent (format {version}, this one reads {SCHEMA_VERSION})"
+        raise StoreError(
+            f"The checkpoint was written by a newer version of batch-agent (format {version}; this version reads "
+            f"{SCHEMA_VERSION}). Upgrade batch-agent, or give this run another checkpoint_dir."
         )
+    db.execute("COMMIT")  # the mode of the journal cannot be changed inside a transaction
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
     db.execute("BEGIN")
     for statement in filter(str.strip, _TABLES.split(";")):
         db.execute(statement)

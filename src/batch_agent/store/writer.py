@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -18,7 +19,7 @@ Work = Callable[[sqlite3.Connection], Any]
 class _Order:
     work: Work | None
     """None: stop."""
-    done: Callable[[Any, Exception | None], None] | None
+    done: Callable[[Any, Exception | None], None] | None = None
 
 
 class WriterThread:
@@ -28,16 +29,22 @@ class WriterThread:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._orders: SimpleQueue[_Order] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="batch-agent-store", daemon=True)
         self._failure: Exception | None = None
-        self._thread.start()
+        threading.Thread(target=self._serve, name="batch-agent-store", daemon=True).start()
 
     def post(self, work: Work) -> None:
         """Does `work` some time soon."""
-        self._orders.put(_Order(work, None))
+        self._orders.put(_Order(work))
 
     async def wait(self, work: Work) -> Any:
-        """The result of `work`, once everything up to it is committed. Raises sqlite3.Error or OSError."""
+        """The result of `work`, once everything up to it is committed. Raises whatever the writing raised."""
+        return await self._place(work)
+
+    async def stop(self) -> None:
+        """Commits what is there and ends the thread, also when nobody waits for it any more."""
+        await self._place(None)
+
+    def _place(self, work: Work | None) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         settled: asyncio.Future[Any] = loop.create_future()
 
@@ -48,32 +55,30 @@ class WriterThread:
                 settled.set_result(result)
             else:
                 settled.set_exception(error)
+                settled.exception()  # seen: whoever waited may be cancelled by now
 
         def done(result: Any, error: Exception | None) -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(settle, result, error)
 
         self._orders.put(_Order(work, done))
-        return await settled
-
-    def stop(self) -> None:
-        """Commits what is there and ends the thread."""
-        self._orders.put(_Order(None, None))
-        self._thread.join(timeout=30)
+        return settled
 
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
-        stopping = False
-        while not stopping:
+        stop: _Order | None = None
+        while stop is None:
             batch = self._next_batch()
-            stopping = batch[-1].work is None
+            stop = batch.pop() if batch[-1].work is None else None
             try:
                 connection = connection or sqlite3.connect(self._path, isolation_level=None)
                 self._commit(connection, batch)
-            except (sqlite3.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - a thread that died would leave all the others waiting
                 self._fail(connection, batch, error)
         if connection is not None:
             connection.close()
+        if stop.done:
+            stop.done(None, None)
 
     def _next_batch(self) -> list[_Order]:
         batch = [self._orders.get()]
@@ -97,7 +102,8 @@ class WriterThread:
     def _fail(self, connection: sqlite3.Connection | None, batch: list[_Order], error: Exception) -> None:
         self._failure = error
         if connection is not None and connection.in_transaction:
-            connection.rollback()
+            with suppress(sqlite3.Error):
+                connection.rollback()
         for order in batch:
             if order.done:
                 order.done(None, error)

@@ -1,6 +1,7 @@
 """Runs tool calls for all agents of a run. Whatever a tool does, the model gets a result."""
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,25 +50,35 @@ class ToolFabric:
             arguments = tool.arguments.read(call.arguments)
         except BadArguments as error:
             return str(error), True
+        if tool.is_async:
+            return await self._attempt(tool, arguments)
+        async with self._threads.room:  # its clock starts when there is a thread for it
+            return await self._attempt(tool, arguments)
+
+    async def _attempt(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, bool]:
         limit = tool.timeout if tool.timeout is not None else self._timeout
+        clock = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit) as clock:
-                value = await self._call(tool, arguments)
-        except Exception as error:  # noqa: BLE001 - a user's tool may raise anything
+            async with clock:
+                return self._cut(tool, await self._call(tool, arguments)), False
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's tool may raise anything
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
             if isinstance(error, TimeoutError) and clock.expired():
                 return f"{tool.name} took longer than its {limit:g} s (timeout_per_tool).", True
-            return f"{type(error).__name__}: {error}", True
-        return self._show(tool, value), False
+            return self._cut(tool, _describe(error)), True
 
-    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> str:
         if tool.is_async:
-            return await tool.function(**arguments)
-        return await self._threads.run(tool.function, **arguments)
+            return _as_text(await tool.function(**arguments))
+        text = await self._threads.run(lambda: _as_text_or_awaitable(tool.function(**arguments)))
+        return text if isinstance(text, str) else _as_text(await text)
 
-    def _show(self, tool: Tool, value: Any) -> str:
-        text = _as_text(value)
+    def _cut(self, tool: Tool, text: str) -> str:
         most = (tool.max_tokens or self._max_tokens) * _CHARS_PER_TOKEN
-        return text if len(text) <= most else f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]"
+        return _sound(
+            text if len(text) <= most else f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]"
+        )
 
 
 class FabricSession:
@@ -84,6 +95,24 @@ class FabricSession:
         return tuple(task.result() for task in running)
 
 
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - the error is the tool's own, and so is its __str__
+        return type(error).__name__
+
+
+def _as_text_or_awaitable(value: Any) -> Any:
+    """In the tool's thread, because reading a value may block as well; what a wrapped async tool gives is awaited
+    on the loop."""
+    return value if inspect.isawaitable(value) else _as_text(value)
+
+
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -98,3 +127,12 @@ def _as_text(value: Any) -> str:
         return to_json(value, fallback=str).decode()
     except (PydanticSerializationError, ValueError):
         return str(value)
+
+
+def _sound(text: str) -> str:
+    """`text` without what no wire and no store can carry: halves of surrogate pairs, as odd file names give them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text

@@ -1,5 +1,6 @@
 """A function's arguments as a JSON schema for the model and a validator for what the model sends."""
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ import orjson
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from ..core.errors import SpecError
 from ..core.schema import JsonSchema, without_titles
@@ -24,8 +26,12 @@ class Arguments:
     """The named arguments of a function."""
 
     def __init__(self, function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None = None) -> None:
-        self._model = _model(function, name, namespace)
-        self.schema: JsonSchema = without_titles(self._model.model_json_schema())
+        try:
+            self._model = _model(function, name, namespace)
+            self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            reason = str(error).splitlines()[0]
+            raise SpecError(f"Tool {name!r}: its parameters cannot be described: {reason}") from error
 
     def read(self, text: str) -> dict[str, Any]:
         """Keyword arguments, each of its declared type. Raises BadArguments."""
@@ -44,33 +50,62 @@ class Arguments:
         return {field.alias or name: getattr(checked, name) for name, field in type(checked).model_fields.items()}
 
 
+class _QuietSchema(GenerateJsonSchema):
+    """A default that JSON cannot carry is left out of what the model sees; it still works as a default."""
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        pass
+
+
 def describe(function: Callable[..., Any]) -> str:
     """What the docstring says the function does, without its arguments."""
-    doc = parse_docstring(inspect.getdoc(function) or "")
+    doc = parse_docstring(inspect.getdoc(_plain(function)) or "")
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
 
 def _model(function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> type[BaseModel]:
     hints = _hints(function, name, namespace)
-    said = {param.arg_name: param.description for param in parse_docstring(inspect.getdoc(function) or "").params}
+    said = {
+        param.arg_name: param.description for param in parse_docstring(inspect.getdoc(_plain(function)) or "").params
+    }
     fields: dict[str, Any] = {}
-    for number, parameter in enumerate(inspect.signature(function).parameters.values()):
-        if parameter.kind in _NOT_NAMED:
-            raise SpecError(f"Tool {name!r}: a model cannot name {str(parameter)!r}; use ordinary parameters.")
+    for number, parameter in enumerate(_parameters(function, name)):
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        described: dict[str, Any] = {"description": said[parameter.name]} if said.get(parameter.name) else {}
         # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
         fields[f"field_{number}"] = (
             hints.get(parameter.name, Any),
-            Field(default, alias=parameter.name, description=said.get(parameter.name)),
+            Field(default, alias=parameter.name, **described),
         )
+    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """What the model has to fill in: not what a partial has already filled in."""
     try:
-        return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise SpecError(f"Tool {name!r}: its parameters cannot be described: {str(error).splitlines()[0]}") from error
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError as error:
+        raise SpecError(f"Tool {name!r}: it does not say which parameters it takes ({error}).") from error
+    for parameter in parameters:
+        if parameter.kind in _NOT_NAMED:
+            raise SpecError(f"Tool {name!r}: a model cannot name {str(parameter)!r}; use ordinary parameters.")
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return [parameter for parameter in parameters if parameter.name not in bound]
 
 
 def _hints(function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function, localns=dict(namespace) if namespace else None, include_extras=True)
+        return typing.get_type_hints(
+            _plain(function), localns=dict(namespace) if namespace else None, include_extras=True
+        )
     except NameError as error:
         raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined where the tool is.") from error
+    except (TypeError, SyntaxError, AttributeError) as error:
+        raise SpecError(f"Tool {name!r}: its type hints cannot be read: {error}") from error
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that carries the hints and the docstring."""
+    if isinstance(function, functools.partial):
+        return _plain(function.func)
+    return function if inspect.isroutine(function) else type(function).__call__

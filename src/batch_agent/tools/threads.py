@@ -4,21 +4,24 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 
 class DaemonThreads:
-    """A pool whose threads do not outlive the program, unlike those of concurrent.futures."""
+    """Threads that do not outlive the program, unlike those of concurrent.futures. Whoever holds `room` has a thread;
+    leaving it gives up on a thread that hangs, and the next one gets another."""
 
     def __init__(self, most: int = 64) -> None:
+        self.room = asyncio.Semaphore(most)
         self._most = most
-        self._count = 0
         self._idle = 0
+        self._closed = False
         self._lock = threading.Lock()
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], Callable[[], object]] | None] = SimpleQueue()
 
-    async def run(self, function: Callable[..., Any], **kwargs: Any) -> Any:
+    async def run(self, function: Callable[[], Any]) -> Any:
         """Calls `function` in a thread. Cancelling the caller leaves the thread to finish by itself."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
@@ -31,15 +34,15 @@ class DaemonThreads:
                 done.set_result(result)
             else:
                 done.set_exception(error)
+                done.exception()  # seen: whoever waited may be cancelled by now
 
-        def work() -> None:
+        def work() -> Callable[[], object]:
             result, error = None, None
             try:
-                result = context.run(function, **kwargs)
+                result = context.run(function)
             except BaseException as raised:  # noqa: BLE001 - carried over to the caller
                 error = RuntimeError("StopIteration") if isinstance(raised, StopIteration) else raised
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, result, error)
+            return lambda: loop.call_soon_threadsafe(settle, result, error)
 
         self._submit(work)
         return await done
@@ -47,20 +50,26 @@ class DaemonThreads:
     def close(self) -> None:
         """Lets idle threads end; busy ones end after their work."""
         with self._lock:
-            for _ in range(self._count):
+            self._closed = True
+            for _ in range(self._idle):
                 self._work.put(None)
+            self._idle = 0
 
-    def _submit(self, work: Callable[[], None]) -> None:
+    def _submit(self, work: Callable[[], Callable[[], object]]) -> None:
         with self._lock:
             if self._idle > 0:
                 self._idle -= 1
-            elif self._count < self._most:
-                self._count += 1
-                threading.Thread(target=self._serve, name=f"batch-agent-tool-{self._count}", daemon=True).start()
+            else:
+                threading.Thread(target=self._serve, name="batch-agent-tool", daemon=True).start()
         self._work.put(work)
 
     def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            with self._lock:
-                self._idle += 1
+        stays = True
+        while stays and (work := self._work.get()) is not None:
+            tell = work()
+            with self._lock:  # idle before anybody hears of the result, or the next call would start another thread
+                stays = not self._closed and self._idle < self._most
+                self._idle += stays
+            with suppress(RuntimeError):  # the loop may be closed by now
+                tell()
+            del work, tell  # an idle thread holds no result

@@ -1,5 +1,6 @@
 """A tool: a function that a model may call."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -32,7 +33,9 @@ class Tool:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SpecError(f"Tool name {self.name!r}: use letters, digits, _ and -, at most 64 of them.")
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+        if inspect.isasyncgenfunction(self.function):
+            raise SpecError(f"Tool {self.name!r}: an async generator gives no single result; return a list instead.")
+        object.__setattr__(self, "is_async", _is_async(self.function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -82,9 +85,19 @@ def make_tool(
     namespace: Mapping[str, Any] | None = None,
 ) -> Tool:
     """`namespace` holds the names that string annotations may use besides the function's own module."""
-    called = name or str(getattr(function, "__name__", type(function).__name__))
+    called = name if name is not None else _name(function)
     said = describe(function) if description is None else description
     return Tool(called, said, function, Arguments(function, called, namespace), timeout, max_tokens)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        return _name(function.func)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def as_tool(value: Any) -> Tool:

@@ -15,13 +15,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
-    """What the server is started with. `context_tokens` is per slot; `verbose` keeps llama.cpp's log coming."""
+    """What the server is started with.
+
+    `context_tokens` is per slot. `jinja` runs the model's own chat template, which native tool calls need; without
+    it llama.cpp's built-in template is used, which lets a model asked for JSON write nothing around it (with jinja
+    it may open a Markdown fence first). `verbose` keeps llama.cpp's log coming.
+    """
 
     model: str
     name: str
     slots: int
     context_tokens: int
     threads: int
+    jinja: bool
     verbose: bool
 
     def to_json(self) -> str:
@@ -58,7 +64,8 @@ def _serve(config: ChildConfig) -> Any:
     params.n_ctx = config.slots * config.context_tokens
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
     params.n_threads_http = config.slots + 32  # a queued request holds a thread, and so does an idle connection
-    params.cont_batching = params.cache_prompt = params.use_jinja = True
+    params.cont_batching = params.cache_prompt = True
+    params.use_jinja = config.jinja
     params.warmup = params.ui = False
     params.verbosity = 3 if config.verbose else 1
     return Server(params)

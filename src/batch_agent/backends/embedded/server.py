@@ -57,6 +57,7 @@ class LocalServer:
             slots=settings.slots,
             context_tokens=settings.context_tokens,
             threads=settings.threads,
+            jinja=model is not None,
             verbose=settings.log is not None,
         )
         with _opened_log(settings.log) as log:

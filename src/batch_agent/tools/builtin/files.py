@@ -5,6 +5,7 @@ from pathlib import Path
 from ..tool import Tool, make_tool
 
 _MOST_BYTES = 2_000_000
+_LOOKED_AT = 8_000
 
 
 def read_file_tool(root: str | Path | None = None) -> Tool:
@@ -20,6 +21,8 @@ def read_file_tool(root: str | Path | None = None) -> Tool:
             raise FileNotFoundError(f"there is no file {path!r}")
         with target.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
+        if b"\0" in data[:_LOOKED_AT]:
+            return f"[a binary file of {target.stat().st_size} bytes]"
         text = data[:_MOST_BYTES].decode(errors="replace")
         return text + (f"\n[cut here: only the first {_MOST_BYTES} bytes are shown]" if len(data) > _MOST_BYTES else "")
 

@@ -1,0 +1,218 @@
+"""Answers in the OpenAI chat completions format, as many servers speak it, with their liberties."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from ...core.errors import BackendError, ErrorKind
+from ...core.messages import ToolCall
+from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
+from ..failures import reported_error
+from ..sse import SseParser
+
+_FINISH: Mapping[str, FinishReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "tool_calls": "calls",
+    "function_call": "calls",
+    "content_filter": "refusal",
+}
+_GIVEN_UP = ("abort", "error")
+"""How a server ends an answer that it could not finish."""
+
+
+def decode_reply(body: bytes) -> list[Delta]:
+    """A plain answer as deltas. Raises BackendError for what is not of the format."""
+    answer = _object(body)
+    choice = _first_choice(answer)
+    if choice is None:
+        raise BackendError(ErrorKind.SERVER, f"The answer has no choices: {body[:200]!r}")
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        message = {"content": choice.get("text")}
+    deltas = _said(message)
+    calls = [_whole_call(piece) for piece in _pieces(message)]
+    deltas += [CallDelta(call) for call in calls]
+    finish = _finish(choice.get("finish_reason"), bool(calls), bool(message.get("refusal")))
+    deltas.append(Finished(finish, _usage(answer.get("usage"))))
+    return deltas
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call of which more may come."""
+
+    index: Any
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+    def is_another(self, piece: "_Piece") -> bool:
+        """Servers number their calls, or give all of them the same number and tell them apart by their ids."""
+        return piece.index != self.index or bool(piece.name and piece.id and self.id and piece.id != self.id)
+
+    def add(self, piece: "_Piece") -> None:
+        self.id = self.id or piece.id
+        self.name = self.name or piece.name
+        self.arguments.append(piece.arguments)
+
+    def whole(self) -> CallDelta:
+        if not self.name:
+            raise BackendError(ErrorKind.SERVER, "The answer has a tool call without a name.")
+        return CallDelta(ToolCall(self.id, self.name, "".join(self.arguments)))
+
+
+class StreamDecoder:
+    """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is whole."""
+
+    def __init__(self) -> None:
+        self._events = SseParser()
+        self._call: _OpenCall | None = None
+        self._made_calls = False
+        self._refused = False
+        self._finish: Any = None
+        self._usage = Usage()
+        self._ended = False
+
+    def feed(self, chunk: bytes) -> Iterator[Delta]:
+        for event in self._events.feed(chunk):
+            if self._ended:
+                return
+            data = event.data.strip()
+            if data == b"[DONE]":
+                yield from self.close()
+            elif data:
+                yield from self._chunk(_object(data))
+
+    def close(self) -> Iterator[Delta]:
+        """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
+        self._ended = True
+        if self._finish is None:
+            raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
+        yield from self._close_call()
+        yield Finished(_finish(self._finish, self._made_calls, self._refused), self._usage)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def _chunk(self, chunk: dict[str, Any]) -> Iterator[Delta]:
+        if chunk.get("usage"):
+            self._usage = _usage(chunk["usage"])
+        choice = _first_choice(chunk)
+        if choice is None:
+            return
+        said = choice.get("delta")
+        if not isinstance(said, dict):
+            said = {"content": choice.get("text")}
+        self._refused = self._refused or bool(said.get("refusal"))
+        yield from _said(said)
+        for piece in _pieces(said):
+            yield from self._add(piece)
+        if choice.get("finish_reason"):
+            self._finish = choice["finish_reason"]
+            yield from self._close_call()
+
+    def _add(self, piece: "_Piece") -> Iterator[Delta]:
+        if self._call is not None and self._call.is_another(piece):
+            yield from self._close_call()
+        if self._call is None:
+            self._call = _OpenCall(piece.index)
+        self._call.add(piece)
+
+    def _close_call(self) -> Iterator[Delta]:
+        call, self._call = self._call, None
+        if call is not None:
+            self._made_calls = True
+            yield call.whole()
+
+
+class _Piece(NamedTuple):
+    """A tool call, or the part of one that a chunk of a stream carries."""
+
+    index: Any
+    id: str
+    name: str
+    arguments: str
+
+
+def _pieces(message: Mapping[str, Any]) -> Iterator[_Piece]:
+    listed = message.get("tool_calls")
+    for call in listed if isinstance(listed, list) else ():
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        if not isinstance(function, dict):
+            function = {}
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else orjson.dumps(arguments).decode()
+        yield _Piece(call.get("index") or 0, str(call.get("id") or ""), str(function.get("name") or ""), arguments)
+
+
+def _whole_call(piece: _Piece) -> ToolCall:
+    return ToolCall(piece.id, piece.name, piece.arguments)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise BackendError(ErrorKind.SERVER, f"The server's answer is not JSON: {data[:200]!r}") from error
+    if not isinstance(value, dict):
+        raise BackendError(ErrorKind.SERVER, f"The server's answer is not an object: {data[:200]!r}")
+    if value.get("error"):
+        raise reported_error(value)
+    return value
+
+
+def _first_choice(answer: dict[str, Any]) -> dict[str, Any] | None:
+    choices = answer.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else None
+
+
+def _said(message: Mapping[str, Any]) -> list[Delta]:
+    said: list[Delta] = []
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str) and reasoning:
+        said.append(ReasoningDelta(reasoning))
+    text = _text(message.get("content")) or _text(message.get("refusal"))
+    if text:
+        said.append(TextDelta(text))
+    return said
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(_text(part.get("text")) if isinstance(part, dict) else _text(part) for part in content)
+    return ""
+
+
+def _finish(reason: Any, made_calls: bool, refused: bool) -> FinishReason:
+    if reason in _GIVEN_UP:
+        raise BackendError(ErrorKind.SERVER, f"The server gave the answer up (finish_reason {reason!r}).")
+    if refused:
+        return "refusal"
+    if made_calls and reason != "length":
+        return "calls"
+    return _FINISH.get(reason, "stop") if isinstance(reason, str) else "stop"
+
+
+def _usage(usage: Any) -> Usage:
+    if not isinstance(usage, dict):
+        return Usage()
+    details = usage.get("prompt_tokens_details")
+    return Usage(
+        input=_count(usage.get("prompt_tokens")),
+        cached=_count(details.get("cached_tokens")) if isinstance(details, dict) else 0,
+        output=_count(usage.get("completion_tokens")),
+    )
+
+
+def _count(tokens: Any) -> int:
+    return tokens if isinstance(tokens, int) else 0

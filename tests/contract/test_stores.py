@@ -1,0 +1,135 @@
+"""What every store keeps to. Reopened, memory is the same store, and SQLite another one on the same folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batch_agent.core.errors import ErrorKind
+from batch_agent.core.facts import Fact, Replied, Returned
+from batch_agent.core.interfaces import Store
+from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.requests import Reply, Usage
+from batch_agent.core.results import AgentError, AgentResult
+from batch_agent.store.memory import MemoryStore, NoStore
+from batch_agent.store.sqlite import SqliteStore
+
+Reopen = Callable[[], Store]
+
+CALL = ToolCall("call_1", "look", '{"q": "ä\\u0000\U0001f600"}')
+ASKED = Replied(Reply("", "calls", Usage(120, 64, 7), (CALL,), "Let me see."), 0.25, 1.5, 0.1, 2)
+RETURNED = Returned((ToolResult(CALL, "line\n\0 ünïcode", True, 0.5),), 0.75)
+ANSWERED = Replied(Reply("42", "stop", Usage(150, 120, 3)))
+STORY: tuple[Fact, ...] = (ASKED, RETURNED, ANSWERED)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Reopen:
+    """Opens the store under test, once more each time."""
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "run")
+    memory = MemoryStore()
+    return lambda: memory
+
+
+@pytest.fixture(params=["none", "memory", "sqlite"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    stores: dict[str, Callable[[], Store]] = {
+        "none": NoStore,
+        "memory": MemoryStore,
+        "sqlite": lambda: SqliteStore(tmp_path),
+    }
+    return stores[request.param]()
+
+
+async def test_an_agent_that_is_not_known_has_no_facts(any_store: Store) -> None:
+    await any_store.open()
+    assert list(await any_store.facts("nobody")) == []
+    await any_store.aclose()
+
+
+async def test_a_whole_life_can_be_recorded_and_finished(any_store: Store) -> None:
+    await any_store.open()
+    for fact in STORY:
+        any_store.record("a", fact)
+    await any_store.finish(AgentResult(0, "a"))
+    any_store.forget("a")
+    await any_store.finish(AgentResult(0, "a", error=AgentError(ErrorKind.SERVER, "it broke: \ud800")))
+    await any_store.aclose()
+
+
+async def test_closing_twice_or_without_opening_is_harmless(any_store: Store) -> None:
+    await any_store.aclose()
+    await any_store.aclose()
+
+
+async def test_facts_come_back_in_order_and_equal(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    for fact in STORY:
+        store.record("a", fact)
+    assert tuple(await store.facts("a")) == STORY
+    await store.aclose()
+
+
+async def test_the_facts_of_agents_are_kept_apart(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    for fact in STORY:
+        store.record("a", fact)
+        store.record("b", fact)
+    store.record("b", ANSWERED)
+    assert tuple(await store.facts("a")) == STORY
+    assert tuple(await store.facts("b")) == (*STORY, ANSWERED)
+    await store.aclose()
+
+
+async def test_what_was_finished_is_there_when_the_store_is_opened_again(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    for fact in STORY:
+        store.record("a", fact)
+    await store.finish(AgentResult(0, "a"))
+    await store.aclose()
+    again = reopen()
+    await again.open()
+    assert tuple(await again.facts("a")) == STORY
+    await again.aclose()
+
+
+async def test_what_was_recorded_is_there_after_an_orderly_end(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    store.record("a", ASKED)
+    await store.aclose()
+    again = reopen()
+    await again.open()
+    assert tuple(await again.facts("a")) == (ASKED,)
+    await again.aclose()
+
+
+async def test_a_forgotten_agent_starts_again_from_nothing(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    for fact in STORY:
+        store.record("a", fact)
+        store.record("b", fact)
+    store.forget("a")
+    assert list(await store.facts("a")) == []
+    store.record("a", ANSWERED)
+    assert tuple(await store.facts("a")) == (ANSWERED,)
+    assert tuple(await store.facts("b")) == STORY
+    await store.aclose()
+
+
+async def test_a_story_may_go_on_in_another_opening(reopen: Reopen) -> None:
+    for fact in STORY:
+        store = reopen()
+        await store.open()
+        store.record("a", fact)
+        await store.finish(AgentResult(0, "a"))
+        await store.aclose()
+    store = reopen()
+    await store.open()
+    assert tuple(await store.facts("a")) == STORY
+    await store.aclose()

@@ -1,0 +1,64 @@
+"""The fakes that users get: a clock that jumps, and a backend that answers from a script."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from tests.engine.harness import now, run, waiting_tool
+
+import batch_agent.testing
+from batch_agent import BackendError, BatchAgent, ErrorKind
+from batch_agent.testing import ScriptedBackend, by_turn, call, run_virtual, say
+
+
+async def test_a_day_passes_at_once_and_in_order() -> None:
+    started, seen = time.monotonic(), []
+
+    async def wait(hours: float) -> None:
+        await asyncio.sleep(hours * 3600)
+        seen.append((hours, now()))
+
+    async with asyncio.TaskGroup() as group:
+        for hours in (24, 1, 12):
+            group.create_task(wait(hours))
+    assert seen == [(1, 3600), (12, 12 * 3600), (24, 24 * 3600)]
+    assert time.monotonic() - started < 10
+
+
+async def test_a_thread_still_wakes_the_loop() -> None:
+    assert await asyncio.to_thread(lambda: threading.current_thread() is not threading.main_thread())
+
+
+def test_tasks_that_all_wait_for_each_other_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_agent.testing, "_PATIENCE", 0.01)
+
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(RuntimeError, match="Every task waits"):
+        run_virtual(main())
+
+
+def test_a_whole_run_fits_into_a_plain_test() -> None:
+    backend = ScriptedBackend(by_turn(call("wait"), say("42")), seconds=30)
+    [result] = run_virtual(BatchAgent.run(task="{it}", inputs=["a"], tools=[waiting_tool(10)], backend=backend))
+    assert result.text == "42"
+    assert result.timing.total == 70
+
+
+async def test_a_script_may_fail_by_returning_or_by_raising() -> None:
+    def raises(request: object) -> None:
+        raise BackendError(ErrorKind.AUTH, "who are you")
+
+    for script in (by_turn(BackendError(ErrorKind.AUTH, "who are you")), raises):
+        [result] = await run(ScriptedBackend(script), ["a"])  # type: ignore[arg-type]
+        assert str(result.error) == "auth: who are you"
+
+
+async def test_a_backend_that_was_given_stays_open_for_the_next_run() -> None:
+    backend = ScriptedBackend(by_turn(say("42")), inflight=2, model="mine")
+    await run(backend, ["a"])
+    await run(backend, ["b"])
+    assert not backend.is_closed
+    assert [request.model for request in backend.requests] == ["mine", "mine"]

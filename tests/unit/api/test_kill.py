@@ -1,0 +1,83 @@
+"""The process may be killed anywhere: the next run loses nothing, and repeats nothing that was finished."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_agent import AgentResult
+from batch_agent.core.events import AgentFinished, Event
+from batch_agent.sim import Script, SimConfig, SimServer
+
+AGENTS = 40
+RUN = f"""
+import asyncio, sys
+from batch_agent import BatchAgent, Tool
+from batch_agent.core.events import AgentFinished
+
+@Tool.define
+async def look(key: str) -> str:
+    await asyncio.sleep(0.005)
+    return f"about {{key}}"
+
+class Print:
+    def emit(self, event):
+        if isinstance(event, AgentFinished):
+            print(event.result.index, int(event.resumed), flush=True)
+
+def main(events, folder, url):
+    return BatchAgent.run(
+        task="Look {{it}} up", inputs=[f"thing {{n}}" for n in range({AGENTS})],
+        tools=[look], output_schema=dict[str, int], backend=url, checkpoint_dir=folder, max_inflight=4, events=events,
+    )
+
+if __name__ == "__main__":
+    asyncio.run(main(Print(), *sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def slow_sim() -> Iterator[SimServer]:
+    with SimServer(SimConfig(step_base_ms=3), Script(answer_tokens=4)) as server:
+        yield server
+
+
+def run_and_kill(folder: Path, url: str, after: int) -> dict[int, bool]:
+    """Kills the run after so many agents that it finished itself; says which were finished, and whether resumed."""
+    finished: dict[int, bool] = {}
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), url], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            index, resumed = line.split()
+            finished[int(index)] = resumed == "1"
+            if list(finished.values()).count(False) == after:
+                process.kill()
+    return finished
+
+
+def test_nothing_is_lost_when_the_process_is_killed_again_and_again(slow_sim: SimServer, tmp_path: Path) -> None:
+    done: set[int] = set()
+    for after in (1, 3, 8, 2, 12):
+        finished = run_and_kill(tmp_path, slow_sim.url, after)
+        assert not done & {index for index in finished if not finished[index]}
+        done |= finished.keys()
+    assert 26 <= len(done) < AGENTS
+
+    resumed: dict[int, bool] = {}
+
+    class Log:
+        def emit(self, event: Event) -> None:
+            if isinstance(event, AgentFinished):
+                resumed[event.result.index] = event.resumed
+
+    namespace: dict[str, object] = {"__name__": "kill_test"}
+    exec(RUN, namespace)
+    results: list[AgentResult] = asyncio.run(namespace["main"](Log(), tmp_path, slow_sim.url))  # type: ignore[operator]
+    assert [result.index for result in results] == list(range(AGENTS))
+    assert [str(result.error) for result in results if not result.ok] == []
+    assert all(result.turns == 2 and len(result.tool_calls) == 1 for result in results)
+    assert all(resumed[index] for index in done)

@@ -1,0 +1,107 @@
+"""run_sync: in a script, inside a running loop, and under Ctrl-C."""
+
+import contextvars
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent import BatchAgent, SpecError
+from batch_agent.sim import SimServer
+from batch_agent.testing import ScriptedBackend, say
+
+
+def run_sync(**options: Any) -> list[str]:
+    options.setdefault("backend", ScriptedBackend(lambda request: say("done")))
+    return [result.text for result in BatchAgent.run_sync(task="{it}", inputs=["a", "b"], **options)]
+
+
+def test_in_a_script_it_just_runs() -> None:
+    assert run_sync() == ["done", "done"]
+    assert run_sync() == ["done", "done"]
+
+
+async def test_inside_a_running_loop_it_runs_beside_it() -> None:
+    assert run_sync() == ["done", "done"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "batch-agent-run"]
+
+
+async def test_what_is_wrong_is_raised_to_the_caller_also_from_beside_a_loop() -> None:
+    with pytest.raises(SpecError, match="Unknown option"):
+        run_sync(max_turnz=3)
+    with pytest.raises(SpecError, match="Input 0"):
+        BatchAgent.run_sync(task="{it}", inputs=[{"that": 1}], backend=ScriptedBackend(lambda request: say("done")))
+
+
+async def test_context_variables_are_seen_inside() -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    who.set("me")
+    seen: list[str] = []
+    run_sync(on_result=lambda result: seen.append(who.get()))
+    assert seen == ["me", "me"]
+
+
+SCRIPT = """
+import asyncio, sys, threading
+from batch_agent import BatchAgent, Tool
+
+@Tool.define
+def hang(key: str) -> str:
+    sys.stdout.write("hangs\\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+
+def main():
+    BatchAgent.run_sync(
+        task="{it}",
+        inputs=["use the tool", 'stall [[sim: {"fault": "stall", "stall_s": 60}]]'] * 3,
+        tools=[hang],
+        backend=sys.argv[1],
+        checkpoint_dir=sys.argv[2],
+        timeout_per_tool=None,
+    )
+
+async def beside():
+    main()
+
+match sys.argv[3]:
+    case "a script":
+        main()
+    case "a coroutine":
+        asyncio.run(beside())
+    case "a notebook":
+        asyncio.new_event_loop().run_until_complete(beside())
+"""
+
+
+@pytest.mark.parametrize("where", ["a script", "a coroutine", "a notebook"])
+def test_an_interrupt_ends_it_promptly_and_quietly(sim: SimServer, tmp_path: Path, where: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, sim.url, str(tmp_path), where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("hangs")
+            started = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+            assert time.monotonic() - started < 10
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    for noise in ("never retrieved", "was destroyed", "Exception ignored", "Exception in thread", "never awaited"):
+        assert noise not in said
+    with pytest.raises(ProcessLookupError):  # nobody of its session is left
+        os.killpg(process.pid, 0)

@@ -1,0 +1,293 @@
+"""From a URL to a backend: what is asked of the server, what is refused, and what is said about it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
+
+from batch_agent import BackendError, BatchAgentError, ErrorKind, SpecError
+from batch_agent.backends.connect import connect
+from batch_agent.core.interfaces import Backend
+from batch_agent.core.messages import User
+from batch_agent.core.prompt import Prompt
+from batch_agent.core.requests import Request, Sampling
+from batch_agent.sim import SimServer
+
+
+@asynccontextmanager
+async def connected(url: str, model: str | None = None, *, uses_tools: bool = False) -> AsyncIterator[Backend]:
+    backend = await connect(url, model, uses_tools=uses_tools, notify=lambda text: None)
+    try:
+        yield backend
+    finally:
+        await backend.aclose()
+
+
+async def refused(url: str, model: str | None = None, *, uses_tools: bool = False) -> BatchAgentError:
+    with pytest.raises((SpecError, BackendError)) as raised:
+        async with connected(url, model, uses_tools=uses_tools):
+            pass
+    return raised.value
+
+
+def model(name: str, owner: str = "vllm", **more: Any) -> dict[str, Any]:
+    return {"id": name, "object": "model", "owned_by": owner, **more}
+
+
+@asynccontextmanager
+async def serving(*models: dict[str, Any], tools: int = 200, path: str = "/v1") -> AsyncIterator[RawServer]:
+    """A server with these models; `tools` is its status for a request that offers tools."""
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        if request.path == f"{path}/models":
+            await line.reply(200, orjson.dumps({"object": "list", "data": models}))
+        elif request.path != f"{path}/chat/completions":
+            await line.reply(404, b'{"detail": "Not Found"}')
+        elif "tools" in orjson.loads(request.body) and tools != 200:
+            await line.reply(tools, b'{"error": {"message": "no tool parser"}}')
+        else:
+            await line.say("Hello")
+
+    async with raw_server(answer) as server:
+        yield server
+
+
+async def say_hi(backend: Backend) -> None:
+    request = Request(Prompt(""), (User("Hi"),), backend.traits.model, Sampling())
+    async with backend.stream(request) as deltas:
+        async for _ in deltas:
+            pass
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
+async def test_a_server_may_be_named_with_or_without_the_version_of_its_api(suffix: str) -> None:
+    async with serving(model("m")) as server, connected(server.url + suffix) as backend:
+        await say_hi(backend)
+        assert [request.path for request in server.requests] == ["/v1/models", "/v1/chat/completions"]
+
+
+async def test_another_path_is_kept() -> None:
+    async with (
+        serving(model("m"), path="/proxy/openai") as server,
+        connected(f"{server.url}/proxy/openai/") as backend,
+    ):
+        await say_hi(backend)
+
+
+async def test_a_query_goes_with_every_request() -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if request.path == "/v1/models?api-version=3":
+            await line.reply(200, orjson.dumps({"data": [model("m")]}))
+        else:
+            await line.say("Hello")
+
+    async with raw_server(answer) as server, connected(f"{server.url}/v1?api-version=3") as backend:
+        await say_hi(backend)
+        assert server.requests[1].path == "/v1/chat/completions?api-version=3"
+
+
+@pytest.mark.parametrize("scheme", ["vllm", "sglang", "dynamo", "openai"])
+async def test_a_scheme_names_who_serves(scheme: str) -> None:
+    async with (
+        serving(model("m", "somebody else")) as server,
+        connected(server.url.replace("http", scheme)) as backend,
+    ):
+        assert backend.traits.name == scheme
+        await say_hi(backend)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("vllm", "vllm"),
+        ("sglang", "sglang"),
+        ("nvidia", "dynamo"),
+        ("llamacpp", "llama.cpp"),
+        ("x", "openai-compatible"),
+    ],
+)
+async def test_a_plain_url_is_known_by_what_the_server_calls_itself(owner: str, name: str) -> None:
+    async with serving(model("m", owner)) as server, connected(server.url) as backend:
+        assert backend.traits.name == name
+
+
+async def test_what_the_server_says_of_its_context_is_kept() -> None:
+    async with serving(model("m", max_model_len=4096)) as server, connected(server.url) as backend:
+        assert backend.traits.context_tokens == 4096
+    async with serving(model("m", "llamacpp", meta={"n_ctx": 512})) as server, connected(server.url) as backend:
+        assert backend.traits.context_tokens == 512
+    async with serving(model("m", meta="odd")) as server, connected(server.url) as backend:
+        assert backend.traits.context_tokens is None
+
+
+async def test_a_server_that_closes_idle_connections_is_given_a_new_one_each_time() -> None:
+    async with serving(model("m", "llamacpp")) as server, connected(server.url) as backend:
+        await say_hi(backend)
+        await say_hi(backend)
+        assert server.connections == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("grpc://host", "names no backend"),
+        ("", "names no backend"),
+        ("just words", "names no backend"),
+        ("localhost:8000", "Did you mean 'http://localhost:8000'?"),
+        ("http://host:99999", "not a URL"),
+        ("http://", "names no host"),
+        ("http:/host", "names no host"),
+        ("local://?slots=0", "slots must be"),
+        ("local://?slots=many", "slots must be"),
+        ("local://?slots=²", "slots must be"),
+        ("local://?slot=2", "'slot' is not known"),
+        ("local://models/tiny.gguf", "three slashes"),
+    ],
+)
+async def test_a_url_that_names_no_backend_is_refused_with_the_reason(url: str, words: str) -> None:
+    error = await refused(url)
+    assert isinstance(error, SpecError)
+    assert words in str(error)
+
+
+async def test_a_model_that_is_not_served_is_refused_with_what_was_perhaps_meant() -> None:
+    async with serving(model("Qwen/Qwen3-8B"), model("llama")) as server:
+        error = await refused(server.url, "Qwen/Qwen3-8b")
+    assert isinstance(error, SpecError)
+    assert "Did you mean 'Qwen/Qwen3-8B'?" in str(error)
+
+
+async def test_a_model_unlike_any_other_is_refused_with_what_there_is() -> None:
+    async with serving(model("a"), model("b")) as server:
+        assert "'a' or 'b'" in str(await refused(server.url, "something-else"))
+
+
+async def test_without_a_name_only_one_model_may_be_served() -> None:
+    async with serving(model("a"), model("b")) as server:
+        error = await refused(server.url)
+        assert isinstance(error, SpecError)
+        assert "it serves a, b" in str(error)
+        async with connected(server.url, "b") as backend:
+            assert backend.traits.model == "b"
+
+
+async def test_a_server_that_lists_nothing_must_be_given_a_model() -> None:
+    async with serving() as server:
+        assert "it lists none" in str(await refused(server.url))
+        async with connected(server.url, "m") as backend:
+            assert backend.traits.model == "m"
+
+
+async def test_a_dead_server_is_said_to_be_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    error = await refused(url)
+    assert isinstance(error, BackendError)
+    assert error.kind is ErrorKind.CONNECTION
+    assert f"Cannot connect to {url}" in str(error)
+
+
+async def test_a_web_site_is_no_inference_server() -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        await line.reply(200, b"<html>Welcome</html>")
+
+    async with raw_server(answer) as server:
+        assert "is it an inference server?" in str(await refused(server.url))
+
+
+@pytest.mark.parametrize("body", [b"[]", b"7", b'{"data": {"a": 1}}', b'{"data": [7, null]}', b'{"data": [{}]}'])
+async def test_an_odd_list_of_models_is_no_crash(body: bytes) -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        await line.reply(200, body)
+
+    async with raw_server(answer) as server:
+        try:
+            async with connected(server.url, "None"):
+                pass
+        except SpecError:
+            pass
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_server_that_refuses_tools_is_used_without_its_own_tool_calls(status: int) -> None:
+    async with serving(model("m"), tools=status) as server, connected(server.url, uses_tools=True) as backend:
+        assert not backend.traits.native_tools
+
+
+async def test_a_server_that_takes_tools_is_trusted_with_them() -> None:
+    async with serving(model("m")) as server, connected(server.url, uses_tools=True) as backend:
+        assert backend.traits.native_tools
+        probe = orjson.loads(server.requests[1].body)
+        assert probe["max_tokens"] == 1
+
+
+async def test_tools_are_tried_only_where_they_are_used() -> None:
+    async with serving(model("m")) as server, connected(server.url):
+        assert [request.path for request in server.requests] == ["/v1/models"]
+
+
+async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used() -> None:
+    async with serving(model("m"), tools=500) as server:
+        error = await refused(server.url, uses_tools=True)
+        assert isinstance(error, BackendError)
+        assert error.kind is ErrorKind.SERVER
+
+
+async def test_a_key_comes_from_the_environment_and_is_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "  sk-secret\n")
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        await line.reply(401, b'{"error": "%b is wrong"}' % request.headers["authorization"].encode())
+
+    async with raw_server(answer) as server:
+        error = await refused(server.url.replace("http", "vllm"))
+        assert server.requests[0].headers["authorization"] == "Bearer sk-secret"
+    assert isinstance(error, BackendError)
+    assert error.kind is ErrorKind.AUTH
+    assert "sk-secret" not in str(error)
+
+
+async def test_credentials_in_the_url_are_used_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
+    async with serving(model("m")) as server:
+        url = server.url.replace("//", "//me:secret@")
+        async with connected(url) as backend:
+            await say_hi(backend)
+        assert all(request.headers["authorization"].startswith("Basic ") for request in server.requests)
+        assert "secret" not in str(await refused(url, "another"))
+
+
+async def test_a_hosted_service_is_not_asked_without_a_key() -> None:
+    error = await refused("openai://")
+    assert isinstance(error, SpecError)
+    assert "OPENAI_API_KEY" in str(error)
+
+
+async def test_a_connecting_that_is_cancelled_leaves_no_connection_open() -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        asked.set()
+        await line.gone()
+        gone.set()
+
+    async with raw_server(answer) as server:
+        connecting = asyncio.create_task(connect(server.url, None, uses_tools=False, notify=lambda text: None))
+        await asked.wait()
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+
+async def test_the_simulator_is_known_by_name(sim: SimServer) -> None:
+    async with connected(sim.url, uses_tools=True) as backend:
+        assert (backend.traits.name, backend.traits.model) == ("sim", "sim")
+        assert backend.traits.native_tools

@@ -1,0 +1,272 @@
+"""What servers answer, with all their liberties, as deltas."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from batch_agent import BackendError, ErrorKind
+from batch_agent.backends.dialects.openai_answers import StreamDecoder, decode_reply
+from batch_agent.core.messages import ToolCall
+from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, TextDelta, Usage
+
+
+def plain(message: Any, finish: Any = "stop", **body: Any) -> list[Delta]:
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return decode_reply(orjson.dumps({"choices": [choice], **body}))
+
+
+def chunk(delta: Any = None, finish: str | None = None, **body: Any) -> bytes:
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}] if delta is not None else []
+    return b"data: " + orjson.dumps({"choices": choices, **body}) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def streamed(*chunks: bytes) -> list[Delta]:
+    decoder = StreamDecoder()
+    deltas = [delta for data in chunks for delta in decoder.feed(data)]
+    return deltas if decoder.ended else [*deltas, *decoder.close()]
+
+
+def piece(index: int | None, *, id: str | None = None, name: str | None = None, arguments: Any = None) -> bytes:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    call = {"index": index, "function": function} | ({"id": id} if id else {})
+    return chunk({"tool_calls": [call]})
+
+
+def calls_of(deltas: Sequence[Delta]) -> list[ToolCall]:
+    return [delta.call for delta in deltas if isinstance(delta, CallDelta)]
+
+
+def test_a_plain_answer() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    assert plain({"role": "assistant", "content": "Hello"}, usage=usage) == [
+        TextDelta("Hello"),
+        Finished("stop", Usage(9, 4, 3)),
+    ]
+
+
+def test_a_streamed_answer() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    deltas = streamed(
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": "Hel"}),
+        chunk({"content": "lo"}),
+        chunk({}, "stop"),
+        chunk(usage=usage),
+        DONE,
+    )
+    assert deltas == [TextDelta("Hel"), TextDelta("lo"), Finished("stop", Usage(9, 4, 3))]
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        (None, Usage()),
+        ({}, Usage()),
+        ({"prompt_tokens": 5}, Usage(5)),
+        ({"prompt_tokens": 5, "completion_tokens": None, "prompt_tokens_details": None}, Usage(5)),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": None}}, Usage(5)),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {"audio_tokens": 1}, "total_tokens": 7}, Usage(5)),
+        ({"prompt_tokens": "5", "prompt_tokens_details": [1]}, Usage()),
+        ("odd", Usage()),
+    ],
+)
+def test_usage_is_counted_as_far_as_it_is_told(usage: Any, counted: Usage) -> None:
+    assert plain({"content": "a"}, usage=usage)[-1] == Finished("stop", counted)
+    assert streamed(chunk({"content": "a"}, "stop", usage=usage), DONE)[-1] == Finished("stop", counted)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("abc", ["abc"]),
+        (None, []),
+        ("", []),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "bc"}], ["abc"]),
+        (["a", {"type": "image"}, {"text": None}, "bc"], ["abc"]),
+        ({"odd": 1}, []),
+    ],
+)
+def test_content_may_be_text_or_parts_or_nothing(content: Any, text: list[str]) -> None:
+    expected = [*map(TextDelta, text), Finished("stop", Usage())]
+    assert plain({"content": content}) == expected
+    assert streamed(chunk({"content": content}, "stop"), DONE) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [("stop", "stop"), ("length", "length"), ("max_tokens", "length"), ("content_filter", "refusal"), ("eos", "stop")],
+)
+def test_how_an_answer_ended(reason: str, finish: str) -> None:
+    assert plain({"content": "a"}, reason)[-1] == Finished(finish, Usage())  # type: ignore[arg-type]
+    assert streamed(chunk({"content": "a"}, reason), DONE)[-1] == Finished(finish, Usage())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_answer_that_the_server_gave_up_is_no_answer(reason: str) -> None:
+    with pytest.raises(BackendError) as raised:
+        plain({"content": "half an ans"}, reason)
+    assert raised.value.retryable
+    with pytest.raises(BackendError, match=reason):
+        streamed(chunk({"content": "half an ans"}), chunk({}, reason), DONE)
+
+
+def test_a_refusal_is_a_refusal_and_its_words_are_the_text() -> None:
+    assert plain({"content": None, "refusal": "I will not."}) == [
+        TextDelta("I will not."),
+        Finished("refusal", Usage()),
+    ]
+    assert streamed(chunk({"refusal": "I will "}), chunk({"refusal": "not."}), chunk({}, "stop"), DONE) == [
+        TextDelta("I will "),
+        TextDelta("not."),
+        Finished("refusal", Usage()),
+    ]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_apart_from_the_answer(name: str) -> None:
+    expected = [ReasoningDelta("Hm."), TextDelta("42"), Finished("stop", Usage())]
+    assert plain({name: "Hm.", "content": "42"}) == expected
+    assert streamed(chunk({name: "Hm."}), chunk({"content": "42"}), chunk({}, "stop"), DONE) == expected
+
+
+def test_legacy_completions_say_their_text_elsewhere() -> None:
+    body = {"choices": [{"text": "old", "finish_reason": "stop"}]}
+    assert decode_reply(orjson.dumps(body)) == [TextDelta("old"), Finished("stop", Usage())]
+    assert streamed(b"data: " + orjson.dumps(body) + b"\n\n", DONE) == [TextDelta("old"), Finished("stop", Usage())]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [('{"q": 1}', '{"q": 1}'), ({"q": 1}, '{"q":1}'), (None, ""), ("", ""), ([1], "[1]")],
+)
+def test_arguments_may_be_text_or_data(arguments: Any, text: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    deltas = plain({"content": None, "tool_calls": [call]}, "tool_calls")
+    assert deltas == [CallDelta(ToolCall("c1", "look", text)), Finished("calls", Usage())]
+
+
+def test_parallel_calls_come_in_order() -> None:
+    calls = [{"id": f"c{n}", "function": {"name": "look", "arguments": str(n)}} for n in range(3)]
+    assert calls_of(plain({"tool_calls": calls}, "tool_calls")) == [ToolCall(f"c{n}", "look", str(n)) for n in range(3)]
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls", "function_call", None])
+def test_an_answer_with_calls_ends_in_calls_whatever_the_server_says(reason: str | None) -> None:
+    call = {"id": "c1", "function": {"name": "look", "arguments": "{}"}}
+    assert plain({"tool_calls": [call]}, reason)[-1] == Finished("calls", Usage())
+
+
+def test_a_call_in_pieces_is_given_out_whole() -> None:
+    deltas = streamed(
+        piece(0, id="c1", name="look", arguments=""),
+        piece(0, arguments='{"q":'),
+        piece(0, arguments=' "x"}'),
+        chunk({}, "tool_calls"),
+        DONE,
+    )
+    assert deltas == [CallDelta(ToolCall("c1", "look", '{"q": "x"}')), Finished("calls", Usage())]
+
+
+def test_a_call_is_given_out_as_soon_as_the_next_one_begins() -> None:
+    decoder = StreamDecoder()
+    assert list(decoder.feed(piece(0, id="c1", name="look", arguments="{}"))) == []
+    begun = list(decoder.feed(piece(1, id="c2", name="find", arguments="")))
+    assert calls_of(begun) == [ToolCall("c1", "look", "{}")]
+    ended = list(decoder.feed(piece(1, arguments="{}") + chunk({}, "tool_calls")))
+    assert calls_of(ended) == [ToolCall("c2", "find", "{}")]
+
+
+def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids() -> None:
+    deltas = streamed(
+        piece(0, id="c1", name="look", arguments='{"q": 1}'),
+        piece(0, id="c2", name="look", arguments='{"q": 2}'),
+        chunk({}, "tool_calls"),
+        DONE,
+    )
+    assert calls_of(deltas) == [ToolCall("c1", "look", '{"q": 1}'), ToolCall("c2", "look", '{"q": 2}')]
+
+
+@pytest.mark.parametrize("again", ["c1", "made-up"])
+def test_pieces_that_repeat_or_make_up_an_id_still_belong_to_their_call(again: str) -> None:
+    deltas = streamed(
+        piece(None, id="c1", name="look", arguments='{"q":'), piece(None, id=again, arguments="1}"), chunk({}, "stop")
+    )
+    assert [call.arguments for call in calls_of(deltas)] == ['{"q":1}']
+
+
+def test_arguments_in_a_stream_may_be_data() -> None:
+    deltas = streamed(piece(0, id="c1", name="look", arguments={"q": 1}), chunk({}, "tool_calls"), DONE)
+    assert calls_of(deltas) == [ToolCall("c1", "look", '{"q":1}')]
+
+
+def test_a_call_that_never_gets_a_name_is_an_answer_that_is_not_of_the_protocol() -> None:
+    with pytest.raises(BackendError, match="name"):
+        streamed(piece(0, id="c1", arguments="{}"), chunk({}, "tool_calls"), DONE)
+
+
+def test_a_call_that_was_cut_off_by_the_token_limit_says_so() -> None:
+    deltas = streamed(piece(0, id="c1", name="look", arguments='{"q'), chunk({}, "length"), DONE)
+    assert deltas[-1] == Finished("length", Usage())
+
+
+def test_comments_blank_data_and_other_events_are_passed_over() -> None:
+    deltas = streamed(
+        b": keep-alive\r\n\r\n",
+        b"data: \n\n",
+        b'event: tool_call_dispatch\ndata: {"choice_index":0,"tool_call":{"index":0}}\n\n',
+        chunk({"content": "a"}),
+        b": OPENROUTER PROCESSING\n\n",
+        chunk({}, "stop"),
+        DONE,
+    )
+    assert deltas == [TextDelta("a"), Finished("stop", Usage())]
+
+
+def test_an_answer_that_ended_needs_no_done() -> None:
+    assert streamed(chunk({"content": "a"}), chunk({}, "stop"))[-1] == Finished("stop", Usage())
+
+
+def test_what_comes_after_done_is_not_read() -> None:
+    assert streamed(chunk({"content": "a"}, "stop"), DONE + b"data: garbage\n\n")[-1] == Finished("stop", Usage())
+
+
+@pytest.mark.parametrize("ending", [DONE, b"", b"data: {"])
+def test_a_stream_without_an_end_was_cut_off(ending: bytes) -> None:
+    with pytest.raises(BackendError) as raised:
+        streamed(chunk({"content": "a"}), ending)
+    assert raised.value.kind is ErrorKind.CONNECTION
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "boom"}, ErrorKind.SERVER),
+        ("boom", ErrorKind.SERVER),
+        ({"message": "boom", "code": 429}, ErrorKind.RATE_LIMITED),
+        ({"message": "boom", "code": 400}, ErrorKind.BAD_REQUEST),
+        ({"message": "boom", "code": "server_error"}, ErrorKind.SERVER),
+        ({"message": "boom: maximum context length is 8", "code": 400}, ErrorKind.CONTEXT_OVERFLOW),
+        ({"message": "boom: maximum context length is 8"}, ErrorKind.CONTEXT_OVERFLOW),
+    ],
+)
+def test_an_error_may_come_inside_a_good_answer(error: Any, kind: ErrorKind) -> None:
+    with pytest.raises(BackendError, match="boom") as raised:
+        decode_reply(orjson.dumps({"error": error}))
+    assert raised.value.kind is kind
+    with pytest.raises(BackendError, match="boom") as raised:
+        streamed(chunk({"content": "a"}), b"data: " + orjson.dumps({"error": error}) + b"\n\n", DONE)
+    assert raised.value.kind is kind
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>502</html>", b"[]", b"7", b"null", b"{}", b'{"choices": []}', b'{"choices": [null]}', b"\xff"]
+)
+def test_what_is_not_of_the_protocol_is_a_fault_of_the_server(body: bytes) -> None:
+    with pytest.raises(BackendError) as raised:
+        decode_reply(body)
+    assert raised.value.kind is ErrorKind.SERVER

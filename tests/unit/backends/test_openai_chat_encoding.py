@@ -1,0 +1,131 @@
+"""How a request looks on the wire, and that its bytes only ever grow at their end."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from batch_agent.backends.dialects.openai_chat import OpenAIChat
+from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.requests import Request, Sampling
+
+LOOK = ToolSpec("look", "Look something up.", {"type": "object", "properties": {"q": {"type": "string"}}})
+FIND = ToolSpec("find", "Find it.", {"type": "object", "properties": {}})
+CALL = ToolCall("call_1", "look", '{"q":  "spaces stay"}')
+STORY: tuple[Message, ...] = (
+    User("What is it?"),
+    Assistant("", (CALL,), "thinking"),
+    ToolResults((ToolResult(CALL, "It is 42."),)),
+    Assistant("It is 42."),
+)
+
+
+def request(*messages: Message, system: str = "Be brief.", tools: tuple[ToolSpec, ...] = (LOOK, FIND)) -> Request:
+    return Request(Prompt(system, tools), messages or (User("Hi"),), "a-model", Sampling())
+
+
+def sent(asked: Request, dialect: OpenAIChat | None = None) -> Any:
+    return orjson.loads((dialect or OpenAIChat()).encode(asked))
+
+
+def test_a_plain_question() -> None:
+    assert sent(request(tools=())) == {
+        "model": "a-model",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+    }
+
+
+def test_without_a_system_prompt_the_first_message_is_the_users() -> None:
+    assert sent(request(system="", tools=()))["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+def test_a_whole_conversation() -> None:
+    assert sent(request(*STORY))["messages"][1:] == [
+        {"role": "user", "content": "What is it?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": CALL.arguments}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "It is 42."},
+        {"role": "assistant", "content": "It is 42."},
+    ]
+
+
+def test_each_result_of_parallel_calls_is_a_message_of_its_own() -> None:
+    results = ToolResults(tuple(ToolResult(ToolCall(f"c{n}", "look", "{}"), str(n)) for n in range(3)))
+    roles = [message["role"] for message in sent(request(User("Hi"), results))["messages"]]
+    assert roles == ["system", "user", "tool", "tool", "tool"]
+
+
+def test_tools_are_described_in_the_order_that_they_were_given() -> None:
+    tools = sent(request())["tools"]
+    assert [tool["function"]["name"] for tool in tools] == ["look", "find"]
+    assert tools[0] == {
+        "type": "function",
+        "function": {"name": "look", "description": "Look something up.", "parameters": LOOK.parameters},
+    }
+
+
+def test_on_the_last_turn_the_tools_stay_and_may_not_be_called() -> None:
+    asked = request()
+    last = sent(replace(asked, may_call_tools=False))
+    assert last["tool_choice"] == "none"
+    assert last["tools"] == sent(asked)["tools"]
+    assert "tool_choice" not in sent(asked)
+    assert "tool_choice" not in sent(replace(request(tools=()), may_call_tools=False))
+
+
+def test_only_the_settings_that_were_made_are_sent() -> None:
+    sampling = Sampling(temperature=0.0, seed=7, max_tokens=20, stop=("END",), extra={"top_k": 3})
+    body = sent(replace(request(tools=()), sampling=sampling), OpenAIChat("max_completion_tokens"))
+    del body["messages"]
+    assert body == {
+        "model": "a-model",
+        "temperature": 0.0,
+        "seed": 7,
+        "stop": ["END"],
+        "max_completion_tokens": 20,
+        "top_k": 3,
+    }
+
+
+def test_a_schema_is_asked_for_by_name_and_a_stream_brings_its_usage() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    body = sent(replace(request(), answer_schema=schema, stream=True))
+    assert body["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    assert body["stream"] is True
+    assert body["stream_options"] == {"include_usage": True}
+
+
+def test_what_a_run_shares_is_serialised_once() -> None:
+    dialect = OpenAIChat()
+    tool = ToolSpec("look", "", {"type": "object"})
+    asked = request(tools=(tool,))
+    first = dialect.encode(asked)
+    # Changing the data behind an encoded prompt must not show: nobody reads it again.
+    tool.parameters["changed"] = True  # type: ignore[index]
+    assert dialect.encode(replace(asked, messages=(User("Hi"),))) == first
+
+
+def test_another_run_on_the_same_dialect_gets_its_own_bytes() -> None:
+    dialect = OpenAIChat()
+    for number in range(50):  # short-lived objects: an id may come back
+        asked = request(system=f"Run {number}", tools=())
+        assert sent(asked, dialect)["messages"][0]["content"] == f"Run {number}"
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udcffb", 'quote " and \\ and \n', "\0", "é\U0001f600"])
+def test_any_text_can_be_sent_also_what_is_no_valid_unicode(text: str) -> None:
+    call = ToolCall("c", "look", text)
+    asked = request(User(text), Assistant(text, (call,)), ToolResults((ToolResult(call, text),)), system="s")
+    messages = sent(asked)["messages"]
+    assert messages[1]["content"] == text.encode(errors="replace").decode()
+
+
+def test_what_is_no_valid_unicode_leaves_the_system_prompt_sendable() -> None:
+    assert sent(request(system="a\ud800b"))["messages"][0]["content"] == "a?b"

@@ -1,0 +1,236 @@
+"""A spec says what is wrong with it before anything is sent."""
+
+from collections.abc import AsyncIterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent.core.errors import SpecError
+from batch_agent.core.requests import Sampling
+from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts
+
+# One value per option that is not the default: (flat name, group, member, value).
+OPTIONS: list[tuple[str, str, str, Any]] = [
+    ("max_inflight", "limits", "max_inflight", 7),
+    ("max_concurrent", "limits", "max_inflight", 7),
+    ("max_dispatched", "limits", "max_dispatched", 8),
+    ("max_turns", "limits", "max_turns", 9),
+    ("timeout_per_agent", "timeouts", "agent", 11.0),
+    ("timeout_per_turn", "timeouts", "turn", 12),
+    ("timeout_per_tool", "timeouts", "tool", None),
+    ("max_retries", "retry", "max_retries", 0),
+    ("backoff", "retry", "backoff", 0.25),
+    ("backoff_max", "retry", "backoff_max", 4.0),
+    ("max_tool_tokens", "context", "max_tool_tokens", 100),
+    ("streaming", "context", "streaming", True),
+    ("system_prompt", "prefix", "system_prompt", "Be brief."),
+    ("tool_mode", "prefix", "tool_mode", "action"),
+    ("temperature", "sampling", "temperature", 0.5),
+    ("top_p", "sampling", "top_p", 0.9),
+    ("seed", "sampling", "seed", 1),
+    ("max_tokens", "sampling", "max_tokens", 64),
+    ("stop", "sampling", "stop", ("END",)),
+    ("extra", "sampling", "extra", {"min_p": 0.1}),
+]
+GROUPS: dict[str, Any] = {
+    "limits": Limits,
+    "timeouts": Timeouts,
+    "retry": Retry,
+    "context": Context,
+    "prefix": Prefix,
+    "sampling": Sampling,
+}
+
+
+def spec(**options: Any) -> BatchSpec:
+    return BatchSpec.of(task="Do {it}", inputs=["a"], **options)
+
+
+@pytest.mark.parametrize(("flat", "group", "member", "value"), OPTIONS)
+def test_a_flat_option_and_its_group_make_the_same_spec(flat: str, group: str, member: str, value: Any) -> None:
+    short = spec(**{flat: value})
+    assert getattr(getattr(short, group), member) == value
+    assert asdict(short) == asdict(spec(**{group: GROUPS[group](**{member: value})}))
+    assert asdict(short) != asdict(spec())
+
+
+def test_every_field_of_every_group_has_a_flat_option() -> None:
+    reached = {(group, member) for _, group, member, _ in OPTIONS}
+    assert reached == {(name, field.name) for name, group in GROUPS.items() for field in fields(group)}
+
+
+def test_what_is_not_said_has_its_default() -> None:
+    plain = spec()
+    assert (plain.limits, plain.timeouts, plain.retry) == (Limits(), Timeouts(), Retry())
+    assert (plain.context, plain.prefix) == (Context(), Prefix())
+    assert plain.backend == "local://"
+    assert (plain.tools, plain.output_schema, plain.model) == ((), None, None)
+    assert (plain.checkpoint_dir, plain.on_result) == (None, None)
+
+
+def test_of_and_the_constructor_make_the_same_spec() -> None:
+    options: dict[str, Any] = {"tools": [len, min], "checkpoint_dir": "runs/1"}
+    short, long = spec(**options), BatchSpec("Do {it}", ["a"], **options)
+    assert asdict(short) == asdict(long)
+    assert long.tools == (len, min)
+    assert long.checkpoint_dir == Path("runs/1")
+
+
+def test_tools_may_come_from_a_generator_or_be_none() -> None:
+    assert spec(tools=(tool for tool in [len, min])).tools == (len, min)
+    assert spec(tools=None).tools == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("max_turn", "max_turns"),
+        ("temprature", "temperature"),
+        ("output_scheme", "output_schema"),
+        ("timeout_per_agents", "timeout_per_agent"),
+        ("concurrent", "max_concurrent"),
+    ],
+)
+def test_an_unknown_option_is_named_together_with_what_was_meant(wrong: str, meant: str) -> None:
+    with pytest.raises(SpecError, match=rf"Unknown option '{wrong}'\. Did you mean .*'{meant}'"):
+        spec(**{wrong: 1})
+
+
+def test_an_option_like_no_other_gets_no_hint() -> None:
+    with pytest.raises(SpecError, match=r"^Unknown option 'zzz'\.$"):
+        spec(zzz=1)
+
+
+@pytest.mark.parametrize(("flat", "group", "member", "value"), OPTIONS)
+def test_a_group_and_one_of_its_options_cannot_both_be_given(flat: str, group: str, member: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=f"{group}= and {member}= say the same thing twice"):
+        spec(**{flat: value, group: GROUPS[group]()})
+
+
+def test_two_names_of_one_option_cannot_both_be_given() -> None:
+    with pytest.raises(SpecError, match="max_concurrent= says the same thing"):
+        spec(max_inflight=4, max_concurrent=8)
+
+
+@pytest.mark.parametrize("missing", ["task", "inputs"])
+def test_the_task_and_the_inputs_must_be_given(missing: str) -> None:
+    options: dict[str, Any] = {"task": "Do {it}", "inputs": ["a"]}
+    del options[missing]
+    with pytest.raises(SpecError, match=f"^{missing}= is missing"):
+        BatchSpec.of(**options)
+
+
+@pytest.mark.parametrize("task", ["", "  \n", None, 5, ["Do {it}"]])
+def test_the_task_must_be_a_text_that_says_something(task: Any) -> None:
+    with pytest.raises(SpecError, match="task must be a text"):
+        BatchSpec.of(task=task, inputs=[])
+
+
+@pytest.mark.parametrize("inputs", ["one", b"one", {"a": 1}])
+def test_one_input_is_not_a_list_of_inputs(inputs: Any) -> None:
+    with pytest.raises(SpecError, match=rf"not one {type(inputs).__name__}: write inputs=\[\.\.\.\]"):
+        BatchSpec.of(task="Do {it}", inputs=inputs)
+
+
+@pytest.mark.parametrize("inputs", [5, None, object()])
+def test_inputs_must_be_iterable(inputs: Any) -> None:
+    with pytest.raises(SpecError, match="inputs must be iterable"):
+        BatchSpec.of(task="Do {it}", inputs=inputs)
+
+
+async def test_inputs_may_come_lazily_and_are_not_read_by_the_spec() -> None:
+    async def slowly() -> AsyncIterator[str]:
+        yield "a"
+
+    lazy, slow = iter(["a"]), slowly()
+    assert BatchSpec.of(task="Do {it}", inputs=lazy).inputs is lazy
+    assert next(lazy) == "a"
+    assert BatchSpec.of(task="Do {it}", inputs=slow).inputs is slow
+    await anext(slow)
+    assert [value async for value in slow] == []
+
+
+NOT_A_COUNT = [0, -1, True, 1.5, "3", None]
+
+
+@pytest.mark.parametrize("value", NOT_A_COUNT)
+@pytest.mark.parametrize("name", ["max_dispatched", "max_turns", "max_tool_tokens"])
+def test_a_count_is_a_whole_number_of_at_least_one(name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
+        spec(**{name: value})
+
+
+@pytest.mark.parametrize("value", NOT_A_COUNT[:-1])
+@pytest.mark.parametrize("name", ["max_inflight", "max_tokens"])
+def test_a_limit_that_may_be_open_is_otherwise_a_count(name: str, value: Any) -> None:
+    assert spec(**{name: None}) is not None
+    with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
+        spec(**{name: value})
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "3", None])
+def test_retries_are_a_whole_number_that_may_be_zero(value: Any) -> None:
+    with pytest.raises(SpecError, match=r"^max_retries must be a whole number of at least 0"):
+        spec(max_retries=value)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "60", True])
+@pytest.mark.parametrize("name", ["timeout_per_agent", "timeout_per_turn", "timeout_per_tool"])
+def test_a_timeout_is_more_than_no_time_at_all(name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=f"^{name} must be more than 0 seconds, or None"):
+        spec(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backoff": 0},
+        {"backoff": -1.0},
+        {"backoff": "1"},
+        {"backoff": float("nan")},
+        {"backoff": 31.0},
+        {"backoff_max": 0.4},
+        {"backoff_max": None},
+    ],
+)
+def test_the_backoff_lies_between_nothing_and_its_maximum(options: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"^backoff must be between 0 and backoff_max"):
+        spec(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", "hot"),
+        ("temperature", float("nan")),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("seed", 1.5),
+        ("seed", True),
+        ("stop", "END"),
+        ("stop", None),
+        ("stop", [1]),
+        ("extra", ["min_p"]),
+        ("system_prompt", 5),
+        ("tool_mode", "natve"),
+        ("model", 5),
+        ("tools", len),
+        ("tools", "search"),
+        ("on_result", "print"),
+        ("limits", {"max_turns": 3}),
+        ("sampling", None),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=f"^{name} must be"):
+        spec(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", 0), ("top_p", 1), ("stop", ["END"]), ("seed", 0), ("max_retries", 0)]
+)
+def test_a_value_at_the_edge_is_a_value(name: str, value: Any) -> None:
+    assert spec(**{name: value}) is not None

@@ -1,0 +1,124 @@
+"""The engine with an executor of its own: what it does when that one misbehaves."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from batch_agent.core.errors import BatchAgentError, ErrorKind, StoreError
+from batch_agent.core.facts import Fact, Replied
+from batch_agent.core.interfaces import Slot, Store
+from batch_agent.core.requests import Reply, Usage
+from batch_agent.core.results import AgentResult
+from batch_agent.core.rules import Job
+from batch_agent.engine.engine import Engine
+from batch_agent.engine.slots import Slots
+from batch_agent.engine.source import Inputs, InputSource
+from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.limit import InflightLimit
+from batch_agent.store.memory import MemoryStore, NoStore
+
+
+class Runs:
+    """An executor that does what it is told for each index."""
+
+    def __init__(self, behave: Callable[[int], BaseException | None]) -> None:
+        self._behave = behave
+
+    def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+        if error := self._behave(job.index):
+            raise error
+        return None
+
+    async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
+        await asyncio.sleep(0)
+        error = self._behave(job.index)
+        if error is not None:
+            raise error
+        return AgentResult(job.index, job.key, job.input)
+
+
+def engine(executor: Runs, agents: int, store: Store | None = None) -> tuple[Engine, Slots, list[AgentResult]]:
+    delivered: list[AgentResult] = []
+
+    async def deliver(result: AgentResult) -> None:
+        delivered.append(result)
+
+    slots = Slots(InflightLimit(2, fixed=True))
+    source = InputSource(Inputs(range(agents)), lambda index, value: Job(index, str(index), value, str(value)))
+    return Engine(source, executor, store or NoStore(), slots, deliver, max_dispatched=4), slots, delivered
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("boom"), asyncio.CancelledError("boom"), KeyError("boom")])
+async def test_an_exception_inside_an_executor_becomes_an_internal_result_and_frees_its_slot(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    running, slots, delivered = engine(Runs(lambda index: error if index % 2 else None), 9)
+    await running.run()
+    assert sorted(result.index for result in delivered) == list(range(9))
+    failed = [result for result in delivered if result.error]
+    assert sorted(result.index for result in failed) == [1, 3, 5, 7]
+    assert all(result.error and result.error.kind is ErrorKind.INTERNAL for result in failed)
+    assert all(result.error and "boom" in result.error.message for result in failed)
+    assert [await slots.acquire(Rank(is_fresh=True)) for _ in range(2)]
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info  # one traceback is enough to find the bug, and a thousand are too many
+
+
+async def test_a_story_that_cannot_be_read_back_costs_only_its_own_agent() -> None:
+    store = MemoryStore()
+    for index in range(3):
+        store.record(str(index), Replied(Reply("", "stop", Usage())))
+    running, _, delivered = engine(Runs(lambda index: ValueError("odd story") if index == 1 else None), 3, store)
+    await running.run()
+    assert [result.index for result in delivered if result.error] == [1]
+    assert len(delivered) == 3
+
+
+async def test_what_is_meant_for_the_caller_ends_the_run_as_itself() -> None:
+    running, _, delivered = engine(Runs(lambda index: StoreError("disk full") if index == 3 else None), 100)
+    with pytest.raises(BatchAgentError, match="disk full") as raised:
+        await running.run()
+    assert type(raised.value) is StoreError
+    assert len(delivered) < 20
+
+
+async def test_an_interrupt_inside_an_agent_ends_the_run_as_itself() -> None:
+    class Interrupt(BaseException):
+        pass
+
+    running, _, _ = engine(Runs(lambda index: Interrupt() if index == 3 else None), 100)
+    with pytest.raises(Interrupt):
+        await running.run()
+
+
+async def test_a_job_that_cannot_be_made_is_a_bad_input_with_a_result_of_its_own() -> None:
+    def make(index: int, value: object) -> Job:
+        if index == 1:
+            raise TypeError("str is not valid UTF-8")
+        return Job(index, str(index), value, "task")
+
+    source = InputSource(Inputs("abc"), make)
+    jobs = [await source.take() for _ in range(4)]
+    assert jobs[3] is None
+    assert [job.index for job in jobs[:3] if job] == [0, 1, 2]
+    assert jobs[1] is not None
+    assert jobs[1].problem is not None
+    assert jobs[1].problem.kind is ErrorKind.BAD_INPUT
+    assert jobs[1].input == "b"
+
+
+async def test_a_look_at_the_first_input_takes_nothing_away() -> None:
+    inputs = Inputs(iter("ab"))
+    peeked = await inputs.peek()
+    assert peeked == ["a"]
+    peeked.clear()
+    assert [await inputs.next(), await inputs.next()] == ["a", "b"]
+    with pytest.raises(StopAsyncIteration):
+        await inputs.next()
+    assert await Inputs([]).peek() == []
+
+
+async def test_the_number_of_inputs_is_known_only_where_they_have_one() -> None:
+    assert Inputs([1, 2]).total == 2
+    assert Inputs(iter([1, 2])).total is None

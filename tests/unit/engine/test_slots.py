@@ -1,0 +1,142 @@
+"""Slots under cancellation, refusal and change of their limit."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from batch_agent.core.events import Event, LimitChanged
+from batch_agent.engine.slots import HeldSlot, Slots
+from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.limit import InflightLimit
+
+FRESH, RETURNING = Rank(is_fresh=True), Rank(is_fresh=False)
+
+
+def slots(limit: int, *, fixed: bool = True) -> Slots:
+    return Slots(InflightLimit(limit, fixed=fixed))
+
+
+async def begin(granting: Slots, rank: Rank = FRESH) -> "asyncio.Task[HeldSlot]":
+    task = asyncio.create_task(granting.acquire(rank))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_free_slot_is_had_at_once_and_a_taken_one_is_waited_for() -> None:
+    granting = slots(1)
+    held = await granting.acquire(FRESH)
+    waiting = await begin(granting)
+    assert not waiting.done()
+    held.release()
+    await waiting
+
+
+async def test_who_returns_goes_before_who_is_fresh() -> None:
+    granting = slots(1)
+    held = await granting.acquire(FRESH)
+    fresh, returning = await begin(granting, FRESH), await begin(granting, RETURNING)
+    held.release()
+    await returning
+    assert not fresh.done()
+    returning.result().release()
+    await fresh
+
+
+async def test_releasing_twice_gives_one_slot_back() -> None:
+    granting = slots(1)
+    held = await granting.acquire(FRESH)
+    held.release()
+    held.release()
+    await granting.acquire(FRESH)
+    waiting = await begin(granting)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_who_stops_waiting_is_not_granted_anything() -> None:
+    granting = slots(1)
+    held = await granting.acquire(FRESH)
+    first, second = await begin(granting), await begin(granting)
+    first.cancel()
+    await asyncio.sleep(0)
+    held.release()
+    await second
+
+
+async def test_a_slot_granted_to_a_cancelled_agent_is_not_lost() -> None:
+    granting = slots(1)
+    held = await granting.acquire(FRESH)
+    first, second = await begin(granting), await begin(granting)
+    held.release()
+    first.cancel()
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_a_slot_granted_to_an_agent_whose_cancellation_is_on_its_way_is_not_lost() -> None:
+    granting = slots(1)
+    held = await granting.acquire(FRESH)
+    first, second = await begin(granting), await begin(granting)
+    first.cancel()
+    held.release()
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_many_may_be_cancelled_while_they_are_granted() -> None:
+    granting = slots(3)
+    held = [await granting.acquire(FRESH) for _ in range(3)]
+    waiting = [await begin(granting) for _ in range(20)]
+    for number, slot in enumerate(held):
+        waiting[number].cancel()
+        slot.release()
+        waiting[number + 10].cancel()
+    async with asyncio.timeout(5):
+        for task in waiting:
+            with suppress(asyncio.CancelledError):
+                (await task).release()
+    assert all([await granting.acquire(FRESH) for _ in range(3)])
+
+
+async def test_a_limit_that_binds_grows_and_wakes_who_waits() -> None:
+    granting = slots(1, fixed=False)
+    await granting.acquire(FRESH)
+    waiting = await begin(granting)
+    granting.succeeded()
+    await waiting
+    assert granting.limit == 2
+
+
+async def test_a_refusal_halves_the_limit_and_holds_everyone_back_for_a_moment() -> None:
+    seen: list[Event] = []
+
+    class Sink:
+        def emit(self, event: Event) -> None:
+            seen.append(event)
+
+    granting = Slots(InflightLimit(4, fixed=False), Sink())
+    held = [await granting.acquire(FRESH) for _ in range(4)]
+    granting.refused(0.02)
+    for slot in held:
+        slot.release()
+    waiting = [await begin(granting) for _ in range(4)]
+    assert not any(task.done() for task in waiting)
+    await asyncio.sleep(0.03)
+    assert [task.done() for task in waiting] == [True, True, False, False]
+    assert seen == [LimitChanged(2, "rate limited")]
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
+    granting = slots(4)
+    granting.refused(0.04)
+    granting.refused(0.0)
+    waiting = await begin(granting)
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    async with asyncio.timeout(5):
+        await waiting

@@ -1,0 +1,214 @@
+"""A task template replaces its fields and leaves every other brace alone."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from batch_agent.core.errors import SpecError
+from batch_agent.plan.template import BadInput, check_first, parse_template
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Place(BaseModel):
+    name: str
+    tags: list[str] = []
+
+
+class Person(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str
+    home: Place
+
+
+@dataclass
+class Point:
+    x: int
+
+
+ROMA = Place(name="Roma", tags=["old"])
+
+
+def render(task: str, value: Any) -> str:
+    return parse_template(task).render(value)
+
+
+@pytest.mark.parametrize(
+    ("task", "value", "expected"),
+    [
+        ("Sum up: {text}", {"text": "abc"}, "Sum up: abc"),
+        ("{a}{b}{a}", {"a": 1, "b": 2}, "121"),
+        ("no field", {"a": 1}, "no field"),
+        ("{größe} {名前}", {"größe": 1, "名前": 2}, "1 2"),
+        ("{_a1}", {"_a1": "x"}, "x"),
+        ("{a.b.c}", {"a": {"b": {"c": 5}}}, "5"),
+        ("{a.b}", {"a.b": "the key itself", "a": {"b": "nested"}}, "the key itself"),
+        ("{a.0}", {"a": {"0": "x"}}, "x"),
+        ("{p:.2f} {n:>4} {n:04d} {n:+d} {big:,}", {"p": 1.005, "n": 7, "big": 1234567}, "1.00    7 0007 +7 1,234,567"),
+        ("{s!r} {s!s:>3} {s!a}", {"s": "é"}, "'é'   é '\\xe9'"),
+        ("{d:%d.%m.%Y}", {"d": date(2024, 2, 1)}, "01.02.2024"),
+        ("{share:.0%}", {"share": 0.5}, "50%"),
+    ],
+)
+def test_fields_are_replaced(task: str, value: Any, expected: str) -> None:
+    assert render(task, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("{{x}} {x}", "{x} V"),
+        ('{{"a": {x}}}', '{"a": V}'),
+        ('Reply as {"a": 1, "b": [{}]}: {x}', 'Reply as {"a": 1, "b": [{}]}: V'),
+        ('{"name": "{x}", "deep": {"k": {x}}}', '{"name": "V", "deep": {"k": V}}'),
+        ('{"name": "{{x}}"}', '{"name": "{x}"}'),
+        (r"\frac{1}{2} x^{2} {x}", r"\frac{1}{2} x^{2} V"),
+        (r"\frac{{x}}{2}", r"\frac{x}{2}"),
+        ("\\begin{{cases}} {x} \\end{{cases}} {2}", "\\begin{cases} V \\end{cases} {2}"),
+        ("if (a) { return x; } // {x}", "if (a) { return x; } // V"),
+        ("f = {k: v for k, v in y} {x}", "f = {k: v for k, v in y} V"),
+        ("a{color:red} {x}", "a{color:red} V"),
+        ("{x!z} {x}", "{x!z} V"),
+        ("a } b {x}", "a } b V"),
+        ("a { b {x}", "a { b V"),
+        ("{} {0} {x}", "{} {0} V"),
+        ("{x", "{x"),
+        ("x}", "x}"),
+        ("{{", "{"),
+        ("{a[0]} {x}", "{a[0]} V"),
+        ("{{{x}}}", "{V}"),
+        ('{"open": {{{x}}}', '{"open": {{V}}'),
+        ("{1} {{x:>4}} {{x!r}}", "{1} {x:>4} {x!r}"),
+        ("100% {x} 5%", "100% V 5%"),
+    ],
+)
+def test_json_latex_and_code_are_left_alone(task: str, expected: str) -> None:
+    assert render(task, {"x": "V"}) == expected
+
+
+def test_braces_inside_the_values_are_left_alone() -> None:
+    assert render("{a} {b}", {"a": "{b} {{b}} {nope}", "b": "}{"}) == "{b} {{b}} {nope} }{"
+
+
+def test_a_column_with_a_space_in_its_name_is_a_field_where_the_input_has_it() -> None:
+    assert render("Dear {First Name}, {user-id}", {"First Name": "Ann", "user-id": 7}) == "Dear Ann, 7"
+    assert render("Dear {First Name}: {x}", {"x": 1}) == "Dear {First Name}: 1"
+    assert render("Dear {First Name}: {x}", "text") == "Dear {First Name}: text"
+
+
+def test_an_unknown_field_is_named_with_what_there_is_and_the_fix() -> None:
+    with pytest.raises(BadInput) as caught:
+        render("{text} {user.name}", {"text": "a", "user": {"id": 1}})
+    assert str(caught.value) == (
+        "The task names the field {user.name} but the input has no 'user.name' (its fields: text, user). "
+        "Add the field to the input, or write {{user.name}} if the braces are meant as text."
+    )
+
+
+@pytest.mark.parametrize("task", ["{a}", "{a:5}", "{a!r:>3}", r"\sqrt{a} {2}", '{"x": {a:.2f}}'])
+def test_the_fix_for_an_unknown_field_works(task: str) -> None:
+    with pytest.raises(BadInput, match="or write ") as caught:
+        render(task, {"b": 1})
+    written = str(caught.value).partition("or write ")[2].partition(" if the braces")[0]
+    assert render(task.replace(written[1:-1], written), {"b": 1}) == task
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, {"a": None}, {"a": [1]}, {"a": "text"}])
+def test_a_path_that_leads_nowhere_is_an_unknown_field(value: Any) -> None:
+    with pytest.raises(BadInput, match=r"names the field \{a\.b\}"):
+        render("{a.b}", value)
+
+
+def test_an_input_without_fields_is_told_so() -> None:
+    with pytest.raises(BadInput, match=r"\(its fields: none\)"):
+        render("{a}", {})
+
+
+def test_a_string_takes_the_place_of_the_only_field() -> None:
+    assert render("{text} / {text}", "abc {text}") == "abc {text} / abc {text}"
+    assert render("{a.b}", "abc") == "abc"
+    assert render("the same for all", "abc") == "the same for all"
+    with pytest.raises(BadInput, match=r"several fields \(\{a\}, \{b\}\): use dicts"):
+        render("{a} {b} {a}", "abc")
+
+
+def test_a_pydantic_input_is_read_by_its_fields() -> None:
+    ann = Person.model_validate({"name": "Ann", "home": ROMA, "age": 5})
+    assert render("{name} {home.name} {age}", ann) == "Ann Roma 5"
+    assert render("{p.home.name}", {"p": ann}) == "Roma"
+    with pytest.raises(BadInput, match=r"no 'nickname' \(its fields: name, home, age\)"):
+        render("{nickname}", ann)
+
+
+@pytest.mark.parametrize("value", [5, None, ["a"], b"a", date(2024, 1, 1), {"a"}, Point(1)])
+def test_an_input_of_another_kind_is_refused(value: Any) -> None:
+    with pytest.raises(BadInput, match=f"must be a dict, a string or a Pydantic model, not {type(value).__name__}"):
+        render("{a}", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1.0, "1.0"),
+        (True, "True"),
+        (None, "None"),
+        ({"k": [1, None, "é"]}, '{"k":[1,null,"é"]}'),
+        ([ROMA], '[{"name":"Roma","tags":["old"]}]'),
+        (ROMA, '{"name":"Roma","tags":["old"]}'),
+        (Point(1), '{"x":1}'),
+        ((1, 2), "[1,2]"),
+        ({"b", "a", "c"}, '["a","b","c"]'),
+        (MappingProxyType({"a": MappingProxyType({"b": 1})}), '{"a":{"b":1}}'),
+        ({"when": datetime(2024, 1, 2, 3, tzinfo=UTC)}, '{"when":"2024-01-02T03:00:00+00:00"}'),
+        ({1: {Color.RED}}, '{"1":["red"]}'),
+        ({"cost": Decimal("1.10")}, '{"cost":"1.10"}'),
+        (Decimal("1.10"), "1.10"),
+        (Color.RED, "red"),
+        (date(2024, 1, 2), "2024-01-02"),
+        ([2**70], "[1180591620717411303424]"),
+        ([], "[]"),
+    ],
+)
+def test_a_value_is_shown_as_people_would_write_it(value: Any, shown: str) -> None:
+    assert render("{v}", {"v": value}) == shown
+
+
+def test_half_a_character_is_shown_as_a_replacement_because_it_cannot_be_sent() -> None:
+    assert render("{v} é", {"v": "cut \ud83d"}) == "cut \ufffd é"
+    assert render("{v}", {"v": ["cut \ud83d"]}) == '["cut \ufffd"]'
+    assert render("{v}", {"v": "\ud83d\ude00"}) == "😀"
+
+
+@pytest.mark.parametrize(
+    ("task", "value"),
+    [("{n:.2f}", "text"), ("{n:d}", 1.5), ("{n:>5}", [1]), ("{n:c}", 10**10), ("{n:d}", None)],
+)
+def test_a_value_that_cannot_be_shown_so_names_the_field(task: str, value: Any) -> None:
+    with pytest.raises(BadInput, match=rf"^The field \{task[:-1]}\}} cannot show its {type(value).__name__}: "):
+        render(task, {"n": value})
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    endless: dict[str, Any] = {}
+    endless["me"] = endless
+    with pytest.raises(BadInput, match=r"^The field \{me\} cannot show its dict"):
+        render("{me}", endless)
+
+
+def test_the_fields_of_a_task_are_listed_once_and_in_order() -> None:
+    assert parse_template("{b} {a.c} {b!r:>3} {{x}}").fields == ("b", "a.c")
+    assert parse_template("none {{x}}").fields == ()
+
+
+def test_a_first_input_that_does_not_fit_stops_the_run() -> None:
+    check_first(parse_template("{a}"), {"a": 1})
+    with pytest.raises(SpecError, match=r"^Input 0: The task names the field \{a\}"):
+        check_first(parse_template("{a}"), {"b": 1})

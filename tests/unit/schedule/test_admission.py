@@ -1,0 +1,85 @@
+"""Slots go to those who are furthest, and never beyond the limit."""
+
+from batch_agent.schedule.admission import Admission, Rank
+
+FRESH = Rank(is_fresh=True)
+
+
+def under_way(turns_left: int, since: int = 0) -> Rank:
+    return Rank(False, turns_left, since)
+
+
+def test_a_free_slot_is_taken_at_once() -> None:
+    slots = Admission(2)
+    assert [slots.take(), slots.take(), slots.take()] == [True, True, False]
+    assert slots.in_use == 2
+
+
+def test_agents_under_way_go_first_then_those_with_the_fewest_turns_left_then_the_oldest() -> None:
+    slots = Admission(1)
+    slots.take()
+    ranks = [FRESH, under_way(3, 1), under_way(2, 9), under_way(2, 4), FRESH, under_way(2, 4)]
+    tickets = [slots.wait(rank) for rank in ranks]
+    granted = [slots.release() for _ in ranks]
+    assert granted == [[tickets[place]] for place in (3, 5, 2, 1, 0, 4)]
+    assert slots.waiting == 0
+    assert slots.release() == []
+    assert slots.in_use == 0
+
+
+def test_a_higher_limit_lets_several_in_at_once() -> None:
+    slots = Admission(1)
+    slots.take()
+    tickets = [slots.wait(FRESH) for _ in range(4)]
+    assert slots.resize(3) == tickets[:2]
+    assert (slots.in_use, slots.waiting) == (3, 2)
+
+
+def test_a_lower_limit_takes_effect_as_slots_come_back() -> None:
+    slots = Admission(3)
+    for _ in range(3):
+        slots.take()
+    ticket = slots.wait(FRESH)
+    assert slots.resize(1) == []
+    assert not slots.take()
+    assert [slots.release(), slots.release(), slots.release()] == [[], [], [ticket]]
+
+
+def test_nobody_gets_in_while_the_limit_is_zero() -> None:
+    slots = Admission(2)
+    assert slots.resize(0) == []
+    assert not slots.take()
+    ticket = slots.wait(FRESH)
+    assert slots.resize(2) == [ticket]
+
+
+def test_a_ticket_that_left_is_passed_over() -> None:
+    slots = Admission(1)
+    slots.take()
+    first, second = slots.wait(under_way(1)), slots.wait(FRESH)
+    slots.leave(first)
+    assert slots.waiting == 1
+    assert slots.release() == [second]
+
+
+def test_tickets_that_left_do_not_pile_up_behind_one_that_waits_for_ever() -> None:
+    slots = Admission(1)
+    slots.take()
+    patient = slots.wait(under_way(0))
+    for _ in range(10_000):
+        slots.leave(slots.wait(FRESH))
+        assert len(slots._order) <= 2 * slots.waiting + 64
+    assert slots.release() == [patient]
+
+
+def test_the_order_survives_the_leaving_of_many() -> None:
+    slots = Admission(1)
+    slots.take()
+    ranks = [under_way(turns_left=(7 * number) % 200) for number in range(200)]
+    tickets = [slots.wait(rank) for rank in ranks]
+    staying = [number for number in range(200) if number % 20 == 0]
+    for number in range(200):
+        if number not in staying:
+            slots.leave(tickets[number])
+    granted = [ticket for _ in staying for ticket in slots.release()]
+    assert granted == [tickets[number] for number in sorted(staying, key=lambda number: ranks[number])]

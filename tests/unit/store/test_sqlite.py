@@ -1,0 +1,252 @@
+"""The checkpoint folder: who may use it, what happens when it cannot be used, and what it leaves behind."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from batch_agent import StoreError
+from batch_agent.core.facts import Replied
+from batch_agent.core.requests import Reply, Usage
+from batch_agent.core.results import AgentResult
+from batch_agent.store.sqlite import SqliteStore
+from batch_agent.store.writer import WriterThread
+
+FACT = Replied(Reply("42", "stop", Usage(10, 0, 2)))
+
+HOLD = """
+import asyncio, sys
+from pathlib import Path
+from batch_agent.store.sqlite import SqliteStore
+
+async def main():
+    await SqliteStore(Path(sys.argv[1])).open()
+    print("open", flush=True)
+    sys.stdin.read()
+
+asyncio.run(main())
+"""
+
+
+def store_threads() -> list[threading.Thread]:
+    """Those that are left, after a moment for those that have done their last work."""
+    threads = [thread for thread in threading.enumerate() if thread.name == "batch-agent-store"]
+    for thread in threads:
+        thread.join(2)
+    return [thread for thread in threads if thread.is_alive()]
+
+
+async def test_a_checkpoint_that_another_process_uses_is_refused_until_that_process_is_gone(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(StoreError, match="Another run is using the checkpoint"):
+            await SqliteStore(tmp_path).open()
+        holder.kill()
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.aclose()
+
+
+async def test_two_runs_of_one_process_cannot_use_the_same_checkpoint_at_once(tmp_path: Path) -> None:
+    first = SqliteStore(tmp_path)
+    await first.open()
+    with pytest.raises(StoreError, match="Another run is using the checkpoint"):
+        await SqliteStore(tmp_path).open()
+    await first.aclose()
+    second = SqliteStore(tmp_path)
+    await second.open()
+    await second.aclose()
+
+
+async def test_an_opening_that_is_cancelled_lets_go_of_the_folder(tmp_path: Path) -> None:
+    opening = asyncio.create_task(SqliteStore(tmp_path).open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert store_threads() == []
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.aclose()
+
+
+@pytest.mark.parametrize("below", [".", "a/b/c"])
+async def test_a_folder_that_does_not_exist_yet_is_made(tmp_path: Path, below: str) -> None:
+    store = SqliteStore(tmp_path / below)
+    await store.open()
+    await store.aclose()
+    assert (tmp_path / below / "run.sqlite3").is_file()
+
+
+async def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="writable"):
+        await SqliteStore(tmp_path / "file" / "run").open()
+
+
+READ_ONLY = """
+import asyncio, os, sys
+from pathlib import Path
+from batch_agent import StoreError
+from batch_agent.store.sqlite import SqliteStore
+
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    asyncio.run(SqliteStore(Path(sys.argv[1])).open())
+except StoreError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_is_read_only_is_a_store_error(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for path in (*tmp_path.parents, tmp_path):
+        if path.is_relative_to("/tmp") and path != Path("/tmp"):
+            path.chmod(0o755)
+    folder.chmod(0o555)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONLY, str(folder)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "Permission denied" in done.stdout, done.stderr
+    assert "Check that the folder is writable" in done.stdout
+
+
+async def test_a_checkpoint_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite3"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE facts (something TEXT)")
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"newer version of batch-agent \(format 99") as raised:
+        await SqliteStore(tmp_path).open()
+    assert "writable" not in str(raised.value)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 8000])
+async def test_a_damaged_checkpoint_is_said_to_be_damaged(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.sqlite3").write_bytes(content)
+    with pytest.raises(StoreError, match="damaged") as raised:
+        await SqliteStore(tmp_path).open()
+    assert "run.sqlite3" in str(raised.value)
+    assert store_threads() == []
+
+
+async def test_facts_that_cannot_be_read_are_a_store_error(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    store.record("a", FACT)
+    await store.aclose()
+    with sqlite3.connect(tmp_path / "run.sqlite3") as db:
+        db.execute("UPDATE facts SET data = '{}'")
+    db.close()
+    store = SqliteStore(tmp_path)
+    await store.open()
+    with pytest.raises(StoreError, match="facts of agent a"):
+        await store.facts("a")
+    await store.aclose()
+
+
+async def test_a_fact_that_could_not_be_written_is_told_to_the_next_who_waits(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    with sqlite3.connect(tmp_path / "run.sqlite3") as db:
+        db.execute("DROP TABLE facts")
+    db.close()
+    store.record("a", FACT)
+    with pytest.raises(StoreError, match="cannot be used"):
+        await store.finish(AgentResult(0, "a"))
+    await store.aclose()
+    assert store_threads() == []
+
+
+async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not open"):
+        SqliteStore(tmp_path).record("a", FACT)
+
+
+async def test_work_that_raises_something_odd_leaves_nobody_waiting(tmp_path: Path) -> None:
+    writer = WriterThread(tmp_path / "db")
+
+    def odd(db: sqlite3.Connection) -> None:
+        raise ArithmeticError("odd")
+
+    with pytest.raises(ArithmeticError):
+        async with asyncio.timeout(5):
+            await writer.wait(odd)
+    with pytest.raises(ArithmeticError):
+        async with asyncio.timeout(5):
+            await writer.wait(lambda db: None)
+    await writer.stop()
+    assert store_threads() == []
+
+
+async def test_a_caller_that_stops_waiting_costs_nobody_anything(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    store.record("a", FACT)
+    impatient = asyncio.create_task(store.finish(AgentResult(0, "a")))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    store.record("b", FACT)
+    await store.finish(AgentResult(1, "b"))
+    assert tuple(await store.facts("a")) == (FACT,)
+    await store.aclose()
+
+
+async def test_closing_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    go_on = threading.Event()
+    store._opened.post(lambda db: go_on.wait(10))
+    closing = asyncio.create_task(store.aclose())
+    started = time.monotonic()
+    await asyncio.sleep(0.01)
+    assert time.monotonic() - started < 5
+    assert not closing.done()
+    go_on.set()
+    await closing
+    assert store_threads() == []
+
+
+async def test_what_a_loop_that_is_gone_had_asked_for_ends_in_silence(tmp_path: Path) -> None:
+    writer = WriterThread(tmp_path / "db")
+    go_on = threading.Event()
+
+    def abandon() -> None:
+        async def ask() -> None:
+            asking = asyncio.ensure_future(writer.wait(lambda db: go_on.wait(10)))
+            await asyncio.sleep(0)
+            asking.cancel()
+
+        asyncio.run(ask())
+
+    await asyncio.to_thread(abandon)
+    go_on.set()
+    await writer.wait(lambda db: None)
+    await writer.stop()
+
+
+async def test_ten_thousand_facts_take_a_moment(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    started = time.process_time()
+    for number in range(10_000):
+        store.record(f"agent {number}", FACT)
+    await store.finish(AgentResult(0, "a"))
+    assert time.process_time() - started < 5
+    await store.aclose()
+    assert os.path.getsize(tmp_path / "run.sqlite3") > 100_000
