@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from batch_agent.agent.actions import Final, read_action
 from batch_agent.agent.answer import find_answer, readings, without_thoughts
-from batch_agent.agent.lenient import lenient_values
 from batch_agent.agent.output import output_type
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.rules import InvalidOutput, OutputType
@@ -113,25 +112,6 @@ def test_no_text_makes_more_trouble_than_an_invalid_output(text: str, is_whole: 
     with suppress(InvalidOutput):
         assert isinstance(read_action(text, "id", is_whole=is_whole), ToolCall | Final)
     list(readings(text, is_whole=is_whole))
-
-
-@given(value=CONTAINERS, layout=LAYOUTS)
-def test_the_lenient_reader_reads_proper_json_as_it_is(value: Any, layout: dict[str, Any]) -> None:
-    assert lenient_values(json.dumps(value, **layout)) == [value]
-
-
-# What Python would escape in its own way is left out, and what might follow a quote.
-PRINTABLE = st.text(st.characters(categories=["L", "N", "Sc", "Po"], exclude_characters="\\\"'#/,:"), max_size=9)
-PYTHON = st.recursive(
-    st.none() | st.booleans() | st.integers() | PRINTABLE.filter(str.isprintable),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PRINTABLE.filter(str.isprintable), inner, max_size=4),
-    max_leaves=10,
-).filter(lambda value: isinstance(value, dict | list))
-
-
-@given(value=PYTHON)
-def test_the_lenient_reader_reads_what_python_prints(value: Any) -> None:
-    assert lenient_values(repr(value)) == [value]
 
 
 @given(text=NASTY)

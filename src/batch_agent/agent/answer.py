@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.rules import ACTION_FINAL, WRAPPED_ANSWER, InvalidOutput, OutputType
 from ..core.schema import is_object
-from .lenient import MOST_FAILURES, end_of_value, lenient_values
+from .repair import repaired_values
 
 _TAG = "(?:think|thinking|reasoning)"
 _THOUGHT = re.compile(rf"<{_TAG}>.*?</{_TAG}>", re.DOTALL)
@@ -18,6 +18,9 @@ _FENCE = re.compile(r"^[ \t]*```[\w-]*(.*?)(?:```|\Z)", re.DOTALL | re.MULTILINE
 _OPENING = re.compile(r"""\{(?=\s*(?:["}]|\Z))|\[(?=\s*(?:["\[{\]\dtfnNI-]|\Z))""")
 _DECODER = JSONDecoder(strict=False)
 
+_STRUCTURE = re.compile(r""""(?:[^"\\]|\\.)*+"|["\[\]{}]""", re.DOTALL)
+_MOST_FAILURES = 1000
+"""A text with more broken brackets than this holds no answer."""
 _MOST_CANDIDATES = 100
 """Of more values than this in one text only the last are held against the output type."""
 
@@ -63,8 +66,8 @@ def readings(text: str, *, is_whole: bool = True) -> Iterator[list[Any]]:
     fenced = _FENCE.findall(said)
     yield [value for piece in fenced for value in _decoded(piece) or _whole_values(piece)]
     yield _whole_values(said)
-    yield [value for piece in fenced for value in lenient_values(piece)]
-    yield lenient_values(said)
+    yield [value for piece in fenced for value in repaired_values(piece)]
+    yield repaired_values(said)
 
 
 def without_thoughts(text: str, *, is_whole: bool = True) -> str:
@@ -108,13 +111,30 @@ def _decoded(text: str) -> list[Any]:
 def _whole_values(text: str, *, is_whole: bool = True) -> list[Any]:
     values: list[Any] = []
     position = failures = 0
-    while failures < MOST_FAILURES and (opening := _OPENING.search(text, position)):
+    while failures < _MOST_FAILURES and (opening := _OPENING.search(text, position)):
         try:
             value, position = _DECODER.raw_decode(text, opening.start())
             values.append(value)
         except (ValueError, RecursionError):
             failures += 1
-            position = end_of_value(text, opening.start())
+            position = _end_of_value(text, opening.start())
             if not is_whole:
                 values.clear()
     return values
+
+
+def _end_of_value(text: str, start: int) -> int:
+    """Where the value that opens at `start` ends, going by its brackets alone: what a broken value holds is a part of
+    the answer, and must not be taken for the answer."""
+    depth = 0
+    for token in _STRUCTURE.finditer(text, start):
+        match token.group():
+            case "{" | "[":
+                depth += 1
+            case "}" | "]":
+                depth -= 1
+            case '"':  # a string without an end
+                break
+        if depth == 0:
+            return token.end()
+    return len(text)

@@ -103,7 +103,6 @@ def _fingerprint(spec: BatchSpec, rules: Rules) -> bytes:
             "system": rules.prompt.system,
             "tools": [asdict(tool) for tool in rules.prompt.tools],
             "tool_mode": rules.tool_mode,
-            "output": rules.output.json_schema if rules.output else None,
             "schemas": [rules.turn_schema, rules.last_turn_schema],
             "model": rules.model,
             "sampling": asdict(rules.sampling),

@@ -149,6 +149,9 @@ def test_any_change_of_what_shapes_the_answer_changes_the_key() -> None:
     described = replace(SEARCH, description="Finds books.")
     renamed = replace(SEARCH, name="find")
     widened = replace(SEARCH, parameters={"type": "object", "properties": {"q": {"type": "integer"}}})
+    narrowed = replace(
+        SEARCH, parameters={**SEARCH.parameters, "properties": {"q": {"type": "string", "minLength": 2}}}
+    )
     variants: list[dict[str, Any]] = [
         {},
         {"task": "Please: {it}"},
@@ -162,6 +165,7 @@ def test_any_change_of_what_shapes_the_answer_changes_the_key() -> None:
         {"tools": (SEARCH,), "tool_mode": "action"},
         {"tools": (described,), "tool_mode": "action"},
         {"tools": (widened,), "tool_mode": "action"},
+        {"tools": (narrowed,), "tool_mode": "action"},
         {"tools": (ToolSpec("search", "", SEARCH.parameters),), "traits": traits(json_schema=False)},
         {"output": City},
         {"output": Town},

@@ -213,9 +213,7 @@ async def test_closing_does_not_block_the_event_loop(tmp_path: Path) -> None:
     go_on = threading.Event()
     store._opened.post(lambda db: go_on.wait(10))
     closing = asyncio.create_task(store.aclose())
-    started = time.monotonic()
     await asyncio.sleep(0.01)
-    assert time.monotonic() - started < 5
     assert not closing.done()
     go_on.set()
     await closing
