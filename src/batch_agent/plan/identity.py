@@ -32,9 +32,9 @@ class Keys:
 def _canonical(value: Any) -> bytes:
     """Raises ValueError for what has no end."""
     try:
-        return json.dumps(value, default=_plain, sort_keys=True).encode()
+        return _encode(value).encode()
     except TypeError:  # keys that JSON does not have, or that cannot be sorted
-        return json.dumps(_with_text_keys(value), default=_plain, sort_keys=True).encode()
+        return _encode(_with_text_keys(value)).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -53,3 +53,6 @@ def _plain(value: Any) -> Any:
     # Together with its type, because the text "2024-01-01" is not the date.
     content = sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
     return {type(value).__qualname__: content}
+
+
+_encode = json.JSONEncoder(default=_plain, sort_keys=True).encode
