@@ -19,6 +19,7 @@ from .core.rules import OutputType
 from .core.spec import BatchSpec
 from .engine.blocking import run_blocking
 from .engine.cancellation import is_being_cancelled
+from .engine.deadlines import Deadlines
 from .engine.engine import Engine
 from .engine.loop import AgentLoop
 from .engine.slots import Slots
@@ -137,7 +138,7 @@ class _Run:
         slots = Slots(_limit(spec, backend), self._events)
         if self._events is not None:
             self._events.emit(RunStarted(backend.traits.name, plan.rules.model, slots.limit, inputs.total))
-        loop = AgentLoop(plan.rules, backend, self._tools, store, slots, spec.timeouts, spec.retry, self._events)
+        loop = AgentLoop(plan.rules, backend, self._tools, store, slots, *_clocks(spec), spec.retry, self._events)
         return Engine(
             InputSource(inputs, plan.job),
             loop,
@@ -172,6 +173,10 @@ class _Delivery:
                     )
                 self._reported = True
         await self._outbox.put(result)
+
+
+def _clocks(spec: BatchSpec) -> tuple[Deadlines, Deadlines]:
+    return Deadlines(spec.timeouts.agent), Deadlines(spec.timeouts.turn)
 
 
 def _store(spec: BatchSpec) -> Store:

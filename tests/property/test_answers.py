@@ -119,3 +119,21 @@ def test_what_is_left_of_a_text_without_its_thoughts_stays_as_it_is(text: str) -
     left = without_thoughts(text, is_whole=False)
     assert left == left.strip()
     assert without_thoughts(left, is_whole=False) == left
+
+
+@given(value=OBJECTS, layout=LAYOUTS, before=PROSE, after=PROSE)
+@example(value={"v": 'return {"a": x["b"], "c": "it"}'}, layout={}, before="", after="")
+def test_a_comma_too_many_changes_nothing_else(value: Any, layout: dict[str, Any], before: str, after: str) -> None:
+    broken = json.dumps(value, **layout)[:-1].rstrip() + ",\n}"
+    assert find_answer(f"{before} {broken} {after}", WRAPPED) == value
+    assert find_answer(f"{before}\n```json\n{broken}\n```\n{after}", WRAPPED) == value
+
+
+@given(value=OBJECTS, layout=LAYOUTS, before=PROSE)
+@example(value={"v": 'return {"a": x["b"], "c": "it"}'}, layout={}, before="")
+@example(value={"v": {"```": None}}, layout={}, before="")
+def test_a_forgotten_end_changes_nothing_else(value: Any, layout: dict[str, Any], before: str) -> None:
+    broken = json.dumps(value, **layout).rstrip("]} \n")
+    assume(not broken.endswith(("[", "{")))
+    assert find_answer(f"{before} {broken}", WRAPPED) == value
+    assert find_answer(f"{before}\n```json\n{broken}\n```", WRAPPED) == value

@@ -13,11 +13,13 @@ _TAG = "(?:think|thinking|reasoning)"
 _THOUGHT = re.compile(rf"<{_TAG}>.*?</{_TAG}>", re.DOTALL)
 _THOUGHT_START = re.compile(rf"\s*<{_TAG}>")
 _THOUGHT_END = re.compile(rf"</{_TAG}>")
-# Only at the start of a line: a fence inside a JSON string is never there.
-_FENCE = re.compile(r"^[ \t]*```[\w-]*(.*?)(?:```|\Z)", re.DOTALL | re.MULTILINE)
+# From the start of a line to the start or the end of one: a fence inside a JSON string is never there.
+_FENCE = re.compile(r"^[ \t]*```[\w-]*(.*?)(?:^[ \t]*```|```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _OPENING = re.compile(r"""\{(?=\s*(?:["}]|\Z))|\[(?=\s*(?:["\[{\]\dtfnNI-]|\Z))""")
 _DECODER = JSONDecoder(strict=False)
 
+_CLOSING = {"{": "}", "[": "]"}
+_TIDIED = re.compile(r""""(?:[^"\\]|\\.)*+"|,(?=\s*(?:[}\]]|\Z))|[\[\]{}]""", re.DOTALL)
 _STRUCTURE = re.compile(r""""(?:[^"\\]|\\.)*+"|["\[\]{}]""", re.DOTALL)
 _MOST_FAILURES = 1000
 """A text with more broken brackets than this holds no answer."""
@@ -64,15 +66,16 @@ def readings(text: str, *, is_whole: bool = True) -> Iterator[list[Any]]:
         yield _whole_values(said, is_whole=False)
         return
     fenced = _FENCE.findall(said)
-    yield [value for piece in fenced for value in _decoded(piece) or _whole_values(piece)]
-    yield _whole_values(said)
-    yield [value for piece in fenced for value in repaired_values(piece)]
-    yield repaired_values(said)
+    for read in (_literal_values, _tidied_values, repaired_values):
+        yield [value for piece in fenced for value in read(piece)]
+        yield read(said)
 
 
 def without_thoughts(text: str, *, is_whole: bool = True) -> str:
     """`text` without reasoning blocks, also where the opening tag was part of the prompt. One that never ends is all
     there is of a text that was cut off; where the model stopped by itself, it forgot the tag."""
+    if "<" not in text:
+        return text.strip()
     ends = [end.end() for end in _THOUGHT_END.finditer(text)]
     thought, rest = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", text)
     said = _THOUGHT_END.split(_THOUGHT.sub("", thought))[-1] + rest
@@ -106,6 +109,28 @@ def _decoded(text: str) -> list[Any]:
         return [_DECODER.decode(text)]
     except (ValueError, RecursionError):
         return []
+
+
+def _literal_values(text: str) -> list[Any]:
+    return _decoded(text) or _whole_values(text)
+
+
+def _tidied_values(text: str) -> list[Any]:
+    """Without commas that nothing follows, and with the brackets that the end lacks: exactly what was meant. The
+    library behind `repaired_values` would lose text after a quote or a bracket in a string."""
+    opening = _OPENING.search(text)  # quotes in the prose before it would be taken for those of strings
+    owed: list[str] = []
+
+    def keep(piece: re.Match[str]) -> str:
+        said = piece.group()
+        if said in _CLOSING:
+            owed.append(_CLOSING[said])
+        elif said in ("}", "]") and owed:
+            owed.pop()
+        return "" if said == "," else said
+
+    tidy = _TIDIED.sub(keep, text[opening.start() :]).rstrip() if opening else ""
+    return _whole_values(tidy if tidy.endswith(("{", "[")) else tidy + "".join(reversed(owed)))
 
 
 def _whole_values(text: str, *, is_whole: bool = True) -> list[Any]:

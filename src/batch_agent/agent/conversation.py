@@ -9,24 +9,28 @@ import orjson
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Replied, Returned
 from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
-from ..core.requests import FinishReason, Reply, Request, Usage
+from ..core.quick import quick
+from ..core.requests import NO_USAGE, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, CallRecord, Timing
 from ..core.rules import InvalidOutput, Job, Rules
 from .actions import Final, as_json, read_action, show_results
 from .answer import find_answer, fit, without_thoughts
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Generate:
     request: Request
     turns_left: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CallTools:
     calls: tuple[ToolCall, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Done:
     output: Any = None
@@ -40,6 +44,23 @@ class Conversation:
     """Messages only ever grow at their end, with one exception: asking again for an answer that did not fit replaces
     the last such question, so that the context does not grow with each try."""
 
+    __slots__ = (
+        "_asking_again",
+        "_calls",
+        "_done",
+        "_finish",
+        "_job",
+        "_messages",
+        "_pending",
+        "_queued",
+        "_reasks",
+        "_rules",
+        "_text",
+        "_ttft",
+        "_turns",
+        "_usage",
+    )
+
     def __init__(self, rules: Rules, job: Job) -> None:
         self._rules = rules
         self._job = job
@@ -51,7 +72,7 @@ class Conversation:
         self._turns = 0
         self._text = ""
         self._finish: FinishReason | None = None
-        self._usage = Usage()
+        self._usage = NO_USAGE
         self._queued = 0.0
         self._ttft: list[float | None] = []
         self._calls: list[CallRecord] = []
@@ -123,7 +144,8 @@ class Conversation:
 
     def _count(self, fact: Replied) -> None:
         self._turns += 1
-        self._usage += fact.reply.usage
+        usage = fact.reply.usage
+        self._usage = usage if self._turns == 1 else self._usage + usage
         self._queued += fact.queued
         self._ttft.append(fact.ttft)
         self._text = fact.reply.text

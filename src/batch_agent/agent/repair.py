@@ -12,7 +12,7 @@ _BEGINS_LIKE_JSON = re.compile(
 )
 _BRACKET = re.compile(r"[\[{]")
 _MOST_BRACKETS = 400
-_MOST_CHARACTERS = 100_000
+_MOST_CHARACTERS = 10_000
 
 
 def repaired_values(text: str) -> list[Any]:

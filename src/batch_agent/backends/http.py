@@ -67,7 +67,12 @@ class Exchange(AsyncIterator[Delta]):
 
     async def __aenter__(self) -> Self:
         try:
-            response = self._response = await self._send()
+            started = asyncio.get_running_loop().time()
+            try:
+                response = await self._session.post(self._url, data=self._body)
+            except _STALE as error:
+                response = await self._resend(error, started)
+            self._response = response
             if response.status != 200:
                 said = without_key(await response.read(), self._session)
                 raise translate_status(response.status, response.headers, said, shown(self._url))
@@ -121,17 +126,17 @@ class Exchange(AsyncIterator[Delta]):
                 async for _ in chunks:
                     pass
 
-    async def _send(self) -> aiohttp.ClientResponse:
+    async def _resend(self, error: Exception, started: float) -> aiohttp.ClientResponse:
         now = asyncio.get_running_loop().time
         for _ in range(_FREE_RESENDS):
+            if isinstance(error, aiohttp.ClientConnectorError) or now() - started >= _STALE_SHOWS_WITHIN:
+                break
             started = now()
             try:
                 return await self._session.post(self._url, data=self._body)
-            except _STALE as error:
-                is_stale = not isinstance(error, aiohttp.ClientConnectorError) and now() - started < _STALE_SHOWS_WITHIN
-                if not is_stale:
-                    raise
-        return await self._session.post(self._url, data=self._body)
+            except _STALE as again:
+                error = again
+        raise error
 
     def _abort(self) -> None:
         if self._response is not None:

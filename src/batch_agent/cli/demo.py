@@ -116,10 +116,10 @@ def _cells(result: AgentResult) -> list[str]:
 
 
 def _table(results: list[AgentResult]) -> Table:
-    table = Table(title="What the agents found", box=box.SIMPLE)
+    table = Table(title="What the agents found", box=box.SIMPLE, pad_edge=False)
     for name in _COLUMNS:
         is_number = name in ("order", "tools", "turns", "seconds")
-        width = 24 if name == "note" else None
+        width = 18 if name == "note" else None
         table.add_column(name, justify="right" if is_number else "left", no_wrap=True, max_width=width)
     for result in results:
         table.add_row(*_cells(result))

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from .messages import ToolResult
+from .quick import quick
 from .requests import Reply
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Replied:
     """The model answered a turn."""
@@ -19,6 +21,7 @@ class Replied:
     attempts: int = 1
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Returned:
     """The calls of a turn were answered."""

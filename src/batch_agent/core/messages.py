@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from .quick import quick
 
+
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call that the model asked for. `arguments` is the model's own text: re-serialising it would move the prefix."""
@@ -12,6 +15,7 @@ class ToolCall:
     arguments: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a call gave. A failure is a result too: the model reads it and goes on."""
@@ -22,11 +26,13 @@ class ToolResult:
     seconds: float = 0.0
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class User:
     text: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Assistant:
     text: str = ""
@@ -34,6 +40,7 @@ class Assistant:
     reasoning: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolResults:
     results: tuple[ToolResult, ...]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from .messages import Message, ToolCall
 from .prompt import Prompt
+from .quick import quick
 from .schema import JsonSchema
 
 FinishReason = Literal["stop", "calls", "length", "refusal"]
@@ -24,6 +25,7 @@ class Sampling:
     """Sent as it is, for what only this server knows."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Request:
     """One turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows at its end."""
@@ -40,6 +42,7 @@ class Request:
     """Whether anybody needs the deltas as they come. A plain request costs a seventh of the client's CPU."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens. `cached` is the part of `input` that the server did not compute again."""
@@ -52,16 +55,22 @@ class Usage:
         return Usage(self.input + other.input, self.cached + other.cached, self.output + other.output)
 
 
+NO_USAGE = Usage()
+
+
+@quick
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     text: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
     text: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CallDelta:
     """A whole tool call: dialects put the pieces together, so that it can be started at once."""
@@ -69,6 +78,7 @@ class CallDelta:
     call: ToolCall
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Finished:
     """Always the last delta; a stream that ends without it was cut off."""
@@ -80,6 +90,7 @@ class Finished:
 Delta = TextDelta | ReasoningDelta | CallDelta | Finished
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A whole turn of the model."""

@@ -1,11 +1,12 @@
 """What a caller gets back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import ErrorKind
 from .messages import Message
-from .requests import FinishReason, Usage
+from .quick import quick
+from .requests import NO_USAGE, FinishReason, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class AgentError:
         return f"{self.kind}: {self.message}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One tool call of an agent, as it went."""
@@ -30,6 +32,7 @@ class CallRecord:
     seconds: float
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. `ttft` has one entry per turn, None where the turn was not streamed."""
@@ -39,6 +42,10 @@ class Timing:
     total: float = 0.0
 
 
+NO_TIMING = Timing()
+
+
+@quick
 @dataclass(frozen=True, slots=True)
 class AgentResult:
     """One per input. Either `output` holds the answer, or `error` says why there is none."""
@@ -51,10 +58,10 @@ class AgentResult:
     error: AgentError | None = None
     finish: FinishReason | None = None
     """How the last turn ended; "length" with an answer: it was cut at the max_tokens that the caller set."""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     turns: int = 0
     tool_calls: tuple[CallRecord, ...] = ()
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = NO_TIMING
     transcript: tuple[Message, ...] = ()
 
     @property

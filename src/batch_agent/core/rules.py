@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from .prompt import Prompt
+from .quick import quick
 from .requests import Sampling
 from .results import AgentError
 from .schema import JsonSchema
@@ -52,6 +53,7 @@ class Rules:
     stream: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Job:
     """One input, ready to be asked."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..core.errors import BackendError, ErrorKind
@@ -14,9 +14,10 @@ from ..core.interfaces import Backend, EventSink, Slot, Store, Toolbox, ToolSess
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
-from ..core.spec import Retry, Timeouts
+from ..core.spec import Retry
 from ..schedule.admission import Rank
 from ..schedule.retry import retry_delay
+from .deadlines import Deadlines
 from .replies import collect
 from .slots import Slots
 
@@ -30,7 +31,8 @@ class AgentLoop:
     tools: Toolbox
     store: Store
     slots: Slots
-    timeouts: Timeouts
+    agent_time: Deadlines
+    turn_time: Deadlines
     retry: Retry
     events: EventSink | None = None
 
@@ -43,19 +45,21 @@ class AgentLoop:
         return None
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
-        now = asyncio.get_running_loop().time
+        task = asyncio.current_task()
+        assert task is not None
+        now = task.get_loop().time
         started = now()
         talk = self._continue(job, facts)
-        clock = asyncio.timeout(self.timeouts.agent)
+        clock = self.agent_time.watch(task)
         try:
-            async with clock:
-                await _Agent(self, job, slot, now).live(talk)
+            with clock:
+                await _Agent(self, job, slot, task).live(talk)
         except BackendError as error:
             talk.fail(AgentError(error.kind, str(error), error.retryable))
         except TimeoutError:
-            if not clock.expired():
+            if not clock.expired:
                 raise
-            limit = f"The agent took longer than timeout_per_agent={self.timeouts.agent:g} s."
+            limit = f"The agent took longer than timeout_per_agent={self.agent_time.limit:g} s."
             talk.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
@@ -74,12 +78,13 @@ class AgentLoop:
 class _Agent:
     """One agent under way: what it holds between its turns."""
 
-    __slots__ = ("_job", "_now", "_run", "_session", "_slot")
+    __slots__ = ("_job", "_now", "_run", "_session", "_slot", "_task")
 
-    def __init__(self, run: AgentLoop, job: Job, slot: Slot, now: Callable[[], float]) -> None:
+    def __init__(self, run: AgentLoop, job: Job, slot: Slot, task: "asyncio.Task[Any]") -> None:
         self._run = run
         self._job = job
-        self._now = now
+        self._task = task
+        self._now = task.get_loop().time
         self._slot: Slot | None = slot
         self._session: ToolSession | None = None
 
@@ -131,15 +136,15 @@ class _Agent:
             await self._back_off(failure, failures)
 
     async def _ask(self, request: Request, queued: float, started: float, attempt: int) -> Replied:
-        limit = self._run.timeouts.turn
-        clock = asyncio.timeout(limit)
+        clock = self._run.turn_time.watch(self._task)
         try:
-            async with clock, self._run.backend.stream(request) as deltas:
-                reply, first = await collect(deltas, self._now)
+            with clock:
+                async with self._run.backend.stream(request) as deltas:
+                    reply, first = await collect(deltas, self._now)
         except TimeoutError as error:
-            if not clock.expired():
+            if not clock.expired:
                 raise
-            message = f"The backend did not answer within timeout_per_turn={limit:g} s."
+            message = f"The backend did not answer within timeout_per_turn={self._run.turn_time.limit:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         ttft = first - started if first is not None and request.stream else None
         return Replied(reply, queued, self._now() - started, ttft, attempt)

@@ -10,22 +10,21 @@ from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, T
 
 async def collect(deltas: AsyncIterator[Delta], clock: Callable[[], float]) -> tuple[Reply, float | None]:
     """The whole reply, and when its first delta came. Raises BackendError for a stream that was cut off."""
-    text: list[str] = []
-    reasoning: list[str] = []
-    calls: list[ToolCall] = []
+    text = reasoning = ""
+    calls: tuple[ToolCall, ...] = ()
     first: float | None = None
     async for delta in deltas:
         if first is None:
             first = clock()
         match delta:
             case TextDelta():
-                text.append(delta.text)
-            case ReasoningDelta():
-                reasoning.append(delta.text)
-            case CallDelta():
-                calls.append(delta.call)
+                text += delta.text
             case Finished():
-                return Reply("".join(text), delta.reason, delta.usage, tuple(calls), "".join(reasoning)), first
+                return Reply(text, delta.reason, delta.usage, calls, reasoning), first
+            case CallDelta():
+                calls = (*calls, delta.call)
+            case ReasoningDelta():
+                reasoning += delta.text
             case _:
                 assert_never(delta)
     raise BackendError(ErrorKind.CONNECTION, "The answer broke off before its end.")

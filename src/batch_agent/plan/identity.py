@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
+import orjson
 from pydantic import BaseModel
 
 
@@ -31,10 +32,15 @@ class Keys:
 
 def _canonical(value: Any) -> bytes:
     """Raises ValueError for what has no end."""
+    if type(value) is dict and all(type(part) in _SIMPLE for part in value.values()):
+        try:
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        except TypeError:  # a number too large for it, half a character, or a key that is no text
+            pass
     try:
-        return _encode(value).encode()
+        return _encode(value).encode(errors="surrogatepass")
     except TypeError:  # keys that JSON does not have, or that cannot be sorted
-        return _encode(_with_text_keys(value)).encode()
+        return _encode(_with_text_keys(value)).encode(errors="surrogatepass")
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -55,4 +61,6 @@ def _plain(value: Any) -> Any:
     return {type(value).__qualname__: content}
 
 
-_encode = json.JSONEncoder(default=_plain, sort_keys=True).encode
+_SIMPLE = (str, int, bool, type(None))
+"""What needs no care: most inputs hold nothing else."""
+_encode = json.JSONEncoder(default=_plain, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode

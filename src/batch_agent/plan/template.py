@@ -59,6 +59,8 @@ class Template:
         return _sendable("".join([part if isinstance(part, str) else _show(part, lookup) for part in self.parts]))
 
     def _lookup(self, value: Any) -> Mapping[str, Any]:
+        if type(value) is dict:  # nearly always; the checks below are slow
+            return value
         if isinstance(value, str):
             return self._for_text(value)
         if isinstance(value, BaseModel):
@@ -154,6 +156,8 @@ def _find(part: _Field, lookup: Mapping[str, Any]) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
+        return str(value)
+    if type(value) in (int, float):
         return str(value)
     if isinstance(value, Enum):
         return _text(value.value)

@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import json
 import os
 import select
 import signal
@@ -12,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, child, server
+from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, child, guided, server
+from batch_agent.backends.embedded.dequantise import dequantise
 from batch_agent.backends.embedded.weights import DEFAULT_MODEL
 
 PARENT = """
@@ -48,21 +48,38 @@ async def running(real_weights: Path) -> AsyncIterator[LocalServer]:
 
 async def test_a_started_server_answers_in_the_asked_shape_until_it_is_closed(running: LocalServer) -> None:
     assert (running.slots, running.context_tokens, running.model_name) == (2, 3072, DEFAULT_MODEL)
-    answer_schema = {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]}
+    answer_schema = {
+        "type": "object",
+        "properties": {"mood": {"enum": ["good", "bad"]}},
+        "required": ["mood"],
+        "additionalProperties": False,
+    }
     body = {
         "messages": [{"role": "user", "content": "What a lovely day!"}],
-        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": answer_schema}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": guided(answer_schema)}},
         "max_tokens": 20,
     }
     async with aiohttp.ClientSession() as session:
         async with session.post(f"{running.url}/v1/chat/completions", json=body) as reply:
             answer = await reply.json()
-        assert json.loads(answer["choices"][0]["message"]["content"])["mood"] in ("good", "bad")
+        assert answer["choices"][0]["message"]["content"] in ('{"mood": "good"}', '{"mood": "bad"}')
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         await running.aclose()
         await running.aclose()
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.get(f"{running.url}/health")
+
+
+async def test_llama_cpp_loads_the_converted_default_model(real_weights: Path, tmp_path: Path) -> None:
+    await asyncio.to_thread(dequantise, real_weights, tmp_path / "f32.gguf")
+    async with contextlib.aclosing(await LocalServer.start(tmp_path / "f32.gguf", slots=1, notify=nothing)) as local:
+        body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{local.url}/v1/chat/completions", json={**body, "max_tokens": 12}) as reply,
+        ):
+            answer = await reply.json()
+    assert "Paris" in answer["choices"][0]["message"]["content"]
 
 
 async def test_ctrl_c_does_not_stop_the_server(running: LocalServer) -> None:

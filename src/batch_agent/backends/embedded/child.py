@@ -12,6 +12,8 @@ import urllib.request
 from dataclasses import asdict, dataclass
 from typing import Any
 
+PROMPT_CACHE_MIB = 256  # prompts of agents that lost their slot; llama.cpp's own default is 8 GiB
+
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
@@ -65,6 +67,7 @@ def _serve(config: ChildConfig) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
     params.n_threads_http = config.slots + 32  # a queued request holds a thread, and so does an idle connection
     params.cont_batching = params.cache_prompt = True
+    params.cache_ram_mib = PROMPT_CACHE_MIB
     params.use_jinja = config.jinja
     params.warmup = params.ui = False
     params.verbosity = 3 if config.verbose else 1

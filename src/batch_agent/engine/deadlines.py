@@ -1,0 +1,72 @@
+"""One time limit for many tasks, with one timer for all of them: a timer each costs more than the rest of a turn."""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+
+class Deadlines:
+    """`with deadlines.watch(task): ...` gives what is inside `limit` seconds (None: for ever), then cancels it and
+    raises TimeoutError, as asyncio.timeout does. The limit is the same for all: who entered first is due first."""
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit = limit
+        self._open: dict[Watch, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, task: "asyncio.Task[Any]") -> "Watch":
+        """`task` is the running one: asking for it costs more than the rest."""
+        return Watch(self, task)
+
+    def enter(self, watch: "Watch") -> None:
+        if self.limit is None:
+            return
+        loop = asyncio.get_running_loop()
+        watch.due = loop.time() + self.limit
+        self._open[watch] = None
+        if self._timer is None:
+            self._timer = loop.call_at(watch.due, self._check, loop)
+
+    def leave(self, watch: "Watch") -> None:
+        self._open.pop(watch, None)
+        if not self._open and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        for watch in list(self._open):
+            if watch.due > loop.time():
+                self._timer = loop.call_at(watch.due, self._check, loop)
+                return
+            del self._open[watch]
+            watch.expire()
+
+
+class Watch:
+    """One stay inside a limit."""
+
+    __slots__ = ("_cancelling", "_deadlines", "_task", "due", "expired")
+
+    def __init__(self, deadlines: Deadlines, task: "asyncio.Task[Any]") -> None:
+        self._deadlines = deadlines
+        self._task = task
+        self.due = 0.0
+        self.expired = False
+
+    def __enter__(self) -> Self:
+        self._cancelling = self._task.cancelling()
+        self._deadlines.enter(self)
+        return self
+
+    def expire(self) -> None:
+        self.expired = True
+        self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._deadlines.leave(self)
+        # Whoever else cancelled the task meanwhile is not robbed of it: then this is no timeout but their cancellation.
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error

@@ -1,0 +1,81 @@
+"""One timer for many: each stay still ends at its own time, and nobody else's cancellation is taken for a timeout."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from batch_agent.engine.deadlines import Deadlines
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def this_task() -> "asyncio.Task[Any]":
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def stay(deadlines: Deadlines, seconds: float) -> tuple[str, float]:
+    try:
+        with deadlines.watch(this_task()):
+            await asyncio.sleep(seconds)
+    except TimeoutError:
+        return "late", now()
+    return "in time", now()
+
+
+async def test_each_stay_ends_at_its_own_deadline() -> None:
+    deadlines = Deadlines(10)
+    start = now()
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for wait in (100, 3, 100, 9.5, 100):
+            tasks.append(group.create_task(stay(deadlines, wait)))
+            await asyncio.sleep(1)
+    assert [(how, end - start) for how, end in (task.result() for task in tasks)] == [
+        ("late", 10),
+        ("in time", 4),
+        ("late", 12),
+        ("in time", 12.5),
+        ("late", 14),
+    ]
+
+
+async def test_no_limit_waits_for_ever() -> None:
+    assert await stay(Deadlines(None), 1e6) == ("in time", 1e6)
+
+
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    deadlines = Deadlines(10)
+    task = asyncio.create_task(stay(deadlines, 100))
+    await asyncio.sleep(5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_cancellation_at_the_very_moment_of_the_deadline_is_not_swallowed() -> None:
+    deadlines = Deadlines(10)
+    task = asyncio.create_task(stay(deadlines, 100))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_at(10, task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_stays_may_be_nested_and_only_the_one_that_is_due_ends() -> None:
+    outer, inner = Deadlines(10), Deadlines(3)
+    with outer.watch(this_task()):
+        assert await stay(inner, 5) == ("late", 3)
+        assert await stay(inner, 2) == ("in time", 5)
+        await asyncio.sleep(1)
+
+
+async def test_nothing_is_left_behind() -> None:
+    deadlines = Deadlines(10)
+    await stay(deadlines, 1)
+    assert deadlines._open == {}
+    assert deadlines._timer is None

@@ -1,0 +1,56 @@
+from typing import Any
+
+from batch_agent.backends.embedded import guided
+from batch_agent.backends.embedded.schema import MOST_CHARACTERS, MOST_ITEMS
+
+ACTION: dict[str, Any] = {
+    "$defs": {"Note": {"type": "object", "properties": {"text": {"type": "string"}}}},
+    "anyOf": [
+        {"type": "object", "properties": {"tool": {"const": "read"}, "type": {"type": ["string", "null"]}}},
+        {"type": "object", "properties": {"final": {"type": "array", "items": {"$ref": "#/$defs/Note"}}}},
+    ],
+}
+
+
+def test_every_open_string_and_array_gets_an_end() -> None:
+    schema = guided(ACTION)
+    assert schema["$defs"]["Note"]["properties"]["text"]["maxLength"] == MOST_CHARACTERS
+    assert schema["anyOf"][0]["properties"]["type"]["maxLength"] == MOST_CHARACTERS
+    assert schema["anyOf"][1]["properties"]["final"]["maxItems"] == MOST_ITEMS
+
+
+def test_a_bound_of_the_user_stays() -> None:
+    bounded = {"type": "string", "maxLength": 9000}
+    listed = {"type": "array", "maxItems": 99, "items": {"type": "string", "pattern": "^a$"}}
+    schema = guided({"type": "object", "properties": {"a": bounded, "b": listed}})
+    assert schema["properties"] == {"a": bounded, "b": listed}
+
+
+def test_an_added_bound_never_contradicts_a_minimum() -> None:
+    assert guided({"type": "string", "minLength": 1000})["maxLength"] == 1000
+    assert guided({"type": "array", "minItems": 50})["maxItems"] == 50
+
+
+def test_compact_output_is_asked_for_and_the_original_is_left_alone() -> None:
+    assert guided(ACTION)["x-guidance"]["whitespace_flexible"] is False
+    assert "x-guidance" not in ACTION
+    assert "maxLength" not in ACTION["$defs"]["Note"]["properties"]["text"]
+
+
+def test_objects_are_closed_but_not_the_parts_of_an_all_of() -> None:
+    part = {"type": "object", "properties": {"a": {"const": 1}}}
+    assert guided(part)["additionalProperties"] is False
+    assert guided({"allOf": [part]})["allOf"] == [part]
+    assert guided({**part, "additionalProperties": {"type": "null"}})["additionalProperties"] == {"type": "null"}
+
+
+def test_maps_and_numbers_end_too() -> None:
+    assert guided({"type": "object", "additionalProperties": {"type": "boolean"}})["maxProperties"] == MOST_ITEMS
+    assert guided({"type": "integer"})["maximum"] == 999_999_999_999
+    assert guided({"type": "integer", "minimum": 3}).get("maximum") is None
+    assert guided({"type": "number"})["multipleOf"] == 1e-6
+
+
+def test_true_and_false_are_schemas_too() -> None:
+    schema = guided({"type": "object", "properties": {"any": True}, "additionalProperties": False})
+    assert (schema["properties"]["any"], schema["additionalProperties"]) == (True, False)
