@@ -15,7 +15,7 @@ from yarl import URL
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.interfaces import Backend, Traits
 from .dialects.openai_chat import PATH, OpenAIChat
-from .embedded import EmbeddedModelError, LocalServer
+from .embedded import EmbeddedModelError, LocalServer, guided
 from .failures import translate_failure, translate_status
 from .flavors import BY_OWNER, BY_SCHEME, COMPATIBLE, LLAMACPP, Flavor
 from .http import HttpBackend, open_session, shown, without_key
@@ -75,7 +75,8 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
             raise SpecError(f"model={model!r}: {url} serves {server.model_name!r}; leave model out.")
         session = open_session(None, keeps_alive=flavor.keeps_alive, use_proxy=False)
         traits = _traits(flavor, server.model_name, native_tools=False, context=server.context_tokens)
-        return HttpBackend(session, _below(server_url, PATH), OpenAIChat(), traits, on_close=server.aclose)
+        dialect = OpenAIChat(adapt_schema=guided if path is None else None)
+        return HttpBackend(session, _below(server_url, PATH), dialect, traits, on_close=server.aclose)
     except BaseException:
         await server.aclose()
         raise

@@ -19,7 +19,7 @@ from ..tools import Tool
 from .data import ResultFile
 from .demo_notes import notes
 
-TASK = "Read the note at {path} and report the order number, the product and the sentiment."
+TASK = 'Call read_note with path "{path}", then report the order number, the product and the sentiment.'
 
 NOTES = notes()
 

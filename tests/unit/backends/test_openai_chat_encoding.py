@@ -129,3 +129,9 @@ def test_any_text_can_be_sent_also_what_is_no_valid_unicode(text: str) -> None:
 
 def test_what_is_no_valid_unicode_leaves_the_system_prompt_sendable() -> None:
     assert sent(request(system="a\ud800b"))["messages"][0]["content"] == "a?b"
+
+
+def test_a_schema_may_be_said_in_the_words_of_the_server() -> None:
+    asked = replace(request(), answer_schema={"type": "string"})
+    body = sent(asked, OpenAIChat(adapt_schema=lambda schema: {**schema, "maxLength": 9}))
+    assert body["response_format"]["json_schema"]["schema"] == {"type": "string", "maxLength": 9}

@@ -17,8 +17,12 @@ class OpenAIChat:
     """Encodes requests. What a run's requests share is serialised once and comes first, so that turn n's bytes, up
     to the end of its messages, are a prefix of turn n+1's."""
 
-    def __init__(self, max_tokens_field: str = "max_tokens") -> None:
+    def __init__(
+        self, max_tokens_field: str = "max_tokens", adapt_schema: Callable[[JsonSchema], JsonSchema] | None = None
+    ) -> None:
+        """`adapt_schema` says the same schema in the words that the server's grammar engine takes best."""
         self._max_tokens_field = max_tokens_field
+        self._adapt_schema = adapt_schema
         self._once: dict[tuple[int, ...], tuple[object, bytes]] = {}
 
     def encode(self, request: Request) -> bytes:
@@ -56,10 +60,15 @@ class OpenAIChat:
             tail += b',"tool_choice":"none"'
         schema = request.answer_schema
         if schema is not None:
-            tail += self._cached((schema,), lambda: _response_format(schema))
+            tail += self._cached((schema,), lambda: self._response_format(schema))
         if request.stream:
             tail += b',"stream":true,"stream_options":{"include_usage":true}'
         return tail + b"}"
+
+    def _response_format(self, schema: JsonSchema) -> bytes:
+        asked = self._adapt_schema(schema) if self._adapt_schema else schema
+        body = {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked}}
+        return b',"response_format":' + orjson.dumps(body)
 
     def _cached(self, shared: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
         """Bytes that depend only on the identity of `shared`, which is kept alive so that no other takes its place."""
@@ -68,11 +77,6 @@ class OpenAIChat:
         if found is None:
             found = self._once[key] = (shared, make())
         return found[1]
-
-
-def _response_format(schema: JsonSchema) -> bytes:
-    asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    return b',"response_format":' + orjson.dumps(asked)
 
 
 def _encode_message(message: Message) -> bytes:
