@@ -95,6 +95,8 @@ class _Run:
         template = parse_template(spec.task)
         if not template.fields:
             warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
+        if spec.tools and spec.limits.max_turns == 1:
+            warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
         tools = [as_tool(tool) for tool in spec.tools]
         fabric = ToolFabric(tools, timeout=spec.timeouts.tool, max_tokens=spec.context.max_tool_tokens)
         return cls(spec, template, output_type(spec.output_schema), fabric, events)
