@@ -74,8 +74,8 @@ class Conversation:
         self._finish: FinishReason | None = None
         self._usage = NO_USAGE
         self._queued = 0.0
-        self._ttft: list[float | None] = []
-        self._calls: list[CallRecord] = []
+        self._ttft: tuple[float | None, ...] = ()
+        self._calls: tuple[CallRecord, ...] = ()
 
     def next(self) -> Step:
         """What has to happen now. Asking twice gives the same answer."""
@@ -91,7 +91,9 @@ class Conversation:
                 self._count(fact)
                 self._hear(fact.reply)
             case Returned(results):
-                self._calls += [CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds) for r in results]
+                self._calls += tuple(
+                    CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds) for r in results
+                )
                 native = self._rules.tool_mode == "native"
                 self._messages.append(ToolResults(results) if native else User(show_results(results)))
                 self._pending = ()
@@ -119,8 +121,8 @@ class Conversation:
             finish=self._finish,
             usage=self._usage,
             turns=self._turns,
-            tool_calls=tuple(self._calls),
-            timing=Timing(self._queued, tuple(self._ttft), seconds),
+            tool_calls=self._calls,
+            timing=Timing(self._queued, self._ttft, seconds),
             transcript=(*self._messages, *self._asking_again),
         )
 
@@ -147,7 +149,7 @@ class Conversation:
         usage = fact.reply.usage
         self._usage = usage if self._turns == 1 else self._usage + usage
         self._queued += fact.queued
-        self._ttft.append(fact.ttft)
+        self._ttft += (fact.ttft,)
         self._text = fact.reply.text
         self._finish = fact.reply.finish
 

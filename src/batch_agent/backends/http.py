@@ -81,6 +81,7 @@ class Exchange(AsyncIterator[Delta]):
             else:
                 self._ready = decode_reply(await response.read())
                 self._ready.reverse()
+                self._response = None  # read to its end: the connection is already free for the next request
         except (aiohttp.ClientError, OSError) as error:
             self._abort()
             raise translate_failure(error, shown(self._url)) from error
