@@ -18,12 +18,14 @@ class Keys:
     """Hands out keys. Equal inputs are each answered, so the second of two gets a key of its own."""
 
     def __init__(self, run: bytes) -> None:
-        self._run = run
+        self._run = blake2b(digest_size=12, key=run)
         self._seen: dict[int, int] = {}
 
     def key(self, value: Any) -> str:
         """Raises ValueError for an input that holds itself."""
-        digest = blake2b(_canonical(value), digest_size=12, key=self._run).digest()
+        hashed = self._run.copy()
+        hashed.update(_canonical(value))
+        digest = hashed.digest()
         number = int.from_bytes(digest[:8])
         copy = self._seen.get(number, 0)
         self._seen[number] = copy + 1
@@ -32,7 +34,7 @@ class Keys:
 
 def _canonical(value: Any) -> bytes:
     """Raises ValueError for what has no end."""
-    if type(value) is dict and all(type(part) in _SIMPLE for part in value.values()):
+    if type(value) is dict and _SIMPLE.issuperset(map(type, value.values())):
         try:
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         except TypeError:  # a number too large for it, half a character, or a key that is no text
@@ -61,6 +63,6 @@ def _plain(value: Any) -> Any:
     return {type(value).__qualname__: content}
 
 
-_SIMPLE = (str, int, bool, type(None))
+_SIMPLE = frozenset({str, int, bool, type(None)})
 """What needs no care: most inputs hold nothing else."""
 _encode = json.JSONEncoder(default=_plain, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
