@@ -31,8 +31,8 @@ def test_an_added_bound_never_contradicts_a_minimum() -> None:
     assert guided({"type": "array", "minItems": 50})["maxItems"] == 50
 
 
-def test_the_original_is_left_alone() -> None:
-    assert "x-guidance" in guided(ACTION)
+def test_compact_output_is_asked_for_and_the_original_is_left_alone() -> None:
+    assert guided(ACTION)["x-guidance"]["whitespace_flexible"] is False
     assert "x-guidance" not in ACTION
     assert "maxLength" not in ACTION["$defs"]["Note"]["properties"]["text"]
 

@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import json
 import os
 import select
 import signal
@@ -14,7 +13,6 @@ import pytest
 
 from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, child, guided, server
 from batch_agent.backends.embedded.dequantise import dequantise
-from batch_agent.backends.embedded.schema import MOST_ITEMS
 from batch_agent.backends.embedded.weights import DEFAULT_MODEL
 
 PARENT = """
@@ -64,29 +62,12 @@ async def test_a_started_server_answers_in_the_asked_shape_until_it_is_closed(ru
     async with aiohttp.ClientSession() as session:
         async with session.post(f"{running.url}/v1/chat/completions", json=body) as reply:
             answer = await reply.json()
-        assert json.loads(answer["choices"][0]["message"]["content"])["mood"] in ("good", "bad")
+        assert answer["choices"][0]["message"]["content"] in ('{"mood": "good"}', '{"mood": "bad"}')
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         await running.aclose()
         await running.aclose()
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.get(f"{running.url}/health")
-
-
-async def test_a_guided_answer_ends_where_a_free_one_rambles(running: LocalServer) -> None:
-    schema = {"type": "object", "properties": {"parts": {"type": "array", "items": {"enum": [1, 2]}}}, "not": {}}
-    body = {
-        "messages": [{"role": "user", "content": "List the parts 1 2 1 2 1 2 1 2 1 2 1 2 1 2 1 2 1 2 1 2"}],
-        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": guided(schema)}},
-        "max_tokens": 120,
-        "temperature": 0,
-    }
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{running.url}/v1/chat/completions", json=body) as reply,
-    ):
-        answer = (await reply.json())["choices"][0]
-    assert answer["finish_reason"] == "stop"
-    assert len(json.loads(answer["message"]["content"]).get("parts", [])) <= MOST_ITEMS
 
 
 async def test_llama_cpp_loads_the_converted_default_model(real_weights: Path, tmp_path: Path) -> None:
