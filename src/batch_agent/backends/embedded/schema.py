@@ -9,7 +9,8 @@ MOST_DIGITS = 12
 MOST_DECIMALS = 6
 
 # Read by llguidance, which enforces schemas for the default model. Free whitespace costs a third of the answer's tokens
-# and can go on for ever; without `lenient` a keyword it does not know drops the whole schema, silently.
+# and can go on for ever, with a whitespace_pattern too (it may match again and again). Without `lenient` a keyword
+# that llguidance does not know drops the whole schema, silently.
 GUIDANCE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
 
 
