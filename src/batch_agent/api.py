@@ -11,11 +11,11 @@ from typing import Any
 
 from .agent.output import output_type
 from .backends.connect import connect
-from .core.errors import SpecError
+from .core.errors import RunStopped, SpecError
 from .core.events import Notice, RunStarted
 from .core.interfaces import Backend, EventSink, Store
 from .core.results import AgentResult
-from .core.rules import OutputType
+from .core.rules import OutputType, Rules
 from .core.spec import BatchSpec
 from .engine.blocking import run_blocking
 from .engine.cancellation import is_being_cancelled
@@ -25,15 +25,21 @@ from .engine.loop import AgentLoop
 from .engine.slots import Slots
 from .engine.source import Inputs, InputSource
 from .engine.stream import Outbox, ResultStream
+from .engine.warming import Warming
 from .observe.progress import progress_for
-from .plan.compile import compile_plan
+from .plan.compile import compile_plan, prefix_tokens
 from .plan.template import Template, check_first, parse_template
+from .schedule.health import Health
 from .schedule.limit import InflightLimit
 from .store.memory import NoStore
 from .store.sqlite import SqliteStore
 from .tools import ToolFabric, as_tool
 
 _log = logging.getLogger("batch_agent")
+_PATIENCE_PER_RETRY = 5.0
+"""Seconds for which a backend that is gone is waited for, for each retry that the user allows."""
+_WORTH_WARMING = 1024
+"""Tokens: shorter prefixes are not cached by the services which need warming."""
 
 
 class BatchAgent:
@@ -42,11 +48,16 @@ class BatchAgent:
     @classmethod
     async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> list[AgentResult]:
         """One result per input, in input order. Failures are results; it raises only for a run that cannot start
-        (SpecError, BackendError, before anything is sent) and for a checkpoint that cannot be written (StoreError)."""
+        (SpecError, BackendError, before anything is sent), for a backend that went away in mid-run (RunStopped, which
+        holds the results so far) and for a checkpoint that cannot be written (StoreError)."""
         results: dict[int, AgentResult] = {}
-        async with cls.stream(spec, **options) as stream:
-            async for result in stream:
-                results[result.index] = result
+        try:
+            async with cls.stream(spec, **options) as stream:
+                async for result in stream:
+                    results[result.index] = result
+        except RunStopped as stopped:
+            stopped.results = [results[index] for index in sorted(results)]
+            raise
         return [results[index] for index in sorted(results)]
 
     @classmethod
@@ -122,6 +133,9 @@ class _Run:
             return spec.backend  # it stays its owner's: one backend may serve several runs
         backend = await connect(spec.backend, spec.model, uses_tools=self._may_call_natively, notify=self._notify)
         stack.push_async_callback(backend.aclose)
+        for name in backend.traits.ignores:
+            if getattr(spec.sampling, name) is not None:
+                self._notify(f"{backend.traits.name} has no {name}=: it is not sent.")
         return backend
 
     @property
@@ -136,11 +150,25 @@ class _Run:
 
     def _engine(self, backend: Backend, store: Store, inputs: Inputs, outbox: Outbox) -> Engine:
         spec = self._spec
-        plan = compile_plan(spec, self._template, self._tools.specs, self._output, backend.traits)
+        traits, tools = backend.traits, self._tools
+        plan = compile_plan(
+            spec, self._template, tools.specs, self._output, traits, may_start_early=tools.may_start_early
+        )
         slots = Slots(_limit(spec, backend), self._events)
         if self._events is not None:
-            self._events.emit(RunStarted(backend.traits.name, plan.rules.model, slots.limit, inputs.total))
-        loop = AgentLoop(plan.rules, backend, self._tools, store, slots, *_clocks(spec), spec.retry, self._events)
+            self._events.emit(RunStarted(traits.name, plan.rules.model, slots.limit, inputs.total, traits.seen))
+        loop = AgentLoop(
+            plan.rules,
+            backend,
+            tools,
+            store,
+            slots,
+            Health(spec.retry.max_retries * _PATIENCE_PER_RETRY),
+            *_clocks(spec),
+            spec.retry,
+            self._warming(backend, plan.rules, inputs.total),
+            self._events,
+        )
         return Engine(
             InputSource(inputs, plan.job),
             loop,
@@ -150,6 +178,13 @@ class _Run:
             max_dispatched=spec.limits.max_dispatched,
             events=self._events,
         )
+
+    def _warming(self, backend: Backend, rules: Rules, total: int | None) -> Warming | None:
+        wanted = self._spec.prefix.warm_prefix
+        if wanted is None:
+            several = total is None or total > 1
+            wanted = backend.traits.managed_cache and several and prefix_tokens(rules.prompt) >= _WORTH_WARMING
+        return Warming(backend, rules, self._notify) if wanted else None
 
 
 class _Delivery:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import orjson
 
 from .core.errors import BackendError
-from .core.interfaces import Traits
 from .core.messages import Assistant, ToolCall
 from .core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta, Usage
+from .core.traits import Traits
 
 Answer = Reply | BackendError
 Script = Callable[[Request], Answer | Awaitable[Answer]]
@@ -66,6 +66,8 @@ class ScriptedBackend:
         self.requests: list[Request] = []
         self.in_flight = 0
         self.most_in_flight = 0
+        self.left: list[str] = []
+        """The agents that were said to be done."""
         self.is_closed = False
         self._script = script
         self._seconds = seconds
@@ -81,6 +83,9 @@ class ScriptedBackend:
         finally:
             self.in_flight -= 1
 
+    async def leave(self, agent: str) -> None:
+        self.left.append(agent)
+
     async def aclose(self) -> None:
         self.is_closed = True
 
@@ -91,8 +96,8 @@ class ScriptedBackend:
         answer = await scripted if inspect.isawaitable(scripted) else scripted
         if isinstance(answer, BackendError):
             raise answer
-        if answer.reasoning:
-            yield ReasoningDelta(answer.reasoning)
+        for thought in answer.thoughts:
+            yield ReasoningDelta(thought.text, thought.signature, thought.redacted)
         if answer.text:
             yield TextDelta(answer.text)
         for wanted in answer.calls:

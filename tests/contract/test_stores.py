@@ -8,7 +8,7 @@ import pytest
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Fact, Replied, Returned
 from batch_agent.core.interfaces import Store
-from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentError, AgentResult
 from batch_agent.store.memory import MemoryStore, NoStore
@@ -17,7 +17,8 @@ from batch_agent.store.sqlite import SqliteStore
 Reopen = Callable[[], Store]
 
 CALL = ToolCall("call_1", "look", '{"q": "ä\\u0000\U0001f600"}')
-ASKED = Replied(Reply("", "calls", Usage(120, 64, 7), (CALL,), "Let me see."), 0.25, 1.5, 0.1, 2)
+THOUGHTS = (Thought("Let me see.", "signed"), Thought(redacted="x"))
+ASKED = Replied(Reply("", "calls", Usage(120, 64, 7), (CALL,), THOUGHTS), 0.25, 1.5, 0.1, 2)
 RETURNED = Returned((ToolResult(CALL, "line\n\0 ünïcode", True, 0.5),), 0.75)
 ANSWERED = Replied(Reply("42", "stop", Usage(150, 120, 3)))
 STORY: tuple[Fact, ...] = (ASKED, RETURNED, ANSWERED)

@@ -18,7 +18,7 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if running := os.environ.get("BATCH_AGENT_VLLM_URL"):
         yield running.rstrip("/")
         return
-    with vllm_server(tmp_path_factory.mktemp("vllm")) as url:
+    with vllm_server(tmp_path_factory.mktemp("vllm"), "--scheduling-policy", "priority") as url:
         yield url
 
 

@@ -39,6 +39,9 @@ class Done:
 
 Step = Generate | CallTools | Done
 
+PRIORITY_STEP = 100
+"""Within a run, who has come further goes first; between runs, their own priorities decide."""
+
 
 class Conversation:
     """Messages only ever grow at their end, with one exception: asking again for an answer that did not fit replaces
@@ -142,6 +145,9 @@ class Conversation:
             answer_schema=rules.last_turn_schema if is_last else rules.turn_schema,
             may_call_tools=not is_last,
             stream=rules.stream,
+            agent=self._job.key,
+            turn=self._turns,
+            priority=rules.priority * PRIORITY_STEP + min(self._turns, PRIORITY_STEP - 1),
         )
 
     def _count(self, fact: Replied) -> None:
@@ -226,12 +232,12 @@ class Conversation:
 
     def _commit_calls(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         echoed = tuple(map(_echo, calls)) if self._rules.tool_mode == "native" else ()
-        self._messages += [*self._asking_again, Assistant(reply.text, echoed, reply.reasoning)]
+        self._messages += [*self._asking_again, Assistant(reply.text, echoed, reply.thoughts)]
         self._asking_again = ()
         self._pending = calls
 
     def _end(self, reply: Reply, done: Done) -> None:
-        self._messages += [*self._asking_again, Assistant(reply.text, (), reply.reasoning)]
+        self._messages += [*self._asking_again, Assistant(reply.text, (), reply.thoughts)]
         self._asking_again = ()
         self._done = done
 

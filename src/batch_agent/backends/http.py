@@ -1,25 +1,60 @@
 """Any HTTP server behind a dialect. Foreign exceptions end here: callers see BackendError only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import aiohttp
 from yarl import URL
 
-from ..core.interfaces import Traits
 from ..core.requests import Delta, Request
-from .dialects.openai_answers import StreamDecoder, decode_reply
-from .dialects.openai_chat import OpenAIChat
+from ..core.traits import Traits
+from .dialects.dialect import Decoder, Dialect
 from .failures import translate_failure, translate_status
+from .farewell import Farewells
 
 _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
 _STALE_SHOWS_WITHIN = 1.0
 _FREE_RESENDS = 2
 """A server may close an idle connection just as a request goes out on it: sending again is not a retry."""
 _END_COMES_WITHIN = 0.5
+_KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
+Headers = Mapping[str, str]
+
+
+class Signer(Protocol):
+    """Signs each request, for servers that take no plain key."""
+
+    async def sign(self, method: str, url: URL, body: bytes) -> Headers:
+        """Raises BackendError where there are no credentials."""
+        ...
+
+
+class Server:
+    """Where requests go: an address, a session with its key, and a signature where one is asked for."""
+
+    def __init__(self, session: aiohttp.ClientSession, root: URL, signer: Signer | None = None) -> None:
+        self.session = session
+        self.root = root
+        self._signer = signer
+        self._urls: dict[str, URL] = {}
+
+    def url(self, path: str) -> URL:
+        found = self._urls.get(path)
+        if found is None:
+            found = self._urls[path] = _below(self.root, path)
+        return found
+
+    async def post(self, url: URL, body: bytes, headers: Headers | None) -> aiohttp.ClientResponse:
+        if self._signer is not None:
+            headers = {**(headers or {}), **await self._signer.sign("POST", url, body)}
+        return await self.session.post(url, data=body, headers=headers)
+
+    async def signed(self, url: URL) -> Headers:
+        """The headers of a request without a body."""
+        return await self._signer.sign("GET", url, b"") if self._signer is not None else {}
 
 
 class HttpBackend:
@@ -27,59 +62,66 @@ class HttpBackend:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
-        url: URL,
-        dialect: OpenAIChat,
+        server: Server,
+        dialect: Dialect,
         traits: Traits,
+        farewells: Farewells | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.traits = traits
-        self._session = session
-        self._url = url
+        self._server = server
         self._dialect = dialect
+        self._farewells = farewells
         self._on_close = on_close
 
     def stream(self, request: Request) -> "Exchange":
-        return Exchange(self._session, self._url, self._dialect.encode(request), request.stream)
+        if self._farewells is not None:
+            self._farewells.greet(request.agent)
+        return Exchange(self._server, self._dialect, request)
+
+    async def leave(self, agent: str) -> None:
+        if self._farewells is not None:
+            await self._farewells.leave(agent)
 
     async def aclose(self) -> None:
         try:
-            await self._session.close()
+            if self._farewells is not None:
+                await self._farewells.leave_all()
         finally:
-            if self._on_close is not None:
-                await self._on_close()
+            try:
+                await self._server.session.close()
+            finally:
+                if self._on_close is not None:
+                    await self._on_close()
 
 
 class Exchange(AsyncIterator[Delta]):
     """One request and its deltas. Leaving it before the end closes the connection, which aborts the request."""
 
-    __slots__ = ("_body", "_chunks", "_decoder", "_ready", "_response", "_session", "_streamed", "_url")
+    __slots__ = ("_chunks", "_decoder", "_dialect", "_ready", "_request", "_response", "_server", "_url")
 
-    def __init__(self, session: aiohttp.ClientSession, url: URL, body: bytes, streamed: bool) -> None:
-        self._session = session
-        self._url = url
-        self._body = body
-        self._streamed = streamed
-        self._decoder = StreamDecoder() if streamed else None
+    def __init__(self, server: Server, dialect: Dialect, request: Request) -> None:
+        self._server = server
+        self._dialect = dialect
+        self._request = request
+        self._url = server.url(dialect.path(request))
+        self._decoder: Decoder | None = None
         self._ready: list[Delta] = []
         self._response: aiohttp.ClientResponse | None = None
         self._chunks: AsyncIterator[bytes] | None = None
 
     async def __aenter__(self) -> Self:
+        dialect = self._dialect
         try:
-            started = asyncio.get_running_loop().time()
-            try:
-                response = await self._session.post(self._url, data=self._body)
-            except _STALE as error:
-                response = await self._resend(error, started)
-            self._response = response
+            response = self._response = await self._send()
             if response.status != 200:
-                said = without_key(await response.read(), self._session)
+                said = without_key(await response.read(), response.request_info.headers)
                 raise translate_status(response.status, response.headers, said, shown(self._url))
-            if self._streamed and response.content_type == "text/event-stream":
+            if self._request.stream and response.content_type == dialect.stream_type:
+                self._decoder = dialect.decoder()
                 self._chunks = aiter(response.content.iter_any())
             else:
-                self._ready = decode_reply(await response.read())
+                self._ready = dialect.decode_reply(await response.read())
                 self._ready.reverse()
                 self._response = None  # read to its end: the connection is already free for the next request
         except (aiohttp.ClientError, OSError) as error:
@@ -109,7 +151,21 @@ class Exchange(AsyncIterator[Delta]):
             await self._read_more(self._chunks, self._decoder)
         return self._ready.pop()
 
-    async def _read_more(self, chunks: AsyncIterator[bytes], decoder: StreamDecoder) -> None:
+    async def _send(self) -> aiohttp.ClientResponse:
+        body, headers = self._dialect.encode(self._request), self._dialect.headers(self._request)
+        now = asyncio.get_running_loop().time
+        resends = 0
+        while True:
+            started = now()
+            try:
+                return await self._server.post(self._url, body, headers)
+            except _STALE as error:
+                is_stale = not isinstance(error, aiohttp.ClientConnectorError) and now() - started < _STALE_SHOWS_WITHIN
+                if not is_stale or resends >= _FREE_RESENDS:
+                    raise
+                resends += 1
+
+    async def _read_more(self, chunks: AsyncIterator[bytes], decoder: Decoder) -> None:
         try:
             chunk = await anext(chunks, b"")
         except (aiohttp.ClientError, OSError) as error:
@@ -127,21 +183,13 @@ class Exchange(AsyncIterator[Delta]):
                 async for _ in chunks:
                     pass
 
-    async def _resend(self, error: Exception, started: float) -> aiohttp.ClientResponse:
-        now = asyncio.get_running_loop().time
-        for _ in range(_FREE_RESENDS):
-            if isinstance(error, aiohttp.ClientConnectorError) or now() - started >= _STALE_SHOWS_WITHIN:
-                break
-            started = now()
-            try:
-                return await self._session.post(self._url, data=self._body)
-            except _STALE as again:
-                error = again
-        raise error
-
     def _abort(self) -> None:
         if self._response is not None:
             self._response.close() if not self._response.content.at_eof() else self._response.release()
+
+
+def _below(root: URL, path: str) -> URL:
+    return root.with_path(root.raw_path.rstrip("/") + path, encoded=True).with_query(root.query)
 
 
 def shown(url: URL) -> str:
@@ -149,20 +197,19 @@ def shown(url: URL) -> str:
     return str(url.with_user(None).with_query(None)) if url.absolute else str(url)
 
 
-def without_key(said: bytes, session: aiohttp.ClientSession) -> bytes:
+def without_key(said: bytes, sent: Headers) -> bytes:
     """A server's words, in case that it quotes the key which it was sent."""
-    key = session.headers.get("Authorization", "").removeprefix("Bearer ").encode()
-    return said.replace(key, b"***") if key else said
+    for header in _KEY_HEADERS:
+        key = sent.get(header, "").removeprefix("Bearer ").encode()
+        said = said.replace(key, b"***") if key else said
+    return said
 
 
-def open_session(key: str | None, *, keeps_alive: bool, use_proxy: bool) -> aiohttp.ClientSession:
+def open_session(headers: Headers, *, keeps_alive: bool, use_proxy: bool) -> aiohttp.ClientSession:
     """A session without limits of its own: slots bound the connections, the turn timeout bounds the waiting."""
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=not keeps_alive),
-        headers=headers,
+        headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **headers},
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
         cookie_jar=aiohttp.DummyCookieJar(loop=asyncio.get_running_loop()),
         trust_env=use_proxy,

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from ..core.errors import BatchAgentError
 from .demo import demo
+from .doctor import doctor
 from .run import run
 from .sim import sim
 
@@ -18,6 +19,7 @@ app = App(
 )
 app.command(run)
 app.command(demo)
+app.command(doctor)
 app.command(sim)
 
 

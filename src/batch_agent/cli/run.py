@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..api import BatchAgent
+from ..core.errors import RunStopped
 from ..observe.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from .data import InputFile, ResultFile
@@ -114,14 +115,16 @@ def run(
         progress = progress_for(sys.stderr)
         try:
             asyncio.run(_stream(options, results, progress))
-            stopped = False
+            stopped = ""
         except KeyboardInterrupt:
-            stopped = True
+            stopped = "Stopped."
+        except RunStopped as error:
+            stopped = f"Stopped. {error}"
     _say(summary_lines(progress.tally, time.monotonic() - started))
     _say([f"Results: {out}"])
     if stopped:
-        _say(["Stopped. What is done is kept: run the same command again to go on."])
-        return 130
+        _say([stopped, "What is done is kept: run the same command again to go on."])
+        return 130 if stopped == "Stopped." else 2
     if progress.tally.failed:
         _say(["Run the same command again to try the failed ones once more."])
     return 1 if progress.tally.failed else 0

@@ -1,6 +1,10 @@
 """One class per reaction of the caller."""
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .results import AgentResult
 
 
 class ErrorKind(StrEnum):
@@ -17,8 +21,12 @@ class ErrorKind(StrEnum):
     RATE_LIMITED = "rate_limited"
     SERVER = "server"
     """5xx, or an answer that is not of the protocol."""
+    UNAVAILABLE = "unavailable"
+    """Nobody is there to answer: no connection can be made, or a gateway says so. It concerns every agent."""
     CONNECTION = "connection"
-    """No connection, or one that broke before the answer was whole."""
+    """The connection broke before the answer was whole."""
+    TLS = "tls"
+    """The server's certificate cannot be trusted, or no secure connection can be agreed upon."""
     TURN_TIMEOUT = "turn_timeout"
     AGENT_TIMEOUT = "agent_timeout"
     TRUNCATED = "truncated"
@@ -32,7 +40,15 @@ class ErrorKind(StrEnum):
     """A bug, ours or a tool adapter's; the message says where."""
 
 
-RETRYABLE = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT})
+RETRYABLE = frozenset(
+    {
+        ErrorKind.RATE_LIMITED,
+        ErrorKind.SERVER,
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.CONNECTION,
+        ErrorKind.TURN_TIMEOUT,
+    }
+)
 
 
 class BatchAgentError(Exception):
@@ -46,14 +62,28 @@ class SpecError(BatchAgentError, ValueError):
 class BackendError(BatchAgentError):
     """A request failed, or a backend cannot be used. Whether another try may help follows from its kind."""
 
-    def __init__(self, kind: ErrorKind, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, kind: ErrorKind, message: str, *, retry_after: float | None = None, status: int | None = None
+    ) -> None:
+        """`status`: the server's HTTP status, where it answered at all."""
         super().__init__(message)
         self.kind = kind
         self.retry_after = retry_after
+        self.status = status
 
     @property
     def retryable(self) -> bool:
         return self.kind in RETRYABLE
+
+
+class RunStopped(BatchAgentError):
+    """The backend is of no more use, so the run ended before its inputs did. `results` holds the agents that were
+    done; with a checkpoint_dir, running again goes on from there."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.results: list[AgentResult] = []
 
 
 class StoreError(BatchAgentError):

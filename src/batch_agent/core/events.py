@@ -20,6 +20,8 @@ class RunStarted:
     inflight: int
     total: int | None
     """None when the inputs are read lazily and their number is not known."""
+    seen: tuple[str, ...] = ()
+    """What is active on the server, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,18 @@ class LimitChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """Nothing is sent for so long: the server asked for it, or nobody answers there."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentFinished:
     result: AgentResult
     resumed: bool
     """True when the answer was already in the checkpoint."""
 
 
-Event = Notice | RunStarted | AgentStarted | RequestRetried | LimitChanged | AgentFinished
+Event = Notice | RunStarted | AgentStarted | RequestRetried | LimitChanged | Paused | AgentFinished

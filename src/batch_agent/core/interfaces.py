@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from .events import Event
@@ -12,24 +11,7 @@ from .prompt import ToolSpec
 from .requests import Delta, Request
 from .results import AgentResult
 from .rules import Job
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What a backend was seen to be able to do."""
-
-    name: str
-    model: str
-    native_tools: bool
-    json_schema: bool
-    """It keeps an answer to a JSON schema."""
-    json_schema_beside_tools: bool
-    """It does so in a request that also offers tools, without making tool calls impossible."""
-    inflight: int
-    """Requests in flight to start with when the user names no number."""
-    fixed_inflight: bool = False
-    """More than `inflight` never helps (the server's own slots)."""
-    context_tokens: int | None = None
+from .traits import Traits
 
 
 class Backend(Protocol):
@@ -42,11 +24,24 @@ class Backend(Protocol):
         """Sends one turn. Raises BackendError only; leaving the context early aborts the request."""
         ...
 
+    async def leave(self, agent: str) -> None:
+        """An agent is done: whatever the server keeps for it may go. Never raises, and never waits for long."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
 class ToolSession(Protocol):
     """One agent's view of the tools. Failures are results; leaving the agent's life cancels what is running."""
+
+    def start(self, position: int, call: ToolCall) -> None:
+        """The model has asked for this call and still speaks. A tool that may start early does so; its result waits
+        for `results`."""
+        ...
+
+    async def abandon(self) -> None:
+        """The answer that asked for the started calls came to nothing: they are cancelled, and gone on return."""
+        ...
 
     async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
         """Runs the calls at the same time; one result per call, in order. Never raises for a tool's failure."""
@@ -58,6 +53,11 @@ class Toolbox(Protocol):
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]: ...
+
+    @property
+    def may_start_early(self) -> bool:
+        """Whether any tool may be started before the model's answer is whole."""
+        ...
 
     def session(self, agent: str) -> ToolSession: ...
 
@@ -113,7 +113,12 @@ class Executor(Protocol):
         ...
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
-        """Goes on from `facts`. It is given the slot of its next turn, and owns it."""
+        """Goes on from `facts`. It is given the slot of its next turn, and owns it. Raises RunStopped when no agent
+        can go on."""
+        ...
+
+    async def leave(self, job: Job) -> None:
+        """After the agent's result was handed over: lets go of what is kept for it elsewhere. Never raises."""
         ...
 
 

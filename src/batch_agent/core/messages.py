@@ -34,10 +34,21 @@ class User:
 
 @quick
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """What a model thought before it spoke. Where the provider signs it, it must come back unchanged."""
+
+    text: str = ""
+    signature: str = ""
+    redacted: str = ""
+    """In place of a text: the provider's own, unreadable to us."""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class Assistant:
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
-    reasoning: str = ""
+    thoughts: tuple[Thought, ...] = ()
 
 
 @quick

@@ -20,3 +20,5 @@ class Prompt:
 
     system: str
     tools: tuple[ToolSpec, ...] = ()
+    cache_salt: str | None = None
+    """Prompts with different salts never share what the server has cached."""

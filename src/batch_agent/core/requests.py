@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .messages import Message, ToolCall
+from .messages import Message, Thought, ToolCall
 from .prompt import Prompt
 from .quick import quick
 from .schema import JsonSchema
@@ -40,6 +40,11 @@ class Request:
     """False on the last turn: the tools stay in the prompt, the model may not call them."""
     stream: bool = False
     """Whether anybody needs the deltas as they come. A plain request costs a seventh of the client's CPU."""
+    agent: str = ""
+    """Whose turn it is; empty for a request that belongs to no agent."""
+    turn: int = 0
+    priority: int = 0
+    """Higher goes first. Backends turn it round where their server counts the other way."""
 
 
 @quick
@@ -67,7 +72,11 @@ class TextDelta:
 @quick
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    text: str
+    """More of a thought. A signature ends it; a redacted one comes whole."""
+
+    text: str = ""
+    signature: str = ""
+    redacted: str = ""
 
 
 @quick
@@ -99,4 +108,4 @@ class Reply:
     finish: FinishReason
     usage: Usage
     calls: tuple[ToolCall, ...] = ()
-    reasoning: str = ""
+    thoughts: tuple[Thought, ...] = ()

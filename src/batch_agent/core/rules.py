@@ -51,6 +51,9 @@ class Rules:
     max_turns: int
     max_retries: int
     stream: bool = False
+    starts_early: bool = False
+    """Tool calls are started while the model still speaks."""
+    priority: int = 0
 
 
 @quick

@@ -21,8 +21,12 @@ class Limits:
     max_dispatched: int = 10_000
     """Agents alive at once, counting those that wait for their tools."""
     max_turns: int = 10
+    priority: int = 0
+    """Against others who use the same server: higher goes first, where the server takes priorities."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or abs(self.priority) > 10_000:
+            raise SpecError(f"priority must be a whole number between -10000 and 10000; got {self.priority!r}.")
         if self.max_inflight is not None:
             _at_least("max_inflight", self.max_inflight, 1)
         _at_least("max_dispatched", self.max_dispatched, 1)
@@ -67,6 +71,8 @@ class Context:
     """A longer tool result is cut, with a marker that says so (a token is counted as 4 characters)."""
     streaming: bool = False
     """Stream every turn, so that the time to the first token is measured. Costs more client CPU."""
+    streaming_tool_dispatch: bool = False
+    """Start a tool as soon as its call is whole, while the model still speaks; only tools of effect pure or read."""
 
     def __post_init__(self) -> None:
         _at_least("max_tool_tokens", self.max_tool_tokens, 1)
@@ -79,9 +85,18 @@ class Prefix:
     system_prompt: str | None = None
     tool_mode: Literal["auto", "native", "action"] = "auto"
     """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
+    strip_preamble: bool = True
+    """Take session headers, as some agent CLIs put them first, out of the system prompt: they defeat prefix caches."""
+    cache_salt: str | None = None
+    """Share the server's prefix cache only with runs of the same salt, where the server knows salts."""
+    warm_prefix: bool | None = None
+    """Send the shared prefix ahead of the first agents. None: where it pays."""
 
     def __post_init__(self) -> None:
         _text_or_none("system_prompt", self.system_prompt)
+        _text_or_none("cache_salt", self.cache_salt)
+        if self.cache_salt == "":
+            raise SpecError("cache_salt must be a text that is not empty, or None.")
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
 

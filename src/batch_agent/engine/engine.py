@@ -45,7 +45,7 @@ class Engine:
 
     async def run(self) -> None:
         """Returns when every input has its result. Raises what the input iterator raised, after the agents under way
-        are done, and StoreError."""
+        are done, StoreError, and RunStopped when the backend is of no more use."""
         broken: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -94,6 +94,7 @@ class Engine:
         await self._store.finish(result)
         await self._hand_over(result, resumed=False)
         self._room.release()  # only now: a caller that reads slowly holds the next agents back
+        await self._executor.leave(job)
 
     def _internal(self, job: Job, error: BaseException) -> AgentResult:
         level = logging.DEBUG if self._has_reported else logging.ERROR

@@ -1,25 +1,29 @@
 """The ordinary executor: one agent, turn by turn. A slot is held only while the model generates."""
 
 import asyncio
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
 from ..agent.conversation import CallTools, Conversation, Done, Generate
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import RequestRetried
 from ..core.facts import Fact, Replied, Returned
 from ..core.interfaces import Backend, EventSink, Slot, Store, Toolbox, ToolSession
+from ..core.messages import ToolCall
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
 from ..core.spec import Retry
 from ..schedule.admission import Rank
+from ..schedule.health import Alone, Health, Hold, Stop
 from ..schedule.retry import retry_delay
 from .deadlines import Deadlines
 from .replies import collect
 from .slots import Slots
+from .warming import Warming
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,11 @@ class AgentLoop:
     tools: Toolbox
     store: Store
     slots: Slots
+    health: Health
     agent_time: Deadlines
     turn_time: Deadlines
     retry: Retry
+    warming: Warming | None = None
     events: EventSink | None = None
 
     def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
@@ -51,9 +57,10 @@ class AgentLoop:
         started = now()
         talk = self._continue(job, facts)
         clock = self.agent_time.watch(task)
+        agent = _Agent(self, job, slot, task)
         try:
             with clock:
-                await _Agent(self, job, slot, task).live(talk)
+                await agent.live(talk)
         except BackendError as error:
             talk.fail(AgentError(error.kind, str(error), error.retryable))
         except TimeoutError:
@@ -63,7 +70,11 @@ class AgentLoop:
             talk.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
+            await agent.abandon()
         return talk.result(now() - started)
+
+    async def leave(self, job: Job) -> None:
+        await self.backend.leave(job.key)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation as far as it went; one that had failed for good starts again."""
@@ -101,21 +112,31 @@ class _Agent:
             self._run.store.record(self._job.key, fact)
             talk.apply(fact)
 
+    async def abandon(self) -> None:
+        """Calls off what was started for an answer that came to nothing."""
+        if self._session is not None:
+            await self._session.abandon()
+
     async def _call(self, step: CallTools) -> Returned:
         if self._slot is not None:  # resumed while it waited for its tools
             self._slot.release()
             self._slot = None
+        started = self._now()
+        results = await self._tools().results(step.calls)
+        return Returned(results, self._now() - started)
+
+    def _tools(self) -> ToolSession:
         if self._session is None:
             self._session = self._run.tools.session(self._job.key)
-        started = self._now()
-        results = await self._session.results(step.calls)
-        return Returned(results, self._now() - started)
+        return self._session
 
     async def _generate(self, step: Generate) -> Replied:
         """One turn, sent until it is answered or another try makes no sense. Raises BackendError."""
         slots = self._run.slots
         queued, failures = 0.0, 0
         while True:
+            if self._run.rules.starts_early:
+                await self.abandon()
             asked = self._now()
             slot = self._slot or await slots.acquire(Rank(False, step.turns_left, self._job.index))
             self._slot = None
@@ -125,22 +146,42 @@ class _Agent:
                 fact = await self._ask(step.request, queued, started, failures + 1)
             except BackendError as error:
                 failure = error
-                if error.kind is ErrorKind.RATE_LIMITED:
-                    slots.refused(error.retry_after)  # before the slot goes to the next in line
+                counts = self._judge(error)  # before the slot goes to the next in line
             else:
                 slots.succeeded()
+                self._run.health.succeeded()
                 return fact
             finally:
                 slot.release()
-            failures += 1
-            await self._back_off(failure, failures)
+            if counts:
+                failures += 1
+                await self._back_off(failure, failures)
+
+    def _judge(self, error: BackendError) -> bool:
+        """What a failure means for everybody. Whether it counts as a try of this agent; raises RunStopped."""
+        run = self._run
+        if error.kind is ErrorKind.RATE_LIMITED:
+            run.slots.refused(error.retry_after)
+        match run.health.failed(error, self._now(), run.slots.limit):
+            case Stop(reason):
+                raise RunStopped(error.kind, reason)
+            case Hold(seconds):
+                run.slots.hold(seconds, str(error))
+                self._tell(error, seconds)
+                return False
+            case Alone():
+                return True
+            case other:
+                assert_never(other)
 
     async def _ask(self, request: Request, queued: float, started: float, attempt: int) -> Replied:
+        if self._run.warming is not None and not self._run.warming.is_over:
+            await self._run.warming.wait()
         clock = self._run.turn_time.watch(self._task)
         try:
             with clock:
                 async with self._run.backend.stream(request) as deltas:
-                    reply, first = await collect(deltas, self._now)
+                    reply, first = await collect(deltas, self._now, self._on_call(request))
         except TimeoutError as error:
             if not clock.expired:
                 raise
@@ -149,11 +190,21 @@ class _Agent:
         ttft = first - started if first is not None and request.stream else None
         return Replied(reply, queued, self._now() - started, ttft, attempt)
 
+    def _on_call(self, request: Request) -> Callable[[ToolCall], None] | None:
+        """Starts calls while the model still speaks, where the run's rules say so."""
+        if not self._run.rules.starts_early or not request.may_call_tools:
+            return None
+        positions = itertools.count()
+        return lambda call: self._tools().start(next(positions), call)
+
     async def _back_off(self, error: BackendError, failures: int) -> None:
         """Waits before the next try, without a slot; raises the error when there shall be none."""
         delay = retry_delay(self._run.retry, error, failures, random.random())  # noqa: S311
         if delay is None:
             raise error
+        self._tell(error, delay)
+        await asyncio.sleep(delay)
+
+    def _tell(self, error: BackendError, delay: float) -> None:
         if self._run.events is not None:
             self._run.events.emit(RequestRetried(self._job.key, error.kind, str(error), delay))
-        await asyncio.sleep(delay)

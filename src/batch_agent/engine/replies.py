@@ -4,14 +4,20 @@ from collections.abc import AsyncIterator, Callable
 from typing import assert_never
 
 from ..core.errors import BackendError, ErrorKind
-from ..core.messages import ToolCall
+from ..core.messages import Thought, ToolCall
 from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, TextDelta
 
+OnCall = Callable[[ToolCall], None]
 
-async def collect(deltas: AsyncIterator[Delta], clock: Callable[[], float]) -> tuple[Reply, float | None]:
-    """The whole reply, and when its first delta came. Raises BackendError for a stream that was cut off."""
-    text = reasoning = ""
+
+async def collect(
+    deltas: AsyncIterator[Delta], clock: Callable[[], float], on_call: OnCall | None = None
+) -> tuple[Reply, float | None]:
+    """The whole reply, and when its first delta came. `on_call` hears of each call as soon as it is whole.
+    Raises BackendError for a stream that was cut off."""
+    text = thinking = ""
     calls: tuple[ToolCall, ...] = ()
+    thoughts: tuple[Thought, ...] = ()
     first: float | None = None
     async for delta in deltas:
         if first is None:
@@ -20,11 +26,18 @@ async def collect(deltas: AsyncIterator[Delta], clock: Callable[[], float]) -> t
             case TextDelta():
                 text += delta.text
             case Finished():
-                return Reply(text, delta.reason, delta.usage, calls, reasoning), first
+                if thinking:
+                    thoughts = (*thoughts, Thought(thinking))
+                return Reply(text, delta.reason, delta.usage, calls, thoughts), first
             case CallDelta():
                 calls = (*calls, delta.call)
+                if on_call is not None:
+                    on_call(delta.call)
             case ReasoningDelta():
-                reasoning += delta.text
+                thinking += delta.text
+                if delta.signature or delta.redacted:
+                    thoughts = (*thoughts, Thought(thinking, delta.signature, delta.redacted))
+                    thinking = ""
             case _:
                 assert_never(delta)
     raise BackendError(ErrorKind.CONNECTION, "The answer broke off before its end.")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ..core.events import Event, LimitChanged
+from ..core.events import Event, LimitChanged, Paused
 from ..core.interfaces import EventSink
 from ..schedule.admission import Admission, Rank, Ticket
 from ..schedule.limit import InflightLimit
@@ -39,10 +39,17 @@ class Slots:
     def refused(self, retry_after: float | None) -> None:
         """The server asked for less. Nobody is sent to it before the pause that it asked for, or a short one, is over:
         a refusal is quick, and would otherwise let every waiting agent run into the next one."""
+        now = asyncio.get_running_loop().time()
+        self._resize(self._limit.refused(now, retry_after), "rate limited")
+        self.hold(_PAUSE if retry_after is None or retry_after > _LONGEST_PAUSE else retry_after, "rate limited")
+
+    def hold(self, seconds: float, reason: str) -> None:
+        """Grants nothing for so long."""
         loop = asyncio.get_running_loop()
-        self._resize(self._limit.refused(loop.time(), retry_after), "rate limited")
-        until = loop.time() + (_PAUSE if retry_after is None or retry_after > _LONGEST_PAUSE else retry_after)
-        if self._pause is not None:
+        until = loop.time() + seconds
+        if self._pause is None:
+            self._emit(Paused(seconds, reason))
+        else:
             until = max(until, self._pause.when())
             self._pause.cancel()
         self._pause = loop.call_at(until, self._go_on)
@@ -80,9 +87,11 @@ class Slots:
             return
         if self._pause is None:
             self._wake(self._admission.resize(limit))
+        self._emit(LimitChanged(limit, reason))
+
+    def _emit(self, event: Event) -> None:
         if self._events is not None:
-            change: Event = LimitChanged(limit, reason)
-            self._events.emit(change)
+            self._events.emit(event)
 
 
 class HeldSlot:

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..core.events import Event, Notice
+from ..core.events import Event, Notice, RunStarted
 from .tally import Tally
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -82,6 +82,8 @@ class PlainProgress:
         self.tally.emit(event)
         if isinstance(event, Notice):
             print(event.text, file=self._stream, flush=True)
+        elif isinstance(event, RunStarted) and event.seen:
+            print(f"{event.model} on {', '.join(event.seen)}", file=self._stream, flush=True)
         elif self.tally.model and time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._shown = time.monotonic()
             numbers = _numbers(self.tally, self._shown - self._since)
@@ -105,6 +107,8 @@ def _numbers(tally: Tally, seconds: float) -> list[str]:
         parts.append(f"{duration((tally.total - tally.done) / rate)} left")
     if tally.retries:
         parts.append(f"{tally.retries} retries")
+    if tally.paused:
+        parts.append(f"waiting: {tally.paused[:80]}")
     return parts
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..core.events import AgentFinished, AgentStarted, Event, LimitChanged, Notice, RequestRetried, RunStarted
+from ..core.events import AgentFinished, AgentStarted, Event, LimitChanged, Notice, Paused, RequestRetried, RunStarted
 from ..core.requests import Usage
 from ..core.results import AgentResult
 
@@ -15,6 +15,8 @@ class Tally:
     backend: str = ""
     model: str = ""
     notice: str = ""
+    paused: str = ""
+    """Why nothing is sent at the moment."""
     total: int | None = None
     inflight: int = 0
     started: int = 0
@@ -44,6 +46,8 @@ class Tally:
                 self.started += 1
             case RequestRetried():
                 self.retries += 1
+            case Paused():
+                self.paused = event.reason
             case LimitChanged():
                 self.inflight = event.inflight
             case AgentFinished():
@@ -59,6 +63,7 @@ class Tally:
 
     def _finished(self, result: AgentResult, resumed: bool) -> None:
         self.done += 1
+        self.paused = ""
         self.resumed += resumed
         self.tool_calls += len(result.tool_calls)
         self.usage += result.usage

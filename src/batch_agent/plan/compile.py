@@ -1,22 +1,26 @@
 """From a spec and what its backend can do to the rules of a run and its jobs."""
 
+import re
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from ..core.errors import ErrorKind, SpecError
-from ..core.interfaces import Traits
 from ..core.prompt import Prompt, ToolSpec
 from ..core.results import AgentError
 from ..core.rules import WRAPPED_ANSWER, Job, OutputType, Rules, ToolMode
 from ..core.schema import JsonSchema, is_object, object_of
-from ..core.spec import BatchSpec
+from ..core.spec import BatchSpec, Prefix
+from ..core.strict_schema import strict_form
+from ..core.traits import Traits
 from . import actions
 from .identity import Keys, fingerprint
 from .template import BadInput, Template
 
 _TEXT: JsonSchema = {"type": "string"}
+_PREAMBLE = re.compile(r"\A(?:[ \t]*(?:x-[a-z0-9-]+-header|x-session-id)[ \t]*:[^\n]*(?:\n|\Z)\s*)+", re.IGNORECASE)
+"""Lines such as `x-anthropic-billing-header: cch=...`, other in every session, before the prompt proper."""
 
 
 class Plan:
@@ -37,31 +41,46 @@ class Plan:
 
 
 def compile_plan(
-    spec: BatchSpec, template: Template, tools: tuple[ToolSpec, ...], output: OutputType | None, traits: Traits
+    spec: BatchSpec,
+    template: Template,
+    tools: tuple[ToolSpec, ...],
+    output: OutputType | None,
+    traits: Traits,
+    *,
+    may_start_early: bool = False,
 ) -> Plan:
-    return Plan(spec, template, _rules(spec, tools, output, traits))
+    return Plan(spec, template, _rules(spec, tools, output, traits, may_start_early))
 
 
-def _rules(spec: BatchSpec, tools: tuple[ToolSpec, ...], output: OutputType | None, traits: Traits) -> Rules:
+def prefix_tokens(prompt: Prompt) -> int:
+    """A guess, at four characters per token."""
+    tools = sum(len(orjson.dumps(asdict(tool))) for tool in prompt.tools)
+    return (len(prompt.system) + tools) // 4
+
+
+def _rules(
+    spec: BatchSpec, tools: tuple[ToolSpec, ...], output: OutputType | None, traits: Traits, may_start_early: bool
+) -> Rules:
     mode = _tool_mode(spec, tools, traits)
-    system = [spec.prefix.system_prompt] if spec.prefix.system_prompt else []
+    starts_early = spec.context.streaming_tool_dispatch and may_start_early and mode == "native" and bool(tools)
+    system = _system_prompt(spec.prefix)
     turn: JsonSchema | None = None
     last: JsonSchema | None = None
     if mode == "action":
         answer = output.json_schema if output else _TEXT
         turn, last = actions.turn_schema(tools, answer), actions.last_turn_schema(answer)
         system.append(actions.instructions(tools))
-        if not traits.json_schema:
+        if not (_is_kept(turn, traits) and _is_kept(last, traits)):
             system.append(_inject(turn))
             turn = last = None
     elif output is not None:
-        server_keeps_schema = traits.json_schema and (not tools or traits.json_schema_beside_tools)
-        if server_keeps_schema:
-            turn = last = _as_object(output.json_schema)
+        asked = _as_object(output.json_schema)
+        if _is_kept(asked, traits) and (not tools or traits.json_schema_beside_tools):
+            turn = last = asked
         else:
             system.append(_inject(output.json_schema))
     return Rules(
-        prompt=Prompt("\n\n".join(system), tools if mode == "native" else ()),
+        prompt=Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt),
         model=spec.model or traits.model,
         sampling=spec.sampling,
         tool_mode=mode,
@@ -70,7 +89,9 @@ def _rules(spec: BatchSpec, tools: tuple[ToolSpec, ...], output: OutputType | No
         last_turn_schema=last,
         max_turns=spec.limits.max_turns,
         max_retries=spec.retry.max_retries,
-        stream=spec.context.streaming,
+        stream=spec.context.streaming or starts_early,
+        starts_early=starts_early,
+        priority=spec.limits.priority,
     )
 
 
@@ -86,6 +107,18 @@ def _tool_mode(spec: BatchSpec, tools: tuple[ToolSpec, ...], traits: Traits) -> 
     if wanted == "auto":
         return "native" if traits.native_tools else "action"
     return wanted
+
+
+def _system_prompt(prefix: Prefix) -> list[str]:
+    said = prefix.system_prompt or ""
+    if prefix.strip_preamble:
+        said = _PREAMBLE.sub("", said)
+    return [said] if said else []
+
+
+def _is_kept(schema: JsonSchema, traits: Traits) -> bool:
+    """Whether the server keeps answers to this schema."""
+    return traits.json_schema and (not traits.strict_schema or strict_form(schema) is not None)
 
 
 def _inject(schema: JsonSchema) -> str:

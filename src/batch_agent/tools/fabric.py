@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -30,12 +31,17 @@ class ToolFabric:
         self._max_tokens = max_tokens
         self._threads = DaemonThreads()
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
+        self.may_start_early = any(tool.may_start_early for tool in tools)
 
     def session(self, agent: str) -> "FabricSession":
         return FabricSession(self)
 
     async def aclose(self) -> None:
         self._threads.close()
+
+    def starts_early(self, call: ToolCall) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.may_start_early
 
     async def run(self, call: ToolCall) -> ToolResult:
         started = asyncio.get_running_loop().time()
@@ -86,13 +92,44 @@ class FabricSession:
 
     def __init__(self, fabric: ToolFabric) -> None:
         self._fabric = fabric
+        self._early: dict[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
+
+    def start(self, position: int, call: ToolCall) -> None:
+        if call.arguments.strip() and self._fabric.starts_early(call):  # nothing yet may also mean: cut off
+            self._early[position] = call, asyncio.get_running_loop().create_task(self._fabric.run(call))
+
+    async def abandon(self) -> None:
+        tasks = [task for _, task in self._early.values()]
+        self._early = {}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-        if len(calls) == 1:
-            return (await self._fabric.run(calls[0]),)
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(self._fabric.run(call)) for call in calls]
-        return tuple(task.result() for task in running)
+        early = self._take(calls)
+        try:
+            if len(calls) == 1:
+                return (await self._result(calls[0], early.get(0)),)
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self._result(call, early.get(at))) for at, call in enumerate(calls)]
+            return tuple(task.result() for task in running)
+        finally:
+            await self.abandon()
+
+    def _take(self, calls: Sequence[ToolCall]) -> dict[int, "asyncio.Task[ToolResult]"]:
+        """The started calls that are still wanted. What the server streamed may differ from what its answer came to."""
+        return {
+            at: started[1]
+            for at, call in enumerate(calls)
+            if (started := self._early.get(at)) is not None
+            and (started[0].name, started[0].arguments) == (call.name, call.arguments)
+        }
+
+    async def _result(self, call: ToolCall, early: "asyncio.Task[ToolResult] | None") -> ToolResult:
+        if early is None:
+            return await self._fabric.run(call)
+        return replace(await early, call=call)
 
 
 def _is_being_cancelled() -> bool:

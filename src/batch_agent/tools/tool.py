@@ -5,11 +5,15 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Literal, get_args, overload
 
 from ..core.errors import SpecError
 from ..core.prompt import ToolSpec
 from .schema import Arguments, describe
+
+Effect = Literal["pure", "read", "stateful", "write"]
+"""What a call does beside giving a result. pure: nothing, and the same arguments always give the same. read: nothing,
+but what it reads may change. stateful: it depends on this agent's earlier calls. write: it changes something."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -26,6 +30,7 @@ class Tool:
     """Seconds; None: the run's timeout_per_tool."""
     max_tokens: int | None = None
     """A longer result is cut, with a marker that says so; None: the run's max_tool_tokens."""
+    effect: Effect = "write"
     is_async: bool = field(init=False)
 
     read_file: ClassVar["Tool"]
@@ -35,10 +40,17 @@ class Tool:
             raise SpecError(f"Tool name {self.name!r}: use letters, digits, _ and -, at most 64 of them.")
         if inspect.isasyncgenfunction(self.function):
             raise SpecError(f"Tool {self.name!r}: an async generator gives no single result; return a list instead.")
+        if self.effect not in get_args(Effect):
+            raise SpecError(f"Tool {self.name!r}: effect must be one of {get_args(Effect)}; got {self.effect!r}.")
         object.__setattr__(self, "is_async", _is_async(self.function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+    @property
+    def may_start_early(self) -> bool:
+        """Whether a call that comes to nothing does no harm."""
+        return self.effect in ("pure", "read")
 
     @property
     def spec(self) -> ToolSpec:
@@ -59,6 +71,7 @@ class Tool:
         description: str | None = None,
         timeout: float | None = None,
         max_tokens: int | None = None,
+        effect: "Effect" = "write",
     ) -> Callable[[Callable[..., Any]], "Tool"]: ...
 
     @classmethod
@@ -82,12 +95,13 @@ def make_tool(
     description: str | None = None,
     timeout: float | None = None,
     max_tokens: int | None = None,
+    effect: Effect = "write",
     namespace: Mapping[str, Any] | None = None,
 ) -> Tool:
     """`namespace` holds the names that string annotations may use besides the function's own module."""
     called = name if name is not None else _name(function)
     said = describe(function) if description is None else description
-    return Tool(called, said, function, Arguments(function, called, namespace), timeout, max_tokens)
+    return Tool(called, said, function, Arguments(function, called, namespace), timeout, max_tokens, effect)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -9,7 +9,7 @@ from tests.unit.agent.talks import LAST, TURN, City, asked, call, done, give, ru
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Replied
-from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentError, CallRecord, Timing
 from batch_agent.core.rules import Job
@@ -50,9 +50,9 @@ def test_an_answer_ends_the_agent() -> None:
 
 def test_plain_text_is_an_answer_without_its_thoughts() -> None:
     agent = talk()
-    agent.apply(say("<think>hm</think> Roma.", reasoning="more"))
+    agent.apply(say("<think>hm</think> Roma.", thoughts=(Thought("more"),)))
     assert done(agent).output == "Roma."
-    assert done(agent).transcript[-1] == Assistant("<think>hm</think> Roma.", (), "more")
+    assert done(agent).transcript[-1] == Assistant("<think>hm</think> Roma.", (), (Thought("more"),))
 
 
 def test_a_tool_is_called_and_its_result_is_read() -> None:
@@ -408,6 +408,6 @@ def test_the_transcript_tells_the_whole_story() -> None:
 
 def test_reasoning_is_kept_with_the_turn_that_it_led_to() -> None:
     agent = talk()
-    agent.apply(say("", "calls", ToolCall("a", "look", "{}"), reasoning="I should look"))
+    agent.apply(say("", "calls", ToolCall("a", "look", "{}"), thoughts=(Thought("I should look"),)))
     agent.apply(give(agent.next()))
-    assert asked(agent).messages[1] == Assistant("", (ToolCall("a", "look", "{}"),), "I should look")
+    assert asked(agent).messages[1] == Assistant("", (ToolCall("a", "look", "{}"),), (Thought("I should look"),))

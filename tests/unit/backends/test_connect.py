@@ -68,7 +68,8 @@ async def say_hi(backend: Backend) -> None:
 async def test_a_server_may_be_named_with_or_without_the_version_of_its_api(suffix: str) -> None:
     async with serving(model("m")) as server, connected(server.url + suffix) as backend:
         await say_hi(backend)
-        assert [request.path for request in server.requests] == ["/v1/models", "/v1/chat/completions"]
+        paths = [request.path for request in server.requests if request.path.startswith("/v1/")]
+        assert paths == ["/v1/models", "/v1/chat/completions"]
 
 
 async def test_another_path_is_kept() -> None:
@@ -88,7 +89,8 @@ async def test_a_query_goes_with_every_request() -> None:
 
     async with raw_server(answer) as server, connected(f"{server.url}/v1?api-version=3") as backend:
         await say_hi(backend)
-        assert server.requests[1].path == "/v1/chat/completions?api-version=3"
+        assert server.requests[-1].path == "/v1/chat/completions?api-version=3"
+        assert all(request.path.endswith("?api-version=3") for request in server.requests)
 
 
 @pytest.mark.parametrize("scheme", ["vllm", "sglang", "dynamo", "openai"])
@@ -189,7 +191,7 @@ async def test_a_dead_server_is_said_to_be_one() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     error = await refused(url)
     assert isinstance(error, BackendError)
-    assert error.kind is ErrorKind.CONNECTION
+    assert error.kind is ErrorKind.UNAVAILABLE
     assert f"Cannot connect to {url}" in str(error)
 
 
@@ -223,13 +225,13 @@ async def test_a_server_that_refuses_tools_is_used_without_its_own_tool_calls(st
 async def test_a_server_that_takes_tools_is_trusted_with_them() -> None:
     async with serving(model("m")) as server, connected(server.url, uses_tools=True) as backend:
         assert backend.traits.native_tools
-        probe = orjson.loads(server.requests[1].body)
+        probe = orjson.loads(server.requests[-1].body)
         assert probe["max_tokens"] == 1
 
 
 async def test_tools_are_tried_only_where_they_are_used() -> None:
     async with serving(model("m")) as server, connected(server.url):
-        assert [request.path for request in server.requests] == ["/v1/models"]
+        assert not [request for request in server.requests if request.method != "GET"]
 
 
 async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used() -> None:

@@ -18,11 +18,11 @@ from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.dialects.openai_chat import OpenAIChat
-from batch_agent.backends.http import HttpBackend, open_session
-from batch_agent.core.interfaces import Traits
+from batch_agent.backends.http import HttpBackend, Server, open_session
 from batch_agent.core.messages import User
 from batch_agent.core.prompt import Prompt
 from batch_agent.core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
+from batch_agent.core.traits import Traits
 
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=4)
 PLAIN = Request(Prompt("Be brief."), (User("Hi"),), "m", Sampling())
@@ -34,8 +34,9 @@ STOP = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
 
 @asynccontextmanager
 async def backend_at(url: str, *, key: str | None = None, keeps_alive: bool = True) -> AsyncIterator[HttpBackend]:
-    session = open_session(key, keeps_alive=keeps_alive, use_proxy=False)
-    backend = HttpBackend(session, URL(url) / "v1/chat/completions", OpenAIChat(), TRAITS)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    session = open_session(headers, keeps_alive=keeps_alive, use_proxy=False)
+    backend = HttpBackend(Server(session, URL(url) / "v1"), OpenAIChat(), TRAITS)
     try:
         yield backend
     finally:
@@ -133,7 +134,7 @@ async def test_a_server_that_does_not_stream_when_asked_to_is_understood() -> No
         (400, b'{"error": {"code": "context_length_exceeded", "message": "too long"}}', ErrorKind.CONTEXT_OVERFLOW),
         (500, b'{"error": {"message": "the request exceeds the available context size"}}', ErrorKind.CONTEXT_OVERFLOW),
         (401, b'{"message": "who are you"}', ErrorKind.AUTH),
-        (402, b"pay", ErrorKind.BAD_REQUEST),
+        (402, b"pay", ErrorKind.AUTH),
         (403, b'{"detail": "not you"}', ErrorKind.AUTH),
         (404, b"", ErrorKind.NOT_FOUND),
         (405, b'{"detail": "Method Not Allowed"}', ErrorKind.BAD_REQUEST),
@@ -144,9 +145,10 @@ async def test_a_server_that_does_not_stream_when_asked_to_is_understood() -> No
         (429, b'{"error": "slow down"}', ErrorKind.RATE_LIMITED),
         (429, b'{"error": {"code": "insufficient_quota", "message": "no money"}}', ErrorKind.AUTH),
         (500, b"<html>oops</html>", ErrorKind.SERVER),
-        (502, b"\xff\xfe", ErrorKind.SERVER),
-        (503, b"null", ErrorKind.SERVER),
-        (529, b"[]", ErrorKind.SERVER),
+        (502, b"\xff\xfe", ErrorKind.UNAVAILABLE),
+        (503, b"null", ErrorKind.UNAVAILABLE),
+        (504, b"", ErrorKind.SERVER),
+        (529, b"[]", ErrorKind.UNAVAILABLE),
         (204, b"", ErrorKind.BAD_REQUEST),
     ],
 )
@@ -310,7 +312,7 @@ async def test_nobody_there_is_said_in_plain_words() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     async with backend_at(url) as backend:
         error = await failure(backend)
-    assert error.kind is ErrorKind.CONNECTION
+    assert error.kind is ErrorKind.UNAVAILABLE
     assert str(error).startswith(f"Cannot connect to {url}")
 
 
@@ -407,12 +409,12 @@ async def test_what_may_be_secret_in_a_url_is_not_shown() -> None:
 
     async with raw_server(answer) as server:
         url = URL(server.url).with_user("me").with_password("sk-secret").with_query(api_key="sk-secret")
-        session = open_session(None, keeps_alive=True, use_proxy=False)
-        backend = HttpBackend(session, url, OpenAIChat(), TRAITS)
+        session = open_session({}, keeps_alive=True, use_proxy=False)
+        backend = HttpBackend(Server(session, url), OpenAIChat(), TRAITS)
         error = await failure(backend)
         await backend.aclose()
         assert "sk-secret" not in str(error)
-        assert server.requests[0].path == "/?api_key=sk-secret"
+        assert server.requests[0].path == "/chat/completions?api_key=sk-secret"
 
 
 async def test_what_a_backend_started_is_closed_even_when_its_session_is_not() -> None:
@@ -425,7 +427,12 @@ async def test_what_a_backend_started_is_closed_even_when_its_session_is_not() -
     async def on_close() -> None:
         closed.append(True)
 
-    backend = HttpBackend(StubbornSession(), URL("http://x"), OpenAIChat(), TRAITS, on_close)  # type: ignore[arg-type]
+    backend = HttpBackend(
+        Server(StubbornSession(), URL("http://x")),  # type: ignore[arg-type]
+        OpenAIChat(),
+        TRAITS,
+        on_close=on_close,
+    )
     with pytest.raises(asyncio.CancelledError):
         await backend.aclose()
     assert closed == [True]

@@ -36,7 +36,6 @@ async def test_each_fault_of_a_server_is_survived(sim: SimServer, streaming: boo
     ("fault", "kind"),
     [
         ("400", ErrorKind.BAD_REQUEST),
-        ("401", ErrorKind.AUTH),
         ("404", ErrorKind.NOT_FOUND),
         ("500", ErrorKind.SERVER),
         ("reset", ErrorKind.CONNECTION),

@@ -218,13 +218,29 @@ def test_comments_blank_data_and_other_events_are_passed_over() -> None:
     deltas = streamed(
         b": keep-alive\r\n\r\n",
         b"data: \n\n",
-        b'event: tool_call_dispatch\ndata: {"choice_index":0,"tool_call":{"index":0}}\n\n',
+        b'event: another\ndata: {"choice_index":0,"tool_call":{"index":0}}\n\n',
         chunk({"content": "a"}),
         b": OPENROUTER PROCESSING\n\n",
         chunk({}, "stop"),
         DONE,
     )
     assert deltas == [TextDelta("a"), Finished("stop", Usage())]
+
+
+def test_a_call_that_is_dispatched_ahead_is_not_made_twice() -> None:
+    first, second = (
+        {"index": at, "id": f"c{at}", "type": "function", "function": {"name": "look", "arguments": f"[{at}]"}}
+        for at in range(2)
+    )
+    events: list[bytes] = []
+    for call in (first, second):
+        ahead = orjson.dumps({"choice_index": 0, "tool_call": call})
+        events.append(b"event: tool_call_dispatch\ndata: " + ahead + b"\n\n")
+        events.append(chunk({"tool_calls": [call]}))
+    deltas = streamed(*events, chunk({}, "tool_calls"), DONE)
+    calls = [CallDelta(ToolCall(f"c{at}", "look", f"[{at}]")) for at in range(2)]
+    assert deltas == [*calls, Finished("calls", Usage())]
+    assert streamed(events[0], chunk({}, "stop"), DONE) == [calls[0], Finished("calls", Usage())]
 
 
 def test_an_answer_that_ended_needs_no_done() -> None:

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from batch_agent.backends.dialects.openai_chat import OpenAIChat
-from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.backends.flavors import Extras
+from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.prompt import Prompt, ToolSpec
 from batch_agent.core.requests import Request, Sampling
 
@@ -16,7 +17,7 @@ FIND = ToolSpec("find", "Find it.", {"type": "object", "properties": {}})
 CALL = ToolCall("call_1", "look", '{"q":  "spaces stay"}')
 STORY: tuple[Message, ...] = (
     User("What is it?"),
-    Assistant("", (CALL,), "thinking"),
+    Assistant("", (CALL,), (Thought("thinking"),)),
     ToolResults((ToolResult(CALL, "It is 42."),)),
     Assistant("It is 42."),
 )
@@ -82,7 +83,8 @@ def test_on_the_last_turn_the_tools_stay_and_may_not_be_called() -> None:
 
 def test_only_the_settings_that_were_made_are_sent() -> None:
     sampling = Sampling(temperature=0.0, seed=7, max_tokens=20, stop=("END",), extra={"top_k": 3})
-    body = sent(replace(request(tools=()), sampling=sampling), OpenAIChat("max_completion_tokens"))
+    dialect = OpenAIChat(Extras(max_tokens_field="max_completion_tokens"))
+    body = sent(replace(request(tools=()), sampling=sampling), dialect)
     del body["messages"]
     assert body == {
         "model": "a-model",

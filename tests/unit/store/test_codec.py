@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.facts import Fact, Replied, Returned
-from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.store.codec import decode, encode
 
@@ -19,7 +19,7 @@ replies = st.builds(
     st.sampled_from(["stop", "calls", "length", "refusal"]),
     st.builds(Usage, tokens, tokens, tokens),
     st.lists(calls, max_size=3).map(tuple),
-    text,
+    st.lists(st.builds(Thought, text, text, text), max_size=3).map(tuple),
 )
 facts: st.SearchStrategy[Fact] = st.one_of(
     st.builds(Replied, replies, seconds, seconds, st.none() | seconds, st.integers(1, 40)),

@@ -11,6 +11,7 @@ from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import reported_error
 from ..sse import SseParser
+from .dialect import dumps
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -19,6 +20,8 @@ _FINISH: Mapping[str, FinishReason] = {
     "function_call": "calls",
     "content_filter": "refusal",
 }
+_DISPATCH = b"tool_call_dispatch"
+"""Dynamo's event for a call that is whole, ahead of its chunk."""
 _GIVEN_UP = ("abort", "error")
 """How a server ends an answer that it could not finish."""
 
@@ -70,6 +73,7 @@ class StreamDecoder:
     def __init__(self) -> None:
         self._events = SseParser()
         self._call: _OpenCall | None = None
+        self._dispatched: list[tuple[Any, str]] = []
         self._made_calls = False
         self._refused = False
         self._finish: Any = None
@@ -83,6 +87,8 @@ class StreamDecoder:
             data = event.data.strip()
             if data == b"[DONE]":
                 yield from self.close()
+            elif event.name == _DISPATCH:
+                yield from self._dispatch(_object(data))
             elif data:
                 yield from self._chunk(_object(data))
 
@@ -115,7 +121,17 @@ class StreamDecoder:
             self._finish = choice["finish_reason"]
             yield from self._close_call()
 
+    def _dispatch(self, event: dict[str, Any]) -> Iterator[Delta]:
+        """A whole call that the server has parsed already; the chunks that repeat it are passed over."""
+        yield from self._close_call()
+        for piece in _pieces({"tool_calls": [event.get("tool_call")]}):
+            self._dispatched.append((piece.index, piece.id))
+            self._made_calls = True
+            yield CallDelta(_whole_call(piece))
+
     def _add(self, piece: "_Piece") -> Iterator[Delta]:
+        if (piece.index, piece.id) in self._dispatched:
+            return
         if self._call is not None and self._call.is_another(piece):
             yield from self._close_call()
         if self._call is None:
@@ -148,8 +164,15 @@ def _pieces(message: Mapping[str, Any]) -> Iterator[_Piece]:
             function = {}
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            arguments = "" if arguments is None else orjson.dumps(arguments).decode()
+            arguments = "" if arguments is None else _as_text(arguments)
         yield _Piece(call.get("index") or 0, str(call.get("id") or ""), str(function.get("name") or ""), arguments)
+
+
+def _as_text(arguments: Any) -> str:
+    try:
+        return dumps(arguments).decode()
+    except RecursionError as error:
+        raise BackendError(ErrorKind.SERVER, "The answer has tool arguments that are nested too deeply.") from error
 
 
 def _whole_call(piece: _Piece) -> ToolCall:

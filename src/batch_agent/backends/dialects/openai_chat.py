@@ -1,48 +1,71 @@
 """Requests in the OpenAI chat completions format."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any, assert_never
 
-import orjson
-
 from ...core.messages import Assistant, Message, ToolResults, User
-from ...core.requests import Request
+from ...core.prompt import Prompt
+from ...core.requests import Delta, Request
 from ...core.schema import JsonSchema
+from ...core.strict_schema import strict_form
+from ..flavors import Extras
+from .dialect import Once, dumps
+from .openai_answers import StreamDecoder, decode_reply
 
 PATH = "/chat/completions"
 
 
 class OpenAIChat:
-    """Encodes requests. What a run's requests share is serialised once and comes first, so that turn n's bytes, up
-    to the end of its messages, are a prefix of turn n+1's."""
+    """What a run's requests share is serialised once and comes first, so that turn n's bytes, up to the end of its
+    messages, are a prefix of turn n+1's."""
+
+    stream_type = "text/event-stream"
 
     def __init__(
-        self, max_tokens_field: str = "max_tokens", adapt_schema: Callable[[JsonSchema], JsonSchema] | None = None
+        self, extras: Extras | None = None, adapt_schema: Callable[[JsonSchema], JsonSchema] | None = None
     ) -> None:
         """`adapt_schema` says the same schema in the words that the server's grammar engine takes best."""
-        self._max_tokens_field = max_tokens_field
+        self._extras = extras or Extras()
         self._adapt_schema = adapt_schema
-        self._once: dict[tuple[int, ...], tuple[object, bytes]] = {}
+        self._once = Once()
+        self._sent = 0
+
+    def path(self, request: Request) -> str:
+        return PATH
+
+    def headers(self, request: Request) -> Mapping[str, str] | None:
+        named = self._extras.session_header
+        return {named: request.agent} if named and request.agent else None
 
     def encode(self, request: Request) -> bytes:
         shared = (request.prompt, request.model, request.sampling)
-        head = self._cached(shared, lambda: self._head(request))
-        messages = b",".join([_encode_message(message) for message in request.messages])
+        head = self._once.get(shared, lambda: self._head(request))
+        messages = b",".join([self._message(message) for message in request.messages])
         return head + messages + self._tail(request)
 
+    def decode_reply(self, body: bytes) -> list[Delta]:
+        return decode_reply(body)
+
+    def decoder(self) -> StreamDecoder:
+        return StreamDecoder()
+
     def _head(self, request: Request) -> bytes:
-        sampling = request.sampling
+        sampling, extras = request.sampling, self._extras
         body: dict[str, Any] = {"model": request.model}
         settings = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": sampling.seed,
             "stop": list(sampling.stop) or None,
-            self._max_tokens_field: sampling.max_tokens,
+            extras.max_tokens_field: sampling.max_tokens,
+            "cache_salt": request.prompt.cache_salt if extras.cache_salt else None,
+            "prompt_cache_key": _cache_key(request.prompt) if extras.cache_key else None,
         }
         body |= {name: value for name, value in settings.items() if value is not None}
         body |= sampling.extra
+        if extras.priority == "agent_hints":
+            body.pop("nvext", None)  # it comes at the end, with the hints
         if request.prompt.tools:
             body["tools"] = [
                 {
@@ -51,8 +74,8 @@ class OpenAIChat:
                 }
                 for t in request.prompt.tools
             ]
-        system = [_message({"role": "system", "content": request.prompt.system}), b","] if request.prompt.system else []
-        return b"".join([orjson.dumps(body)[:-1], b',"messages":[', *system])
+        system = [dumps({"role": "system", "content": request.prompt.system}), b","] if request.prompt.system else []
+        return b"".join([dumps(body)[:-1], b',"messages":[', *system])
 
     def _tail(self, request: Request) -> bytes:
         tail = b"]"
@@ -60,54 +83,78 @@ class OpenAIChat:
             tail += b',"tool_choice":"none"'
         schema = request.answer_schema
         if schema is not None:
-            tail += self._cached((schema,), lambda: self._response_format(schema))
+            tail += self._once.get((schema,), lambda: self._response_format(schema))
         if request.stream:
             tail += b',"stream":true,"stream_options":{"include_usage":true}'
-        return tail + b"}"
+        more = self._about(request)
+        return tail + (b"," + dumps(more)[1:] if more else b"}")
+
+    def _about(self, request: Request) -> dict[str, Any]:
+        """What the server may know of a request beside its content."""
+        extras, about = self._extras, dict[str, Any]()
+        if extras.request_id and request.agent:
+            self._sent += 1  # a request that is sent again needs another id
+            about["request_id"] = f"{request.agent}-{request.turn}-{self._sent}"
+        if extras.session_field and request.agent:
+            about[extras.session_field] = request.agent
+        if extras.priority == "agent_hints":
+            if hints := _agent_hints(request):
+                about["nvext"] = hints
+        elif extras.priority and request.priority:
+            about["priority"] = request.priority if extras.priority == "high_first" else -request.priority
+        return about
 
     def _response_format(self, schema: JsonSchema) -> bytes:
-        asked = self._adapt_schema(schema) if self._adapt_schema else schema
-        body = {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked}}
-        return b',"response_format":' + orjson.dumps(body)
+        asked: dict[str, Any] = {"name": "answer", "schema": schema}
+        if self._adapt_schema is not None:
+            asked["schema"] = self._adapt_schema(schema)
+        elif self._extras.strict_schema and (strict := strict_form(schema)) is not None:
+            asked |= {"schema": strict, "strict": True}
+        return b',"response_format":' + dumps({"type": "json_schema", "json_schema": asked})
 
-    def _cached(self, shared: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
-        """Bytes that depend only on the identity of `shared`, which is kept alive so that no other takes its place."""
-        key = tuple(map(id, shared))
-        found = self._once.get(key)
-        if found is None:
-            found = self._once[key] = (shared, make())
-        return found[1]
+    def _message(self, message: Message) -> bytes:
+        match message:
+            case User():
+                return dumps({"role": "user", "content": message.text})
+            case Assistant():
+                return dumps(self._assistant(message))
+            case ToolResults():
+                return b",".join(
+                    [
+                        dumps({"role": "tool", "tool_call_id": result.call.id, "content": result.content})
+                        for result in message.results
+                    ]
+                )
+            case _:
+                assert_never(message)
 
-
-def _encode_message(message: Message) -> bytes:
-    match message:
-        case User():
-            return _message({"role": "user", "content": message.text})
-        case Assistant():
-            return _message(_assistant(message))
-        case ToolResults():
-            return b",".join(
-                [
-                    _message({"role": "tool", "tool_call_id": result.call.id, "content": result.content})
-                    for result in message.results
-                ]
-            )
-        case _:
-            assert_never(message)
-
-
-def _assistant(message: Assistant) -> dict[str, Any]:
-    body: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.calls else "")}
-    if message.calls:
-        body["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
-    return body
+    def _assistant(self, message: Assistant) -> dict[str, Any]:
+        body: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.calls else "")}
+        if self._extras.reasoning_field and message.thoughts:
+            body[self._extras.reasoning_field] = "".join(thought.text for thought in message.thoughts)
+        if message.calls:
+            body["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in message.calls
+            ]
+        return body
 
 
-def _message(body: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError:  # half of a surrogate pair, from an odd file name or a broken input
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+def _agent_hints(request: Request) -> dict[str, Any]:
+    """Dynamo's extension, with what the user put there. Never `speculative_prefill`: it would render the next turn
+    without its tools."""
+    hints: dict[str, Any] = {}
+    if request.priority:
+        hints["priority"] = request.priority
+    if request.sampling.max_tokens is not None:
+        hints["osl"] = request.sampling.max_tokens
+    given = request.sampling.extra.get("nvext") or {}
+    return {**given, "agent_hints": {**hints, **(given.get("agent_hints") or {})}} if hints else dict(given)
+
+
+def _cache_key(prompt: Prompt) -> str:
+    """The same for every run with the same prefix."""
+    prefix = blake2b(prompt.system.encode(errors="replace"), digest_size=12)
+    for tool in prompt.tools:
+        prefix.update(dumps([tool.name, tool.description, tool.parameters]))
+    return prefix.hexdigest()

@@ -26,7 +26,7 @@ def read_file_tool(root: str | Path | None = None) -> Tool:
         text = data[:_MOST_BYTES].decode(errors="replace")
         return text + (f"\n[cut here: only the first {_MOST_BYTES} bytes are shown]" if len(data) > _MOST_BYTES else "")
 
-    return make_tool(read_file)
+    return make_tool(read_file, effect="read")
 
 
 Tool.read_file = read_file_tool()

@@ -1,0 +1,64 @@
+"""Prints the compatibility table of docs/backends.md from the flavors: `python -m scripts.backend_table`."""
+
+from batch_agent.backends.flavors import ANTHROPIC, BEDROCK, COMPATIBLE, DYNAMO, LLAMACPP, OPENAI, SGLANG, VLLM, Flavor
+
+FLAVORS = (VLLM, SGLANG, DYNAMO, OPENAI, ANTHROPIC, BEDROCK, LLAMACPP, COMPATIBLE)
+_DIALECTS = {"openai": "OpenAI chat", "anthropic": "Anthropic messages", "bedrock": "Bedrock Converse"}
+_TOOLS = {True: "native", False: "JSON actions", None: "native if the server takes them (tried), else JSON actions"}
+_PRIORITIES = {
+    "": "no",
+    "low_first": "`priority`, low first",
+    "high_first": "`priority`, high first",
+    "agent_hints": "`nvext.agent_hints`, high first",
+}
+
+
+def table() -> str:
+    rows = [[title, *map(cell, FLAVORS)] for title, cell in _ROWS]
+    lines = [f"| {' | '.join(row)} |" for row in [["", *(f"**{flavor.name}**" for flavor in FLAVORS)], *rows]]
+    return "\n".join([lines[0], "|" + "---|" * (len(FLAVORS) + 1), *lines[1:]])
+
+
+def _schema(flavor: Flavor) -> str:
+    if not flavor.json_schema:
+        return "in the prompt"
+    strict = ", in its strict form" if flavor.extras.strict_schema or flavor is ANTHROPIC else ""
+    if flavor is BEDROCK:
+        strict = ", by models that can"
+    return f"enforced{strict}" + ("" if flavor.json_schema_beside_tools else "; beside tools in the prompt")
+
+
+def _cache(flavor: Flavor) -> str:
+    if flavor.dialect == "anthropic":
+        return "`cache_control`"
+    if flavor.dialect == "bedrock":
+        return "`cachePoint`, for models that have it"
+    return "automatic, `prompt_cache_key`" if flavor.extras.cache_key else "automatic"
+
+
+def _session(flavor: Flavor) -> str:
+    if flavor.extras.session_field:
+        return f"`{flavor.extras.session_field}`, closed when the agent is done (where the server keeps sessions)"
+    if flavor.extras.session_header:
+        return f"header `{flavor.extras.session_header}`"
+    return "no"
+
+
+_ROWS = (
+    ("dialect", lambda flavor: _DIALECTS[flavor.dialect]),
+    ("tool calls", lambda flavor: _TOOLS[flavor.native_tools]),
+    ("JSON schema", _schema),
+    ("prefix cache", _cache),
+    ("warmed before a burst", lambda flavor: "yes" if flavor.managed_cache else "no need"),
+    ("priority", lambda flavor: _PRIORITIES[flavor.extras.priority]),
+    ("agent's session", _session),
+    ("`cache_salt`", lambda flavor: "yes" if flavor.extras.cache_salt else "no"),
+    ("request ids", lambda flavor: "yes" if flavor.extras.request_id else "no"),
+    ("in flight at first", lambda flavor: "its slots" if flavor.fixed_inflight else str(flavor.inflight)),
+    ("not known there", lambda flavor: ", ".join(f"`{name}`" for name in flavor.ignores) or "-"),
+    ("tested against", lambda flavor: flavor.tested),
+)
+
+
+if __name__ == "__main__":
+    print(table())

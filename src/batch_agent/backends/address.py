@@ -1,0 +1,90 @@
+"""From a backend URL to the server that it names, and the key for it. Nothing is sent."""
+
+import os
+import re
+from dataclasses import dataclass
+
+from yarl import URL
+
+from ..core.errors import SpecError
+from .flavors import BY_SCHEME, COMPATIBLE, Flavor
+
+_LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")
+_PATHS_OF_APIS = ("/chat/completions", "/messages")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server, by its root. `flavor` is None where the URL does not say who serves."""
+
+    root: URL
+    flavor: Flavor | None
+    ends_sessions: bool = False
+    """The URL asks for a last request that ends each agent's session."""
+
+    @property
+    def key(self) -> str | None:
+        """The API key from the environment, if this server may see it."""
+        flavor = self.flavor or COMPATIBLE
+        if flavor.key_variable is None or self.root.user is not None:  # credentials in the URL are those to use
+            return None
+        if flavor is COMPATIBLE and self.root.scheme == "http" and not is_near(self.root.host or ""):
+            return None  # a key is not for any host that a URL may name, in plain text
+        return os.environ.get(flavor.key_variable, "").strip() or None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the provider's own service."""
+        return self.flavor is not None and self.root.host == URL(self.flavor.default_url).host
+
+
+def parse(url: str) -> URL:
+    """Raises SpecError for what names no backend."""
+    try:
+        parsed = URL(url)
+    except ValueError as error:
+        raise SpecError(f"backend={url!r} is not a URL: {error}.") from error
+    schemes = ("local", "http", "https", *BY_SCHEME)
+    if parsed.scheme not in schemes:
+        known = ", ".join(f"{scheme}://" for scheme in schemes)
+        hint = f" Did you mean 'http://{url}'?" if _LOOKS_LIKE_A_HOST.match(url) else ""
+        raise SpecError(f"backend={url!r} names no backend that is known here. Known: {known}.{hint}")
+    if parsed.scheme in ("http", "https") and not parsed.host:
+        raise SpecError(f"backend={url!r} names no host: write it as in 'http://127.0.0.1:8000'.")
+    return parsed
+
+
+def address_of(url: URL) -> Address:
+    """The server behind an http(s):// URL, or one with the name of a flavor. Raises SpecError for a missing key."""
+    if url.scheme in ("http", "https"):
+        return Address(with_version(url), None)
+    flavor = BY_SCHEME[url.scheme]
+    ends_sessions = flavor.extras.session_header != "" and url.query.get("sessions") == "end"
+    if ends_sessions:
+        url = url.without_query_params("sessions")
+    address = Address(_server_url(url, flavor), flavor, ends_sessions)
+    if flavor.needs_key and address.key is None and address.is_default:
+        raise SpecError(f"{flavor.name}:// needs an API key: set the environment variable {flavor.key_variable}.")
+    return address
+
+
+def with_version(url: URL) -> URL:
+    """Servers are named with or without the /v1 of their API, and sometimes by the whole path of it."""
+    path = url.path.rstrip("/")
+    for known in _PATHS_OF_APIS:
+        path = path.removesuffix(known)
+    return url.with_path(path or "/v1").with_query(url.query)
+
+
+def is_near(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _server_url(url: URL, flavor: Flavor) -> URL:
+    default = URL(flavor.default_url)
+    if not url.host:
+        configured = os.environ.get(flavor.url_variable, "").strip() if flavor.url_variable else ""
+        return with_version(parse(configured)) if configured else default
+    is_hosted = default.scheme == "https"
+    scheme = "https" if is_hosted and not is_near(url.host) else "http"
+    return with_version(url.with_scheme(scheme).with_port(url.port or (None if is_hosted else default.port)))

@@ -1,0 +1,85 @@
+"""What a wire format has to do: pure encoding, and decoding piece by piece."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import orjson
+
+from ...core.messages import ToolCall
+from ...core.requests import Delta, Request
+
+
+class Decoder(Protocol):
+    """Deltas from the bytes of a streamed answer, the same for any chunking. All of it raises BackendError."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def feed(self, chunk: bytes) -> Iterator[Delta]: ...
+
+    def close(self) -> Iterator[Delta]:
+        """The last deltas, when the bytes are over."""
+        ...
+
+
+class Dialect(Protocol):
+    @property
+    def stream_type(self) -> str:
+        """The content type of a streamed answer; an answer of any other is read as a plain one."""
+        ...
+
+    def path(self, request: Request) -> str:
+        """Where the request goes, below the server's root."""
+        ...
+
+    def headers(self, request: Request) -> Mapping[str, str] | None:
+        """What this one request says in its headers."""
+        ...
+
+    def encode(self, request: Request) -> bytes: ...
+
+    def decode_reply(self, body: bytes) -> list[Delta]: ...
+
+    def decoder(self) -> Decoder: ...
+
+
+class Once:
+    """Bytes that many requests share, made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, ...], tuple[object, bytes]] = {}
+
+    def get(self, shared: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
+        """They depend only on the identity of `shared`, which is kept alive so that no other takes its place."""
+        key = tuple(map(id, shared))
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = (shared, make())
+        return found[1]
+
+
+def dumps(body: Any) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # half of a surrogate pair, from an odd file name or a broken input, or a number of many digits
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def arguments_object(call: ToolCall) -> bytes:
+    """The model's own arguments, byte for byte, where they are the object that an API wants."""
+    raw = call.arguments.encode(errors="replace")
+    try:
+        is_object = isinstance(orjson.loads(raw), dict)
+    except orjson.JSONDecodeError:
+        is_object = False
+    return raw if is_object else dumps({"malformed": call.arguments})
+
+
+def known_id(call: ToolCall, pattern: re.Pattern[str]) -> str:
+    """The call's id, or for one that the API would not take the same other one each time."""
+    if pattern.fullmatch(call.id):
+        return call.id
+    return "call_" + blake2b(call.id.encode(errors="surrogatepass"), digest_size=12).hexdigest()

@@ -1,0 +1,219 @@
+"""Asks a server what it is. What could not be seen is None, which is not the same as absent."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from ..core.errors import BackendError, ErrorKind, SpecError
+from ..core.interfaces import Backend
+from ..core.messages import User
+from ..core.prompt import Prompt, ToolSpec
+from ..core.requests import Request, Sampling
+from .failures import translate_failure, translate_status
+from .flavors import Flavor
+from .http import Server, shown, without_key
+
+T = TypeVar("T")
+_TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
+_SIDE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_TRIES = 4
+_BACKOFF = 0.5
+_LONGEST_WAIT = 10.0
+_CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_LABEL = re.compile(rb'(\w+)="([^"]*)"')
+_TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    name: str
+    owner: str = ""
+    context_tokens: int | None = None
+    longest_answer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a server said of itself, beside its models."""
+
+    version: str | None = None
+    prefix_cache: bool | None = None
+    kv_tokens: int | None = None
+    metrics: bool | None = None
+    sessions: bool | None = None
+    """It keeps an agent's cache until the agent is said to be done."""
+    priority: bool | None = None
+
+
+async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedModel]:
+    """Raises BackendError for a server that cannot be asked."""
+    try:
+        body = orjson.loads(await patiently(lambda: get(server, server.url("/models"))))
+    except BackendError as error:
+        if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways list none
+            return []
+        raise
+    except orjson.JSONDecodeError as error:
+        address = shown(server.url("/models"))
+        raise BackendError(
+            ErrorKind.NOT_FOUND, f"{address} does not answer with JSON: is it an inference server?"
+        ) from error
+    listed = body.get("data") if isinstance(body, dict) else None
+    return [_served(entry) for entry in listed or () if isinstance(entry, dict)]
+
+
+def choose(served: list[ServedModel], model: str | None, url: URL) -> ServedModel:
+    """The model to use. Raises SpecError, with what is close, for one that is not served."""
+    names = [entry.name for entry in served]
+    if model is None:
+        if len(served) == 1:
+            return served[0]
+        listed = f"it serves {', '.join(names[:8])}" if names else "it lists none"
+        raise SpecError(f"Name a model with model=...: {shown(url)} does not serve exactly one ({listed}).")
+    if not served:
+        return ServedModel(model)
+    for entry in served:
+        if entry.name == model:
+            return entry
+    close = get_close_matches(model, names, n=3) or names[:8]
+    raise SpecError(f"model={model!r} is not served at {shown(url)}. Did you mean {' or '.join(map(repr, close))}?")
+
+
+async def takes_tools(backend: Backend, model: str) -> BackendError | None:
+    """One token with a tool on offer: the refusal of a server without a tool parser, or None if there was none."""
+    request = Request(Prompt("", (_TOOL,)), (User("Hi"),), model, Sampling(max_tokens=1))
+
+    async def ask() -> BackendError | None:
+        try:
+            async with backend.stream(request) as deltas:
+                async for _ in deltas:
+                    pass
+        except BackendError as error:
+            if error.kind is ErrorKind.BAD_REQUEST:
+                return error
+            raise
+        return None
+
+    return await patiently(ask)
+
+
+async def look(server: Server, flavor: Flavor) -> Sighting:
+    """What can be seen beside the API. Never raises: a server may hide all of it."""
+    match flavor.name:
+        case "vllm":
+            return await _look_at_vllm(server)
+        case "sglang":
+            return await _look_at_sglang(server)
+        case "dynamo":
+            return Sighting(metrics=await _beside(server, "/metrics") is not None)
+        case _:
+            return Sighting()
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks again, a few times, when the server is busy; one that is not there is not waited for."""
+    for tried in range(_TRIES):
+        try:
+            return await ask()
+        except BackendError as error:
+            if not error.retryable or error.status is None or tried == _TRIES - 1:
+                raise
+            await asyncio.sleep(min(_LONGEST_WAIT, error.retry_after or _BACKOFF * 2**tried))
+    raise AssertionError("unreachable")
+
+
+async def get(server: Server, url: URL, timeout: aiohttp.ClientTimeout = _TIMEOUT) -> bytes:
+    """Raises BackendError."""
+    try:
+        async with server.session.get(url, timeout=timeout, headers=await server.signed(url)) as response:
+            answer = await response.read()
+            if response.status != 200:
+                said = without_key(answer, response.request_info.headers)
+                raise translate_status(response.status, response.headers, said, shown(url))
+            return answer
+    except (aiohttp.ClientError, OSError) as error:
+        raise translate_failure(error, shown(url)) from error
+
+
+def _served(entry: dict[str, Any]) -> ServedModel:
+    meta = entry.get("meta")
+    context = (
+        entry.get("max_model_len")
+        or entry.get("context_window")
+        or entry.get("max_input_tokens")
+        or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+    )
+    owner = entry.get("owned_by") or ("anthropic" if entry.get("type") == "model" else "")
+    return ServedModel(str(entry.get("id")), str(owner), _count(context), _count(entry.get("max_tokens")))
+
+
+async def _look_at_vllm(server: Server) -> Sighting:
+    version, metrics = await _both(server, "/version", "/metrics")
+    config = _CACHE_CONFIG.search(metrics or b"")
+    labels = {key.decode(): value.decode() for key, value in _LABEL.findall(config[1])} if config else {}
+    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    return Sighting(
+        version=_field(version, "version"),
+        prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
+        kv_tokens=int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None,
+        metrics=metrics is not None,
+    )
+
+
+async def _look_at_sglang(server: Server) -> Sighting:
+    info, metrics = await _both(server, "/server_info", "/metrics")
+    said = _parsed(info)
+    return Sighting(
+        version=_field(info, "version"),
+        prefix_cache=not said["disable_radix_cache"] if "disable_radix_cache" in said else None,
+        kv_tokens=_count(said.get("max_total_num_tokens")),
+        metrics=metrics is not None,
+        sessions=_flag(said.get("enable_session_radix_cache")),
+        priority=_flag(said.get("enable_priority_scheduling")),
+    )
+
+
+async def _both(server: Server, one: str, other: str) -> tuple[bytes | None, bytes | None]:
+    async with asyncio.TaskGroup() as group:
+        first, second = group.create_task(_beside(server, one)), group.create_task(_beside(server, other))
+    return first.result(), second.result()
+
+
+def beside(root: URL, path: str) -> URL:
+    """What stands beside the API, where the server has its other pages."""
+    return root.with_path(root.path.rstrip("/").removesuffix("/v1") + path).with_query(root.query)
+
+
+async def _beside(server: Server, path: str) -> bytes | None:
+    try:
+        return await get(server, beside(server.root, path), _SIDE_TIMEOUT)
+    except BackendError:
+        return None
+
+
+def _parsed(body: bytes | None) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body or b"")
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _field(body: bytes | None, name: str) -> str | None:
+    value = _parsed(body).get(name)
+    return value if isinstance(value, str) else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

@@ -1,0 +1,113 @@
+"""A backend that is gone, refuses or comes back: one explanation, nothing lost."""
+
+from pathlib import Path
+
+import pytest
+from tests.engine.harness import EventLog, asked, now, run, stream
+
+from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped
+from batch_agent.core.events import Paused
+from batch_agent.core.requests import Request
+from batch_agent.testing import Answer, ScriptedBackend, say
+
+
+def gone_between(start: float, end: float) -> ScriptedBackend:
+    """Answers after a second each, but for a time in which nobody is there."""
+
+    def answer(request: Request) -> Answer:
+        if start <= now() < end:
+            return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect to it")
+        return say(asked(request))
+
+    return ScriptedBackend(answer, seconds=1.0)
+
+
+async def test_a_server_that_comes_back_in_time_costs_no_agent() -> None:
+    backend = gone_between(5, 15)
+    log = EventLog()
+    results = await run(backend, [str(n) for n in range(100)], max_inflight=8, events=log)
+    assert [result.output for result in results] == [str(n) for n in range(100)]
+    assert now() < 15 + 5 + 100 / 8 + 2
+    failed = len(backend.requests) - 100
+    assert failed < 60  # not 8 requests a second all the time
+    assert any(isinstance(event, Paused) and "Cannot connect" in event.reason for event in log.events)
+
+
+async def test_a_server_that_stays_away_stops_the_run_with_one_error_that_holds_what_was_done() -> None:
+    backend = gone_between(5, 10**9)
+    with pytest.raises(RunStopped, match="Cannot connect to it") as stopped:
+        await run(backend, [str(n) for n in range(1000)], max_inflight=8)
+    assert stopped.value.kind is ErrorKind.UNAVAILABLE
+    assert [result.index for result in stopped.value.results] == list(range(32))
+    assert all(result.ok for result in stopped.value.results)
+    assert 20 <= now() < 30
+    assert len(backend.requests) < 120
+
+
+async def test_max_retries_says_how_long_a_dead_server_is_waited_for() -> None:
+    with pytest.raises(RunStopped):
+        await run(gone_between(0, 10**9), ["a", "b", "c", "d"], max_retries=0)
+    assert now() <= 1.0
+
+
+async def test_a_stream_gives_what_is_done_before_it_raises() -> None:
+    seen: list[AgentResult] = []
+
+    async def read() -> None:
+        async for result in stream(gone_between(2, 10**9), [str(n) for n in range(20)], max_inflight=4):
+            seen.append(result)
+
+    with pytest.raises(RunStopped):
+        await read()
+    assert len(seen) == 4
+
+
+async def test_the_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    inputs, answered = [str(n) for n in range(40)], set[str]()
+
+    def answer(request: Request) -> Answer:
+        if len(answered) == 8:
+            return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect to it")
+        answered.add(asked(request))
+        return say(asked(request))
+
+    with pytest.raises(RunStopped):
+        await run(ScriptedBackend(answer), inputs, max_inflight=4, checkpoint_dir=tmp_path)
+    backend = ScriptedBackend(lambda request: say(asked(request)))
+    results = await run(backend, inputs, checkpoint_dir=tmp_path)
+    assert [result.output for result in results] == inputs
+    assert sorted(map(asked, backend.requests)) == sorted(set(inputs) - answered)
+
+
+async def test_a_wrong_key_is_one_error_and_not_one_for_each_agent() -> None:
+    backend = ScriptedBackend(lambda request: BackendError(ErrorKind.AUTH, "HTTP 401: bad key", status=401))
+    with pytest.raises(RunStopped, match="bad key") as stopped:
+        await run(backend, [str(n) for n in range(10_000)])
+    assert stopped.value.kind is ErrorKind.AUTH
+    assert len(backend.requests) <= 8
+
+
+async def test_one_refused_prompt_is_one_failed_agent() -> None:
+    def answer(request: Request) -> Answer:
+        if asked(request) == "7":
+            return BackendError(ErrorKind.AUTH, "HTTP 403: blocked by the firewall", status=403)
+        return say("fine")
+
+    results = await run(ScriptedBackend(answer), [str(n) for n in range(50)])
+    assert [result.index for result in results if not result.ok] == [7]
+
+
+async def test_three_poisoned_prompts_in_a_row_do_not_end_the_run() -> None:
+    def answer(request: Request) -> Answer:
+        if int(asked(request)) < 3:
+            return BackendError(ErrorKind.CONNECTION, "reset by peer")
+        return say("fine")
+
+    results = await run(ScriptedBackend(answer, seconds=1.0), [str(n) for n in range(20)], max_inflight=1)
+    assert [result.index for result in results if not result.ok] == [0, 1, 2]
+
+
+async def test_every_agent_that_ends_is_said_to_leave() -> None:
+    backend = ScriptedBackend(lambda request: say("fine"))
+    results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend)
+    assert sorted(backend.left) == sorted(result.key for result in results)

@@ -1,0 +1,116 @@
+"""What each server is sent beside the common fields. Nothing is inherited: a field of one is an error on the next."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from batch_agent.backends.dialects.openai_chat import OpenAIChat
+from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, COMPATIBLE, DYNAMO, OPENAI, SGLANG, VLLM, Flavor
+from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.requests import Request, Sampling
+
+CALL = ToolCall("c", "look", "{}")
+STORY = (User("Hi"), Assistant("", (CALL,), (Thought("Hm, "), Thought("well."))), ToolResults((ToolResult(CALL, "x"),)))
+ASKED = Request(
+    Prompt("Be brief.", cache_salt="mine"),
+    (User("Hi"),),
+    "m",
+    Sampling(max_tokens=9),
+    agent="ab12",
+    turn=2,
+    priority=102,
+)
+COMMON = {"model", "messages", "max_tokens", "max_completion_tokens"}
+
+
+def sent(flavor: Flavor, request: Request = ASKED) -> dict[str, Any]:
+    body: dict[str, Any] = orjson.loads(OpenAIChat(flavor.extras).encode(request))
+    return body
+
+
+def beside(flavor: Flavor, request: Request = ASKED) -> dict[str, Any]:
+    return {name: value for name, value in sent(flavor, request).items() if name not in COMMON}
+
+
+def test_vllm_counts_priorities_from_below() -> None:
+    body = beside(VLLM)
+    assert body.pop("request_id").startswith("ab12-2-")
+    assert body == {"priority": -102, "cache_salt": "mine"}
+
+
+def test_a_request_that_is_sent_again_has_another_id() -> None:
+    dialect = OpenAIChat(VLLM.extras)
+    assert len({orjson.loads(dialect.encode(ASKED))["request_id"] for _ in range(3)}) == 3
+
+
+def test_sglang_counts_priorities_from_above_and_keeps_sessions() -> None:
+    assert beside(SGLANG) == {"priority": 102, "cache_salt": "mine", "session_id": "ab12"}
+
+
+def test_dynamo_takes_hints_below_nvext_and_the_session_in_a_header() -> None:
+    assert beside(DYNAMO) == {"cache_salt": "mine", "nvext": {"agent_hints": {"priority": 102, "osl": 9}}}
+    assert OpenAIChat(DYNAMO.extras).headers(ASKED) == {"x-dynamo-session-id": "ab12"}
+
+
+def test_what_the_user_says_to_dynamo_is_kept_and_wins() -> None:
+    given = {"nvext": {"annotations": ["a"], "agent_hints": {"osl": 3}}}
+    body = sent(DYNAMO, replace(ASKED, sampling=Sampling(max_tokens=9, extra=given)))
+    assert body["nvext"] == {"annotations": ["a"], "agent_hints": {"priority": 102, "osl": 3}}
+
+
+def test_dynamo_is_told_what_the_user_says_where_there_are_no_hints() -> None:
+    quiet = replace(ASKED, priority=0, sampling=Sampling(extra={"nvext": {"annotations": ["a"]}}))
+    assert sent(DYNAMO, quiet)["nvext"] == {"annotations": ["a"]}
+    assert "nvext" not in sent(DYNAMO, replace(quiet, sampling=Sampling()))
+
+
+def test_openai_is_told_which_requests_share_a_prefix() -> None:
+    tools = (ToolSpec("look", "", {}),)
+    keys = [
+        sent(OPENAI, replace(ASKED, prompt=prompt))["prompt_cache_key"]
+        for prompt in (Prompt("A"), Prompt("A"), Prompt("B"), Prompt("A", tools))
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    assert set(beside(OPENAI)) == {"prompt_cache_key"}
+
+
+def test_an_unknown_server_is_sent_nothing_special() -> None:
+    assert beside(COMPATIBLE) == {}
+    assert OpenAIChat(COMPATIBLE.extras).headers(ASKED) is None
+
+
+def test_a_request_of_no_agent_and_no_priority_says_neither() -> None:
+    plain = Request(Prompt("Be brief."), (User("Hi"),), "m", Sampling())
+    for flavor in {*BY_SCHEME.values(), *BY_OWNER.values()}:
+        assert set(beside(flavor, plain)) <= {"prompt_cache_key"}
+        assert OpenAIChat(flavor.extras).headers(plain) is None
+
+
+@pytest.mark.parametrize(
+    ("flavor", "field"),
+    [(VLLM, "reasoning"), (SGLANG, "reasoning_content"), (DYNAMO, "reasoning_content"), (OPENAI, "")],
+)
+def test_what_the_model_thought_goes_back_to_servers_that_read_it(flavor: Flavor, field: str) -> None:
+    message = sent(flavor, replace(ASKED, messages=STORY))["messages"][2]
+    expected = {field: "Hm, well."} if field else {}
+    assert {name: value for name, value in message.items() if "reasoning" in name} == expected
+
+
+def test_openai_enforces_a_schema_in_its_strict_form() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    asked = sent(OPENAI, replace(ASKED, answer_schema=schema))["response_format"]["json_schema"]
+    assert asked["strict"] is True
+    assert asked["schema"] == {**schema, "required": ["a"], "additionalProperties": False}
+    assert sent(VLLM, replace(ASKED, answer_schema=schema))["response_format"]["json_schema"]["schema"] == schema
+
+
+@pytest.mark.parametrize("flavor", [VLLM, SGLANG, DYNAMO, OPENAI, COMPATIBLE], ids=lambda flavor: flavor.name)
+def test_turn_n_is_a_prefix_of_turn_n_plus_1_whatever_is_said_beside(flavor: Flavor) -> None:
+    dialect = OpenAIChat(flavor.extras)
+    turns = [replace(ASKED, messages=STORY[: 2 * turn + 1], turn=turn, priority=turn) for turn in range(2)]
+    first, second = (dialect.encode(request) for request in turns)
+    assert second.startswith(first[: first.rindex(b"}]") + 1])

@@ -1,0 +1,41 @@
+"""What the docs say about the code, kept true."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from scripts.backend_table import FLAVORS, table
+
+from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
+from batch_agent.core.errors import ErrorKind
+from batch_agent.core.requests import Sampling
+from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_table_of_backends_is_the_one_that_the_flavors_make() -> None:
+    text = (DOCS / "backends.md").read_text()
+    shown = text.partition("<!-- table -->\n")[2].partition("\n<!-- /table -->")[0]
+    assert shown == table(), "run `python -m scripts.backend_table` and put its output into docs/backends.md"
+    assert {*BY_SCHEME.values(), *BY_OWNER.values()} - {SIM} <= set(FLAVORS)
+
+
+def test_every_option_is_documented() -> None:
+    text = (DOCS / "options.md").read_text()
+    names = [field.name for group in (BatchSpec, Limits, Retry, Context, Prefix, Sampling) for field in fields(group)]
+    groups = {"limits", "timeouts", "retry", "context", "prefix", "sampling"}
+    assert [name for name in names if f"`{name}`" not in text and name not in groups] == []
+
+
+def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
+    text = (DOCS / "backends.md").read_text()
+    of_agents = {
+        ErrorKind.BAD_INPUT,
+        ErrorKind.AGENT_TIMEOUT,
+        ErrorKind.TRUNCATED,
+        ErrorKind.REFUSED,
+        ErrorKind.INVALID_OUTPUT,
+        ErrorKind.MAX_TURNS,
+        ErrorKind.INTERNAL,
+    }
+    assert [kind for kind in set(ErrorKind) - of_agents if f"| `{kind}` |" not in text] == []
