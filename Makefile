@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help demo test check format bench test-engines clean
+.PHONY: help demo test check format bench test-engines test-nightly clean
 help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
 	@echo "make check         ruff, mypy --strict, import rules"
 	@echo "make bench         what an agent costs, beside plain gather loops"
 	@echo "make test-engines  install and start real vLLM (CPU) and Dynamo, and test against them"
+	@echo "make test-nightly  the same with real SGLang (CPU)"
 
 demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
@@ -33,6 +34,10 @@ bench: $(VENV)/.dev
 test-engines: $(VENV)/.dev
 	bash scripts/engines/install.sh
 	$(BIN)/pytest -m engines tests/live --timeout 900
+
+test-nightly: $(VENV)/.dev
+	$(BIN)/python -m scripts.engines.install sglang
+	$(BIN)/pytest -m engines tests/nightly --timeout 900
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

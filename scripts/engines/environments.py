@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 
@@ -11,6 +12,11 @@ def make_environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     pip_install(python, "--upgrade", "pip")
     return python
+
+
+def site_packages(folder: Path) -> Path:
+    """Where the virtual environment in that folder keeps its packages."""
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
 
 
 def pip_install(python: Path, *arguments: str) -> None:

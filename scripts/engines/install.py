@@ -1,5 +1,6 @@
-"""python -m scripts.engines.install: real vLLM (CPU) and Dynamo (mocker) for `make test-engines`, a few minutes once.
+"""python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
+ENGINE is vllm (CPU), dynamo (mocker) or sglang (CPU). Without any: vllm and dynamo, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -7,25 +8,39 @@ import fcntl
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.engines import dynamo_env, model, replay, vllm_env
-from scripts.engines.layout import DYNAMO, MODEL, REPLAY, VLLM, Part, engines_root
+from scripts.engines import dynamo_env, model, replay, sglang_env, vllm_env
+from scripts.engines.layout import DYNAMO, MODEL, REPLAY, SGLANG, VLLM, Part, engines_root
 
 OLDEST, NEWEST = (3, 11), (3, 13)
+# What each engine needs, in an order in which it can be made: vLLM's environment converts the model.
+PARTS = {
+    "vllm": (VLLM, MODEL),
+    "dynamo": (VLLM, MODEL, DYNAMO, REPLAY),
+    "sglang": (VLLM, MODEL, SGLANG),
+}
+BUILDERS = {
+    VLLM: vllm_env.build,
+    MODEL: model.build,
+    DYNAMO: dynamo_env.build,
+    REPLAY: replay.build,
+    SGLANG: sglang_env.build,
+}
+DEFAULT = ("vllm", "dynamo")
 
 
-def main() -> None:
+def main(engines: Sequence[str]) -> None:
+    if unknown := [name for name in engines if name not in PARTS]:
+        raise SystemExit(f"No such engine: {', '.join(unknown)}. There are {', '.join(PARTS)}.")
     _check_python()
     root = engines_root()
     root.mkdir(parents=True, exist_ok=True)
     with _alone(root / ".lock"):
-        _make(VLLM, vllm_env.build)
-        _make(MODEL, model.build)
-        _make(DYNAMO, dynamo_env.build)
-        _make(REPLAY, replay.build)
+        for part in dict.fromkeys(part for name in engines for part in PARTS[name]):
+            _make(part, BUILDERS[part])
 
 
 def _check_python() -> None:
@@ -63,4 +78,4 @@ def _make(part: Part, build: Callable[[Path], None]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or DEFAULT)

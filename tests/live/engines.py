@@ -12,10 +12,11 @@ from pathlib import Path
 from urllib.error import URLError
 
 from scripts.engines.guard import GRACE
-from scripts.engines.layout import DYNAMO, MODEL, MODEL_NAME, RECIPES, REPLAY, VLLM, Part, engines_root
+from scripts.engines.layout import DYNAMO, MODEL, MODEL_NAME, RECIPES, REPLAY, SGLANG, VLLM, Part, engines_root
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
+SGLANG_START_LIMIT = 300.0
 DYNAMO_START_LIMIT = 60.0
 LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the machine is not for 127.0.0.1
 
@@ -47,6 +48,28 @@ def vllm_server(scratch: Path, *arguments: str, tools: bool = True) -> Iterator[
 
 
 @contextmanager
+def sglang_server(scratch: Path, *arguments: str) -> Iterator[str]:
+    """A real SGLang on CPU with an 8,192-token KV cache and all that our dialect can use switched on.
+
+    Yields its root address, without /v1. Blocks 40 s to 3 minutes. Raises EngineFailedError.
+    """
+    _require(SGLANG, VLLM, MODEL, install="sglang")
+    port = _free_port()
+    command = [str(SGLANG.folder / "bin" / "sglang"), "serve", "--model-path", str(MODEL.folder)]
+    command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
+    command += ["--sampling-backend", "pytorch", "--mem-fraction-static", "0.2"]
+    command += ["--context-length", "4096", "--max-total-tokens", "8192", "--max-running-requests", "16"]
+    command += ["--tool-call-parser", "hermes", "--enable-cache-report", "--enable-session-radix-cache"]
+    command += ["--enable-priority-scheduling", "--enable-metrics"]
+    log = scratch / "sglang.log"
+    with _process_group([*command, *arguments], _environment() | {"SGLANG_USE_CPU_ENGINE": "1"}, log) as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/health", "", process, (log,), SGLANG_START_LIMIT)
+        yield url
+
+
+@contextmanager
 def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
     """The real Dynamo frontend and KV router in front of mocker workers; yields its root address, without /v1.
 
@@ -73,7 +96,7 @@ def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
 
 
 def _environment() -> dict[str, str]:
-    home = engines_root() / "home"  # both engines keep caches there, whatever they are told
+    home = engines_root() / "home"  # the engines keep caches there, whatever they are told
     return {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
 
 
@@ -91,12 +114,12 @@ def _dynamo_without_services(discovery: Path) -> dict[str, str]:
     }
 
 
-def _require(*parts: Part) -> None:
+def _require(*parts: Part, install: str = "") -> None:
     missing = [part.name for part in parts if not part.is_ready()]
     if missing:
         raise EngineFailedError(
             f"{', '.join(missing)} not installed in {engines_root()}, or installed by an older recipe. "
-            f"Run `{sys.executable} -m scripts.engines.install` in the repository root."
+            f"Run `{f'{sys.executable} -m scripts.engines.install {install}'.strip()}` in the repository root."
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from uuid import uuid4
 
 import pytest
 from scripts.engines.layout import MODEL_NAME
@@ -86,7 +87,8 @@ async def test_the_second_agent_finds_the_first_ones_prefix(vllm_url: str, schem
 
 async def test_another_salt_shares_nothing(vllm_url: str) -> None:
     cached = []
-    for salt in ("one", "one", "two"):
+    one, two = str(uuid4()), str(uuid4())
+    for salt in (one, one, two):
         [result] = await BatchAgent.run(
             task="What is {it}?",
             inputs=["salt"],
@@ -169,7 +171,7 @@ async def test_who_has_come_further_is_served_first_by_a_vllm_that_takes_priorit
             Prompt(""),
             (User(f"Count to {number}."),),
             MODEL_NAME,
-            Sampling(max_tokens=8, temperature=0.0, extra={"ignore_eos": True}),
+            Sampling(max_tokens=4, temperature=0.0, extra={"ignore_eos": True}),
             agent=f"agent-{number}",
             priority=priority,
         )

@@ -138,3 +138,20 @@ async def test_a_tool_call_that_dynamo_parsed_is_executed(dynamo_url: str) -> No
         extra={"nvext": {"annotations": ["output_replay_id:one_call"]}},
     )
     assert [(call.name, call.ok) for call in result.tool_calls] == [("search", True)], result
+
+
+@pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
+async def test_the_last_turn_keeps_to_the_schema_beside_native_tools(vllm_url: str, scheme: str) -> None:
+    [result] = await BatchAgent.run(
+        task=CALL_BY_HEART,
+        inputs=[{"name": "Ada"}],
+        tools=[look_up],
+        output_schema=Verdict,
+        backend=vllm_url.replace("http", scheme),
+        tool_mode="native",
+        max_turns=2,
+        max_tokens=60,
+        max_retries=0,
+        temperature=0.0,
+    )
+    assert isinstance(result.output, Verdict), result

@@ -176,12 +176,12 @@ async def test_dynamo_dispatches_each_streamed_call_before_its_chunk(dynamo_url:
 async def test_dynamo_reports_the_cached_tokens_of_a_shared_prefix(dynamo_url: str, caller: Caller) -> None:
     system = {"role": "system", "content": " ".join(f"Law {number}: be brief." for number in range(30))}
     cached = []
-    for question in ("Who are you?", "What is a cache?"):
+    for question in ("Who are you?", "What is a cache?", "And a router?"):
         messages = [system, {"role": "user", "content": question}]
         status, body = await caller.chat(dynamo_url, messages=messages, max_tokens=1)
         assert status == 200, body
         cached.append(body["usage"]["prompt_tokens_details"]["cached_tokens"])
-    assert cached[1] >= 128
+    assert max(cached[1:]) >= 128  # two workers: the second request may go to the other one
 
 
 async def test_dynamo_says_what_is_wrong_with_a_request(dynamo_url: str, caller: Caller) -> None:

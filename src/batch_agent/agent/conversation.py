@@ -40,7 +40,9 @@ class Done:
 Step = Generate | CallTools | Done
 
 PRIORITY_STEP = 100
-"""Within a run, who has come further goes first; between runs, their own priorities decide."""
+MOST_FOR_TURNS = 9
+"""Within a run, who has come further goes first; between runs, their own priorities decide. SGLang throws out what is
+running for a priority that is higher by more than 10: the agents of one run must not do that to each other."""
 
 
 class Conversation:
@@ -147,7 +149,7 @@ class Conversation:
             stream=rules.stream,
             agent=self._job.key,
             turn=self._turns,
-            priority=rules.priority * PRIORITY_STEP + min(self._turns, PRIORITY_STEP - 1),
+            priority=rules.priority * PRIORITY_STEP + min(self._turns, MOST_FOR_TURNS),
         )
 
     def _count(self, fact: Replied) -> None:

@@ -66,6 +66,7 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Re
         native_tools = flavor.native_tools
         if native_tools is None:
             trial = HttpBackend(server, dialect, _traits(flavor, chosen, sighting, native_tools=True))
+            tries_tools = tries_tools and sighting.tool_parser is not False
             refused = await takes_tools(trial, chosen.name) if tries_tools else None
             native_tools = tries_tools and refused is None
         traits = _traits(flavor, chosen, sighting, native_tools=native_tools)

@@ -19,6 +19,8 @@ class Extras:
     cache_salt: bool = False
     cache_key: bool = False
     """`prompt_cache_key` sends requests with the same prefix to the same machine."""
+    none_drops_tools: bool = False
+    """`tool_choice: none` takes the tools out of the prompt, and its prefix with them. A schema rules calls out too."""
     reasoning_field: str = ""
     """Where an assistant message carries what the model thought; empty: it is not sent back."""
     strict_schema: bool = False
@@ -67,7 +69,11 @@ SGLANG = Flavor(
     "SGLANG_API_KEY",
     inflight=128,
     extras=Extras(
-        priority="high_first", session_field="session_id", cache_salt=True, reasoning_field="reasoning_content"
+        priority="high_first",
+        session_field="session_id",
+        cache_salt=True,
+        none_drops_tools=True,
+        reasoning_field="reasoning_content",
     ),
     tested="0.5.23 (CPU), nightly",
 )
@@ -80,6 +86,7 @@ DYNAMO = Flavor(
         priority="agent_hints",
         session_header="x-dynamo-session-id",
         cache_salt=True,
+        none_drops_tools=True,
         reasoning_field="reasoning_content",
     ),
     tested="1.6.1 (frontend, KV router, mocker workers), in each CI run",

@@ -50,6 +50,8 @@ class Sighting:
     sessions: bool | None = None
     """It keeps an agent's cache until the agent is said to be done."""
     priority: bool | None = None
+    tool_parser: bool | None = None
+    """Without one SGLang takes tools without complaint, and gives calls back as text."""
 
 
 async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedModel]:
@@ -177,6 +179,7 @@ async def _look_at_sglang(server: Server) -> Sighting:
         metrics=metrics is not None,
         sessions=_flag(said.get("enable_session_radix_cache")),
         priority=_flag(said.get("enable_priority_scheduling")),
+        tool_parser=bool(said["tool_call_parser"]) if "tool_call_parser" in said else None,
     )
 
 

@@ -75,10 +75,11 @@ def _rules(
             turn = last = None
     elif output is not None:
         asked = _as_object(output.json_schema)
-        if _is_kept(asked, traits) and (not tools or traits.json_schema_beside_tools):
-            turn = last = asked
-        else:
-            system.append(_inject(output.json_schema))
+        if _is_kept(asked, traits):
+            last = asked  # no call can be lost where none may be made
+            turn = asked if not tools or traits.json_schema_beside_tools else None
+        if turn is None:
+            system.append(_inject(asked if last is not None else output.json_schema))
     return Rules(
         prompt=Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt),
         model=spec.model or traits.model,

@@ -50,6 +50,19 @@ def test_sglang_counts_priorities_from_above_and_keeps_sessions() -> None:
     assert beside(SGLANG) == {"priority": 102, "cache_salt": "mine", "session_id": "ab12"}
 
 
+def test_sglang_is_told_a_priority_of_0_because_none_would_be_the_lowest() -> None:
+    assert beside(SGLANG, replace(ASKED, priority=0))["priority"] == 0
+    assert "priority" not in beside(VLLM, replace(ASKED, priority=0))
+
+
+@pytest.mark.parametrize(("flavor", "is_sent"), [(VLLM, True), (SGLANG, False), (DYNAMO, False), (OPENAI, True)])
+def test_the_tools_stay_in_the_prompt_of_a_last_turn(flavor: Flavor, is_sent: bool) -> None:
+    prompt = Prompt("Be brief.", (ToolSpec("look", "", {}),))
+    last = replace(ASKED, prompt=prompt, may_call_tools=False, answer_schema={"type": "object"})
+    assert ("tool_choice" in sent(flavor, last)) is is_sent
+    assert sent(flavor, replace(last, answer_schema=None))["tool_choice"] == "none"
+
+
 def test_dynamo_takes_hints_below_nvext_and_the_session_in_a_header() -> None:
     assert beside(DYNAMO) == {"cache_salt": "mine", "nvext": {"agent_hints": {"priority": 102, "osl": 9}}}
     assert OpenAIChat(DYNAMO.extras).headers(ASKED) == {"x-dynamo-session-id": "ab12"}
@@ -86,7 +99,7 @@ def test_an_unknown_server_is_sent_nothing_special() -> None:
 def test_a_request_of_no_agent_and_no_priority_says_neither() -> None:
     plain = Request(Prompt("Be brief."), (User("Hi"),), "m", Sampling())
     for flavor in {*BY_SCHEME.values(), *BY_OWNER.values()}:
-        assert set(beside(flavor, plain)) <= {"prompt_cache_key"}
+        assert set(beside(flavor, plain)) <= {"prompt_cache_key"}, flavor.name
         assert OpenAIChat(flavor.extras).headers(plain) is None
 
 

@@ -73,7 +73,8 @@ def test_a_server_that_does_not_keep_schemas_finds_it_once_in_the_prompt() -> No
 
 def test_a_schema_that_would_make_tool_calls_impossible_goes_into_the_prompt() -> None:
     made = rules((SEARCH,), City, traits(beside_tools=False))
-    assert (made.turn_schema, made.last_turn_schema) == (None, None)
+    assert made.turn_schema is None
+    assert made.last_turn_schema is not None  # no call can be lost where none may be made
     assert len(injected(made)) == 1
     assert made.prompt.tools == (SEARCH,)
 

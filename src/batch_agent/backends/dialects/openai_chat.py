@@ -78,10 +78,10 @@ class OpenAIChat:
         return b"".join([dumps(body)[:-1], b',"messages":[', *system])
 
     def _tail(self, request: Request) -> bytes:
-        tail = b"]"
+        tail, schema = b"]", request.answer_schema
         if request.prompt.tools and not request.may_call_tools:
-            tail += b',"tool_choice":"none"'
-        schema = request.answer_schema
+            rules_out_calls = schema is not None and self._extras.none_drops_tools
+            tail += b"" if rules_out_calls else b',"tool_choice":"none"'
         if schema is not None:
             tail += self._once.get((schema,), lambda: self._response_format(schema))
         if request.stream:
@@ -100,8 +100,10 @@ class OpenAIChat:
         if extras.priority == "agent_hints":
             if hints := _agent_hints(request):
                 about["nvext"] = hints
-        elif extras.priority and request.priority:
-            about["priority"] = request.priority if extras.priority == "high_first" else -request.priority
+        elif extras.priority == "high_first" and request.agent:
+            about["priority"] = request.priority  # also 0: none at all is the lowest that there is
+        elif extras.priority == "low_first" and request.priority:
+            about["priority"] = -request.priority
         return about
 
     def _response_format(self, schema: JsonSchema) -> bytes:
