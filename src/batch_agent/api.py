@@ -176,6 +176,7 @@ class _Run:
             slots,
             _Delivery(outbox, spec.on_result).deliver,
             max_dispatched=spec.limits.max_dispatched,
+            leave=backend.leave if traits.keeps_agents else None,
             events=self._events,
         )
 

@@ -69,8 +69,9 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Re
             tries_tools = tries_tools and sighting.tool_parser is not False
             refused = await takes_tools(trial, chosen.name) if tries_tools else None
             native_tools = tries_tools and refused is None
+        farewells = _farewells(server, flavor, sighting, address, chosen.name)
         traits = _traits(flavor, chosen, sighting, native_tools=native_tools)
-        backend = HttpBackend(server, dialect, traits, _farewells(server, flavor, sighting, address, chosen.name))
+        backend = HttpBackend(server, dialect, replace(traits, keeps_agents=farewells is not None), farewells)
         return Reached(backend, server, flavor, served, sighting, refused)
     except BaseException:
         await session.close()

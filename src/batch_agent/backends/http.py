@@ -47,10 +47,14 @@ class Server:
             found = self._urls[path] = _below(self.root, path)
         return found
 
-    async def post(self, url: URL, body: bytes, headers: Headers | None) -> aiohttp.ClientResponse:
-        if self._signer is not None:
-            headers = {**(headers or {}), **await self._signer.sign("POST", url, body)}
-        return await self.session.post(url, data=body, headers=headers)
+    def post(self, url: URL, body: bytes, headers: Headers | None) -> Awaitable[aiohttp.ClientResponse]:
+        if self._signer is None:
+            return self.session.post(url, data=body, headers=headers)
+        return self._post_signed(self._signer, url, body, headers or {})
+
+    async def _post_signed(self, signer: Signer, url: URL, body: bytes, headers: Headers) -> aiohttp.ClientResponse:
+        signed = await signer.sign("POST", url, body)
+        return await self.session.post(url, data=body, headers={**headers, **signed})
 
     async def signed(self, url: URL) -> Headers:
         """The headers of a request without a body."""
@@ -98,13 +102,26 @@ class HttpBackend:
 class Exchange(AsyncIterator[Delta]):
     """One request and its deltas. Leaving it before the end closes the connection, which aborts the request."""
 
-    __slots__ = ("_chunks", "_decoder", "_dialect", "_ready", "_request", "_response", "_server", "_url")
+    __slots__ = (
+        "_body",
+        "_chunks",
+        "_decoder",
+        "_dialect",
+        "_headers",
+        "_ready",
+        "_response",
+        "_server",
+        "_streamed",
+        "_url",
+    )
 
     def __init__(self, server: Server, dialect: Dialect, request: Request) -> None:
         self._server = server
         self._dialect = dialect
-        self._request = request
+        self._streamed = request.stream
         self._url = server.url(dialect.path(request))
+        self._body = dialect.encode(request)
+        self._headers = dialect.headers(request)
         self._decoder: Decoder | None = None
         self._ready: list[Delta] = []
         self._response: aiohttp.ClientResponse | None = None
@@ -113,11 +130,16 @@ class Exchange(AsyncIterator[Delta]):
     async def __aenter__(self) -> Self:
         dialect = self._dialect
         try:
-            response = self._response = await self._send()
+            started = asyncio.get_running_loop().time()
+            try:
+                response = await self._server.post(self._url, self._body, self._headers)
+            except _STALE as error:
+                response = await self._resend(error, started)
+            self._response = response
             if response.status != 200:
                 said = without_key(await response.read(), response.request_info.headers)
                 raise translate_status(response.status, response.headers, said, shown(self._url))
-            if self._request.stream and response.content_type == dialect.stream_type:
+            if self._streamed and response.content_type == dialect.stream_type:
                 self._decoder = dialect.decoder()
                 self._chunks = aiter(response.content.iter_any())
             else:
@@ -151,20 +173,6 @@ class Exchange(AsyncIterator[Delta]):
             await self._read_more(self._chunks, self._decoder)
         return self._ready.pop()
 
-    async def _send(self) -> aiohttp.ClientResponse:
-        body, headers = self._dialect.encode(self._request), self._dialect.headers(self._request)
-        now = asyncio.get_running_loop().time
-        resends = 0
-        while True:
-            started = now()
-            try:
-                return await self._server.post(self._url, body, headers)
-            except _STALE as error:
-                is_stale = not isinstance(error, aiohttp.ClientConnectorError) and now() - started < _STALE_SHOWS_WITHIN
-                if not is_stale or resends >= _FREE_RESENDS:
-                    raise
-                resends += 1
-
     async def _read_more(self, chunks: AsyncIterator[bytes], decoder: Decoder) -> None:
         try:
             chunk = await anext(chunks, b"")
@@ -182,6 +190,18 @@ class Exchange(AsyncIterator[Delta]):
             async with asyncio.timeout(_END_COMES_WITHIN):
                 async for _ in chunks:
                     pass
+
+    async def _resend(self, error: Exception, started: float) -> aiohttp.ClientResponse:
+        now = asyncio.get_running_loop().time
+        for _ in range(_FREE_RESENDS):
+            if isinstance(error, aiohttp.ClientConnectorError) or now() - started >= _STALE_SHOWS_WITHIN:
+                break
+            started = now()
+            try:
+                return await self._server.post(self._url, self._body, self._headers)
+            except _STALE as again:
+                error = again
+        raise error
 
     def _abort(self) -> None:
         if self._response is not None:

@@ -117,10 +117,6 @@ class Executor(Protocol):
         can go on."""
         ...
 
-    async def leave(self, job: Job) -> None:
-        """After the agent's result was handed over: lets go of what is kept for it elsewhere. Never raises."""
-        ...
-
 
 class EventSink(Protocol):
     """Must not block and must not raise."""

@@ -21,6 +21,8 @@ class Traits:
     context_tokens: int | None = None
     strict_schema: bool = False
     """It keeps only schemas that have a strict form (core/strict_schema.py)."""
+    keeps_agents: bool = False
+    """It keeps something for each agent, until the agent is said to leave."""
     managed_cache: bool = False
     """A prefix can be read from its cache only after the first answer, so warming it before a burst pays."""
     ignores: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ _FRESH = Rank(is_fresh=True)
 _log = logging.getLogger("batch_agent")
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
+Leave = Callable[[str], Awaitable[None]]
 
 
 class Engine:
@@ -32,14 +33,17 @@ class Engine:
         deliver: Deliver,
         *,
         max_dispatched: int,
+        leave: Leave | None = None,
         events: EventSink | None = None,
     ) -> None:
+        """`leave` hears of each agent whose result was handed over."""
         self._source = source
         self._executor = executor
         self._store = store
         self._slots = slots
         self._deliver = deliver
         self._room = asyncio.Semaphore(max_dispatched)
+        self._leave = leave
         self._events = events
         self._has_reported = False
 
@@ -94,7 +98,8 @@ class Engine:
         await self._store.finish(result)
         await self._hand_over(result, resumed=False)
         self._room.release()  # only now: a caller that reads slowly holds the next agents back
-        await self._executor.leave(job)
+        if self._leave is not None:
+            await self._leave(job.key)
 
     def _internal(self, job: Job, error: BaseException) -> AgentResult:
         level = logging.DEBUG if self._has_reported else logging.ERROR

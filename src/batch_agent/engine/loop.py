@@ -70,11 +70,9 @@ class AgentLoop:
             talk.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
-            await agent.abandon()
+            if self.rules.starts_early:
+                await agent.abandon()
         return talk.result(now() - started)
-
-    async def leave(self, job: Job) -> None:
-        await self.backend.leave(job.key)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation as far as it went; one that had failed for good starts again."""

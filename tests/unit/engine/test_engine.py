@@ -37,9 +37,6 @@ class Runs:
             raise error
         return AgentResult(job.index, job.key, job.input)
 
-    async def leave(self, job: Job) -> None:
-        pass
-
 
 def engine(executor: Runs, agents: int, store: Store | None = None) -> tuple[Engine, Slots, list[AgentResult]]:
     delivered: list[AgentResult] = []

@@ -28,6 +28,7 @@ class OpenAIChat:
         """`adapt_schema` says the same schema in the words that the server's grammar engine takes best."""
         self._extras = extras or Extras()
         self._adapt_schema = adapt_schema
+        self._has_more = bool(self._extras.request_id or self._extras.session_field or self._extras.priority)
         self._once = Once()
         self._sent = 0
 
@@ -86,7 +87,7 @@ class OpenAIChat:
             tail += self._once.get((schema,), lambda: self._response_format(schema))
         if request.stream:
             tail += b',"stream":true,"stream_options":{"include_usage":true}'
-        more = self._about(request)
+        more = self._about(request) if self._has_more else None
         return tail + (b"," + dumps(more)[1:] if more else b"}")
 
     def _about(self, request: Request) -> dict[str, Any]:
