@@ -4,7 +4,7 @@ from .api import BatchAgent
 from .core.errors import BackendError, BatchAgentError, ErrorKind, RunStopped, SpecError, StoreError
 from .core.requests import Sampling, Usage
 from .core.results import AgentError, AgentResult
-from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts
+from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts, Tooling
 from .tools import Tool
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "StoreError",
     "Timeouts",
     "Tool",
+    "Tooling",
     "Usage",
 ]

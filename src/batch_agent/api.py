@@ -12,8 +12,8 @@ from typing import Any
 from .agent.output import output_type
 from .backends.connect import connect
 from .core.errors import RunStopped, SpecError
-from .core.events import Notice, RunStarted
-from .core.interfaces import Backend, EventSink, Store
+from .core.events import Event, Notice, RunStarted, ToolsUsed
+from .core.interfaces import Backend, EventSink, Store, Toolbox
 from .core.results import AgentResult
 from .core.rules import OutputType, Rules
 from .core.spec import BatchSpec
@@ -25,6 +25,7 @@ from .engine.loop import AgentLoop
 from .engine.slots import Slots
 from .engine.source import Inputs, InputSource
 from .engine.stream import Outbox, ResultStream
+from .engine.summarizer import Summarizer
 from .engine.warming import Warming
 from .observe.progress import progress_for
 from .plan.compile import compile_plan, prefix_tokens
@@ -33,7 +34,7 @@ from .schedule.health import Health
 from .schedule.limit import InflightLimit
 from .store.memory import NoStore
 from .store.sqlite import SqliteStore
-from .tools import ToolFabric, as_tool
+from .tools import Tool, ToolProvider, as_tool, check_names, open_tools
 
 _log = logging.getLogger("batch_agent")
 _PATIENCE_PER_RETRY = 5.0
@@ -92,13 +93,15 @@ class _Run:
         spec: BatchSpec,
         template: Template,
         output: OutputType | None,
-        tools: ToolFabric,
+        tools: list[Tool],
+        providers: list[ToolProvider],
         events: EventSink | None,
     ) -> None:
         self._spec = spec
         self._template = template
         self._output = output
         self._tools = tools
+        self._providers = providers
         self._events = events
 
     @classmethod
@@ -108,9 +111,10 @@ class _Run:
             warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
         if spec.tools and spec.limits.max_turns == 1:
             warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
-        tools = [as_tool(tool) for tool in spec.tools]
-        fabric = ToolFabric(tools, timeout=spec.timeouts.tool, max_tokens=spec.context.max_tool_tokens)
-        return cls(spec, template, output_type(spec.output_schema), fabric, events)
+        providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
+        tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
+        check_names(tools)
+        return cls(spec, template, output_type(spec.output_schema), tools, providers, events)
 
     async def drive(self, outbox: Outbox) -> None:
         spec = self._spec
@@ -120,12 +124,16 @@ class _Run:
         async with AsyncExitStack() as stack:
             if isinstance(self._events, AbstractContextManager):
                 stack.enter_context(self._events)
-            stack.push_async_callback(self._tools.aclose)
             store = _store(spec)
             await store.open()
             stack.push_async_callback(store.aclose)
+            tools = [*self._tools, *[tool for each in self._providers for tool in await self._provided(each, stack)]]
             backend = await self._backend(stack)
-            await self._engine(backend, store, inputs, outbox).run()
+            await self._run(backend, store, tools, inputs, outbox)
+
+    async def _provided(self, provider: ToolProvider, stack: AsyncExitStack) -> Sequence[Tool]:
+        self._notify(f"Starting {provider} ...")
+        return await stack.enter_async_context(provider.open())
 
     async def _backend(self, stack: AsyncExitStack) -> Backend:
         spec = self._spec
@@ -148,44 +156,59 @@ class _Run:
         else:
             print(f"batch-agent: {text}", file=sys.stderr, flush=True)
 
-    def _engine(self, backend: Backend, store: Store, inputs: Inputs, outbox: Outbox) -> Engine:
-        spec = self._spec
-        traits, tools = backend.traits, self._tools
-        plan = compile_plan(
-            spec, self._template, tools.specs, self._output, traits, may_start_early=tools.may_start_early
-        )
+    async def _run(self, backend: Backend, store: Store, tools: list[Tool], inputs: Inputs, outbox: Outbox) -> None:
+        spec, traits = self._spec, backend.traits
+        specs = tuple(tool.spec for tool in tools)
+        may_start_early = any(tool.sharing.is_shared for tool in tools)
+        plan = compile_plan(spec, self._template, specs, self._output, traits, may_start_early=may_start_early)
         slots = Slots(_limit(spec, backend), self._events)
-        if self._events is not None:
-            self._events.emit(RunStarted(traits.name, plan.rules.model, slots.limit, inputs.total, traits.seen))
-        loop = AgentLoop(
-            plan.rules,
+        self._emit(RunStarted(traits.name, plan.rules.model, slots.limit, inputs.total, traits.seen))
+        summarizer = Summarizer(backend, slots, plan.rules.model)
+        async with open_tools(tools, spec, summarizer.shorten) as fabric:
+            engine = Engine(
+                InputSource(inputs, plan.job),
+                self._loop(plan.rules, backend, fabric, store, slots, inputs.total),
+                store,
+                slots,
+                _Delivery(outbox, spec.on_result).deliver,
+                max_dispatched=spec.limits.max_dispatched,
+                leave=backend.leave if traits.keeps_agents else None,
+                events=self._events,
+            )
+            try:
+                await engine.run()
+            finally:
+                if tools:
+                    self._emit(ToolsUsed(fabric.uses, summarizer.usage))
+
+    def _loop(
+        self, rules: Rules, backend: Backend, tools: Toolbox, store: Store, slots: Slots, total: int | None
+    ) -> AgentLoop:
+        spec = self._spec
+        return AgentLoop(
+            rules,
             backend,
             tools,
             store,
             slots,
             Health(spec.retry.max_retries * _PATIENCE_PER_RETRY),
-            *_clocks(spec),
+            Deadlines(spec.timeouts.agent),
+            Deadlines(spec.timeouts.turn),
             spec.retry,
-            self._warming(backend, plan.rules, inputs.total),
+            self._warming(backend, rules, total),
             self._events,
         )
-        return Engine(
-            InputSource(inputs, plan.job),
-            loop,
-            store,
-            slots,
-            _Delivery(outbox, spec.on_result).deliver,
-            max_dispatched=spec.limits.max_dispatched,
-            leave=backend.leave if traits.keeps_agents else None,
-            events=self._events,
-        )
+
+    def _emit(self, event: Event) -> None:
+        if self._events is not None:
+            self._events.emit(event)
 
     def _warming(self, backend: Backend, rules: Rules, total: int | None) -> Warming | None:
         wanted = self._spec.prefix.warm_prefix
         if wanted is None:
             several = total is None or total > 1
             wanted = backend.traits.managed_cache and several and prefix_tokens(rules.prompt) >= _WORTH_WARMING
-        return Warming(backend, rules, self._notify) if wanted else None
+        return Warming(backend, rules, self._notify, self._spec.timeouts.turn) if wanted else None
 
 
 class _Delivery:
@@ -211,10 +234,6 @@ class _Delivery:
                     )
                 self._reported = True
         await self._outbox.put(result)
-
-
-def _clocks(spec: BatchSpec) -> tuple[Deadlines, Deadlines]:
-    return Deadlines(spec.timeouts.agent), Deadlines(spec.timeouts.turn)
 
 
 def _store(spec: BatchSpec) -> Store:

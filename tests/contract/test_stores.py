@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Fact, Replied, Returned
 from batch_agent.core.interfaces import Store
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.core.results import AgentError, AgentResult
 from batch_agent.store.memory import MemoryStore, NoStore
 from batch_agent.store.sqlite import SqliteStore
 
@@ -53,9 +51,9 @@ async def test_a_whole_life_can_be_recorded_and_finished(any_store: Store) -> No
     await any_store.open()
     for fact in STORY:
         any_store.record("a", fact)
-    await any_store.finish(AgentResult(0, "a"))
+    await any_store.settle()
     any_store.forget("a")
-    await any_store.finish(AgentResult(0, "a", error=AgentError(ErrorKind.SERVER, "it broke: \ud800")))
+    await any_store.settle()
     await any_store.aclose()
 
 
@@ -90,7 +88,7 @@ async def test_what_was_finished_is_there_when_the_store_is_opened_again(reopen:
     await store.open()
     for fact in STORY:
         store.record("a", fact)
-    await store.finish(AgentResult(0, "a"))
+    await store.settle()
     await store.aclose()
     again = reopen()
     await again.open()
@@ -128,7 +126,7 @@ async def test_a_story_may_go_on_in_another_opening(reopen: Reopen) -> None:
         store = reopen()
         await store.open()
         store.record("a", fact)
-        await store.finish(AgentResult(0, "a"))
+        await store.settle()
         await store.aclose()
     store = reopen()
     await store.open()

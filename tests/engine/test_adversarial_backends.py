@@ -1,8 +1,8 @@
-"""Backends at their worst, in virtual time: slow and partly refusing ones, held runs that are left, tools that resist."""
+"""Backends at their worst, in virtual time: slow ones that refuse in part, held runs that are left, stubborn tools."""
 
 import asyncio
 import random
-import time
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -47,14 +47,14 @@ def numbers(count: int) -> list[str]:
     return [str(n) for n in range(count)]
 
 
-# BUG: health looks only at who finishes. Answers that are still being written do not count as signs of life.
+# health looks only at who finishes. Answers that are still being written do not count as signs of life.
 async def test_a_server_with_room_for_four_long_answers_is_not_gone_because_it_refuses_a_fifth() -> None:
     results = await run(Room(4, seconds=60), numbers(12), max_inflight=8)
     assert [result.output for result in results] == numbers(12)
 
 
-# BUG: as above, for refusals: they are quicker than any answer, so the first three prompts that a firewall blocks stop a
-# run in which 125 others are being answered, and they do so again whenever the run is started again.
+# as above, for refusals: they are quicker than any answer, so the first three prompts that a firewall blocks stop
+# a run in which 13 others are being answered, and they do so again whenever the run is started again.
 async def test_three_prompts_that_a_firewall_blocks_at_once_do_not_stop_those_that_are_being_answered() -> None:
     async def answer(request: Request) -> Answer:
         if int(asked(request)) in (3, 5, 7):
@@ -66,18 +66,22 @@ async def test_three_prompts_that_a_firewall_blocks_at_once_do_not_stop_those_th
     assert [result.index for result in results if not result.ok] == [3, 5, 7]
 
 
-# BUG: a 503 with Retry-After never counts as a try; while others are answered the row never gets to its end either.
+# a 503 with Retry-After never counts as a try; while others are answered the row never gets to its end either.
 async def test_one_prompt_that_always_gets_503_with_retry_after_fails_and_does_not_hold_everybody_for_ever() -> None:
+    others: list[float] = []
+
     def answer(request: Request) -> Answer:
-        return ASKS_TO_WAIT if asked(request) == "0" else say("fine")
+        if asked(request) == "0":
+            return ASKS_TO_WAIT
+        others.append(now())
+        return say("fine")
 
-    log = EventLog()
-    results = await run(ScriptedBackend(answer, seconds=0.1), numbers(400), max_inflight=4, events=log)
+    results = await run(ScriptedBackend(answer, seconds=0.1), numbers(400), max_inflight=4)
     assert [result.index for result in results if not result.ok] == [0]
-    assert sum(isinstance(event, Paused) for event in log.events) <= 10
+    assert max(others) < 15
 
 
-# BUG: the same prompt as the last one of a run: RunStopped instead of one failed agent, though the server answered
+# the same prompt as the last one of a run: RunStopped instead of one failed agent, though the server answered
 # 39 others between its failures.
 @pytest.mark.parametrize("error", [BUSY, ASKS_TO_WAIT], ids=["plain", "retry-after"])
 async def test_a_poisoned_prompt_that_is_the_last_one_left_is_a_failed_agent(error: BackendError) -> None:
@@ -88,14 +92,15 @@ async def test_a_poisoned_prompt_that_is_the_last_one_left_is_a_failed_agent(err
     assert [result.index for result in results if not result.ok] == [39]
 
 
-# BUG: a tunnel (ssh -L, kubectl port-forward, docker-proxy) in front of a dead server accepts and hangs up: CONNECTION,
-# which counts as a sign of life, so every single agent is burnt.
-async def test_a_tunnel_to_a_dead_server_stops_the_run_and_does_not_burn_every_agent() -> None:
+# a tunnel (ssh -L, kubectl port-forward, docker-proxy) in front of a dead server accepts and hangs up, a server
+# whose engine died says 500, a gateway says 504: all count as signs of life, so every single agent is burnt.
+@pytest.mark.parametrize("kind", [ErrorKind.CONNECTION, ErrorKind.SERVER])
+async def test_a_server_that_only_fails_stops_the_run_and_does_not_burn_every_agent(kind: ErrorKind) -> None:
     answered: list[str] = []
 
     def answer(request: Request) -> Answer:
         if len(answered) >= 20:
-            return BROKEN
+            return BackendError(kind, "It broke")
         answered.append(asked(request))
         return say("fine")
 
@@ -103,7 +108,18 @@ async def test_a_tunnel_to_a_dead_server_stops_the_run_and_does_not_burn_every_a
         await run(ScriptedBackend(answer, seconds=0.1), numbers(500), max_inflight=8)
 
 
-# BUG: the other way round: one broken connection in between makes a backend that is gone look alive.
+# a round is as many requests as there may be, not as there are: with fewer agents than half the limit a server
+# that hangs is never given up.
+async def test_a_server_that_hangs_is_given_up_after_two_rounds_of_few_agents_too() -> None:
+    async def answer(request: Request) -> Answer:
+        await asyncio.sleep(10**6)
+        return say("")
+
+    with pytest.raises(RunStopped, match="hangs"):
+        await run(ScriptedBackend(answer, inflight=128), numbers(20), timeout_per_turn=10)
+
+
+# the other way round: one broken connection in between makes a backend that is gone look alive.
 async def test_a_dead_server_behind_a_balancer_that_sometimes_resets_still_stops_the_run() -> None:
     count = iter(range(10**6))
 
@@ -114,7 +130,7 @@ async def test_a_dead_server_behind_a_balancer_that_sometimes_resets_still_stops
         await run(ScriptedBackend(answer, seconds=0.1), numbers(500), max_inflight=8)
 
 
-# BUG: 503 with a Retry-After beyond the patience: from the third on it is asked again after half a second, for all its
+# 503 with a Retry-After beyond the patience: from the third on it is asked again after half a second, for all its
 # asking for twenty, and given up before the time at which it said that it would be back.
 async def test_a_server_that_asks_for_more_time_than_our_patience_is_not_asked_again_twice_a_second() -> None:
     def answer(request: Request) -> Answer:
@@ -137,41 +153,30 @@ async def test_every_second_request_refused_with_retry_after_loses_nobody() -> N
 
 
 async def test_an_outage_hits_only_those_under_way_and_is_told_once_per_pause() -> None:
-    log, tally = EventLog(), Tally()
+    log = EventLog()
 
     def answer(request: Request) -> Answer:
-        return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 1 <= now() < 9 else say("fine")
+        return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 0.3 <= now() < 8 else say("fine")
 
-    backend = ScriptedBackend(answer, seconds=0.2)
-    results = await run(backend, numbers(10_000), max_inflight=1000, events=log)
+    results = await run(ScriptedBackend(answer, seconds=0.2), numbers(3000), max_inflight=1000, events=log)
     assert all(result.ok for result in results)
-    for event in log.events:
-        tally.emit(event)
     assert sum(isinstance(event, Paused) for event in log.events) <= 8
 
 
-# BUG: when the pause is over the whole limit is sent at once, again and again: an outage of 8 s is 6,000 requests, and
+# when the pause is over the whole limit is sent at once, again and again: an outage of 8 s is 6,000 requests, and
 # 6,000 "retries" in the summary, where one request would have told.
 async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -> None:
     def answer(request: Request) -> Answer:
-        return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 1 <= now() < 9 else say("fine")
+        return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 0.3 <= now() < 8 else say("fine")
 
     backend, log = ScriptedBackend(answer, seconds=0.2), EventLog()
-    await run(backend, numbers(10_000), max_inflight=1000, events=log)
+    await run(backend, numbers(3000), max_inflight=1000, events=log)
     assert sum(isinstance(event, RequestRetried) for event in log.events) <= 2000
 
 
-# BUG: "waiting: ..." stays in the progress line until some agent ends, though requests go well again.
+# "waiting: ..." stays in the progress line until some agent ends, though requests go well again.
 async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
     tally = Tally()
-
-    class Sink:
-        def emit(self, event: Any) -> None:
-            tally.emit(event)
-            if now() > 30 and not tally.done:
-                said.append(tally.paused)
-
-    said: list[str] = []
 
     def answer(request: Request) -> Answer:
         if now() < 3:
@@ -181,7 +186,7 @@ async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
         return say("fine")
 
     async with stream(
-        ScriptedBackend(answer, seconds=1.0), numbers(4), events=Sink(), tools=[waiting_tool(5)], max_turns=30
+        ScriptedBackend(answer, seconds=1.0), numbers(4), events=tally, tools=[waiting_tool(5)], max_turns=30
     ) as results:
         await asyncio.sleep(40)
         assert tally.done == 0
@@ -218,7 +223,7 @@ async def test_an_agent_that_dies_while_it_warms_leaves_the_warming_to_another()
     assert [result.ok for result in results] == [False, True, True, True]
 
 
-# BUG: timeout_per_turn does not bound the warming request: nobody is sent for 60 s, with their slots held.
+# timeout_per_turn does not bound the warming request: nobody is sent for 60 s, with their slots held.
 async def test_warming_a_server_that_never_answers_takes_no_longer_than_a_turn_may() -> None:
     async def answer(request: Request) -> Answer:
         if not request.agent:
@@ -230,17 +235,17 @@ async def test_warming_a_server_that_never_answers_takes_no_longer_than_a_turn_m
     assert now() < 5
 
 
-# BUG: the time that an agent waits for the warming is told as its time to the first token.
+# the time that an agent waits for the warming is told as its time to the first token.
 async def test_the_warming_is_not_counted_as_an_agents_time_to_its_first_token() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(20 if not request.agent else 1)
         return say("fine")
 
     results = await run(ScriptedBackend(answer), numbers(4), warm_prefix=True, streaming=True)
-    assert [result.timing.ttft for result in results] == [(pytest.approx(1.0),)] * 4
+    assert [result.timing.ttft[0] for result in results] == pytest.approx([1.0] * 4)
 
 
-# BUG: nothing bounds the probe for tools: the session has no total timeout and the run's clocks do not run yet.
+# nothing bounds the probe for tools: the session has no total timeout and the run's clocks do not run yet.
 async def test_the_trial_of_tools_on_a_server_that_hangs_ends() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
@@ -251,7 +256,7 @@ async def test_the_trial_of_tools_on_a_server_that_hangs_ends() -> None:
     assert now() < 3600
 
 
-# BUG: the same in the doctor: the one server that needs a doctor, which accepts requests and hangs, is never told.
+# the same in the doctor: the one server that needs a doctor, which accepts requests and hangs, is never told.
 async def test_the_doctor_says_that_a_server_hangs() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
@@ -262,7 +267,7 @@ async def test_the_doctor_says_that_a_server_hangs() -> None:
     assert now() < 3600
 
 
-# BUG: `results` of a RunStopped holds what this run handed out so far, not what is done: answers that wait in the
+# `results` of a RunStopped holds what this run handed out so far, not what is done: answers that wait in the
 # checkpoint behind the agents which met the dead server are missing, and the results file of the command line shrinks.
 async def test_a_run_that_is_stopped_twice_still_holds_all_that_is_done(tmp_path: Path) -> None:
     inputs = numbers(60)
@@ -283,7 +288,7 @@ async def test_a_run_that_is_stopped_twice_still_holds_all_that_is_done(tmp_path
 async def test_a_run_that_was_stopped_goes_on_in_the_middle_of_its_agents(tmp_path: Path) -> None:
     looked: list[float] = []
 
-    @Tool.define
+    @Tool.define(effect="stateful")  # a claim would wait for the disk, in real time
     async def look() -> str:
         looked.append(now())
         return "seen"
@@ -297,15 +302,13 @@ async def test_a_run_that_was_stopped_goes_on_in_the_middle_of_its_agents(tmp_pa
         await run(ScriptedBackend(dies), numbers(6), tools=[look], checkpoint_dir=tmp_path)
     assert stopped.value.results == []
     assert len(looked) == 6
-    results = await run(ScriptedBackend(by_turn(call("look"), say("ok"))), numbers(6), tools=[look], checkpoint_dir=tmp_path)
+    alive = ScriptedBackend(by_turn(call("look"), say("ok")))
+    results = await run(alive, numbers(6), tools=[look], checkpoint_dir=tmp_path)
     assert [result.output for result in results] == ["ok"] * 6
     assert len(looked) == 6
 
 
 async def test_a_stop_does_not_wait_for_tools_that_block() -> None:
-    release = asyncio.Event()
-    import threading
-
     gate = threading.Event()
 
     @Tool.define
@@ -318,15 +321,12 @@ async def test_a_stop_does_not_wait_for_tools_that_block() -> None:
             return call("block")
         return BackendError(ErrorKind.AUTH, "HTTP 401", status=401)
 
-    started = time.monotonic()
     try:
         with pytest.raises(RunStopped):
             await run(ScriptedBackend(answer, seconds=0.1), numbers(20), tools=[block], max_inflight=1)
         assert not gate.is_set()
     finally:
         gate.set()
-    assert time.monotonic() - started < 15
-    assert not release.is_set()
 
 
 async def test_401_after_a_hundred_answers_stops_the_run_and_keeps_them() -> None:
@@ -341,7 +341,8 @@ async def test_401_after_a_hundred_answers_stops_the_run_and_keeps_them() -> Non
     with pytest.raises(RunStopped, match="revoked") as stopped:
         await run(backend, numbers(1000), max_inflight=8)
     assert sum(result.ok for result in stopped.value.results) == 100
-    assert Counter(r.error.kind for r in stopped.value.results if r.error) == {ErrorKind.AUTH: 2}
+    assert {result.error.kind for result in stopped.value.results if result.error} == {ErrorKind.AUTH}
+    assert len(backend.requests) <= 100 + 8
 
 
 async def test_404_after_a_hundred_answers_stops_the_run_and_keeps_them() -> None:
@@ -369,14 +370,61 @@ async def test_a_server_that_never_answers_stops_the_run() -> None:
     assert len(backend.requests) <= 24
 
 
+def sheds(share: float, seed: int, error: BackendError = BUSY) -> ScriptedBackend:
+    """Answers after a second, but refuses a share of the requests, and those at once."""
+    draw = random.Random(seed)
+
+    async def answer(request: Request) -> Answer:
+        if draw.random() < share:
+            return error
+        await asyncio.sleep(1)
+        return say(asked(request))
+
+    return ScriptedBackend(answer)
+
+
 async def test_random_503s_in_five_of_a_hundred_lose_nobody() -> None:
-    draw = random.Random(7)
-
-    def answer(request: Request) -> Answer:
-        return BUSY if draw.random() < 0.05 else say(asked(request))
-
-    results = await run(ScriptedBackend(answer, seconds=0.1), numbers(2000), max_inflight=32)
+    results = await run(sheds(0.05, 7), numbers(2000), max_inflight=64)
     assert [result.output for result in results] == numbers(2000)
+
+
+# a refusal is quicker than an answer. Of 64 requests that are sent together the three that are refused come back
+# first, "in a row", and everybody waits; after the pause 64 are sent together again. With answers of 50 ms on loopback
+# 2 s become 13 s.
+async def test_random_503s_in_five_of_a_hundred_hold_nobody_else() -> None:
+    log = EventLog()
+    await run(sheds(0.05, 7), numbers(2000), max_inflight=64, events=log)
+    assert sum(isinstance(event, Paused) for event in log.events) <= 5
+
+
+# for the same reason, with max_retries=0, the run is stopped within its first round.
+async def test_random_503s_without_retries_fail_their_agents_and_not_the_run() -> None:
+    results = await run(sheds(0.05, 7), numbers(500), max_inflight=64, max_retries=0)
+    assert 450 < sum(result.ok for result in results) < 500
+
+
+# a server that refuses most of a round wants less, as with 429, but the limit stays where it was: ten requests are
+# sent for each answer. (A cut at each single 503 is no cure: five in a hundred would keep the limit near 1.)
+async def test_a_server_that_says_529_is_sent_less() -> None:
+    log = EventLog()
+    overloaded = BackendError(ErrorKind.UNAVAILABLE, "HTTP 529: overloaded", status=529)
+    backend = Room(8, seconds=1, error=overloaded)
+    results = await run(backend, numbers(400), max_inflight=64, events=log)
+    assert all(result.ok for result in results)
+    assert len(backend.requests) < 3 * 400
+
+
+# a pause that is made longer while it lasts is told with its first length.
+async def test_a_pause_is_told_with_its_whole_length() -> None:
+    def answer(request: Request) -> Answer:
+        if now() < 1:
+            wait = 1.0 if asked(request) == "0" else 9.0
+            return BackendError(ErrorKind.RATE_LIMITED, "wait", retry_after=wait, status=429)
+        return say("fine")
+
+    log = EventLog()
+    await run(ScriptedBackend(answer, seconds=0.1), numbers(2), events=log)
+    assert max(event.seconds for event in log.events if isinstance(event, Paused)) == 9.0
 
 
 class Speaker(ScriptedBackend):
@@ -407,7 +455,7 @@ async def early(backend: ScriptedBackend, *tools: Tool, inputs: Any = ("a",), **
     return await run(backend, list(inputs), tools=list(tools), streaming_tool_dispatch=True, backoff=0.01, **options)
 
 
-async def test_the_same_call_twice_in_one_answer_is_run_twice_and_answered_twice() -> None:
+async def test_the_same_call_twice_in_one_answer_is_one_execution_and_answered_twice() -> None:
     seen: list[int] = []
 
     @Tool.define(effect="read")
@@ -419,13 +467,11 @@ async def test_the_same_call_twice_in_one_answer_is_run_twice_and_answered_twice
     [result] = await early(backend, look)
     assert result.ok
     told = backend.requests[-1].messages[-1].results  # type: ignore[union-attr]
-    assert [r.content for r in told] == ["seen 1, 1", "seen 1, 2"]
+    assert [r.content for r in told] == ["seen 1, 1", "seen 1, 1"]
     assert len({r.call.id for r in told}) == 2
 
 
 async def test_a_broken_stream_does_not_wait_for_a_started_tool_that_blocks_a_thread() -> None:
-    import threading
-
     gate, runs = threading.Event(), []
 
     @Tool.define(effect="read")
@@ -439,7 +485,6 @@ async def test_a_broken_stream_does_not_wait_for_a_started_tool_that_blocks_a_th
         [result] = await early(Speaker(wants("look"), fails=1), look)
         assert result.ok
         assert not gate.is_set()
-        assert runs == [1, 1]
     finally:
         gate.set()
 
@@ -471,13 +516,10 @@ async def test_a_started_tool_that_takes_its_time_to_be_cancelled_is_waited_for_
             await asyncio.sleep(10)
         return "seen"
 
-    @Tool.define
-    async def other() -> str:
-        return ""
-
-    results = await early(Speaker(wants("look"), fails=1), look, inputs=("a", "b"), max_inflight=1)
+    backend = Speaker(wants("look"), fails=1)
+    results = await early(backend, look, inputs=("a", "b"), max_inflight=1)
     assert all(result.ok for result in results)
-    assert other.name == "other"
+    assert [asked(request) for request in backend.requests[:2]] == ["a", "b"]
 
 
 async def test_a_run_that_is_left_while_it_abandons_a_stubborn_tool_leaves_nothing_behind() -> None:
@@ -495,7 +537,7 @@ async def test_a_run_that_is_left_while_it_abandons_a_stubborn_tool_leaves_nothi
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(4):  # the stream breaks at 2, the tool is cancelled and takes until 12
             await early(Speaker(wants("look"), fails=1), look)
-    # BUG: the second cancellation ends the wait of `abandon`, which has already forgotten its tasks: they outlive the run.
+    # the cancellation ends the wait of `abandon`, which has already forgotten its tasks: they outlive the run.
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in left:
         await asyncio.wait([task])
@@ -542,7 +584,7 @@ async def test_stopping_the_run_cancels_the_started_tools_of_the_others() -> Non
 
     with pytest.raises(RunStopped):
         await early(Mixed(wants("look"), rest=5), look, inputs=("a", "b", "bad"))
-    assert log == ["cancelled", "cancelled"]
+    assert log == ["cancelled"]  # one execution for both
 
 
 async def test_early_tools_of_many_agents_in_an_outage_run_exactly_once_for_each_answer() -> None:
@@ -570,4 +612,4 @@ async def test_early_tools_of_many_agents_in_an_outage_run_exactly_once_for_each
     backend = Flaky(by_turn(calls(), say("done")))
     results = await early(backend, look, inputs=numbers(40), max_inflight=16, max_retries=20)
     assert all(result.ok for result in results)
-    assert done == {n: 1 for n in range(40)}
+    assert done == dict.fromkeys(range(40), 1)

@@ -52,7 +52,7 @@ async def test_the_limit_is_the_backends_own_when_the_user_names_none() -> None:
 async def test_a_resumed_agent_that_waits_for_its_tools_gives_its_first_slot_back(tmp_path: Any) -> None:
     waiting, all_wait, go_on = 0, asyncio.Event(), asyncio.Event()
 
-    @Tool.define
+    @Tool.define(effect="stateful")
     async def wait() -> str:
         nonlocal waiting
         waiting += 1

@@ -8,7 +8,7 @@ from scripts.backend_table import FLAVORS, table
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry
+from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Tooling
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,8 +22,9 @@ def test_the_table_of_backends_is_the_one_that_the_flavors_make() -> None:
 
 def test_every_option_is_documented() -> None:
     text = (DOCS / "options.md").read_text()
-    names = [field.name for group in (BatchSpec, Limits, Retry, Context, Prefix, Sampling) for field in fields(group)]
-    groups = {"limits", "timeouts", "retry", "context", "prefix", "sampling"}
+    every = (BatchSpec, Limits, Retry, Context, Prefix, Tooling, Sampling)
+    names = [field.name for group in every for field in fields(group)]
+    groups = {"limits", "timeouts", "retry", "context", "prefix", "tooling", "sampling"}
     assert [name for name in names if f"`{name}`" not in text and name not in groups] == []
 
 

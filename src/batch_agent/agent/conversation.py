@@ -7,8 +7,9 @@ from typing import Any, assert_never
 import orjson
 
 from ..core.errors import ErrorKind
-from ..core.facts import Fact, Replied, Returned
-from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
+from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled
+from ..core.interfaces import CallsPast
+from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from ..core.quick import quick
 from ..core.requests import NO_USAGE, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, CallRecord, Timing
@@ -28,6 +29,7 @@ class Generate:
 @dataclass(frozen=True, slots=True)
 class CallTools:
     calls: tuple[ToolCall, ...]
+    past: CallsPast
 
 
 @quick
@@ -52,14 +54,17 @@ class Conversation:
     __slots__ = (
         "_asking_again",
         "_calls",
+        "_claimed",
         "_done",
         "_finish",
+        "_inherited",
         "_job",
         "_messages",
         "_pending",
         "_queued",
         "_reasks",
         "_rules",
+        "_settled",
         "_text",
         "_ttft",
         "_turns",
@@ -72,6 +77,9 @@ class Conversation:
         self._messages: list[Message] = [User(job.task)]
         self._asking_again: tuple[Message, ...] = ()
         self._pending: tuple[ToolCall, ...] = ()
+        self._claimed: set[str] = set()
+        self._settled: dict[str, ToolResult] = {}
+        self._inherited: tuple[ToolResult, ...] = ()
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
         self._turns = 0
@@ -87,7 +95,7 @@ class Conversation:
         if self._done is not None:
             return self._done
         if self._pending:
-            return CallTools(self._pending)
+            return CallTools(self._pending, self._past())
         return Generate(self._request(), self._turns_left)
 
     def apply(self, fact: Fact) -> None:
@@ -97,11 +105,19 @@ class Conversation:
                 self._hear(fact.reply)
             case Returned(results):
                 self._calls += tuple(
-                    CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds) for r in results
+                    CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds, r.source) for r in results
                 )
                 native = self._rules.tool_mode == "native"
                 self._messages.append(ToolResults(results) if native else User(show_results(results)))
                 self._pending = ()
+                self._forget_made(results)
+                self._claimed, self._settled = set(), {}
+            case Claimed(call):
+                self._claimed.add(call.id)
+            case Settled(result):
+                self._settled[result.call.id] = result
+            case Inherited(results):
+                self._inherited += results
             case _:
                 assert_never(fact)
 
@@ -135,6 +151,21 @@ class Conversation:
     def _turns_left(self) -> int:
         """Turns that may still be taken, the next one included. Asking again for the same answer takes none."""
         return self._rules.max_turns - (self._turns - self._reasks)
+
+    def _forget_made(self, results: tuple[ToolResult, ...]) -> None:
+        """What an earlier life has made stands for one call of this one, not for every later one like it."""
+        for result in results:
+            if result.source == "recalled" and result.call.id not in self._settled:
+                same = (result.call.name, result.call.arguments)
+                kept = [(made.call.name, made.call.arguments) for made in self._inherited]
+                if same in kept:
+                    at = kept.index(same)
+                    self._inherited = self._inherited[:at] + self._inherited[at + 1 :]
+
+    def _past(self) -> CallsPast:
+        return CallsPast(
+            self._turns, dict(self._settled), frozenset(self._claimed - self._settled.keys()), self._inherited
+        )
 
     def _request(self) -> Request:
         rules = self._rules

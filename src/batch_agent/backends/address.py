@@ -3,13 +3,15 @@
 import os
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from yarl import URL
 
 from ..core.errors import SpecError
-from .flavors import BY_SCHEME, COMPATIBLE, Flavor
+from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, Flavor
 
 _LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")
+_PASSWORD = re.compile(r"//[^/@]*@")
 _PATHS_OF_APIS = ("/chat/completions", "/messages")
 
 
@@ -30,7 +32,10 @@ class Address:
             return None
         if flavor is COMPATIBLE and self.root.scheme == "http" and not is_near(self.root.host or ""):
             return None  # a key is not for any host that a URL may name, in plain text
-        return os.environ.get(flavor.key_variable, "").strip() or None
+        key = os.environ.get(flavor.key_variable, "").strip()
+        if not key.isprintable():
+            raise SpecError(f"The environment variable {flavor.key_variable} holds a line break: it must be one key.")
+        return key or None
 
     @property
     def is_default(self) -> bool:
@@ -40,11 +45,14 @@ class Address:
 
 def parse(url: str) -> URL:
     """Raises SpecError for what names no backend."""
+    given, url = url, _PASSWORD.sub("//***@", url)
     try:
-        parsed = URL(url)
+        parsed = URL(given)
     except ValueError as error:
-        raise SpecError(f"backend={url!r} is not a URL: {error}.") from error
+        raise SpecError(f"backend={url!r} is not a URL: {_PASSWORD.sub('//***@', str(error))}.") from None
     schemes = ("local", "http", "https", *BY_SCHEME)
+    if parsed.scheme in schemes and "://" not in given:
+        raise SpecError(f"backend={url!r}: write two slashes after the colon, as in '{parsed.scheme}://...'.")
     if parsed.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in schemes)
         hint = f" Did you mean 'http://{url}'?" if _LOOKS_LIKE_A_HOST.match(url) else ""
@@ -59,9 +67,14 @@ def address_of(url: URL) -> Address:
     if url.scheme in ("http", "https"):
         return Address(with_version(url), None)
     flavor = BY_SCHEME[url.scheme]
-    ends_sessions = flavor.extras.session_header != "" and url.query.get("sessions") == "end"
+    if not url.host and url.path not in ("", "/"):
+        raise SpecError(f"backend={str(url)!r} names no host: write it as in '{url.scheme}://127.0.0.1:8000'.")
+    ends_sessions = flavor is DYNAMO and url.query.get("sessions") == "end"
     if ends_sessions:
         url = url.without_query_params("sessions")
+    if url.query and URL(flavor.default_url).scheme == "http":  # the others may ask for an api-version or the like
+        odd = "&".join(f"{name}={value}" for name, value in url.query.items())
+        raise SpecError(f"{url.scheme}:// does not know {odd!r}; only dynamo://...?sessions=end is known.")
     address = Address(_server_url(url, flavor), flavor, ends_sessions)
     if flavor.needs_key and address.key is None and address.is_default:
         raise SpecError(f"{flavor.name}:// needs an API key: set the environment variable {flavor.key_variable}.")
@@ -70,14 +83,17 @@ def address_of(url: URL) -> Address:
 
 def with_version(url: URL) -> URL:
     """Servers are named with or without the /v1 of their API, and sometimes by the whole path of it."""
-    path = url.path.rstrip("/")
+    path = url.raw_path.rstrip("/")
     for known in _PATHS_OF_APIS:
         path = path.removesuffix(known)
-    return url.with_path(path or "/v1").with_query(url.query)
+    return url.with_path(path or "/v1", encoded=True).with_query(url.query)
 
 
 def is_near(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _server_url(url: URL, flavor: Flavor) -> URL:

@@ -44,7 +44,11 @@ class Reached:
     flavor: Flavor
     served: list[ServedModel]
     sighting: Sighting
-    tools_refused: BackendError | None
+
+    @property
+    def tries_tools(self) -> bool:
+        """Whether only a trial can tell if it makes tool calls."""
+        return self.flavor.native_tools is None and self.sighting.tool_parser is not False
 
 
 async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Reached:
@@ -62,17 +66,12 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Re
             session = open_session(headers, keeps_alive=False, use_proxy=is_far)
             server = Server(session, address.root)
         dialect = _dialect(flavor, sighting, chosen)
-        refused: BackendError | None = None
-        native_tools = flavor.native_tools
-        if native_tools is None:
-            trial = HttpBackend(server, dialect, _traits(flavor, chosen, sighting, native_tools=True))
-            tries_tools = tries_tools and sighting.tool_parser is not False
-            refused = await takes_tools(trial, chosen.name) if tries_tools else None
-            native_tools = tries_tools and refused is None
         farewells = _farewells(server, flavor, sighting, address, chosen.name)
-        traits = _traits(flavor, chosen, sighting, native_tools=native_tools)
-        backend = HttpBackend(server, dialect, replace(traits, keeps_agents=farewells is not None), farewells)
-        return Reached(backend, server, flavor, served, sighting, refused)
+        traits = replace(_traits(flavor, chosen, sighting), keeps_agents=farewells is not None)
+        reached = Reached(HttpBackend(server, dialect, traits, farewells), server, flavor, served, sighting)
+        if tries_tools and reached.tries_tools and await takes_tools(reached.backend, chosen.name) is None:
+            reached.backend.traits = replace(traits, native_tools=True)
+        return reached
     except BaseException:
         await session.close()
         raise
@@ -116,11 +115,11 @@ def _headers(flavor: Flavor | None, key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _traits(flavor: Flavor, model: ServedModel, sighting: Sighting, *, native_tools: bool) -> Traits:
+def _traits(flavor: Flavor, model: ServedModel, sighting: Sighting) -> Traits:
     return Traits(
         name=flavor.name,
         model=model.name,
-        native_tools=native_tools,
+        native_tools=bool(flavor.native_tools),
         json_schema=flavor.json_schema,
         json_schema_beside_tools=flavor.json_schema_beside_tools,
         inflight=flavor.inflight,
@@ -170,7 +169,7 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
             raise SpecError(f"model={model!r}: {url} serves {local.model_name!r}; leave model out.")
         session = open_session({}, keeps_alive=flavor.keeps_alive, use_proxy=False)
         served = ServedModel(local.model_name, context_tokens=local.context_tokens)
-        traits = _traits(flavor, served, Sighting(), native_tools=False)
+        traits = _traits(flavor, served, Sighting())
         dialect = OpenAIChat(adapt_schema=guided if path is None else None)
         server = Server(session, with_version(URL(local.url)))
         return HttpBackend(server, dialect, traits, on_close=local.aclose)

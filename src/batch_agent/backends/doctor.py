@@ -16,6 +16,7 @@ from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse
 from .connect import Notify, Reached, connect, reach
+from .probe import in_time, takes_tools
 
 State = Literal["ok", "off", "unknown", "failed"]
 _PREFIX = "You keep the register of a small harbour, and you answer in one short sentence. " * 40
@@ -51,7 +52,7 @@ async def examine(url: str, model: str | None, notify: Notify) -> AsyncIterator[
         if parsed.scheme in ("local", "bedrock"):
             backend = await connect(url, model, uses_tools=True, notify=notify)
         else:
-            reached = await reach(address_of(parsed), model, tries_tools=True)
+            reached = await reach(address_of(parsed), model, tries_tools=False)
             backend = reached.backend
         stack.push_async_callback(backend.aclose)
         for check in _about(backend, reached):
@@ -62,7 +63,7 @@ async def examine(url: str, model: str | None, notify: Notify) -> AsyncIterator[
         if answered.state == "failed":
             return
         yield await ask.streamed()
-        yield _tools(backend, reached)
+        yield await ask.tools(reached)
         yield await ask.schema()
         for check in [*_sighted(reached), await ask.cached(reached)]:
             yield check
@@ -87,6 +88,21 @@ class _Asker:
         except BackendError as error:
             return Check("streaming", "failed", str(error))
         return Check("streaming", "ok", f"{pieces} pieces") if pieces > 1 else Check("streaming", "off", "in one piece")
+
+    async def tools(self, reached: Reached | None) -> Check:
+        if self._backend.traits.native_tools:
+            return Check("tool calls", "ok", "native")
+        refused: BackendError | None = None
+        if reached is not None and reached.tries_tools:
+            try:
+                refused = await takes_tools(self._backend, self._backend.traits.model)
+            except BackendError as error:
+                refused = error
+            if refused is None:
+                return Check("tool calls", "ok", "native")
+        why = f": {refused}" if refused else ""
+        advice = _ADVICE.get((reached.flavor.name, "tools"), "") if reached else ""
+        return Check("tool calls", "off", f"agents use one JSON action per turn instead{why}", advice)
 
     async def schema(self) -> Check:
         traits = self._backend.traits
@@ -120,7 +136,7 @@ class _Asker:
     async def _ask(self, request: Request) -> tuple[str, Usage, int]:
         """The text, its usage, and in how many pieces it came."""
         text, pieces = "", 0
-        async with self._backend.stream(request) as deltas:
+        async with in_time(), self._backend.stream(request) as deltas:
             async for delta in deltas:
                 match delta:
                     case TextDelta():
@@ -144,15 +160,6 @@ def _about(backend: Backend, reached: Reached | None) -> list[Check]:
         Check("model", "ok", f"{traits.model}{also}"),
         Check("context", "ok" if traits.context_tokens else "unknown", context),
     ]
-
-
-def _tools(backend: Backend, reached: Reached | None) -> Check:
-    if backend.traits.native_tools:
-        return Check("tool calls", "ok", "native")
-    refused = reached.tools_refused if reached else None
-    why = f": {refused}" if refused else ""
-    advice = _ADVICE.get((reached.flavor.name, "tools"), "") if reached else ""
-    return Check("tool calls", "off", f"agents use one JSON action per turn instead{why}", advice)
 
 
 def _sighted(reached: Reached | None) -> list[Check]:

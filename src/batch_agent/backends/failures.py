@@ -75,6 +75,8 @@ def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: 
         message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
     except orjson.JSONDecodeError:
         message = body.decode(errors="replace").strip() or "no further words"
+    if 300 <= status < 400:
+        message = f"it redirects to {headers.get('Location', 'nowhere')}. If that is the server, use its address."
     kind = _kind(status, message + body[:2000].decode(errors="replace"))
     words = f"HTTP {status} from {url}: {message[:1000]}"
     return BackendError(kind, words, retry_after=_retry_after(headers), status=status)

@@ -36,8 +36,8 @@ class Farewells:
 
     async def leave(self, agent: str) -> None:
         if agent in self._here:
-            self._here.discard(agent)
             await self._say(agent)
+            self._here.discard(agent)
 
     async def leave_all(self) -> None:
         """For a run that ends early."""

@@ -1,6 +1,7 @@
 """Any HTTP server behind a dialect. Foreign exceptions end here: callers see BackendError only."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Protocol, Self
 import aiohttp
 from yarl import URL
 
+from ..core.errors import BackendError
 from ..core.requests import Delta, Request
 from ..core.traits import Traits
 from .dialects.dialect import Decoder, Dialect
@@ -20,6 +22,7 @@ _STALE_SHOWS_WITHIN = 1.0
 _FREE_RESENDS = 2
 """A server may close an idle connection just as a request goes out on it: sending again is not a retry."""
 _END_COMES_WITHIN = 0.5
+_SHORTEST_SECRET = 12
 _KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
 Headers = Mapping[str, str]
 
@@ -40,6 +43,7 @@ class Server:
         self.root = root
         self._signer = signer
         self._urls: dict[str, URL] = {}
+        self._secrets = _secrets(session.headers, root)
 
     def url(self, path: str) -> URL:
         found = self._urls.get(path)
@@ -48,13 +52,23 @@ class Server:
         return found
 
     def post(self, url: URL, body: bytes, headers: Headers | None) -> Awaitable[aiohttp.ClientResponse]:
+        """Never follows a redirect: the key is for this server."""
         if self._signer is None:
-            return self.session.post(url, data=body, headers=headers)
+            return self.session.post(url, data=body, headers=headers, allow_redirects=False)
         return self._post_signed(self._signer, url, body, headers or {})
 
     async def _post_signed(self, signer: Signer, url: URL, body: bytes, headers: Headers) -> aiohttp.ClientResponse:
         signed = await signer.sign("POST", url, body)
-        return await self.session.post(url, data=body, headers={**headers, **signed})
+        return await self.session.post(url, data=body, headers={**headers, **signed}, allow_redirects=False)
+
+    def without_secrets(self, error: BackendError) -> BackendError:
+        """The same error, in case that its words hold a key or a password that was sent."""
+        said = clean = str(error)
+        for secret in self._secrets:
+            clean = clean.replace(secret, "***")
+        if clean == said:
+            return error
+        return BackendError(error.kind, clean, retry_after=error.retry_after, status=error.status)
 
     async def signed(self, url: URL) -> Headers:
         """The headers of a request without a body."""
@@ -146,9 +160,12 @@ class Exchange(AsyncIterator[Delta]):
                 self._ready = dialect.decode_reply(await response.read())
                 self._ready.reverse()
                 self._response = None  # read to its end: the connection is already free for the next request
+        except BackendError as error:
+            self._abort()
+            raise self._server.without_secrets(error) from None
         except (aiohttp.ClientError, OSError) as error:
             self._abort()
-            raise translate_failure(error, shown(self._url)) from error
+            raise self._server.without_secrets(translate_failure(error, shown(self._url))) from None
         except BaseException:
             self._abort()
             raise
@@ -176,10 +193,11 @@ class Exchange(AsyncIterator[Delta]):
     async def _read_more(self, chunks: AsyncIterator[bytes], decoder: Decoder) -> None:
         try:
             chunk = await anext(chunks, b"")
+            self._ready = list(decoder.feed(chunk) if chunk else decoder.close())
+        except BackendError as error:
+            raise self._server.without_secrets(error) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise translate_failure(error, shown(self._url)) from error
-        deltas = decoder.feed(chunk) if chunk else decoder.close()
-        self._ready = list(deltas)
+            raise self._server.without_secrets(translate_failure(error, shown(self._url))) from None
         self._ready.reverse()
 
     async def _read_to_the_end(self, chunks: AsyncIterator[bytes]) -> None:
@@ -210,6 +228,15 @@ class Exchange(AsyncIterator[Delta]):
 
 def _below(root: URL, path: str) -> URL:
     return root.with_path(root.raw_path.rstrip("/") + path, encoded=True).with_query(root.query)
+
+
+def _secrets(headers: Headers, root: URL) -> tuple[str, ...]:
+    """What must not be shown, as it may be quoted."""
+    found = [headers.get(name, "").removeprefix("Bearer ") for name in _KEY_HEADERS]
+    if root.password:
+        found += [root.password, b64encode(f"{root.user}:{root.password}".encode()).decode()]
+    found += [value for value in root.query.values() if len(value) >= _SHORTEST_SECRET]
+    return tuple(filter(None, found))
 
 
 def shown(url: URL) -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -26,8 +27,9 @@ _SIDE_TIMEOUT = aiohttp.ClientTimeout(total=5)
 _TRIES = 4
 _BACKOFF = 0.5
 _LONGEST_WAIT = 10.0
-_CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-_LABEL = re.compile(rb'(\w+)="([^"]*)"')
+_LONGEST_ANSWER = 120.0
+_CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
 
 
@@ -61,6 +63,8 @@ async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedMod
     except BackendError as error:
         if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways list none
             return []
+        if error.kind is ErrorKind.CONNECTION and server.root.scheme == "http":
+            raise BackendError(error.kind, f"{error} If it speaks TLS, write https://.") from None
         raise
     except orjson.JSONDecodeError as error:
         address = shown(server.url("/models"))
@@ -68,7 +72,7 @@ async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedMod
             ErrorKind.NOT_FOUND, f"{address} does not answer with JSON: is it an inference server?"
         ) from error
     listed = body.get("data") if isinstance(body, dict) else None
-    return [_served(entry) for entry in listed or () if isinstance(entry, dict)]
+    return [_served(entry) for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
 def choose(served: list[ServedModel], model: str | None, url: URL) -> ServedModel:
@@ -94,7 +98,7 @@ async def takes_tools(backend: Backend, model: str) -> BackendError | None:
 
     async def ask() -> BackendError | None:
         try:
-            async with backend.stream(request) as deltas:
+            async with in_time(), backend.stream(request) as deltas:
                 async for _ in deltas:
                     pass
         except BackendError as error:
@@ -106,6 +110,17 @@ async def takes_tools(backend: Backend, model: str) -> BackendError | None:
     return await patiently(ask)
 
 
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """Raises BackendError for a server that takes a request and does not answer."""
+    try:
+        async with asyncio.timeout(_LONGEST_ANSWER):
+            yield
+    except TimeoutError as error:
+        message = f"The server takes requests, but did not answer one within {_LONGEST_ANSWER:.0f} s."
+        raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
+
+
 async def look(server: Server, flavor: Flavor) -> Sighting:
     """What can be seen beside the API. Never raises: a server may hide all of it."""
     match flavor.name:
@@ -114,7 +129,7 @@ async def look(server: Server, flavor: Flavor) -> Sighting:
         case "sglang":
             return await _look_at_sglang(server)
         case "dynamo":
-            return Sighting(metrics=await _beside(server, "/metrics") is not None)
+            return Sighting(metrics=(await _beside(server, "/metrics")).is_there)
         case _:
             return Sighting()
 
@@ -134,14 +149,17 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 async def get(server: Server, url: URL, timeout: aiohttp.ClientTimeout = _TIMEOUT) -> bytes:
     """Raises BackendError."""
     try:
-        async with server.session.get(url, timeout=timeout, headers=await server.signed(url)) as response:
+        headers = await server.signed(url)
+        async with server.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
             answer = await response.read()
             if response.status != 200:
                 said = without_key(answer, response.request_info.headers)
                 raise translate_status(response.status, response.headers, said, shown(url))
             return answer
+    except BackendError as error:
+        raise server.without_secrets(error) from None
     except (aiohttp.ClientError, OSError) as error:
-        raise translate_failure(error, shown(url)) from error
+        raise server.without_secrets(translate_failure(error, shown(url))) from None
 
 
 def _served(entry: dict[str, Any]) -> ServedModel:
@@ -158,32 +176,32 @@ def _served(entry: dict[str, Any]) -> ServedModel:
 
 async def _look_at_vllm(server: Server) -> Sighting:
     version, metrics = await _both(server, "/version", "/metrics")
-    config = _CACHE_CONFIG.search(metrics or b"")
-    labels = {key.decode(): value.decode() for key, value in _LABEL.findall(config[1])} if config else {}
+    config = _CACHE_CONFIG.search(metrics.text)
+    labels = dict(_LABEL.findall(config[1])) if config else {}
     blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
     return Sighting(
-        version=_field(version, "version"),
+        version=version.word("version"),
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
         kv_tokens=int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None,
-        metrics=metrics is not None,
+        metrics=metrics.is_there,
     )
 
 
 async def _look_at_sglang(server: Server) -> Sighting:
     info, metrics = await _both(server, "/server_info", "/metrics")
-    said = _parsed(info)
+    said = info.parsed
     return Sighting(
-        version=_field(info, "version"),
+        version=info.word("version"),
         prefix_cache=not said["disable_radix_cache"] if "disable_radix_cache" in said else None,
         kv_tokens=_count(said.get("max_total_num_tokens")),
-        metrics=metrics is not None,
+        metrics=metrics.is_there,
         sessions=_flag(said.get("enable_session_radix_cache")),
         priority=_flag(said.get("enable_priority_scheduling")),
         tool_parser=bool(said["tool_call_parser"]) if "tool_call_parser" in said else None,
     )
 
 
-async def _both(server: Server, one: str, other: str) -> tuple[bytes | None, bytes | None]:
+async def _both(server: Server, one: str, other: str) -> tuple["_Page", "_Page"]:
     async with asyncio.TaskGroup() as group:
         first, second = group.create_task(_beside(server, one)), group.create_task(_beside(server, other))
     return first.result(), second.result()
@@ -194,24 +212,31 @@ def beside(root: URL, path: str) -> URL:
     return root.with_path(root.path.rstrip("/").removesuffix("/v1") + path).with_query(root.query)
 
 
-async def _beside(server: Server, path: str) -> bytes | None:
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """One of a server's other pages. `is_there` is None where nobody knows."""
+
+    is_there: bool | None
+    text: str = ""
+
+    @property
+    def parsed(self) -> dict[str, Any]:
+        try:
+            value = orjson.loads(self.text)
+        except orjson.JSONDecodeError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def word(self, name: str) -> str | None:
+        value = self.parsed.get(name)
+        return value if isinstance(value, str) else None
+
+
+async def _beside(server: Server, path: str) -> _Page:
     try:
-        return await get(server, beside(server.root, path), _SIDE_TIMEOUT)
-    except BackendError:
-        return None
-
-
-def _parsed(body: bytes | None) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body or b"")
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _field(body: bytes | None, name: str) -> str | None:
-    value = _parsed(body).get(name)
-    return value if isinstance(value, str) else None
+        return _Page(True, (await get(server, beside(server.root, path), _SIDE_TIMEOUT)).decode(errors="replace"))
+    except BackendError as error:
+        return _Page(False if error.status is not None else None)
 
 
 def _flag(value: Any) -> bool | None:

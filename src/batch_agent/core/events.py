@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from .errors import ErrorKind
-from .results import AgentResult
+from .requests import NO_USAGE, Usage
+from .results import AgentResult, ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,26 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """A pause is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsUsed:
+    """At the end of a run with tools."""
+
+    tools: tuple[ToolUse, ...]
+    summaries: Usage = NO_USAGE
+    """Tokens that went into summaries of long results; they are in no agent's usage."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentFinished:
     result: AgentResult
     resumed: bool
     """True when the answer was already in the checkpoint."""
 
 
-Event = Notice | RunStarted | AgentStarted | RequestRetried | LimitChanged | Paused | AgentFinished
+Event = (
+    Notice | RunStarted | AgentStarted | RequestRetried | LimitChanged | Paused | Resumed | ToolsUsed | AgentFinished
+)

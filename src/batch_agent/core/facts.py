@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .messages import ToolResult
+from .messages import ToolCall, ToolResult
 from .quick import quick
 from .requests import Reply
 
@@ -30,4 +30,28 @@ class Returned:
     seconds: float = 0.0
 
 
-Fact = Replied | Returned
+@quick
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A call that changes something is about to be made. Without its Settled, nobody knows whether it was."""
+
+    call: ToolCall
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A claimed call came to its end. `Returned` follows when all calls of the turn have."""
+
+    result: ToolResult
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """An agent that had failed starts again, and these of its calls were already made."""
+
+    results: tuple[ToolResult, ...]
+
+
+Fact = Replied | Returned | Claimed | Settled | Inherited

@@ -1,7 +1,8 @@
 """Every seam. The engine knows these, never who stands behind them."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .events import Event
@@ -31,6 +32,29 @@ class Backend(Protocol):
     async def aclose(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class CallsPast:
+    """What is known of the calls of a turn that an earlier process began."""
+
+    turn: int = 0
+    settled: Mapping[str, ToolResult] = field(default_factory=dict)
+    """By the id of the call."""
+    claimed: frozenset[str] = frozenset()
+    """Ids of calls that may or may not have been made."""
+    inherited: tuple[ToolResult, ...] = ()
+    """Calls that an earlier life of this agent has made."""
+
+
+class Journal(Protocol):
+    """Where an agent writes down the calls that must not be made twice."""
+
+    async def claim(self, call: ToolCall) -> None:
+        """Durable when it returns: only then may the call be made."""
+        ...
+
+    def settle(self, result: ToolResult) -> None: ...
+
+
 class ToolSession(Protocol):
     """One agent's view of the tools. Failures are results; leaving the agent's life cancels what is running."""
 
@@ -43,8 +67,9 @@ class ToolSession(Protocol):
         """The answer that asked for the started calls came to nothing: they are cancelled, and gone on return."""
         ...
 
-    async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-        """Runs the calls at the same time; one result per call, in order. Never raises for a tool's failure."""
+    async def results(self, calls: Sequence[ToolCall], past: CallsPast | None = None) -> tuple[ToolResult, ...]:
+        """Runs the calls at the same time; one result per call, in order. Never raises for a tool's failure. `past` is
+        what the checkpoint knows of calls that change something."""
         ...
 
 
@@ -59,7 +84,7 @@ class Toolbox(Protocol):
         """Whether any tool may be started before the model's answer is whole."""
         ...
 
-    def session(self, agent: str) -> ToolSession: ...
+    def session(self, agent: str, journal: Journal | None = None) -> ToolSession: ...
 
     async def aclose(self) -> None: ...
 
@@ -83,8 +108,8 @@ class Store(Protocol):
         """Drops an agent's facts: it starts again from its task."""
         ...
 
-    async def finish(self, result: AgentResult) -> None:
-        """Comes before a result is handed out: once this returns, all facts of its agent are durable."""
+    async def settle(self) -> None:
+        """Once this returns, all facts that were recorded before are durable. Raises StoreError."""
         ...
 
     async def aclose(self) -> None: ...

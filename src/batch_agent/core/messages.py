@@ -1,8 +1,13 @@
 """What is said in a conversation."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .quick import quick
+
+ToolSource = Literal["executed", "shared", "cached", "recalled"]
+"""Where a result came from: this call's own execution, another's that was under way, a result that was kept, or the
+checkpoint."""
 
 
 @quick
@@ -24,6 +29,7 @@ class ToolResult:
     content: str
     is_error: bool = False
     seconds: float = 0.0
+    source: ToolSource = "executed"
 
 
 @quick

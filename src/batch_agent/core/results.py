@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ErrorKind
-from .messages import Message
+from .messages import Message, ToolSource
 from .quick import quick
 from .requests import NO_USAGE, FinishReason, Usage
 
@@ -30,6 +30,28 @@ class CallRecord:
     arguments: str
     ok: bool
     seconds: float
+    source: ToolSource = "executed"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What one tool of a run was asked, did and saved. Seconds are those of executions."""
+
+    name: str
+    requested: int = 0
+    executed: int = 0
+    shared: int = 0
+    """Calls that were answered by another call's execution while it ran."""
+    cached: int = 0
+    failed: int = 0
+    prewarmed: int = 0
+    """Calls that were made ahead of any agent, because an earlier run made the same ones."""
+    seconds: float = 0.0
+    seconds_saved: float = 0.0
+    """What the shared and cached calls would have taken."""
+    p50: float | None = None
+    p75: float | None = None
+    p99: float | None = None
 
 
 @quick

@@ -79,6 +79,25 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class Tooling:
+    """What tools remember beyond one call."""
+
+    tool_cache_mb: int = 256
+    """Memory for results that agents share."""
+    tool_cache_dir: Path | None = None
+    """Keeps what pure tools gave for later runs, in this folder."""
+    predictive_prewarm: bool = False
+    """Make the calls of pure tools ahead that earlier runs of the same task made. Needs tool_cache_dir."""
+
+    def __post_init__(self) -> None:
+        _at_least("tool_cache_mb", self.tool_cache_mb, 1)
+        if self.tool_cache_dir is not None:
+            object.__setattr__(self, "tool_cache_dir", Path(self.tool_cache_dir))
+        elif self.predictive_prewarm:
+            raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs left what they called.")
+
+
+@dataclass(frozen=True, slots=True)
 class Prefix:
     """What every agent's prompt starts with."""
 
@@ -123,6 +142,7 @@ class BatchSpec:
     retry: Retry = field(default_factory=Retry)
     context: Context = field(default_factory=Context)
     prefix: Prefix = field(default_factory=Prefix)
+    tooling: Tooling = field(default_factory=Tooling)
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -174,6 +194,7 @@ _GROUPS: dict[str, type[Any]] = {
     "retry": Retry,
     "context": Context,
     "prefix": Prefix,
+    "tooling": Tooling,
     "sampling": Sampling,
 }
 _OWN_FIELDS = {f.name for f in fields(BatchSpec)}
@@ -183,6 +204,7 @@ _FLAT: dict[str, tuple[str, str]] = {
     **{f.name: ("retry", f.name) for f in fields(Retry)},
     **{f.name: ("context", f.name) for f in fields(Context)},
     **{f.name: ("prefix", f.name) for f in fields(Prefix)},
+    **{f.name: ("tooling", f.name) for f in fields(Tooling)},
     **{f.name: ("sampling", f.name) for f in fields(Sampling)},
     "max_concurrent": ("limits", "max_inflight"),
 }

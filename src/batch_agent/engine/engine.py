@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from ..core.errors import BatchAgentError, ErrorKind
+from ..core.errors import BatchAgentError, ErrorKind, RunStopped
 from ..core.events import AgentFinished, AgentStarted
 from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
@@ -55,9 +55,20 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 broken = await self._dispatch(group)
         except BaseExceptionGroup as failures:
-            raise _first(failures) from None
+            error = _first(failures)
+            if isinstance(error, RunStopped) and self._source.total is not None:
+                await self._hand_over_what_is_done()
+            raise error from None
         if broken is not None:
             raise broken
+
+    async def _hand_over_what_is_done(self) -> None:
+        """A run that stops still gives what its checkpoint holds of the inputs that it did not come to."""
+        while (job := await self._source.take()) is not None:
+            facts = await self._store.facts(job.key)
+            known = self._recall(job, facts) if facts else None
+            if known is not None:
+                await self._hand_over(known, resumed=True)
 
     async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
         while True:
@@ -95,7 +106,7 @@ class Engine:
             result = self._internal(job, error)
         finally:
             slot.release()
-        await self._store.finish(result)
+        await self._store.settle()
         await self._hand_over(result, resumed=False)
         self._room.release()  # only now: a caller that reads slowly holds the next agents back
         if self._leave is not None:

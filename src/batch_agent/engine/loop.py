@@ -10,16 +10,16 @@ from typing import Any, assert_never
 from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import RequestRetried
-from ..core.facts import Fact, Replied, Returned
+from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled
 from ..core.interfaces import Backend, EventSink, Slot, Store, Toolbox, ToolSession
-from ..core.messages import ToolCall
+from ..core.messages import ToolCall, ToolResult
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
 from ..core.spec import Retry
 from ..schedule.admission import Rank
 from ..schedule.health import Alone, Health, Hold, Stop
-from ..schedule.retry import retry_delay
+from ..schedule.retry import asks_for_less, retry_delay
 from .deadlines import Deadlines
 from .replies import collect
 from .slots import Slots
@@ -47,7 +47,7 @@ class AgentLoop:
         talk.replay(facts)
         step = talk.next()
         if isinstance(step, Done) and (step.error is None or job.problem is not None):
-            return talk.result(sum(fact.seconds for fact in facts))
+            return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned)))
         return None
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
@@ -81,13 +81,31 @@ class AgentLoop:
         if facts and isinstance(talk.next(), Done):
             self.store.forget(job.key)
             talk = Conversation(self.rules, job)
+            if made := _made(facts):
+                inherited = Inherited(made)
+                self.store.record(job.key, inherited)
+                talk.apply(inherited)
         return talk
 
 
-class _Agent:
-    """One agent under way: what it holds between its turns."""
+def _made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
+    """The calls that changed something, in this life or in one before it."""
+    made: list[ToolResult] = []
+    for fact in facts:
+        match fact:
+            case Inherited(results):
+                made += results
+            case Settled(result):
+                made.append(result)
+            case _:
+                pass
+    return tuple(made)
 
-    __slots__ = ("_job", "_now", "_run", "_session", "_slot", "_task")
+
+class _Agent:
+    """One agent under way: what it holds between its turns. It is also the journal of its calls."""
+
+    __slots__ = ("_job", "_now", "_run", "_session", "_slot", "_talk", "_task")
 
     def __init__(self, run: AgentLoop, job: Job, slot: Slot, task: "asyncio.Task[Any]") -> None:
         self._run = run
@@ -96,8 +114,10 @@ class _Agent:
         self._now = task.get_loop().time
         self._slot: Slot | None = slot
         self._session: ToolSession | None = None
+        self._talk: Conversation | None = None
 
     async def live(self, talk: Conversation) -> None:
+        self._talk = talk
         while not isinstance(step := talk.next(), Done):
             fact: Fact
             match step:
@@ -107,8 +127,19 @@ class _Agent:
                     fact = await self._call(step)
                 case _:
                     assert_never(step)
-            self._run.store.record(self._job.key, fact)
-            talk.apply(fact)
+            self._keep(fact)
+
+    async def claim(self, call: ToolCall) -> None:
+        self._keep(Claimed(call))
+        await self._run.store.settle()
+
+    def settle(self, result: ToolResult) -> None:
+        self._keep(Settled(result))
+
+    def _keep(self, fact: Fact) -> None:
+        assert self._talk is not None
+        self._run.store.record(self._job.key, fact)
+        self._talk.apply(fact)
 
     async def abandon(self) -> None:
         """Calls off what was started for an answer that came to nothing."""
@@ -120,17 +151,17 @@ class _Agent:
             self._slot.release()
             self._slot = None
         started = self._now()
-        results = await self._tools().results(step.calls)
+        results = await self._tools().results(step.calls, step.past)
         return Returned(results, self._now() - started)
 
     def _tools(self) -> ToolSession:
         if self._session is None:
-            self._session = self._run.tools.session(self._job.key)
+            self._session = self._run.tools.session(self._job.key, self)
         return self._session
 
     async def _generate(self, step: Generate) -> Replied:
         """One turn, sent until it is answered or another try makes no sense. Raises BackendError."""
-        slots = self._run.slots
+        slots, health = self._run.slots, self._run.health
         queued, failures = 0.0, 0
         while True:
             if self._run.rules.starts_early:
@@ -138,43 +169,56 @@ class _Agent:
             asked = self._now()
             slot = self._slot or await slots.acquire(Rank(False, step.turns_left, self._job.index))
             self._slot = None
+            if self._run.warming is not None and not self._run.warming.is_over:
+                await self._warm(slot)
             started = self._now()
             queued += started - asked
+            request = health.sent(started)
             try:
                 fact = await self._ask(step.request, queued, started, failures + 1)
             except BackendError as error:
                 failure = error
-                counts = self._judge(error)  # before the slot goes to the next in line
+                patience = self._judge(request, error)  # before the slot goes to the next in line
             else:
                 slots.succeeded()
-                self._run.health.succeeded()
+                health.succeeded(request)
                 return fact
             finally:
+                health.left(request)
                 slot.release()
-            if counts:
+            if patience is not None:
                 failures += 1
-                await self._back_off(failure, failures)
+                await self._back_off(failure, failures, patience)
 
-    def _judge(self, error: BackendError) -> bool:
-        """What a failure means for everybody. Whether it counts as a try of this agent; raises RunStopped."""
+    def _judge(self, request: int, error: BackendError) -> int | None:
+        """What a failure means for everybody. How patient this agent may be, or None if the try does not count;
+        raises RunStopped."""
         run = self._run
         if error.kind is ErrorKind.RATE_LIMITED:
             run.slots.refused(error.retry_after)
-        match run.health.failed(error, self._now(), run.slots.limit):
+        elif asks_for_less(error):
+            run.slots.shed(error.retry_after)
+        match run.health.failed(request, self._job.key, error, self._now()):
             case Stop(reason):
                 raise RunStopped(error.kind, reason)
             case Hold(seconds):
-                run.slots.hold(seconds, str(error))
+                run.slots.hold(seconds, str(error), then=1)
                 self._tell(error, seconds)
-                return False
-            case Alone():
-                return True
+                return None
+            case Alone(patience):
+                return patience
             case other:
                 assert_never(other)
 
-    async def _ask(self, request: Request, queued: float, started: float, attempt: int) -> Replied:
-        if self._run.warming is not None and not self._run.warming.is_over:
+    async def _warm(self, slot: Slot) -> None:
+        assert self._run.warming is not None
+        try:
             await self._run.warming.wait()
+        except BaseException:
+            slot.release()
+            raise
+
+    async def _ask(self, request: Request, queued: float, started: float, attempt: int) -> Replied:
         clock = self._run.turn_time.watch(self._task)
         try:
             with clock:
@@ -195,9 +239,9 @@ class _Agent:
         positions = itertools.count()
         return lambda call: self._tools().start(next(positions), call)
 
-    async def _back_off(self, error: BackendError, failures: int) -> None:
+    async def _back_off(self, error: BackendError, failures: int, patience: int) -> None:
         """Waits before the next try, without a slot; raises the error when there shall be none."""
-        delay = retry_delay(self._run.retry, error, failures, random.random())  # noqa: S311
+        delay = retry_delay(self._run.retry, error, failures, random.random(), patience)  # noqa: S311
         if delay is None:
             raise error
         self._tell(error, delay)

@@ -2,12 +2,16 @@
 
 import asyncio
 
-from ..core.events import Event, LimitChanged, Paused
+from ..core.events import Event, LimitChanged, Paused, Resumed
 from ..core.interfaces import EventSink
 from ..schedule.admission import Admission, Rank, Ticket
 from ..schedule.limit import InflightLimit
 
 _PAUSE = 0.5
+_WORTH_TELLING = 0.1
+_FEW = 20
+_MUCH_SHED = 0.3
+_MOST_SHED = 0.6
 _LONGEST_PAUSE = 300.0
 """Who is asked to wait for longer gives up instead, and so do the others, each in its turn."""
 
@@ -20,11 +24,17 @@ class Slots:
         self._admission = Admission(limit.current)
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
         self._pause: asyncio.TimerHandle | None = None
+        self._at_first: int | None = None
+        self._good = self._shed = 0.0
         self._events = events
 
     @property
     def limit(self) -> int:
         return self._limit.current
+
+    @property
+    def _now_allowed(self) -> int:
+        return self._limit.current if self._at_first is None else min(self._at_first, self._limit.current)
 
     async def acquire(self, rank: Rank) -> "HeldSlot":
         if not self._admission.take():
@@ -33,6 +43,13 @@ class Slots:
 
     def succeeded(self) -> None:
         """A request went well."""
+        self._good += 1
+        self._forget()
+        if self._at_first is not None:
+            self._at_first = None
+            if self._pause is None:
+                self._wake(self._admission.resize(self._limit.current))
+                self._emit(Resumed())
         binds = self._admission.in_use >= self._limit.current
         self._resize(self._limit.succeeded(limit_binds=binds), "room")
 
@@ -41,15 +58,35 @@ class Slots:
         a refusal is quick, and would otherwise let every waiting agent run into the next one."""
         now = asyncio.get_running_loop().time()
         self._resize(self._limit.refused(now, retry_after), "rate limited")
-        self.hold(_PAUSE if retry_after is None or retry_after > _LONGEST_PAUSE else retry_after, "rate limited")
+        self.hold(_pause(retry_after), "rate limited")
 
-    def hold(self, seconds: float, reason: str) -> None:
-        """Grants nothing for so long."""
+    def shed(self, retry_after: float | None) -> None:
+        """The server sent one request away, as an overloaded one does. That is the request's own affair, to be sent
+        again later; if much of what it gets goes that way everybody waits, and if most does less is sent. What is
+        under way counts as taken: a refusal comes quicker than an answer."""
+        self._shed += 1
+        share = self._shed / (self._shed + self._good + self._admission.in_use - 1)
+        self._forget()
+        if share >= _MOST_SHED:
+            self.refused(retry_after)
+        elif share >= _MUCH_SHED:
+            self.hold(_pause(retry_after), "overloaded")
+
+    def _forget(self) -> None:
+        """Only about the last two rounds count."""
+        if self._good + self._shed > 2 * self._limit.current + _FEW:
+            self._good /= 2
+            self._shed /= 2
+
+    def hold(self, seconds: float, reason: str, *, then: int | None = None) -> None:
+        """Grants nothing for so long, and then no more than `then` at once until one goes well."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        if self._pause is None:
+        self._at_first = then if self._at_first is None else self._at_first
+        told_until = loop.time() if self._pause is None else self._pause.when()
+        if until > told_until + _WORTH_TELLING:
             self._emit(Paused(seconds, reason))
-        else:
+        if self._pause is not None:
             until = max(until, self._pause.when())
             self._pause.cancel()
         self._pause = loop.call_at(until, self._go_on)
@@ -57,7 +94,9 @@ class Slots:
 
     def _go_on(self) -> None:
         self._pause = None
-        self._wake(self._admission.resize(self._limit.current))
+        self._wake(self._admission.resize(self._now_allowed))
+        if self._at_first is None:
+            self._emit(Resumed())
 
     async def _wait(self, rank: Rank) -> None:
         ticket = self._admission.wait(rank)
@@ -86,7 +125,7 @@ class Slots:
         if limit is None:
             return
         if self._pause is None:
-            self._wake(self._admission.resize(limit))
+            self._wake(self._admission.resize(self._now_allowed))
         self._emit(LimitChanged(limit, reason))
 
     def _emit(self, event: Event) -> None:
@@ -106,3 +145,7 @@ class HeldSlot:
         if self._slots is not None:
             slots, self._slots = self._slots, None
             slots._give_back()
+
+
+def _pause(retry_after: float | None) -> float:
+    return _PAUSE if retry_after is None or retry_after > _LONGEST_PAUSE else retry_after

@@ -16,7 +16,10 @@ _LIMIT = 60.0
 class Warming:
     """The first to ask sends the request; all others wait for its end. A failure changes nothing but the cost."""
 
-    def __init__(self, backend: Backend, rules: Rules, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, backend: Backend, rules: Rules, notify: Callable[[str], None], timeout: float | None = None
+    ) -> None:
+        self._limit = _LIMIT if timeout is None else min(_LIMIT, timeout)
         self._backend = backend
         self._rules = rules
         self._notify = notify
@@ -34,7 +37,7 @@ class Warming:
         sampling = replace(rules.sampling, max_tokens=1)
         request = Request(rules.prompt, (User("Hi"),), rules.model, sampling, may_call_tools=False)
         try:
-            async with asyncio.timeout(_LIMIT), self._backend.stream(request) as deltas:
+            async with asyncio.timeout(self._limit), self._backend.stream(request) as deltas:
                 async for _ in deltas:
                     pass
         except (BackendError, TimeoutError) as error:

@@ -1,5 +1,6 @@
 """What a run came to, in a few lines."""
 
+from ..core.results import ToolUse
 from .progress import duration
 from .tally import Tally
 
@@ -13,9 +14,18 @@ def summary_lines(tally: Tally, seconds: float) -> list[str]:
         cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
     if tally.tool_calls:
-        lines.append(f"Tool calls: {tally.tool_calls:,}.")
+        lines.append(f"Tool calls: {tally.tool_calls:,}{_sharing(tally.tools)}.")
     if tally.retries:
         lines.append(f"Requests sent again after an error: {tally.retries:,}.")
     for kind, count in tally.failures.most_common():
         lines.append(f"Failed, {kind}: {count}. For example: {tally.examples[kind][:300]}")
     return lines
+
+
+def _sharing(tools: tuple[ToolUse, ...]) -> str:
+    """What one execution for many saved."""
+    answered = sum(tool.shared + tool.cached for tool in tools)
+    if not answered:
+        return ""
+    executed, saved = sum(tool.executed for tool in tools), sum(tool.seconds_saved for tool in tools)
+    return f", {executed:,} of them executed, {answered:,} shared ({duration(saved)} of tool time saved)"

@@ -3,9 +3,20 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..core.events import AgentFinished, AgentStarted, Event, LimitChanged, Notice, Paused, RequestRetried, RunStarted
+from ..core.events import (
+    AgentFinished,
+    AgentStarted,
+    Event,
+    LimitChanged,
+    Notice,
+    Paused,
+    RequestRetried,
+    Resumed,
+    RunStarted,
+    ToolsUsed,
+)
 from ..core.requests import Usage
-from ..core.results import AgentResult
+from ..core.results import AgentResult, ToolUse
 
 
 @dataclass(slots=True)
@@ -25,6 +36,7 @@ class Tally:
     failed: int = 0
     retries: int = 0
     tool_calls: int = 0
+    tools: tuple[ToolUse, ...] = ()
     usage: Usage = field(default_factory=Usage)
     failures: Counter[str] = field(default_factory=Counter)
     """How often each kind of error ended an agent."""
@@ -46,8 +58,13 @@ class Tally:
                 self.started += 1
             case RequestRetried():
                 self.retries += 1
+            case ToolsUsed():
+                self.tools = event.tools
+                self.usage += event.summaries
             case Paused():
                 self.paused = event.reason
+            case Resumed():
+                self.paused = ""
             case LimitChanged():
                 self.inflight = event.inflight
             case AgentFinished():
@@ -63,7 +80,6 @@ class Tally:
 
     def _finished(self, result: AgentResult, resumed: bool) -> None:
         self.done += 1
-        self.paused = ""
         self.resumed += resumed
         self.tool_calls += len(result.tool_calls)
         self.usage += result.usage

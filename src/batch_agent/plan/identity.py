@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 def fingerprint(shape: Mapping[str, Any]) -> bytes:
     """A hash of what all agents of a run share."""
-    return blake2b(_canonical(dict(shape)), digest_size=16).digest()
+    return blake2b(canonical(dict(shape)), digest_size=16).digest()
 
 
 class Keys:
@@ -24,7 +24,7 @@ class Keys:
     def key(self, value: Any) -> str:
         """Raises ValueError for an input that holds itself."""
         hashed = self._run.copy()
-        hashed.update(_canonical(value))
+        hashed.update(canonical(value))
         digest = hashed.digest()
         number = int.from_bytes(digest[:8])
         copy = self._seen.get(number, 0)
@@ -32,8 +32,8 @@ class Keys:
         return f"{digest.hex()}-{copy}" if copy else digest.hex()
 
 
-def _canonical(value: Any) -> bytes:
-    """Raises ValueError for what has no end."""
+def canonical(value: Any) -> bytes:
+    """The same bytes for the same value, whatever the order of its keys. Raises ValueError for what has no end."""
     if type(value) is dict and _SIMPLE.issuperset(map(type, value.values())):
         try:
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

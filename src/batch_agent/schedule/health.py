@@ -1,35 +1,43 @@
 """Whether the backend as a whole is still of use, told from the failures of all agents.
 
-One agent's failure is its own. Failures in a row, with no answer to anybody in between, are the backend's."""
+One agent's failure is its own, and so are those of a few prompts that a server cannot bear. Failures are the backend's
+when several agents meet them, nobody is answered in between, and nobody who was sent before them still waits for an
+answer: refusals come quicker than answers, so at first they are all that is heard."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from ..core.errors import BackendError, ErrorKind
 
-_ROW = 3
-_LONG_ROW = 10
+_SURE = 3
+"""Agents that find nobody there."""
+_REFUSED = 10
+_BROKEN = 20
+"""Agents, for troubles that their prompts may also have brought about."""
+_ROUNDS = 2
+"""Rounds of requests that nobody answers in time."""
 _SHORTEST_HOLD = 0.5
 _LONGEST_HOLD = 5.0
+_BUSY_PATIENCE, _LESS_PATIENCE = 10, 3
 
-Trouble = Literal["gone", "refused", "silent"]
-_TROUBLES: dict[ErrorKind, Trouble] = {
-    ErrorKind.UNAVAILABLE: "gone",
-    ErrorKind.AUTH: "refused",
-    ErrorKind.NOT_FOUND: "refused",
-    ErrorKind.TLS: "refused",
-    ErrorKind.TURN_TIMEOUT: "silent",
+_REFUSALS = frozenset({ErrorKind.AUTH, ErrorKind.NOT_FOUND, ErrorKind.TLS})
+_BREAKDOWNS = {
+    ErrorKind.UNAVAILABLE: "is gone",
+    ErrorKind.CONNECTION: "breaks every connection",
+    ErrorKind.SERVER: "fails at everything",
+    ErrorKind.TURN_TIMEOUT: "hangs",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The failure concerns only the agent that met it."""
+    """The failure concerns only the agent that met it, which may try `patience` times as often as usual."""
+
+    patience: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nobody is sent for so many seconds, and the try does not count."""
+    """Nobody is sent for so many seconds, then one to see; the try does not count."""
 
     seconds: float
 
@@ -43,6 +51,7 @@ class Stop:
 
 Verdict = Alone | Hold | Stop
 _ALONE = Alone()
+_BUSY, _ONCE_THERE = Alone(_BUSY_PATIENCE), Alone(_LESS_PATIENCE)
 
 
 class Health:
@@ -51,48 +60,78 @@ class Health:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._has_answered = False
-        self._trouble: Trouble | None = None
-        self._row = 0
-        self._since = 0.0
+        self._out: dict[int, float] = {}
+        self._last = 0
+        self._since: float | None = None
+        self._gone: set[str] = set()
+        self._failed: set[str] = set()
+        self._unanswered = 0
+        self._most_out = 0
 
-    def succeeded(self) -> None:
+    def sent(self, now: float) -> int:
+        """A request goes out. Its number must come back by one of the others, whatever becomes of it."""
+        self._last += 1
+        self._out[self._last] = now
+        return self._last
+
+    def succeeded(self, request: int) -> None:
+        del self._out[request]
         self._has_answered = True
-        self._trouble = None
+        self._since = None
 
-    def failed(self, error: BackendError, now: float, inflight: int) -> Verdict:
-        """`inflight`: how many requests may be under way, and so may fail for the same reason."""
-        trouble = _TROUBLES.get(error.kind)
-        if trouble is None:  # it answers, if only with an error
-            self._trouble = None
-            return _ALONE
-        if trouble != self._trouble:
-            self._trouble, self._row, self._since = trouble, 0, now
-        self._row += 1
-        match trouble:
-            case "gone":
-                return self._gone(error, now)
-            case "refused":
-                return self._refused(error)
-            case "silent":
-                return self._silent(error, inflight)
+    def left(self, request: int) -> None:
+        """Nobody waits for it any more."""
+        self._out.pop(request, None)
 
-    def _gone(self, error: BackendError, now: float) -> Verdict:
-        lasted = now - self._since
-        if self._row >= _ROW and lasted >= self._patience:
-            return Stop(f"The backend is gone: nothing was answered for {lasted:.0f} s. {error}")
-        if error.retry_after is not None and error.retry_after <= self._patience:
-            return Hold(max(error.retry_after, _SHORTEST_HOLD))
-        if self._row < _ROW:
-            return _ALONE
-        return Hold(min(_LONGEST_HOLD, max(_SHORTEST_HOLD, lasted / 2)))
+    def failed(self, request: int, agent: str, error: BackendError, now: float) -> Verdict:
+        del self._out[request]
+        if error.kind in _REFUSALS:
+            self._count(agent, error, now)
+            return self._refused(error)
+        if error.kind in _BREAKDOWNS:
+            self._count(agent, error, now)
+            return self._broken(error, now)
+        if error.kind is not ErrorKind.RATE_LIMITED:  # it has read the request, and had something to say about it
+            self._since = None
+        return _ALONE
+
+    def _count(self, agent: str, error: BackendError, now: float) -> None:
+        if self._since is None:
+            self._since = now
+            self._gone.clear()
+            self._failed.clear()
+            self._unanswered = self._most_out = 0
+        self._failed.add(agent)
+        self._unanswered += error.kind is ErrorKind.TURN_TIMEOUT
+        self._most_out = max(self._most_out, len(self._out) + 1)
+        if error.kind is ErrorKind.UNAVAILABLE:
+            self._gone.add(agent)
 
     def _refused(self, error: BackendError) -> Verdict:
         is_certain = not self._has_answered and (error.status == 401 or error.kind is ErrorKind.TLS)
-        if is_certain or self._row >= _ROW:
+        needed = _SURE if error.status == 401 else _REFUSED
+        if is_certain or (len(self._failed) >= needed and not self._somebody_waits):
             return Stop(f"The backend refuses every request. {error}")
         return _ALONE
 
-    def _silent(self, error: BackendError, inflight: int) -> Verdict:
-        if self._row >= max(_LONG_ROW, 2 * inflight):
-            return Stop(f"The backend hangs: {self._row} requests in a row were not answered. {error}")
-        return _ALONE
+    def _broken(self, error: BackendError, now: float) -> Verdict:
+        assert self._since is not None
+        lasted = now - self._since
+        if self._somebody_waits:
+            return _BUSY if error.kind is ErrorKind.UNAVAILABLE else _ALONE
+        is_gone = len(self._gone) >= _SURE
+        hangs = len(self._failed) >= _SURE and self._unanswered >= max(_REFUSED, _ROUNDS * self._most_out)
+        if hangs or (lasted >= self._patience and (is_gone or len(self._failed) >= _BROKEN)):
+            what = _BREAKDOWNS[error.kind]
+            return Stop(f"The backend {what}: nothing was answered for {lasted:.0f} s. {error}")
+        if error.kind is not ErrorKind.UNAVAILABLE:
+            return _ALONE
+        if is_gone and error.retry_after is None:
+            return Hold(min(_LONGEST_HOLD, max(_SHORTEST_HOLD, lasted / 2)))
+        return _ONCE_THERE if self._has_answered else _ALONE
+
+    @property
+    def _somebody_waits(self) -> bool:
+        """Whether a request that was sent before the trouble began may still be answered."""
+        oldest = next(iter(self._out.values()), None)
+        return oldest is not None and self._since is not None and oldest <= self._since

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from ..core.facts import Fact
-from ..core.results import AgentResult
 
 
 class NoStore:
@@ -21,7 +20,7 @@ class NoStore:
     def forget(self, key: str) -> None:
         pass
 
-    async def finish(self, result: AgentResult) -> None:
+    async def settle(self) -> None:
         pass
 
     async def aclose(self) -> None:
@@ -46,7 +45,7 @@ class MemoryStore:
     def forget(self, key: str) -> None:
         self._facts.pop(key, None)
 
-    async def finish(self, result: AgentResult) -> None:
+    async def settle(self) -> None:
         pass
 
     async def aclose(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..core.errors import StoreError
 from ..core.facts import Fact
-from ..core.results import AgentResult
 from .codec import decode, encode
 from .lock import DirectoryLock
 from .writer import Work, WriterThread
@@ -64,8 +63,8 @@ class SqliteStore:
         self._known.discard(key)
         self._opened.post(lambda db: db.execute("DELETE FROM facts WHERE key = ?", (key,)))
 
-    async def finish(self, result: AgentResult) -> None:
-        await self._wait(lambda _: None)  # commits come in order: its facts are on disk before this returns
+    async def settle(self) -> None:
+        await self._wait(lambda _: None)  # commits come in order: what came before is on disk when this returns
 
     async def aclose(self) -> None:
         writer, self._writer = self._writer, None

@@ -1,175 +1,252 @@
-"""Runs tool calls for all agents of a run. Whatever a tool does, the model gets a result."""
+"""Runs the tool calls of all agents of a run. One execution serves every agent that may share it."""
 
 import asyncio
 import inspect
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
-from ..core.errors import SpecError
-from ..core.messages import ToolCall, ToolResult
+from ..core.errors import SpecError, StoreError
+from ..core.interfaces import Journal
+from ..core.messages import ToolCall, ToolResult, ToolSource
 from ..core.prompt import ToolSpec
+from ..core.results import ToolUse
+from .batching import Batcher
+from .cache import Outcome, ResultCache
+from .flights import Flights, cancel_all
+from .keys import call_key
+from .ledger import ToolLedger
+from .memory import Remembered, ToolMemory, memory_key
+from .pacing import Paced
 from .schema import BadArguments
+from .session import FabricSession
+from .texts import as_text, describe_error, sound
 from .threads import DaemonThreads
 from .tool import Tool
 
 _CHARS_PER_TOKEN = 4
+_CACHE_BYTES = 256 * 1024 * 1024
+_MOST_NOTED = 10_000
+
+_log = logging.getLogger("batch_agent")
+
+Summarize = Callable[[str, int], Awaitable[str]]
+"""A shorter version of a text, of at most so many tokens."""
 
 
 class ToolFabric:
     """The tools of one run, in the order in which the user gave them."""
 
-    def __init__(self, tools: Sequence[Tool], *, timeout: float | None, max_tokens: int) -> None:
-        self._tools = {tool.name: tool for tool in tools}
-        if len(self._tools) < len(tools):
-            names = [tool.name for tool in tools]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Give one another with name=...")
-        self._timeout = timeout
-        self._max_tokens = max_tokens
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        timeout: float | None,
+        max_tokens: int,
+        cache_bytes: int = _CACHE_BYTES,
+        summarize: Summarize | None = None,
+        memory: ToolMemory | None = None,
+    ) -> None:
         self._threads = DaemonThreads()
+        check_names(tools)
+        self._tools = {tool.name: _Equipped(tool, timeout, self._threads) for tool in tools}
+        self._max_tokens = max_tokens
+        self._summarize = summarize
+        self._memory = memory
+        self._made: Counter[tuple[str, str]] = Counter()
+        self._flights = Flights()
+        self._early: set[asyncio.Task[ToolResult]] = set()
+        self._cache = ResultCache(cache_bytes, _now)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
-        self.may_start_early = any(tool.may_start_early for tool in tools)
+        self.may_start_early = any(tool.sharing.is_shared for tool in tools)
 
-    def session(self, agent: str) -> "FabricSession":
-        return FabricSession(self)
+    @property
+    def uses(self) -> tuple[ToolUse, ...]:
+        """What each tool was asked, did and saved, so far."""
+        return tuple(equipped.ledger.use() for equipped in self._tools.values())
+
+    def session(self, agent: str, journal: Journal | None = None) -> FabricSession:
+        return FabricSession(self, agent, journal)
+
+    @property
+    def pure_calls(self) -> dict[tuple[str, str], int]:
+        """What was asked of pure tools, by tool and arguments, and how often."""
+        return dict(self._made)
+
+    async def prewarm(self, calls: Sequence[tuple[str, str]]) -> None:
+        """Makes calls ahead of any agent: of pure tools, and only those that can still be made."""
+        for name, text in calls:
+            equipped = self._tools.get(name)
+            if equipped is None or equipped.tool.sharing.effect != "pure":
+                continue
+            try:
+                arguments = equipped.tool.arguments.read(text)
+            except BadArguments:
+                continue
+            equipped.ledger.prewarmed += 1
+            await self.shared(equipped.tool, arguments, float("-inf"))
+
+    def adopt(self, work: Coroutine[Any, Any, ToolResult]) -> "asyncio.Task[ToolResult]":
+        """A task that ends with the fabric, if not before."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._early.add(task)
+        task.add_done_callback(self._early.discard)
+        return task
 
     async def aclose(self) -> None:
+        await cancel_all(self._early)
+        await self._flights.aclose()
+        for equipped in self._tools.values():
+            if equipped.batcher is not None:
+                await equipped.batcher.aclose()
         self._threads.close()
 
-    def starts_early(self, call: ToolCall) -> bool:
-        tool = self._tools.get(call.name)
-        return tool is not None and tool.may_start_early
+    def tool(self, name: str) -> Tool | None:
+        equipped = self._tools.get(name)
+        return equipped.tool if equipped is not None else None
 
-    async def run(self, call: ToolCall) -> ToolResult:
-        started = asyncio.get_running_loop().time()
-        content, is_error = await self._outcome(call)
-        return ToolResult(call, content, is_error, asyncio.get_running_loop().time() - started)
+    def unknown(self, name: str) -> str:
+        return f"There is no tool {name!r}. The tools are: {', '.join(self._tools) or 'none'}."
 
-    async def _outcome(self, call: ToolCall) -> tuple[str, bool]:
-        tool = self._tools.get(call.name)
-        if tool is None:
-            return f"There is no tool {call.name!r}. The tools are: {', '.join(self._tools) or 'none'}.", True
+    async def shared(self, tool: Tool, arguments: dict[str, Any], not_before: float) -> tuple[Outcome, ToolSource]:
+        """A result that others may have asked for too; none that was looked for before `not_before`."""
         try:
-            arguments = tool.arguments.read(call.arguments)
-        except BadArguments as error:
-            return str(error), True
-        if tool.is_async:
-            return await self._attempt(tool, arguments)
-        async with self._threads.room:  # its clock starts when there is a thread for it
-            return await self._attempt(tool, arguments)
+            whole_key, version = call_key(tool.name, arguments), self._version(tool, arguments)
+        except ValueError:  # arguments without an end are like no others
+            return await self.alone(tool, arguments), "executed"
+        outcome = self._cache.get(whole_key)
+        if outcome is not None and outcome.started >= not_before and outcome.version == version:
+            return outcome, "cached"
+        flight = self._flights.find(whole_key)
+        if flight is not None and flight.started >= not_before and flight.version == version:
+            return await flight.outcome(), "shared"
+        flight = self._flights.start(whole_key, version, lambda: self._fly(tool, arguments, whole_key, version))
+        return await flight.outcome(), "executed"
 
-    async def _attempt(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, bool]:
-        limit = tool.timeout if tool.timeout is not None else self._timeout
-        clock = asyncio.timeout(limit)
+    async def alone(self, tool: Tool, arguments: dict[str, Any]) -> Outcome:
+        """One execution for one call. Whatever the tool does, it comes to an outcome."""
+        equipped = self._tools[tool.name]
+        started, began = _now(), list[float]()
         try:
-            async with clock:
-                return self._cut(tool, await self._call(tool, arguments)), False
+            text, is_error = await equipped.text(arguments, began), False
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's tool may raise anything
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
-            if isinstance(error, TimeoutError) and clock.expired():
-                return f"{tool.name} took longer than its {limit:g} s (timeout_per_tool).", True
-            return self._cut(tool, _describe(error)), True
+            text, is_error = describe_error(error), True
+        seconds = _now() - (began[-1] if began else started)
+        return Outcome(await self._shaped(tool, text, is_error), is_error, started, seconds)
 
-    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> str:
-        if tool.is_async:
-            return _as_text(await tool.function(**arguments))
-        text = await self._threads.run(lambda: _as_text_or_awaitable(tool.function(**arguments)))
-        return text if isinstance(text, str) else _as_text(await text)
+    def account(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: Outcome) -> None:
+        self._tools[tool.name].ledger.called(source, outcome.seconds, is_error=outcome.is_error)
+        if self._memory is not None and tool.sharing.effect == "pure" and len(self._made) < _MOST_NOTED:
+            self._made[tool.name, call.arguments] += 1
 
-    def _cut(self, tool: Tool, text: str) -> str:
-        most = (tool.max_tokens or self._max_tokens) * _CHARS_PER_TOKEN
-        return _sound(
-            text if len(text) <= most else f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]"
-        )
+    async def _fly(self, tool: Tool, arguments: dict[str, Any], key: tuple[str, bytes], version: Hashable) -> Outcome:
+        found = await self._recalled_or_alone(tool, arguments, key[1])
+        if found.is_error and not tool.sharing.keeps_errors:
+            return found
+        expires = found.started + tool.sharing.seconds_good
+        outcome = Outcome(found.content, found.is_error, found.started, found.seconds, version, expires)
+        self._cache.put(key, outcome)
+        return outcome
 
-
-class FabricSession:
-    """One agent's view of the fabric."""
-
-    def __init__(self, fabric: ToolFabric) -> None:
-        self._fabric = fabric
-        self._early: dict[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
-
-    def start(self, position: int, call: ToolCall) -> None:
-        if call.arguments.strip() and self._fabric.starts_early(call):  # nothing yet may also mean: cut off
-            self._early[position] = call, asyncio.get_running_loop().create_task(self._fabric.run(call))
-
-    async def abandon(self) -> None:
-        tasks = [task for _, task in self._early.values()]
-        self._early = {}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def results(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-        early = self._take(calls)
+    async def _recalled_or_alone(self, tool: Tool, arguments: dict[str, Any], canonical: bytes) -> Outcome:
+        memory = self._memory
+        key = memory_key(tool, self._max_tokens, canonical) if memory is not None else None
+        if memory is None or key is None:
+            return await self.alone(tool, arguments)
         try:
-            if len(calls) == 1:
-                return (await self._result(calls[0], early.get(0)),)
-            async with asyncio.TaskGroup() as group:
-                running = [group.create_task(self._result(call, early.get(at))) for at, call in enumerate(calls)]
-            return tuple(task.result() for task in running)
-        finally:
-            await self.abandon()
+            if (known := await memory.recall(key)) is not None:
+                return Outcome(known.content, False, _now(), known.seconds)
+            found = await self.alone(tool, arguments)
+            if not found.is_error:
+                await memory.remember(key, Remembered(found.content, found.seconds))
+        except StoreError as error:  # a cache that fails is one less, and no more
+            _log.warning("%s It is not used any more.", error)
+            self._memory = None
+            return await self.alone(tool, arguments)
+        return found
 
-    def _take(self, calls: Sequence[ToolCall]) -> dict[int, "asyncio.Task[ToolResult]"]:
-        """The started calls that are still wanted. What the server streamed may differ from what its answer came to."""
-        return {
-            at: started[1]
-            for at, call in enumerate(calls)
-            if (started := self._early.get(at)) is not None
-            and (started[0].name, started[0].arguments) == (call.name, call.arguments)
-        }
+    def _version(self, tool: Tool, arguments: dict[str, Any]) -> Hashable:
+        try:
+            return tool.sharing.version(arguments) if tool.sharing.version is not None else None
+        except Exception as error:  # noqa: BLE001 - a user's function; the execution will meet the same trouble
+            return object() if not isinstance(error, OSError) else ("gone", error.errno)
 
-    async def _result(self, call: ToolCall, early: "asyncio.Task[ToolResult] | None") -> ToolResult:
-        if early is None:
-            return await self._fabric.run(call)
-        return replace(await early, call=call)
+    async def _shaped(self, tool: Tool, text: str, is_error: bool) -> str:
+        tokens = tool.max_tokens or self._max_tokens
+        most = tokens * _CHARS_PER_TOKEN
+        if len(text) <= most:
+            return sound(text)
+        if tool.summarize and not is_error and self._summarize is not None:
+            return sound(await self._summarize(text, tokens))
+        return sound(f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]")
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Raises SpecError for two tools of the same name."""
+    names = [tool.name for tool in tools]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Give one another with name=...")
+
+
+class _Equipped:
+    """A tool with what keeps it to its pace."""
+
+    def __init__(self, tool: Tool, timeout: float | None, threads: DaemonThreads) -> None:
+        self.tool = tool
+        self.ledger = ToolLedger(tool.name)
+        self._threads = threads
+        is_async = tool.is_async if tool.batch is None else tool.batch.is_async
+        self._execute = self._on_the_loop if is_async else self._in_a_thread
+        self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room)
+        self.batcher = Batcher(tool.batch, self._run) if tool.batch is not None else None
+
+    async def text(self, arguments: dict[str, Any], began: list[float]) -> str:
+        """Raises what the tool raises. `began` gets the time when it was at last its turn."""
+        if self.batcher is not None:
+            others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
+            return as_text(await self.batcher.call(arguments, call_key(self.tool.name, others)))
+        function = self.tool.function
+        if self.tool.is_async:
+            return as_text(await self._run(lambda: function(**arguments), arguments, began))
+        text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, began)
+        return text if isinstance(text, str) else as_text(text)
+
+    async def _run(
+        self, function: Callable[[], Any], arguments: dict[str, Any], began: list[float] | None = None
+    ) -> Any:
+        async def attempt() -> Any:
+            started = _now()
+            if began is not None:
+                began.append(started)
+            try:
+                return await self._execute(function)
+            finally:
+                self.ledger.ran(_now() - started)
+
+        return await self._paced.run(attempt, arguments)
+
+    async def _on_the_loop(self, function: Callable[[], Any]) -> Any:
+        return await function()
+
+    async def _in_a_thread(self, function: Callable[[], Any]) -> Any:
+        value = await self._threads.run(function)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _text_or_awaitable(value: Any) -> Any:
+    """In the tool's thread, because reading a value may block as well; what a wrapped async tool gives is awaited
+    on the loop."""
+    return value if inspect.isawaitable(value) else as_text(value)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _describe(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the error is the tool's own, and so is its __str__
-        return type(error).__name__
-
-
-def _as_text_or_awaitable(value: Any) -> Any:
-    """In the tool's thread, because reading a value may block as well; what a wrapped async tool gives is awaited
-    on the loop."""
-    return value if inspect.isawaitable(value) else _as_text(value)
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return "done"
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return f"[{len(value)} bytes of binary data]"
-    try:
-        return to_json(value, fallback=str).decode()
-    except (PydanticSerializationError, ValueError):
-        return str(value)
-
-
-def _sound(text: str) -> str:
-    """`text` without what no wire and no store can carry: halves of surrogate pairs, as odd file names give them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="replace").decode()
-    return text

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import orjson
@@ -25,9 +25,16 @@ class BadArguments(ValueError):
 class Arguments:
     """The named arguments of a function."""
 
-    def __init__(self, function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        namespace: Mapping[str, Any] | None = None,
+        hidden: Collection[str] = (),
+    ) -> None:
+        """`hidden` names parameters that are filled in by others than the model."""
         try:
-            self._model = _model(function, name, namespace)
+            self._model = _model(function, name, namespace, hidden)
             self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).splitlines()[0]
@@ -63,13 +70,17 @@ def describe(function: Callable[..., Any]) -> str:
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
 
-def _model(function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> type[BaseModel]:
+def _model(
+    function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
+) -> type[BaseModel]:
     hints = _hints(function, name, namespace)
     said = {
         param.arg_name: param.description for param in parse_docstring(inspect.getdoc(_plain(function)) or "").params
     }
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(_parameters(function, name)):
+        if parameter.name in hidden:
+            continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         described: dict[str, Any] = {"description": said[parameter.name]} if said.get(parameter.name) else {}
         # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.

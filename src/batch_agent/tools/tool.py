@@ -3,19 +3,53 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args, overload
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack, overload
 
 from ..core.errors import SpecError
 from ..core.prompt import ToolSpec
+from ..core.schema import JsonSchema
+from .batching import Batch, single
+from .policy import Effect, Pace, Sharing
 from .schema import Arguments, describe
 
-Effect = Literal["pure", "read", "stateful", "write"]
-"""What a call does beside giving a result. pure: nothing, and the same arguments always give the same. read: nothing,
-but what it reads may change. stateful: it depends on this agent's earlier calls. write: it changes something."""
-
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ReadsArguments(Protocol):
+    """A tool's parameters: as the model sees them, and from what the model wrote."""
+
+    @property
+    def schema(self) -> JsonSchema: ...
+
+    def read(self, text: str) -> dict[str, Any]:
+        """Keyword arguments, each of its declared type. Raises BadArguments."""
+        ...
+
+
+class ToolOptions(TypedDict, total=False):
+    """What `Tool.define` takes beside the function; see Sharing and Pace for what each means."""
+
+    name: str | None
+    description: str | None
+    max_tokens: int | None
+    summarize: bool
+    effect: Effect
+    cacheable: bool
+    ttl: float | None
+    version: Callable[[Mapping[str, Any]], Hashable] | None
+    keeps_errors: bool
+    idempotency_arg: str | None
+    history_arg: str | None
+    timeout: float | None
+    max_concurrent: int | None
+    rate_limit: float | None
+    burst: int | None
+    rate_key: Callable[[Mapping[str, Any]], str] | None
+    retries: int
+    retry_on: tuple[type[Exception], ...]
+    backoff: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +59,35 @@ class Tool:
     name: str
     description: str
     function: Callable[..., Any]
-    arguments: Arguments
-    timeout: float | None = None
-    """Seconds; None: the run's timeout_per_tool."""
+    arguments: ReadsArguments
+    sharing: Sharing = field(default_factory=Sharing)
+    pace: Pace = field(default_factory=Pace)
     max_tokens: int | None = None
     """A longer result is cut, with a marker that says so; None: the run's max_tool_tokens."""
-    effect: Effect = "write"
+    summarize: bool = False
+    """A longer result is summarized by the model instead, once for all agents that share it."""
+    batch: Batch | None = None
+    """How calls that arrive together become one."""
     is_async: bool = field(init=False)
 
     read_file: ClassVar["Tool"]
+    list_files: ClassVar["Tool"]
+    grep: ClassVar["Tool"]
+    http_get: ClassVar["Tool"]
+    web_search: ClassVar["Tool"]
+    python_eval: ClassVar["Tool"]
+    claude_code: ClassVar["Tool"]
+    sql: ClassVar[Callable[..., "Tool"]]
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SpecError(f"Tool name {self.name!r}: use letters, digits, _ and -, at most 64 of them.")
         if inspect.isasyncgenfunction(self.function):
             raise SpecError(f"Tool {self.name!r}: an async generator gives no single result; return a list instead.")
-        if self.effect not in get_args(Effect):
-            raise SpecError(f"Tool {self.name!r}: effect must be one of {get_args(Effect)}; got {self.effect!r}.")
         object.__setattr__(self, "is_async", _is_async(self.function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
-
-    @property
-    def may_start_early(self) -> bool:
-        """Whether a call that comes to nothing does no harm."""
-        return self.effect in ("pure", "read")
 
     @property
     def spec(self) -> ToolSpec:
@@ -63,45 +100,102 @@ class Tool:
     @overload
     @classmethod
     def define(
-        cls,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        timeout: float | None = None,
-        max_tokens: int | None = None,
-        effect: "Effect" = "write",
+        cls, function: None = None, /, **options: Unpack[ToolOptions]
     ) -> Callable[[Callable[..., Any]], "Tool"]: ...
 
     @classmethod
     def define(
-        cls, function: Callable[..., Any] | None = None, /, **options: Any
+        cls, function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
     ) -> "Tool | Callable[[Callable[..., Any]], Tool]":
         """Makes a tool of a function: its name, its docstring and its type hints are what the model sees."""
-        frame = inspect.currentframe()
-        namespace = dict(frame.f_back.f_locals) if frame and frame.f_back else None
+        namespace = _callers_names()
 
         def decorate(inner: Callable[..., Any]) -> Tool:
             return make_tool(inner, namespace=namespace, **options)
 
         return decorate if function is None else decorate(function)
 
+    @classmethod
+    def batchable(
+        cls, *, key_arg: str, max_batch: int = 100, window: float = 0.005, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[..., Any]], "Tool"]:
+        """Makes a tool of a function that answers many calls at once.
+
+        The function takes a list of keys, and further parameters that calls must share; it returns a dict by key, or a
+        list in the order of the keys, in which an exception stands for a key that failed. The model sees one key,
+        called `key_arg`. Calls that arrive within `window` seconds become one, of at most `max_batch` keys."""
+        namespace = _callers_names()
+
+        def decorate(inner: Callable[..., Any]) -> Tool:
+            options.setdefault("effect", "read")
+            batch = Batch(inner, key_arg, max_batch, window)
+            return make_tool(single(inner, key_arg, namespace), namespace=namespace, batch=batch, **options)
+
+        return decorate
+
+    @classmethod
+    def summarizable(cls, tool: "Tool | Callable[..., Any]") -> "Tool":
+        """The same tool, whose long results the model summarizes instead of cutting them."""
+        return replace(as_tool(tool), summarize=True)
+
 
 def make_tool(
     function: Callable[..., Any],
     *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    max_tokens: int | None = None,
-    effect: Effect = "write",
     namespace: Mapping[str, Any] | None = None,
+    batch: Batch | None = None,
+    **options: Unpack[ToolOptions],
 ) -> Tool:
     """`namespace` holds the names that string annotations may use besides the function's own module."""
-    called = name if name is not None else _name(function)
-    said = describe(function) if description is None else description
-    return Tool(called, said, function, Arguments(function, called, namespace), timeout, max_tokens, effect)
+    chosen: dict[str, Any] = dict(options)
+    called = chosen.pop("name", None) or _name(function)
+    said = chosen.pop("description", None)
+    try:
+        sharing, pace = _policies(chosen)
+    except SpecError as error:
+        raise SpecError(f"Tool {called!r}: {error}") from None
+    hidden = tuple(filter(None, (sharing.idempotency_arg, sharing.history_arg)))
+    return Tool(
+        called,
+        describe(function) if said is None else said,
+        function,
+        Arguments(function, called, namespace, hidden),
+        sharing,
+        pace,
+        max_tokens=chosen.pop("max_tokens", None),
+        summarize=chosen.pop("summarize", False),
+        batch=batch,
+    )
+
+
+def as_tool(value: Any) -> Tool:
+    """A tool as the user gave it: a Tool, a plain function, or a LangChain tool. Raises SpecError."""
+    if isinstance(value, Tool):
+        return value
+    if callable(value) and not isinstance(value, type):
+        return make_tool(value)
+    raise SpecError(f"tools must be functions or Tool objects; got {value!r}. Decorate a function with @Tool.define.")
+
+
+def _policies(chosen: dict[str, Any]) -> tuple[Sharing, Pace]:
+    cacheable = chosen.pop("cacheable", None)
+    if cacheable is not None:
+        if "effect" in chosen:
+            raise SpecError("effect and cacheable say the same thing; keep effect.")
+        chosen["effect"] = "read" if cacheable else "write"
+    sharing = Sharing(**{f.name: chosen.pop(f.name) for f in fields(Sharing) if f.name in chosen})
+    pace = Pace(**{f.name: chosen.pop(f.name) for f in fields(Pace) if f.name in chosen})
+    unknown = set(chosen) - {"max_tokens", "summarize"}
+    if unknown:
+        raise SpecError(f"unknown option {sorted(unknown)[0]!r}.")
+    return sharing, pace
+
+
+def _callers_names() -> dict[str, Any] | None:
+    """The local names where a tool is defined, two frames up: string annotations may use them."""
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame and frame.f_back else None
+    return dict(caller.f_locals) if caller else None
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -112,12 +206,3 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def as_tool(value: Any) -> Tool:
-    """A tool as the user gave it: a Tool, or a plain function. Raises SpecError."""
-    if isinstance(value, Tool):
-        return value
-    if callable(value) and not isinstance(value, type):
-        return make_tool(value)
-    raise SpecError(f"tools must be functions or Tool objects; got {value!r}. Decorate a function with @Tool.define.")

@@ -116,7 +116,7 @@ async def test_an_agent_whose_calls_were_under_way_makes_them_again_and_no_other
     started: Counter[str] = Counter()
     both, hang = asyncio.Event(), True
 
-    @Tool.define
+    @Tool.define(effect="stateful")
     async def look(name: str) -> str:
         started[name] += 1
         if started.total() == 2:

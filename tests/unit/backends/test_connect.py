@@ -143,7 +143,7 @@ async def test_a_server_that_closes_idle_connections_is_given_a_new_one_each_tim
         ("localhost:8000", "Did you mean 'http://localhost:8000'?"),
         ("http://host:99999", "not a URL"),
         ("http://", "names no host"),
-        ("http:/host", "names no host"),
+        ("http:/host", "two slashes"),
         ("local://?slots=0", "slots must be"),
         ("local://?slots=many", "slots must be"),
         ("local://?slots=²", "slots must be"),

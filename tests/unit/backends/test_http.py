@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pytest
@@ -421,6 +421,8 @@ async def test_what_a_backend_started_is_closed_even_when_its_session_is_not() -
     closed = []
 
     class StubbornSession:
+        headers: ClassVar[dict[str, str]] = {}
+
         async def close(self) -> None:
             raise asyncio.CancelledError
 

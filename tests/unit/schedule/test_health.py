@@ -1,4 +1,6 @@
-"""When failures are the backend's, and not one agent's."""
+"""When failures are the backend's, and not those of a few agents."""
+
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -9,85 +11,124 @@ GONE = BackendError(ErrorKind.UNAVAILABLE, "Cannot connect")
 DENIED = BackendError(ErrorKind.AUTH, "no access", status=403)
 
 
-def verdicts(health: Health, error: BackendError, times: list[float], inflight: int = 4) -> list[Verdict]:
-    return [health.failed(error, now, inflight) for now in times]
+@dataclass
+class Run:
+    """A health, and short ways to let requests fail and be answered, one after the other."""
+
+    health: Health = field(default_factory=lambda: Health(15))
+
+    def fails(self, error: BackendError, at: float, agent: str) -> Verdict:
+        return self.health.failed(self.health.sent(at), agent, error, at)
+
+    def fail(self, error: BackendError, *times: float, agents: str = "abcdefghijklmnopqrstuvwxyz") -> list[Verdict]:
+        """Each of another agent."""
+        return [self.fails(error, at, agents[number]) for number, at in enumerate(times)]
+
+    def answers(self, at: float = 0.0) -> None:
+        self.health.succeeded(self.health.sent(at))
 
 
-def test_one_failure_to_connect_is_an_agents_own() -> None:
-    health = Health(15)
-    assert health.failed(GONE, 0.0, 4) == Alone()
-    health.succeeded()
-    assert verdicts(health, GONE, [1.0, 2.0]) == [Alone(), Alone()]
-
-
-def test_a_backend_that_is_gone_is_waited_for_and_then_given_up() -> None:
-    health = Health(15)
-    *held, last = verdicts(health, GONE, [0.0, 0.1, 0.2, 4.0, 14.9, 15.0])
+def test_a_backend_that_three_agents_find_gone_is_waited_for_and_then_given_up() -> None:
+    *held, last = Run().fail(GONE, 0.0, 0.1, 0.2, 4.0, 14.9, 15.0)
     assert held == [Alone(), Alone(), Hold(0.5), Hold(2.0), Hold(5.0)]
     assert isinstance(last, Stop)
+    assert "is gone" in last.reason
     assert "Cannot connect" in last.reason
 
 
+def test_one_agent_that_fails_again_and_again_is_alone() -> None:
+    run = Run()
+    assert [run.fails(GONE, float(at), "a") for at in range(40)] == [Alone()] * 40
+
+
 def test_an_answer_starts_the_patience_anew() -> None:
-    health = Health(15)
-    verdicts(health, GONE, [0.0, 1.0, 2.0])
-    health.succeeded()
-    assert verdicts(health, GONE, [16.0, 17.0, 18.0])[-1] == Hold(1.0)
+    run = Run()
+    run.fail(GONE, 0.0, 1.0, 2.0)
+    run.answers()
+    assert run.fail(GONE, 16.0, 17.0, 18.0) == [Alone(3), Alone(3), Hold(1.0)]
 
 
-def test_without_patience_three_failures_are_enough() -> None:
-    assert isinstance(verdicts(Health(0), GONE, [0.0, 0.0, 0.0])[-1], Stop)
+def test_without_patience_three_agents_are_enough() -> None:
+    assert isinstance(Run(Health(0)).fail(GONE, 0.0, 0.0, 0.0)[-1], Stop)
 
 
-def test_a_gateway_that_says_when_to_come_back_is_believed_at_once() -> None:
+def test_nobody_is_held_while_a_request_that_was_sent_before_may_still_be_answered() -> None:
+    run = Run()
+    slow = run.health.sent(0.0)
+    assert run.fail(GONE, 0.0, 1.0, 2.0, 100.0) == [Alone(10)] * 4
+    run.health.left(slow)
+    assert isinstance(run.fails(GONE, 100.0, "z"), Stop)
+
+
+def test_a_request_that_was_sent_into_the_trouble_is_no_sign_of_life() -> None:
+    run = Run()
+    run.fail(GONE, 1.0, 1.1)
+    run.health.sent(1.2)
+    assert run.fails(GONE, 1.3, "z") == Hold(0.5)
+
+
+def test_an_error_about_the_request_itself_shows_that_the_server_reads_them() -> None:
+    run = Run()
+    run.fail(GONE, 0.0, 1.0)
+    assert run.fails(BackendError(ErrorKind.BAD_REQUEST, "no"), 2.0, "c") == Alone()
+    assert run.fail(GONE, 20.0, 21.0) == [Alone(), Alone()]
+
+
+def test_a_broken_connection_in_between_is_no_sign_of_life() -> None:
+    run = Run()
+    run.fail(GONE, 0.0, 1.0, 2.0)
+    assert run.fails(BackendError(ErrorKind.CONNECTION, "reset"), 3.0, "d") == Alone()
+    assert isinstance(run.fails(GONE, 15.0, "e"), Stop)
+
+
+def test_a_gateway_that_says_when_to_come_back_is_waited_for_by_its_own_clock() -> None:
     busy = BackendError(ErrorKind.UNAVAILABLE, "busy", retry_after=3.0, status=503)
-    assert Health(15).failed(busy, 0.0, 4) == Hold(3.0)
-
-
-def test_a_gateway_that_asks_for_more_than_the_patience_holds_nobody() -> None:
-    busy = BackendError(ErrorKind.UNAVAILABLE, "busy", retry_after=600.0, status=503)
-    assert Health(15).failed(busy, 0.0, 4) == Alone()
-
-
-def test_an_error_that_the_server_wrote_itself_shows_that_it_is_there() -> None:
-    health = Health(15)
-    verdicts(health, GONE, [0.0, 1.0])
-    assert health.failed(BackendError(ErrorKind.SERVER, "boom"), 2.0, 4) == Alone()
-    assert verdicts(health, GONE, [20.0, 21.0]) == [Alone(), Alone()]
+    assert Run().fail(busy, 0.0, 0.1, 0.2) == [Alone()] * 3
 
 
 def test_a_wrong_key_is_certain_at_the_first_request() -> None:
-    wrong = BackendError(ErrorKind.AUTH, "bad key", status=401)
-    verdict = Health(15).failed(wrong, 0.0, 4)
+    [verdict] = Run().fail(BackendError(ErrorKind.AUTH, "bad key", status=401), 0.0)
     assert isinstance(verdict, Stop)
     assert "bad key" in verdict.reason
 
 
-@pytest.mark.parametrize("kind", [ErrorKind.AUTH, ErrorKind.NOT_FOUND])
-def test_one_prompt_that_is_refused_does_not_stop_the_others(kind: ErrorKind) -> None:
-    health, refused = Health(15), BackendError(kind, "no", status=403)
-    for _ in range(10):
-        assert verdicts(health, refused, [0.0, 0.0]) == [Alone(), Alone()]
-        health.succeeded()
-
-
-def test_three_refusals_in_a_row_stop_the_run() -> None:
-    health = Health(15)
-    health.succeeded()
-    *_, last = verdicts(health, DENIED, [0.0, 100.0, 200.0])
-    assert isinstance(last, Stop)
-
-
 def test_a_key_that_is_revoked_in_mid_run_stops_it_soon() -> None:
-    health, wrong = Health(15), BackendError(ErrorKind.AUTH, "revoked", status=401)
-    health.succeeded()
-    first, second, third = verdicts(health, wrong, [0.0, 0.0, 0.0])
+    run = Run()
+    run.answers()
+    first, second, third = run.fail(BackendError(ErrorKind.AUTH, "revoked", status=401), 0.0, 0.0, 0.0)
     assert (first, second) == (Alone(), Alone())
     assert isinstance(third, Stop)
 
 
-def test_a_server_that_hangs_is_given_up_after_two_rounds() -> None:
-    slow = BackendError(ErrorKind.TURN_TIMEOUT, "no answer in 300 s")
-    *alone, last = verdicts(Health(15), slow, [300.0 * i for i in range(16)], inflight=8)
-    assert alone == [Alone()] * 15
+@pytest.mark.parametrize("kind", [ErrorKind.AUTH, ErrorKind.NOT_FOUND])
+def test_some_prompts_that_are_refused_do_not_stop_the_others(kind: ErrorKind) -> None:
+    run = Run()
+    for _ in range(3):
+        assert run.fail(BackendError(kind, "no", status=403), *[0.0] * 9) == [Alone()] * 9
+        run.answers()
+
+
+def test_ten_agents_that_are_refused_with_nobody_answered_stop_the_run() -> None:
+    run = Run()
+    run.answers()
+    *alone, last = run.fail(DENIED, *[0.0] * 10)
+    assert alone == [Alone()] * 9
     assert isinstance(last, Stop)
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.SERVER, ErrorKind.CONNECTION])
+def test_a_server_that_fails_at_everything_is_given_up_when_many_have_met_it(kind: ErrorKind) -> None:
+    *alone, last = Run().fail(BackendError(kind, "boom"), *[float(at) for at in range(20)])
+    assert alone == [Alone()] * 19
+    assert isinstance(last, Stop)
+
+
+def test_a_server_that_hangs_is_given_up_after_two_rounds_of_what_was_under_way() -> None:
+    run, slow = Run(), BackendError(ErrorKind.TURN_TIMEOUT, "no answer in 300 s")
+    verdicts: list[Verdict] = []
+    for number in range(2):
+        under_way = [run.health.sent(300.0 * number + 1) for _ in range(8)]
+        verdicts += [run.health.failed(each, str(each), slow, 300.0 * (number + 1) + 1) for each in under_way]
+    assert verdicts[:-1] == [Alone()] * 15
+    assert isinstance(verdicts[-1], Stop)
+    assert "hangs" in verdicts[-1].reason

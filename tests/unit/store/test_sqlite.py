@@ -14,7 +14,6 @@ import pytest
 from batch_agent import StoreError
 from batch_agent.core.facts import Replied
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.core.results import AgentResult
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.store.writer import WriterThread
 
@@ -168,7 +167,7 @@ async def test_a_fact_that_could_not_be_written_is_told_to_the_next_who_waits(tm
     db.close()
     store.record("a", FACT)
     with pytest.raises(StoreError, match="cannot be used"):
-        await store.finish(AgentResult(0, "a"))
+        await store.settle()
     await store.aclose()
     assert store_threads() == []
 
@@ -198,11 +197,11 @@ async def test_a_caller_that_stops_waiting_costs_nobody_anything(tmp_path: Path)
     store = SqliteStore(tmp_path)
     await store.open()
     store.record("a", FACT)
-    impatient = asyncio.create_task(store.finish(AgentResult(0, "a")))
+    impatient = asyncio.create_task(store.settle())
     await asyncio.sleep(0)
     impatient.cancel()
     store.record("b", FACT)
-    await store.finish(AgentResult(1, "b"))
+    await store.settle()
     assert tuple(await store.facts("a")) == (FACT,)
     await store.aclose()
 
@@ -244,7 +243,7 @@ async def test_ten_thousand_facts_take_a_moment(tmp_path: Path) -> None:
     started = time.process_time()
     for number in range(10_000):
         store.record(f"agent {number}", FACT)
-    await store.finish(AgentResult(0, "a"))
+    await store.settle()
     assert time.process_time() - started < 5
     await store.aclose()
     assert os.path.getsize(tmp_path / "run.sqlite3") > 100_000

@@ -64,7 +64,7 @@ async def test_a_defined_tool_is_still_a_function() -> None:
         return a + b
 
     assert add(1, b=2) == 3
-    assert (add.name, add.description, add.timeout) == ("add", "Adds.", 3.0)
+    assert (add.name, add.description, add.pace.timeout) == ("add", "Adds.", 3.0)
 
 
 @pytest.mark.parametrize("name", ["", "has space", "ünïcode", "x" * 65, "a.b"])

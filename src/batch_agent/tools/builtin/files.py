@@ -1,32 +1,179 @@
-"""Reading files, confined to one folder."""
+"""Looking at the files of one folder."""
 
+import io
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ..tool import Tool, make_tool
+from .folder import Folder, shown
+from .text import decode, encoding_of
 
+_LOOKED_AT = 65_536
+_MOST_CHARS = 2_000_000
 _MOST_BYTES = 2_000_000
-_LOOKED_AT = 8_000
+_MOST_LISTED = 1_000
+_MOST_MATCHES = 200
+_MOST_SEARCHED_OF_A_LINE = 2_000
+_MOST_SHOWN_OF_A_LINE = 300
 
 
 def read_file_tool(root: str | Path | None = None) -> Tool:
     """A `read_file` that sees only what lies below `root` (None: the working directory at the time of the call)."""
+    folder = Folder(root)
 
-    def read_file(path: str) -> str:
-        """Read a text file."""
-        base = Path(root or ".").resolve()
-        target = (base / path).resolve()
-        if not target.is_relative_to(base):
-            raise PermissionError(f"{path!r} is outside of the folder that may be read")
-        if not target.is_file():
-            raise FileNotFoundError(f"there is no file {path!r}")
-        with target.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if b"\0" in data[:_LOOKED_AT]:
-            return f"[a binary file of {target.stat().st_size} bytes]"
-        text = data[:_MOST_BYTES].decode(errors="replace")
-        return text + (f"\n[cut here: only the first {_MOST_BYTES} bytes are shown]" if len(data) > _MOST_BYTES else "")
+    def read_file(
+        path: str, offset: Annotated[int, Field(ge=1)] = 1, limit: Annotated[int, Field(ge=1)] | None = None
+    ) -> str:
+        """Read a text file.
 
-    return make_tool(read_file, effect="read")
+        Args:
+            path: Which file.
+            offset: The line to begin with, counted from 1.
+            limit: How many lines to read at most, to read a long file in parts.
+        """
+        with folder.open(path) as file:
+            head = file.read(_LOOKED_AT)
+            encoding = encoding_of(head)
+            if encoding is None:
+                return f"[a binary file of {file.seek(0, io.SEEK_END)} bytes]"
+            file.seek(0)
+            with io.TextIOWrapper(file, encoding, errors="replace", newline="\n") as stream:
+                return _page(stream, path, offset, limit)
+
+    def version(arguments: Mapping[str, Any]) -> Hashable:
+        return folder.version(arguments["path"])
+
+    return make_tool(read_file, effect="read", version=version)
+
+
+def list_files_tool(root: str | Path | None = None) -> Tool:
+    """A `list_files` that sees only what lies below `root` (None: the working directory at the time of the call)."""
+    folder = Folder(root)
+
+    def list_files(pattern: str = "**/*") -> str:
+        """List the files whose paths match a pattern, such as "src/**/*.py", "*.md" or a folder's name.
+
+        Args:
+            pattern: * and ? stand for parts of a name, ** for any folders. Without a slash: in every folder.
+        """
+        paths, is_whole = folder.files(pattern)
+        listed = [shown(path) for path in paths[:_MOST_LISTED]] or [f"No file matches {pattern!r}."]
+        if len(paths) > _MOST_LISTED:
+            listed.append(f"[cut here: {_MOST_LISTED} of {len(paths)} files are shown; use a narrower pattern]")
+        return "\n".join(listed + _unless(is_whole))
+
+    return make_tool(list_files, effect="read", ttl=10)
+
+
+def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0) -> Tool:
+    """A `grep` that sees only what lies below `root` (None: the working directory at the time of the call) and gives
+    what it has found after so many seconds."""
+    folder = Folder(root)
+
+    def grep(pattern: str, glob: str = "**/*", ignore_case: bool = False) -> str:
+        """Search the lines of text files for a regular expression. Gives each as "path:line: text".
+
+        Args:
+            pattern: A regular expression, without look-around and backreferences.
+            glob: Which files: a path, a folder, or a pattern such as "src/**/*.py" or "*.md".
+            ignore_case: Whether capital letters match small ones.
+        """
+        matches = _expression(f"(?i){pattern}" if ignore_case else pattern, pattern)
+        paths, is_whole = folder.files(glob)
+        search = _Search(folder, matches, until=monotonic() + seconds)
+        for number, path in enumerate(paths):
+            if search.is_full or not search.look_into(path):
+                search.notes.append(f"[stopped here, in file {number + 1} of {len(paths)}; use a narrower glob]")
+                break
+        found = search.found or [f"No line matches {pattern!r} in the {len(paths)} files that match {glob!r}."]
+        return "\n".join(found + search.notes + _unless(is_whole))
+
+    return make_tool(grep, effect="read", ttl=10)
+
+
+def _page(stream: io.TextIOWrapper, path: str, offset: int, limit: int | None) -> str:
+    """Lines of any length may come: none is held whole that is longer than what is shown."""
+    line = 1
+    while line < offset:
+        piece = stream.readline(_MOST_CHARS)
+        if not piece:
+            raise _beyond(path, offset)
+        line += piece.endswith("\n")
+    lines: list[str] = []
+    room = _MOST_CHARS
+    while piece := stream.readline(room + 1):
+        if len(lines) == limit:
+            return "".join(lines) + f"[cut here: the file goes on; use offset={offset + len(lines)}]"
+        if len(piece) > room:
+            return _cut("".join(lines), piece[:room], offset + len(lines))
+        room -= len(piece)
+        lines.append(piece)
+    if not lines and offset > 1:
+        raise _beyond(path, offset)
+    return "".join(lines)
+
+
+def _beyond(path: str, offset: int) -> ValueError:
+    return ValueError(f"{path!r} ends before line {offset}; use a smaller offset")
+
+
+def _cut(whole_lines: str, piece: str, line: int) -> str:
+    if whole_lines:
+        return f"{whole_lines}[cut here after {len(whole_lines)} characters; use offset={line}]"
+    return f"{piece}\n[cut here: only the first {_MOST_CHARS} characters of line {line} are shown]"
+
+
+def _expression(pattern: str, asked: str) -> Callable[[object], bool]:
+    """Rust's regular expressions, as pydantic has them: no pattern takes more than linear time, whereas one for `re`
+    may stop the whole program, other threads included."""
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
+    except SchemaError as error:
+        reason = str(error).splitlines()[-1].strip().removeprefix("SchemaError: ").removeprefix("error: ")
+        raise ValueError(f"{asked!r} is no regular expression that grep can use: {reason}") from error
+
+
+class _Search:
+    """What one grep has found so far."""
+
+    def __init__(self, folder: Folder, matches: Callable[[object], bool], until: float) -> None:
+        self.found: list[str] = []
+        self.notes: list[str] = []
+        self._folder = folder
+        self._matches = matches
+        self._until = until
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.found) >= _MOST_MATCHES
+
+    def look_into(self, path: str) -> bool:
+        """Whether it got to the end of the file."""
+        try:
+            with self._folder.open(path) as file:
+                data = file.read(_MOST_BYTES + 1)
+        except OSError:  # not readable, or gone since it was listed
+            return True
+        text = decode(data[:_MOST_BYTES])
+        for number, line in enumerate((text or "").split("\n"), 1):
+            if monotonic() >= self._until or self.is_full:
+                return False
+            if self._matches(line[:_MOST_SEARCHED_OF_A_LINE].rstrip("\r")):
+                self.found.append(f"{shown(path)}:{number}: {line.strip()[:_MOST_SHOWN_OF_A_LINE]}")
+        if len(data) > _MOST_BYTES and text is not None:
+            self.notes.append(f"[{shown(path)}: only the first {_MOST_BYTES} bytes were searched]")
+        return True
+
+
+def _unless(is_whole: bool) -> list[str]:
+    return [] if is_whole else ["[there are too many files: not all folders were looked into]"]
 
 
 Tool.read_file = read_file_tool()
+Tool.list_files = list_files_tool()
+Tool.grep = grep_tool()

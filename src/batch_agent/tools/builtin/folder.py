@@ -1,0 +1,156 @@
+"""One folder, and nothing that lies outside of it."""
+
+import fnmatch
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", ".tox", "node_modules", "__pycache__"}) | {
+    f".{tool}_cache" for tool in ("mypy", "pytest", "ruff")
+}
+_MOST_FILES = 100_000
+
+Version = tuple[int, int, int]
+
+
+class Folder:
+    """Paths may be relative to it, or absolute and inside of it. Links are followed as long as they lead inside."""
+
+    def __init__(self, root: str | Path | None) -> None:
+        """None: the working directory, as it is at each use."""
+        self._root = root
+
+    def open(self, path: str) -> BinaryIO:
+        """A regular file. Raises PermissionError, FileNotFoundError, and ValueError for what is no path."""
+        base, target = self._locate(path)
+        try:
+            # Looked at before it is opened, because opening alone may do something to a device.
+            descriptor = _open_below(base, target) if _is_regular(os.stat(target)) else None
+        except PermissionError as error:
+            raise PermissionError(f"{path!r} may not be read") from error
+        except OSError as error:  # also a link that was put in the way after the path was resolved
+            raise FileNotFoundError(f"there is no file {path!r}") from error
+        if descriptor is None:
+            raise FileNotFoundError(f"there is no file {path!r}" + ": it is a folder" * target.is_dir())
+        if not _is_regular(os.fstat(descriptor)):
+            os.close(descriptor)
+            raise FileNotFoundError(f"there is no file {path!r}")
+        return os.fdopen(descriptor, "rb")
+
+    def version(self, path: str) -> Version | None:
+        """Changes when the file does; None for what cannot be opened."""
+        try:
+            status = os.stat(self._locate(path)[1])
+        except (OSError, ValueError):
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def files(self, pattern: str) -> tuple[list[str], bool]:
+        """The paths that match, sorted, and whether the folder was looked through to its end. A pattern without a
+        slash is looked for in every folder; one that names a folder stands for all that is in it."""
+        parts = _parts(pattern)
+        found: list[str] = []
+        for number, path in enumerate(_walk(_real(self._root))):
+            if number == _MOST_FILES:
+                return sorted(found), False
+            if _fits(path, parts):
+                found.append(path)
+        return sorted(found), True
+
+    def _locate(self, path: str) -> tuple[Path, Path]:
+        try:
+            base = _real(self._root)
+            target = _real(base / path)
+        except ValueError as error:
+            raise ValueError(f"{path!r} is no path: {error}") from error
+        if not target.is_relative_to(base):
+            raise PermissionError(f"{path!r} is outside of the folder that may be read; use paths inside of it")
+        return base, target
+
+
+def shown(path: str) -> str:
+    """A name that cannot be mistaken for two lines."""
+    return path if path.isprintable() else repr(path)
+
+
+def _real(path: str | Path | None) -> Path:
+    return Path(os.path.realpath(path or "."))
+
+
+def _is_regular(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode)
+
+
+def _open_below(base: Path, target: Path) -> int:
+    """Opens a resolved path part by part: a part that has become a link meanwhile is not followed."""
+    if sys.platform == "win32":  # cannot open below a descriptor
+        return os.open(target, os.O_RDONLY | os.O_BINARY)
+    through = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
+    *folders, name = target.relative_to(base).parts
+    holder = os.open(base, through)
+    try:
+        for folder in folders:
+            inner = os.open(folder, through, dir_fd=holder)
+            os.close(holder)
+            holder = inner
+        return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=holder)
+    finally:
+        os.close(holder)
+
+
+def _walk(base: Path) -> Iterator[str]:
+    """Does not go into linked folders, which may go round in circles."""
+    pending = [""]
+    while pending:
+        below = pending.pop()
+        try:
+            with os.scandir(base / below) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            if not below:
+                raise
+            continue
+        for entry in listed:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _SKIPPED:
+                    pending.append(f"{below}{entry.name}/")
+            elif entry.is_file(follow_symlinks=False) or (entry.is_symlink() and _leads_inside(entry.path, base)):
+                yield below + entry.name
+
+
+def _leads_inside(link: str, base: Path) -> bool:
+    target = _real(link)
+    return target.is_relative_to(base) and target.is_file()
+
+
+def _parts(pattern: str) -> list[str]:
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    anywhere = ["**"] if "/" not in pattern else []
+    inside = ["**"] if not any(sign in pattern for sign in "*?[") else []
+    return [*anywhere, *parts, *inside]
+
+
+def _fits(path: str, parts: list[str]) -> bool:
+    """Follows all readings of the pattern at once: many `**` cost no more than few."""
+    reached = _through({0}, parts)
+    for name in path.split("/"):
+        reached = _through(
+            {at if parts[at] == "**" else at + 1 for at in reached if at < len(parts) and _is_named(name, parts[at])},
+            parts,
+        )
+    return len(parts) in reached
+
+
+def _is_named(name: str, part: str) -> bool:
+    return part == "**" or fnmatch.fnmatchcase(name, part)
+
+
+def _through(reached: set[int], parts: list[str]) -> set[int]:
+    """Adds where one gets to because `**` may stand for nothing."""
+    for at in range(len(parts)):
+        if at in reached and parts[at] == "**":
+            reached.add(at + 1)
+    return reached

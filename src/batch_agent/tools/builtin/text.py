@@ -1,0 +1,98 @@
+"""Text from bytes and from HTML, as well as can be told."""
+
+import codecs
+import re
+from collections.abc import Iterator
+from html import unescape
+
+_LOOKED_AT = 65_536
+_MOST_TAGS = 20_000
+_BOMS = {  # the longer ones first: one begins like another
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_META = re.compile(rb"<meta[^<>]{0,200}?charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
+_TAG = re.compile(r"<(!--|[!?]|/?([A-Za-z][A-Za-z0-9]*))")
+_UNSEEN = frozenset({"iframe", "noscript", "object", "script", "style", "svg", "template"})
+_INLINE = frozenset(
+    {"a", "abbr", "b", "code", "em", "font", "i", "mark", "q", "s", "small", "span", "strong", "sub", "u"}
+)
+
+
+def encoding_of(head: bytes, said: str | None = None) -> str | None:
+    """The encoding of what begins like this; None: no text. `said` is what the sender says it is."""
+    for bom, encoding in _BOMS.items():
+        if head.startswith(bom):
+            return encoding
+    if b"\0" in head:
+        return None
+    if said is not None and _is_known(said):
+        return said
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head[:_LOOKED_AT])
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
+
+
+def decode(data: bytes, said: str | None = None) -> str | None:
+    """None: no text."""
+    encoding = encoding_of(data, said)
+    return data.decode(encoding, errors="replace") if encoding is not None else None
+
+
+def charset_in(html: bytes) -> str | None:
+    found = _META.search(html[:4096])
+    return found.group(1).decode("ascii") if found else None
+
+
+def readable(html: str) -> str:
+    """What a page says, without what surrounds it. Takes a while: call it in a thread."""
+    try:
+        from trafilatura import extract
+    except ImportError:
+        return plain(html)
+    if html.count("<") > _MOST_TAGS:
+        return plain(html)
+    # Without `fast` it falls back on algorithms that take minutes for a page of nothing but lists.
+    return extract(html, output_format="markdown", include_comments=False, fast=True) or plain(html)
+
+
+def plain(html: str) -> str:
+    """All that a page says, in a time that grows with its length and no faster, which html.parser cannot promise."""
+    lines = (" ".join(line.split()) for line in unescape("".join(_pieces(html))).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def _pieces(html: str) -> Iterator[str]:
+    at = 0
+    while (tag := _TAG.search(html, at)) is not None:
+        yield html[at : tag.start()].replace("\n", " ")
+        name = (tag[2] or "").lower()
+        if name not in _INLINE and tag[1] != "!--":
+            yield "\n"
+        at = _after(html, tag, name)
+        if at < 0:
+            return
+    yield html[at:].replace("\n", " ")
+
+
+def _after(html: str, tag: re.Match[str], name: str) -> int:
+    """Where the text goes on; -1: nowhere."""
+    if name in _UNSEEN and not tag[1].startswith("/"):
+        end = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(html, tag.end())
+        return end.end() if end is not None else -1
+    closing = "-->" if tag[1] == "!--" else ">"
+    end_at = html.find(closing, tag.end())
+    return end_at + len(closing) if end_at >= 0 else -1
+
+
+def _is_known(encoding: str) -> bool:
+    try:
+        "".encode(encoding)
+    except LookupError:
+        return False
+    return True

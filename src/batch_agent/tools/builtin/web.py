@@ -1,0 +1,163 @@
+"""Reading what is on the web."""
+
+import asyncio
+import socket
+import zlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from yarl import URL
+
+from ..tool import Tool, make_tool
+from .client import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
+from .guard import Guard, PrivateAddress, checked
+from .text import charset_in, decode, plain, readable
+
+_MOST_BYTES = 2_000_000
+_MOST_REDIRECTS = 5
+_MOST_PATIENCE = 5.0
+_MOST_OF_A_REFUSAL = 20_000
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_HTML = frozenset({"text/html", "application/xhtml+xml"})
+_TEXT_ENDINGS = ("json", "xml", "yaml", "javascript", "x-ndjson", "toml", "sql", "octet-stream")
+"""The last is what servers say of files that they do not know: it is looked at."""
+
+
+def http_get_tool(
+    allow_private: bool | Collection[str] = False,
+    *,
+    timeout: float = 30.0,
+    resolver: AbstractResolver | None = None,
+) -> Tool:
+    """An `http_get` that reaches public addresses only; `allow_private` lets it reach all, or the networks it names,
+    such as "10.1.0.0/16". `timeout` is for all of a fetch, redirects included."""
+    guard = Guard(allow_private)
+
+    def open_session() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, resolver=resolver, socket_factory=guard.open_socket),
+            headers={"User-Agent": user_agent(), "Accept-Encoding": "gzip"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            auto_decompress=False,  # a few bytes may be packed gigabytes
+            trust_env=False,  # a proxy would connect to whatever it is asked for
+        )
+
+    sessions = SharedSession(open_session)
+
+    async def http_get(url: str) -> str:
+        """Fetch a web page, or another text from the web, and read it.
+
+        Args:
+            url: The whole address, beginning with http:// or https://.
+        """
+        address = checked(url)
+        try:
+            async with asyncio.timeout(timeout), sessions.use() as session:
+                return await _follow(session, address)
+        except TimeoutError as error:
+            if isinstance(error, aiohttp.ClientError):
+                raise _translated(error, url) from error
+            raise TimeoutError(f"{url} took longer than {timeout:g} s; try another source") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise _translated(error, url) from error
+
+    return make_tool(
+        http_get,
+        effect="read",
+        ttl=300,
+        rate_limit=10,
+        rate_key=_host,
+        retries=2,
+        retry_on=(RequestMayPass,),
+    )
+
+
+def _host(arguments: Mapping[str, Any]) -> str:
+    try:
+        return checked(arguments["url"]).host or ""
+    except (ValueError, PermissionError):
+        return ""  # it will not be fetched
+
+
+async def _follow(session: aiohttp.ClientSession, address: URL) -> str:
+    for _ in range(_MOST_REDIRECTS + 1):
+        async with session.get(address, allow_redirects=False) as response:
+            if response.status not in _REDIRECTS:
+                return await _result(response)
+            place = response.headers.get("Location", "")
+        try:
+            address = checked(str(address.join(URL(place))))
+        except (ValueError, PermissionError) as error:
+            raise RequestFailed(f"{address} redirects to where nothing is fetched from: {error}") from error
+    raise RequestFailed(f"{address} leads on and on: more than {_MOST_REDIRECTS} redirects")
+
+
+async def _result(response: aiohttp.ClientResponse) -> str:
+    if response.status >= 400:
+        raise await _refusal(response)
+    kind = response.content_type
+    if not (kind.startswith("text/") or kind.endswith(_TEXT_ENDINGS)):
+        return _described(kind, response.headers.get("Content-Length"))
+    data, is_cut = await _body(response)
+    text = decode(data, response.charset or (charset_in(data) if kind in _HTML else None))
+    if text is None:
+        return _described(kind, response.headers.get("Content-Length"))
+    if kind in _HTML:
+        text = await asyncio.to_thread(readable, text)
+    cut = f"\n[cut here: only the first {_MOST_BYTES} bytes were read]" if is_cut else ""
+    return text + cut if text.strip() else f"[nothing to read: {response.status} with no text]{cut}"
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> Exception:
+    """For a status of 400 and above. Waits as long as the server asks for, if that is not long."""
+    data, _ = await _body(response)
+    words = first_words(plain((decode(data, response.charset) or "")[:_MOST_OF_A_REFUSAL]))
+    status = f"{response.status} {response.reason or ''}".strip()
+    said = f"{status} from {response.url}: {words or 'no further words'}"
+    if response.status != 429 and response.status < 500:
+        return RequestFailed(said)
+    seconds = _retry_after(response)
+    if seconds > _MOST_PATIENCE:
+        return RequestFailed(f"{said}\n[it asks to wait for {seconds:g} s; try another source]")
+    if seconds:
+        await asyncio.sleep(seconds)
+    return RequestMayPass(said)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float:
+    said = response.headers.get("Retry-After", "")
+    return float(said) if said.isascii() and said.isdigit() else 0.0
+
+
+async def _body(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """At most so many bytes, and whether there are more."""
+    data = await read_up_to(response, _MOST_BYTES)
+    packed_in = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if packed_in in ("gzip", "x-gzip", "deflate"):
+        try:
+            data = zlib.decompressobj(wbits=47).decompress(data, _MOST_BYTES + 1)  # tells gzip from deflate
+        except zlib.error as error:
+            raise RequestFailed(f"{response.url} sent what is no {packed_in}: {error}") from error
+    elif packed_in not in ("", "identity"):
+        raise RequestFailed(f"{response.url} answers in {packed_in!r}, which was not asked for; try another source")
+    return data[:_MOST_BYTES], len(data) > _MOST_BYTES
+
+
+def _described(kind: str, length: str | None) -> str:
+    return f"[{kind}, {length or 'an unknown number of'} bytes: not a text]"
+
+
+def _translated(error: Exception, url: str) -> Exception:
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, PrivateAddress):
+        return PermissionError(f"{url} leads to {error.os_error} ({error.host}): only public addresses are fetched")
+    if isinstance(error, aiohttp.ClientConnectorDNSError) and error.os_error.errno == socket.EAI_NONAME:
+        return RequestFailed(f"there is no host {error.host!r}; check the address")
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.ClientSSLError):
+        return RequestFailed(f"{url} cannot be fetched: {error}")
+    return RequestMayPass(f"{url} cannot be fetched: {error or type(error).__name__}")
+
+
+Tool.http_get = http_get_tool()

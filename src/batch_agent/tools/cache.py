@@ -1,0 +1,43 @@
+"""Results that may be given out again."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from cachetools import TLRUCache
+
+_OVERHEAD = 512
+"""Bytes that an entry takes beside its text: a million empty results are not free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one execution gave, to whomever it is given."""
+
+    content: str
+    is_error: bool
+    started: float
+    """When it began to look, by the loop's clock: whatever changed later may be missing from it."""
+    seconds: float
+    version: Hashable = None
+    expires: float = float("inf")
+
+
+class ResultCache:
+    """The least recently used results go when there is no more room, and each when its time is over."""
+
+    def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
+        self._entries: TLRUCache[Hashable, Outcome] = TLRUCache(
+            most_bytes, ttu=lambda key, outcome, now: outcome.expires, timer=clock, getsizeof=_size
+        )
+
+    def get(self, key: Hashable) -> Outcome | None:
+        return self._entries.get(key)
+
+    def put(self, key: Hashable, outcome: Outcome) -> None:
+        """One that is larger than all the room is not kept."""
+        if _size(outcome) <= self._entries.maxsize:
+            self._entries[key] = outcome
+
+
+def _size(outcome: Outcome) -> int:
+    return len(outcome.content) * 2 + _OVERHEAD

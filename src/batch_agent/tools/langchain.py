@@ -1,0 +1,67 @@
+"""LangChain tools as they are, by their shape: nothing of LangChain is imported."""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol, cast, runtime_checkable
+
+from pydantic import BaseModel
+
+from .raw_arguments import RawArguments, sound_name
+from .tool import Tool
+
+
+@runtime_checkable
+class _Described(Protocol):
+    name: str
+    description: str
+
+
+@runtime_checkable
+class _Invoked(Protocol):
+    def invoke(self, input: dict[str, Any], /) -> Any: ...
+
+
+@runtime_checkable
+class _InvokedAsync(Protocol):
+    def ainvoke(self, input: dict[str, Any], /) -> Awaitable[Any]: ...
+
+
+def from_langchain(value: Any) -> Tool | None:
+    """The tool that `value` is in LangChain's terms; None if it is none. Its effect is unknown and thus "write": use
+    dataclasses.replace(tool, sharing=Sharing("read")) where agents may share its results. Raises SpecError."""
+    if isinstance(value, type) or not isinstance(value, _Described):
+        return None
+    schema = _schema(value)
+    if schema is None or not isinstance(value, _Invoked | _InvokedAsync):
+        return None
+    name = sound_name(value.name)
+    parameters = {key: part for key, part in schema.items() if key != "description"}  # it repeats the tool's own
+    return Tool(name, value.description, _function(value), RawArguments(parameters, name))
+
+
+def _function(value: "_Invoked | _InvokedAsync") -> Any:
+    if isinstance(value, _InvokedAsync):
+        runs = value
+
+        async def ainvoke(**arguments: Any) -> Any:
+            return await runs.ainvoke(arguments)
+
+        return ainvoke
+
+    blocks = value
+
+    def invoke(**arguments: Any) -> Any:
+        return blocks.invoke(arguments)
+
+    return invoke
+
+
+def _schema(value: Any) -> Mapping[str, Any] | None:
+    """`tool_call_schema` leaves out what the program fills in; `args` does not say which properties are needed."""
+    for attribute in ("tool_call_schema", "args_schema"):
+        given = getattr(value, attribute, None)
+        if isinstance(given, Mapping):
+            return given
+        if isinstance(given, type) and issubclass(given, BaseModel):
+            return given.model_json_schema()
+    args = getattr(value, "args", None)
+    return {"type": "object", "properties": cast(Mapping[str, Any], args)} if isinstance(args, Mapping) else None

@@ -1,0 +1,186 @@
+"""What pure tools gave is there for later runs; what a task tends to call is made ahead."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent import BatchAgent, SpecError, StoreError, Tool
+from batch_agent.core.events import Event, ToolsUsed
+from batch_agent.core.requests import Request
+from batch_agent.core.results import ToolUse
+from batch_agent.testing import Answer, ScriptedBackend, call, say
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def used(self) -> ToolUse:
+        [found] = [event for event in self.events if isinstance(event, ToolsUsed)]
+        return found.tools[0]
+
+
+def counting(log: list[int], effect: Any = "pure") -> Tool:
+    @Tool.define(effect=effect)
+    async def square(number: int) -> int:
+        log.append(number)
+        return number * number
+
+    return square
+
+
+def answer(request: Request) -> Answer:
+    first = request.messages[0]
+    return call("square", number=int(first.text)) if len(request.messages) == 1 else say("done")  # type: ignore[union-attr]
+
+
+async def run(tool: Tool, folder: Path, log: Log | None = None, inputs: Any = ("2", "3", "3"), **options: Any) -> None:
+    results = await BatchAgent.run(
+        task="{it}",
+        inputs=list(inputs),
+        tools=[tool],
+        backend=ScriptedBackend(answer),
+        tool_cache_dir=folder,
+        **({} if log is None else {"events": log}),
+        **options,
+    )
+    assert all(result.ok for result in results), results
+
+
+async def test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run(tmp_path: Path) -> None:
+    computed: list[int] = []
+    await run(counting(computed), tmp_path)
+    await run(counting(computed), tmp_path)
+    assert sorted(computed) == [2, 3]
+
+
+async def test_a_tool_whose_code_has_changed_is_asked_anew(tmp_path: Path) -> None:
+    computed: list[int] = []
+    await run(counting(computed), tmp_path, inputs=["2"])
+
+    @Tool.define(effect="pure")
+    async def square(number: int) -> int:
+        computed.append(number)
+        return number**2
+
+    await run(square, tmp_path, inputs=["2"])
+    assert computed == [2, 2]
+
+
+@pytest.mark.parametrize("effect", ["read", "stateful", "write"])
+async def test_only_what_never_changes_is_kept(tmp_path: Path, effect: str) -> None:
+    computed: list[int] = []
+    for _ in range(2):
+        await run(counting(computed, effect), tmp_path, inputs=["2"])
+    assert computed == [2, 2]
+
+
+async def test_a_failure_is_not_kept(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    @Tool.define(effect="pure")
+    async def square(number: int) -> int:
+        tries.append(number)
+        raise ArithmeticError("no")
+
+    for _ in range(2):
+        await run(square, tmp_path, inputs=["2"])
+    assert tries == [2, 2]
+
+
+async def test_the_calls_of_an_earlier_run_are_made_ahead(tmp_path: Path) -> None:
+    computed: list[int] = []
+    await run(counting(computed), tmp_path)
+    (tmp_path / "tools.sqlite3").unlink()
+    await run(counting(computed), tmp_path)  # notes the calls anew
+
+    ready = asyncio.Event()
+    made: list[int] = []
+
+    @Tool.define(effect="pure")
+    async def square(number: int) -> int:
+        made.append(number)
+        if len(made) == 2:
+            ready.set()
+        return number
+
+    async def patient(request: Request) -> Answer:
+        await ready.wait()
+        return answer(request)
+
+    log = Log()
+    results = await BatchAgent.run(
+        task="{it}",
+        inputs=["3"],
+        tools=[square],
+        backend=ScriptedBackend(patient),
+        tool_cache_dir=tmp_path,
+        predictive_prewarm=True,
+        events=log,
+    )
+    assert results[0].tool_calls[0].source == "cached"
+    assert sorted(made) == [2, 3]
+    assert (log.used.prewarmed, log.used.executed, log.used.cached) == (2, 2, 1)
+
+
+async def test_making_calls_ahead_is_called_off_with_the_run(tmp_path: Path) -> None:
+    await run(counting([]), tmp_path)
+    cancelled = asyncio.Event()
+
+    @Tool.define(effect="pure")
+    async def square(number: int) -> int:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return number
+
+    def quick(request: Request) -> Answer:
+        return say("done")
+
+    async def after_a_moment(request: Request) -> Answer:
+        await asyncio.sleep(0.05)
+        return quick(request)
+
+    await BatchAgent.run(
+        task="{it}",
+        inputs=["7"],
+        tools=[square],
+        backend=ScriptedBackend(after_a_moment),
+        tool_cache_dir=tmp_path,
+        predictive_prewarm=True,
+    )
+    assert cancelled.is_set()
+
+
+def test_making_calls_ahead_needs_a_place_that_knows_them() -> None:
+    with pytest.raises(SpecError, match="predictive_prewarm needs tool_cache_dir"):
+        BatchAgent.stream(task="{it}", inputs=["a"], predictive_prewarm=True)
+
+
+async def test_a_folder_that_cannot_be_used_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="tool cache"):
+        await run(counting([]), tmp_path / "file")
+
+
+async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from batch_agent.tools.memory import ToolMemory
+
+    async def broken(self: ToolMemory, key: bytes) -> None:
+        raise StoreError("The disk is full.")
+
+    monkeypatch.setattr(ToolMemory, "recall", broken)
+    computed: list[int] = []
+    await run(counting(computed), tmp_path)
+    assert sorted(computed) == [2, 3]
+    assert "It is not used any more" in caplog.text
