@@ -4,6 +4,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -23,6 +24,7 @@ _FREE_RESENDS = 2
 """A server may close an idle connection just as a request goes out on it: sending again is not a retry."""
 _END_COMES_WITHIN = 0.5
 _SHORTEST_SECRET = 12
+_NO_STREAMS = (400, 422, 501)
 _KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
 Headers = Mapping[str, str]
 
@@ -91,11 +93,18 @@ class HttpBackend:
         self._dialect = dialect
         self._farewells = farewells
         self._on_close = on_close
+        self._streams = True
 
     def stream(self, request: Request) -> "Exchange":
+        if not self._streams and request.stream:
+            request = replace(request, stream=False)
         if self._farewells is not None:
             self._farewells.greet(request.agent)
-        return Exchange(self._server, self._dialect, request)
+        return Exchange(self._server, self._dialect, request, self._stop_streaming)
+
+    def _stop_streaming(self) -> None:
+        """The server refuses streams: from now on it is asked for whole answers."""
+        self._streams = False
 
     async def leave(self, agent: str) -> None:
         if self._farewells is not None:
@@ -122,6 +131,7 @@ class Exchange(AsyncIterator[Delta]):
         "_decoder",
         "_dialect",
         "_headers",
+        "_plain",
         "_ready",
         "_response",
         "_server",
@@ -129,8 +139,9 @@ class Exchange(AsyncIterator[Delta]):
         "_url",
     )
 
-    def __init__(self, server: Server, dialect: Dialect, request: Request) -> None:
+    def __init__(self, server: Server, dialect: Dialect, request: Request, on_no_streams: Callable[[], None]) -> None:
         self._server = server
+        self._plain = (replace(request, stream=False), on_no_streams) if request.stream else None
         self._dialect = dialect
         self._streamed = request.stream
         self._url = server.url(dialect.path(request))
@@ -152,6 +163,8 @@ class Exchange(AsyncIterator[Delta]):
             self._response = response
             if response.status != 200:
                 said = without_key(await response.read(), response.request_info.headers)
+                if self._plain is not None and response.status in _NO_STREAMS and b"stream" in said.lower():
+                    return await self._without_stream(*self._plain)
                 raise translate_status(response.status, response.headers, said, shown(self._url))
             if self._streamed and response.content_type == dialect.stream_type:
                 self._decoder = dialect.decoder()
@@ -170,6 +183,12 @@ class Exchange(AsyncIterator[Delta]):
             self._abort()
             raise
         return self
+
+    async def _without_stream(self, request: Request, on_no_streams: Callable[[], None]) -> Self:
+        on_no_streams()
+        self._plain, self._streamed = None, False
+        self._url, self._body = self._server.url(self._dialect.path(request)), self._dialect.encode(request)
+        return await self.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -28,7 +28,7 @@ _log = logging.getLogger("batch_agent")
 _MOST_RESTARTS = 3
 """In a row, without a call that was answered."""
 _MOST_PAGES = 1000
-_CLOSING_SECONDS = 15.0
+_FAREWELL_SECONDS = 5.0
 _SHOWN_CHARACTERS = 500
 _TELLS_ITS_GROUP = 'echo $$ >&2; exec "$0" "$@"'
 _SESSION_LOST = "Session terminated"
@@ -224,7 +224,6 @@ class _Life:
         return await asyncio.shield(self._opened)
 
     async def _live(self) -> None:
-        loop = asyncio.get_running_loop()
         clock = asyncio.timeout(self._server.start_timeout)
         with self._log:
             try:
@@ -233,7 +232,6 @@ class _Life:
                     clock.reschedule(None)
                     self._opened.set_result((client, listed))
                     await self._over.wait()
-                    clock.reschedule(loop.time() + _CLOSING_SECONDS)
             except Exception as error:  # noqa: BLE001 - the SDK raises whatever its parts do, in groups
                 self._failed(_reason(error, self._server if clock.expired() else None))
             finally:
@@ -307,13 +305,18 @@ async def _process(server: MCP, log: IO[str], over: asyncio.Event) -> AsyncItera
 
 @asynccontextmanager
 async def _http(server: MCP) -> AsyncIterator[Any]:
-    """How long a call may take is for its caller to say."""
+    """How long a call may take is for its caller to say; nobody waits for the answer to a farewell."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
+    async def hurry(request: httpx2.Request) -> None:
+        if request.method == "DELETE":
+            request.extensions["timeout"] = httpx2.Timeout(_FAREWELL_SECONDS).as_dict()
+
     patience = httpx2.Timeout(30.0, read=None, pool=None)
+    hooks = {"request": [hurry]}
     async with (
-        httpx2.AsyncClient(headers=dict(server.headers), timeout=patience) as http,
+        httpx2.AsyncClient(headers=dict(server.headers), timeout=patience, event_hooks=hooks) as http,
         streamable_http_client(str(server.server), http_client=http) as streams,
     ):
         yield streams

@@ -438,3 +438,18 @@ async def test_what_a_backend_started_is_closed_even_when_its_session_is_not() -
     with pytest.raises(asyncio.CancelledError):
         await backend.aclose()
     assert closed == [True]
+
+
+async def test_a_server_that_refuses_streams_is_asked_for_whole_answers_from_then_on() -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if orjson.loads(request.body).get("stream"):
+            await line.reply(400, b'{"error": {"message": "stream is not supported by this model"}}')
+        else:
+            await line.say("Hello")
+
+    async with raw_server(answer) as server, backend_at(server.url) as backend:
+        streamed = Request(Prompt(""), (User("Hi"),), "m", Sampling(), stream=True)
+        for _ in range(2):
+            async with backend.stream(streamed) as deltas:
+                assert await anext(deltas) == TextDelta("Hello")
+        assert [orjson.loads(request.body).get("stream", False) for request in server.requests] == [True, False, False]
