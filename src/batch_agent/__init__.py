@@ -5,9 +5,10 @@ from .core.errors import BackendError, BatchAgentError, ErrorKind, RunStopped, S
 from .core.requests import Sampling, Usage
 from .core.results import AgentError, AgentResult
 from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts, Tooling
-from .tools import Tool
+from .tools import MCP, Tool
 
 __all__ = [
+    "MCP",
     "AgentError",
     "AgentResult",
     "BackendError",

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from ..core.errors import SpecError
-from ..tools import Tool, as_tool, read_file_tool
+from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 
 
 def load_schema(name: str) -> Any:
@@ -25,7 +25,13 @@ def load_schema(name: str) -> Any:
 
 def load_tools(names: list[str], root: Path) -> list[Tool]:
     """Built-in tools by their name, own ones as module:function. `root` is what file tools may see."""
-    built_in = {"read_file": read_file_tool(root)}
+    built_in = {
+        "read_file": read_file_tool(root),
+        "list_files": list_files_tool(root),
+        "grep": grep_tool(root),
+        "http_get": Tool.http_get,
+        "web_search": Tool.web_search,
+    }
     return [built_in[name] if name in built_in else as_tool(_import(name, "--tools")) for name in names]
 
 

@@ -57,11 +57,12 @@ def run(
     schema
         What each answer must be: a JSON schema file, or a Pydantic model as module:Model.
     tools
-        What agents may call: read_file, or your own functions as module:function.
+        What agents may call: read_file, list_files, grep, http_get, web_search, or your own, as module:function.
     tool_mode
         The server's native tool calls, or one JSON action per turn; auto: what the server can do.
     backend
-        local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, http(s)://...
+        local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, anthropic://, bedrock://region/model,
+        http(s)://...
     model
         The model's name; not needed where a server has only one.
     max_inflight

@@ -136,7 +136,7 @@ class Tool:
     @classmethod
     def summarizable(cls, tool: "Tool | Callable[..., Any]") -> "Tool":
         """The same tool, whose long results the model summarizes instead of cutting them."""
-        return replace(as_tool(tool), summarize=True)
+        return replace(tool if isinstance(tool, Tool) else make_tool(tool), summarize=True)
 
 
 def make_tool(
@@ -166,15 +166,6 @@ def make_tool(
         summarize=chosen.pop("summarize", False),
         batch=batch,
     )
-
-
-def as_tool(value: Any) -> Tool:
-    """A tool as the user gave it: a Tool, a plain function, or a LangChain tool. Raises SpecError."""
-    if isinstance(value, Tool):
-        return value
-    if callable(value) and not isinstance(value, type):
-        return make_tool(value)
-    raise SpecError(f"tools must be functions or Tool objects; got {value!r}. Decorate a function with @Tool.define.")
 
 
 def _policies(chosen: dict[str, Any]) -> tuple[Sharing, Pace]:

@@ -62,7 +62,7 @@ def sql_tool(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str 
         f"The result is a line with the column names, then one line for each row.\n\n{database.schema()}"
     )
     return make_tool(
-        sql, name=name, description=described, effect="read", version=database.version, timeout=timeout + 5
+        sql, name=name, description=described, effect="read", version=database.version, timeout=timeout + _GRACE
     )
 
 
