@@ -71,7 +71,7 @@ def tools(request: pytest.FixtureRequest) -> Tools:
 @pytest.fixture
 def quick_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     """For servers that do not answer to a farewell."""
-    monkeypatch.setattr("batch_agent.tools.mcp._FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr("batch_agent.tools.mcp.transports._FAREWELL_SECONDS", 0.1)
 
 
 @shared

@@ -1,0 +1,6 @@
+"""The tools of MCP servers."""
+
+from .errors import MCPServerGone, MCPToolError
+from .server import MCP
+
+__all__ = ["MCP", "MCPServerGone", "MCPToolError"]

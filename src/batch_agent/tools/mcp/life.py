@@ -1,0 +1,127 @@
+"""One process or connection of an MCP server, from its start to its end."""
+
+import asyncio
+import logging
+import os
+import signal
+import tempfile
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
+
+from ...core.errors import SpecError
+from .transports import over_http, over_stdio
+
+if TYPE_CHECKING:
+    import mcp_types
+    from mcp import Client
+
+    from .server import MCP
+
+_log = logging.getLogger("batch_agent")
+_MOST_PAGES = 1000
+_SHOWN_CHARACTERS = 500
+_Opened = tuple["Client", "list[mcp_types.Tool]"]
+
+
+class Life:
+    """One process or connection, from its start to its end. A task of its own opens and closes it, because the SDK's
+    scopes may not change hands; whoever wants to call waits for it and then calls directly."""
+
+    def __init__(self, server: "MCP") -> None:
+        loop = asyncio.get_running_loop()
+        self._server = server
+        self._opened: asyncio.Future[_Opened] = loop.create_future()
+        self._over = asyncio.Event()
+        self._log = tempfile.TemporaryFile("a+")  # noqa: SIM115 - closed by the task
+        self.task = loop.create_task(self._live())
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def end(self) -> None:
+        self._over.set()
+        if not self._opened.done():
+            self.task.cancel()
+
+    def kill(self) -> None:
+        """Where there is no time for a graceful end."""
+        if self._server.is_remote:
+            self.task.cancel()
+        elif not self.task.done():
+            _kill_group(self._log)
+
+    async def opened(self) -> _Opened:
+        """Raises SpecError, for all who wait."""
+        return await asyncio.shield(self._opened)
+
+    async def _live(self) -> None:
+        clock = asyncio.timeout(self._server.start_timeout)
+        with self._log:
+            try:
+                async with clock, self._client() as client:
+                    listed = await _listed(client)
+                    clock.reschedule(None)
+                    self._opened.set_result((client, listed))
+                    await self._over.wait()
+            except Exception as error:  # noqa: BLE001 - the SDK raises whatever its parts do, in groups
+                self._failed(_reason(error, self._server if clock.expired() else None))
+            finally:
+                self._over.set()
+                self._opened.cancel()
+                _kill_group(self._log)
+
+    def _client(self) -> "Client":
+        from mcp import Client
+
+        return Client(
+            over_http(self._server) if self._server.is_remote else over_stdio(self._server, self._log, self._over)
+        )
+
+    def _failed(self, reason: str) -> None:
+        if self._opened.done():
+            _log.debug("MCP server %r: %s", self._server.shown, reason)
+            return
+        wrote = _said(self._log)
+        self._opened.set_exception(
+            SpecError(
+                f"The MCP server {self._server.shown!r} cannot be used: {reason}."
+                + (f" It wrote: {wrote}" if wrote else " Try it by itself first.")
+            )
+        )
+        self._opened.exception()  # seen: whoever waited may be cancelled by now
+
+
+async def _listed(client: "Client") -> "list[mcp_types.Tool]":
+    tools: list[mcp_types.Tool] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools
+
+
+def _reason(error: BaseException, late: "MCP | None") -> str:
+    if late is not None:
+        return f"it did not answer within {late.start_timeout:g} s (start_timeout)"
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{error}".strip(" .") or type(error).__name__
+
+
+def _said(log: IO[str]) -> str:
+    """The end of what the server wrote to stderr, after the line that is ours. The place in the file is the server's
+    as well, so it is not moved."""
+    _, _, text = os.pread(log.fileno(), 1_000_000, 0).decode(errors="replace").partition("\n")
+    return text.strip()[-_SHOWN_CHARACTERS:]
+
+
+def _kill_group(log: IO[str]) -> None:
+    """Whatever the server left behind; a group's id is not given away while one of its processes lives."""
+    group = os.pread(log.fileno(), 20, 0).partition(b"\n")[0]
+    if group.isdigit():
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(int(group), signal.SIGKILL)
