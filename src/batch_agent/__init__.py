@@ -1,7 +1,7 @@
 """Input list in, structured result list out: N tool-using LLM agents sharing one inference backend."""
 
 from .api import BatchAgent
-from .core.errors import BackendError, BatchAgentError, ErrorKind, RunStopped, SpecError, StoreError
+from .core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from .core.requests import Sampling, Usage
 from .core.results import AgentError, AgentResult
 from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts, Tooling
@@ -18,6 +18,7 @@ __all__ = [
     "Context",
     "ErrorKind",
     "Limits",
+    "PlanMismatch",
     "Prefix",
     "Retry",
     "RunStopped",

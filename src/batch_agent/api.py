@@ -28,6 +28,7 @@ from .engine.stream import Outbox, ResultStream
 from .engine.summarizer import Summarizer
 from .engine.warming import Warming
 from .observe.progress import progress_for
+from .plan.changes import check_plan
 from .plan.compile import compile_plan, prefix_tokens
 from .plan.template import Template, check_first, parse_template
 from .schedule.health import Health
@@ -161,6 +162,7 @@ class _Run:
         specs = tuple(tool.spec for tool in tools)
         may_start_early = any(tool.sharing.is_shared for tool in tools)
         plan = compile_plan(spec, self._template, specs, self._output, traits, may_start_early=may_start_early)
+        await check_plan(store, plan.description, rerun=spec.plan_changed == "rerun")
         slots = Slots(_limit(spec, backend), self._events)
         self._emit(RunStarted(traits.name, plan.rules.model, slots.limit, inputs.total, traits.seen))
         summarizer = Summarizer(backend, slots, plan.rules.model)
@@ -195,6 +197,7 @@ class _Run:
             Deadlines(spec.timeouts.agent),
             Deadlines(spec.timeouts.turn),
             spec.retry,
+            spec.retry.retry_failed,
             self._warming(backend, rules, total),
             self._events,
         )

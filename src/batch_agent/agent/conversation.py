@@ -7,7 +7,7 @@ from typing import Any, assert_never
 import orjson
 
 from ..core.errors import ErrorKind
-from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled
+from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
 from ..core.interfaces import CallsPast
 from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from ..core.quick import quick
@@ -112,6 +112,8 @@ class Conversation:
                 self._pending = ()
                 self._forget_made(results)
                 self._claimed, self._settled = set(), {}
+            case Started():
+                pass
             case Claimed(call):
                 self._claimed.add(call.id)
             case Settled(result):

@@ -38,6 +38,7 @@ def run(
     timeout_per_turn: float = 300.0,
     timeout_per_tool: float = 60.0,
     checkpoint: Path | None = None,
+    plan_changed: Literal["stop", "rerun"] = "stop",
     fresh: bool = False,
 ) -> int:
     """Run one task over a list of inputs.
@@ -85,6 +86,8 @@ def run(
         Seconds for one tool call.
     checkpoint
         Where progress is kept; by default beside the results.
+    plan_changed
+        If the task, the model or the like changed since: stop and say so, or ask everything anew.
     fresh
         Forget an earlier run's progress and start over.
     """
@@ -110,6 +113,7 @@ def run(
         "timeout_per_turn": timeout_per_turn,
         "timeout_per_tool": timeout_per_tool,
         "checkpoint_dir": folder,
+        "plan_changed": plan_changed,
     }
     started = time.monotonic()
     with ResultFile(out) as results:

@@ -59,6 +59,10 @@ class SpecError(BatchAgentError, ValueError):
     """The run cannot start as it was described. Nothing was sent."""
 
 
+class PlanMismatch(SpecError):
+    """The checkpoint holds answers to another question; the message says what changed, and both ways on."""
+
+
 class BackendError(BatchAgentError):
     """A request failed, or a backend cannot be used. Whether another try may help follows from its kind."""
 

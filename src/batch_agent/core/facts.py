@@ -1,10 +1,22 @@
 """The durable story of one agent. Replaying its facts rebuilds its conversation byte for byte."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from .messages import ToolCall, ToolResult
 from .quick import quick
 from .requests import Reply
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An agent was given its task. Its story can be told without the list of inputs that it came from."""
+
+    index: int
+    input: Any
+    """As JSON has it: what cannot be written down is its text."""
+    task: str
 
 
 @quick
@@ -54,4 +66,4 @@ class Inherited:
     results: tuple[ToolResult, ...]
 
 
-Fact = Replied | Returned | Claimed | Settled | Inherited
+Fact = Started | Replied | Returned | Claimed | Settled | Inherited

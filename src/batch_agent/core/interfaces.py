@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from .events import Event
 from .facts import Fact
@@ -95,6 +95,12 @@ class Store(Protocol):
     async def open(self) -> None:
         """Raises StoreError, also when another process is using it."""
         ...
+
+    async def plan(self) -> Mapping[str, Any] | None:
+        """What the run that made these facts asked, as `keep_plan` was told; None for a new store."""
+        ...
+
+    def keep_plan(self, plan: Mapping[str, Any]) -> None: ...
 
     async def facts(self, key: str) -> Sequence[Fact]:
         """The story so far, oldest first; empty for an agent that is not known."""

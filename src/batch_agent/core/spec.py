@@ -56,6 +56,8 @@ class Retry:
     backoff: float = 0.5
     """Seconds before the first retry; doubles each time, with jitter."""
     backoff_max: float = 30.0
+    retry_failed: bool = True
+    """Agents that failed for good in an earlier run with the same checkpoint start again."""
 
     def __post_init__(self) -> None:
         _at_least("max_retries", self.max_retries, 0)
@@ -136,6 +138,9 @@ class BatchSpec:
     backend: str | Backend = "local://"
     """A URL, or a backend that the caller has opened and will close."""
     checkpoint_dir: Path | None = None
+    plan_changed: Literal["stop", "rerun"] = "stop"
+    """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
+    its answers for what they were and ask everything anew."""
     on_result: OnResult | None = None
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -153,6 +158,8 @@ class BatchSpec:
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
         _text_or_none("model", self.model)
+        if self.plan_changed not in ("stop", "rerun"):
+            raise SpecError(f"plan_changed must be 'stop' or 'rerun'; got {self.plan_changed!r}.")
         if self.on_result is not None and not callable(self.on_result):
             raise SpecError("on_result must be a function that takes one AgentResult.")
         for name, group in _GROUPS.items():

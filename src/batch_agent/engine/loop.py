@@ -10,7 +10,7 @@ from typing import Any, assert_never
 from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import RequestRetried
-from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled
+from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
 from ..core.interfaces import Backend, EventSink, Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
 from ..core.requests import Request
@@ -39,6 +39,8 @@ class AgentLoop:
     agent_time: Deadlines
     turn_time: Deadlines
     retry: Retry
+    retry_failed: bool = True
+    """Whether agents that failed for good in an earlier run start again."""
     warming: Warming | None = None
     events: EventSink | None = None
 
@@ -46,7 +48,7 @@ class AgentLoop:
         talk = Conversation(self.rules, job)
         talk.replay(facts)
         step = talk.next()
-        if isinstance(step, Done) and (step.error is None or job.problem is not None):
+        if isinstance(step, Done) and (step.error is None or job.problem is not None or not self.retry_failed):
             return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned)))
         return None
 
@@ -78,8 +80,11 @@ class AgentLoop:
         """The conversation as far as it went; one that had failed for good starts again."""
         talk = Conversation(self.rules, job)
         talk.replay(facts)
+        if not facts:
+            self.store.record(job.key, Started(job.index, job.input, job.task))
         if facts and isinstance(talk.next(), Done):
             self.store.forget(job.key)
+            self.store.record(job.key, Started(job.index, job.input, job.task))
             talk = Conversation(self.rules, job)
             if made := _made(facts):
                 inherited = Inherited(made)

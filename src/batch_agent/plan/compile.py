@@ -1,5 +1,6 @@
 """From a spec and what its backend can do to the rules of a run and its jobs."""
 
+import json
 import re
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +16,7 @@ from ..core.spec import BatchSpec, Prefix
 from ..core.strict_schema import strict_form
 from ..core.traits import Traits
 from . import actions
-from .identity import Keys, fingerprint
+from .identity import Keys, canonical, fingerprint
 from .template import BadInput, Template
 
 _TEXT: JsonSchema = {"type": "string"}
@@ -28,8 +29,10 @@ class Plan:
 
     def __init__(self, spec: BatchSpec, template: Template, rules: Rules) -> None:
         self.rules = rules
+        self.description = _description(spec, rules)
+        """Everything that shapes an answer beside the input, as JSON has it."""
         self._template = template
-        self._keys = Keys(_fingerprint(spec, rules))
+        self._keys = Keys(fingerprint(self.description))
 
     def job(self, index: int, value: Any) -> Job:
         """The job of one input. An input that does not fit the task makes a job that says so."""
@@ -130,16 +133,16 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
     return schema if is_object(schema) else object_of({WRAPPED_ANSWER: schema})
 
 
-def _fingerprint(spec: BatchSpec, rules: Rules) -> bytes:
-    return fingerprint(
-        {
-            "task": spec.task,
-            "system": rules.prompt.system,
-            "tools": [asdict(tool) for tool in rules.prompt.tools],
-            "tool_mode": rules.tool_mode,
-            "schemas": [rules.turn_schema, rules.last_turn_schema],
-            "model": rules.model,
-            "sampling": asdict(rules.sampling),
-            "max_turns": rules.max_turns,
-        }
-    )
+def _description(spec: BatchSpec, rules: Rules) -> dict[str, Any]:
+    shape = {
+        "task": spec.task,
+        "system prompt": rules.prompt.system,
+        "tools": [asdict(tool) for tool in rules.prompt.tools],
+        "tool mode": rules.tool_mode,
+        "output schema": [rules.turn_schema, rules.last_turn_schema],
+        "model": rules.model,
+        "sampling": asdict(rules.sampling),
+        "max_turns": rules.max_turns,
+    }
+    described: dict[str, Any] = json.loads(canonical(shape))
+    return described

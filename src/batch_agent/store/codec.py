@@ -2,17 +2,17 @@
 
 from pydantic import TypeAdapter
 
-from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled
+from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
 
 _KINDS: dict[str, TypeAdapter[Fact]] = {
-    kind.__name__.lower(): TypeAdapter(kind) for kind in (Replied, Returned, Claimed, Settled, Inherited)
+    kind.__name__.lower(): TypeAdapter(kind) for kind in (Started, Replied, Returned, Claimed, Settled, Inherited)
 }
 
 
 def encode(fact: Fact) -> tuple[str, bytes]:
     """The kind of a fact, and its fields as JSON."""
     kind = type(fact).__name__.lower()
-    return kind, _KINDS[kind].dump_json(fact)
+    return kind, _KINDS[kind].dump_json(fact, fallback=str)
 
 
 def decode(kind: str, data: bytes) -> Fact:

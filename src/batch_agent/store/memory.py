@@ -1,6 +1,7 @@
 """Stores that do not outlive the process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..core.facts import Fact
 
@@ -9,6 +10,12 @@ class NoStore:
     """Keeps nothing: a run without a checkpoint, however long, does not fill the memory."""
 
     async def open(self) -> None:
+        pass
+
+    async def plan(self) -> Mapping[str, Any] | None:
+        return None
+
+    def keep_plan(self, plan: Mapping[str, Any]) -> None:
         pass
 
     async def facts(self, key: str) -> Sequence[Fact]:
@@ -32,9 +39,16 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._facts: dict[str, list[Fact]] = {}
+        self._plan: Mapping[str, Any] | None = None
 
     async def open(self) -> None:
         pass
+
+    async def plan(self) -> Mapping[str, Any] | None:
+        return self._plan
+
+    def keep_plan(self, plan: Mapping[str, Any]) -> None:
+        self._plan = plan
 
     async def facts(self, key: str) -> Sequence[Fact]:
         return tuple(self._facts.get(key, ()))

@@ -1,9 +1,11 @@
 """Facts in a SQLite file. Kill the process anywhere: what was committed is there, and replay goes on from it."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from ..core.errors import StoreError
 from ..core.facts import Fact
@@ -15,6 +17,7 @@ SCHEMA_VERSION = 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT NOT NULL, seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
+CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 """
 
 
@@ -40,6 +43,17 @@ class SqliteStore:
         except BaseException:
             await self.aclose()
             raise
+
+    async def plan(self) -> Mapping[str, Any] | None:
+        row = await self._wait(lambda db: db.execute("SELECT data FROM plan").fetchone())
+        if row is None or not self._known:
+            return None
+        found: Mapping[str, Any] = orjson.loads(row[0])
+        return found
+
+    def keep_plan(self, plan: Mapping[str, Any]) -> None:
+        data = orjson.dumps(plan)
+        self._opened.post(lambda db: db.execute("INSERT OR REPLACE INTO plan VALUES (0, ?)", (data,)))
 
     async def facts(self, key: str) -> Sequence[Fact]:
         if key not in self._known:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, StoreError, Tool
+from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, PlanMismatch, StoreError, Tool
 from batch_agent.core.events import AgentFinished, Event
+from batch_agent.core.facts import Started
 from batch_agent.core.messages import ToolCall, User
 from batch_agent.core.requests import Request
 from batch_agent.core.results import Timing
 from batch_agent.sim import SimServer
+from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
 
 
@@ -87,8 +89,48 @@ async def test_equal_inputs_are_found_again_one_by_one(tmp_path: Path) -> None:
 async def test_another_question_is_asked_again(tmp_path: Path, change: dict[str, Any]) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     await run(backend, list("abc"), tmp_path)
-    await run(backend, list("abc"), tmp_path, **change)
+    with pytest.raises(PlanMismatch) as mismatch:
+        await run(backend, list("abc"), tmp_path, **change)
+    [changed] = change.values()
+    assert repr(changed) in str(mismatch.value)
+    assert len(backend.requests) == 3
+    await run(backend, list("abc"), tmp_path, plan_changed="rerun", **change)
     assert len(backend.requests) == 6
+    await run(backend, list("abc"), tmp_path, **change)
+    await run(backend, list("abc"), tmp_path, plan_changed="rerun")  # changed back: the old answers are still there
+    assert len(backend.requests) == 6
+
+
+async def test_a_tool_that_was_added_is_named(tmp_path: Path) -> None:
+    @Tool.define
+    async def look() -> str:
+        return "found"
+
+    backend = ScriptedBackend(lambda request: say("done"))
+    await run(backend, ["a"], tmp_path)
+    with pytest.raises(PlanMismatch, match=r"tools \(were none, are look"):
+        await run(backend, ["a"], tmp_path, tools=[look])
+
+
+async def test_what_failed_for_good_stays_failed_where_the_run_says_so(tmp_path: Path) -> None:
+    broken = ScriptedBackend(lambda request: say("not a number"))
+    [failed] = await run(broken, ["a"], tmp_path, output_schema=int, max_retries=0)
+    healed = ScriptedBackend(lambda request: say("7"))
+    [again] = await run(healed, ["a"], tmp_path, output_schema=int, max_retries=0, retry_failed=False)
+    assert again.error == failed.error
+    assert not healed.requests
+    [result] = await run(healed, ["a"], tmp_path, output_schema=int, max_retries=0)
+    assert result.output == 7
+
+
+async def test_the_story_of_an_agent_names_its_input_and_its_task(tmp_path: Path) -> None:
+    [result] = await run(ScriptedBackend(lambda request: say("done")), [{"it": "a"}], tmp_path)
+    store = SqliteStore(tmp_path)
+    await store.open()
+    started, *_ = await store.facts(result.key)
+    await store.aclose()
+    assert isinstance(started, Started)
+    assert (started.index, started.input) == (0, {"it": "a"})
 
 
 async def test_an_agent_that_broke_off_goes_on_from_its_last_fact(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("max_retries", "retry", "max_retries", 0),
     ("backoff", "retry", "backoff", 0.25),
     ("backoff_max", "retry", "backoff_max", 4.0),
+    ("retry_failed", "retry", "retry_failed", False),
     ("max_tool_tokens", "context", "max_tool_tokens", 100),
     ("streaming", "context", "streaming", True),
     ("streaming_tool_dispatch", "context", "streaming_tool_dispatch", True),
