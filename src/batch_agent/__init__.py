@@ -4,7 +4,7 @@ from .api import BatchAgent
 from .core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from .core.requests import Sampling, Usage
 from .core.results import AgentError, AgentResult
-from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts, Tooling
+from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from .tools import MCP, Tool
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "RunStopped",
     "Sampling",
     "SpecError",
+    "Spend",
     "StoreError",
     "Timeouts",
     "Tool",

@@ -11,12 +11,14 @@ from typing import Any
 
 from .agent.output import output_type
 from .backends.connect import connect
+from .backends.prices import price_of
 from .core.errors import RunStopped, SpecError
-from .core.events import Event, Notice, RunStarted, ToolsUsed
+from .core.events import Event, Notice, RunStarted, Spent, ToolsUsed
 from .core.interfaces import Backend, EventSink, Store, Toolbox
 from .core.results import AgentResult
 from .core.rules import OutputType, Rules
 from .core.spec import BatchSpec
+from .core.traits import Traits
 from .engine.blocking import run_blocking
 from .engine.cancellation import is_being_cancelled
 from .engine.deadlines import Deadlines
@@ -24,6 +26,7 @@ from .engine.engine import Engine
 from .engine.loop import AgentLoop
 from .engine.slots import Slots
 from .engine.source import Inputs, InputSource
+from .engine.spending import Spending
 from .engine.stream import Outbox, ResultStream
 from .engine.summarizer import Summarizer
 from .engine.warming import Warming
@@ -31,6 +34,7 @@ from .observe.progress import progress_for
 from .plan.changes import check_plan
 from .plan.compile import compile_plan, prefix_tokens
 from .plan.template import Template, check_first, parse_template
+from .schedule.budget import Budget
 from .schedule.health import Health
 from .schedule.limit import InflightLimit
 from .store.memory import NoStore
@@ -163,6 +167,9 @@ class _Run:
         may_start_early = any(tool.sharing.is_shared for tool in tools)
         plan = compile_plan(spec, self._template, specs, self._output, traits, may_start_early=may_start_early)
         await check_plan(store, plan.description, rerun=spec.plan_changed == "rerun")
+        budget = await self._budget(traits, plan.rules.model, store)
+        if budget is not None:
+            backend = Spending(backend, budget, spec.spend.deadline)
         slots = Slots(_limit(spec, backend), self._events)
         self._emit(RunStarted(traits.name, plan.rules.model, slots.limit, inputs.total, traits.seen))
         summarizer = Summarizer(backend, slots, plan.rules.model)
@@ -182,6 +189,17 @@ class _Run:
             finally:
                 if tools:
                     self._emit(ToolsUsed(fabric.uses, summarizer.usage))
+                if budget is not None:
+                    self._emit(Spent(budget.tokens, budget.usd))
+
+    async def _budget(self, traits: Traits, model: str, store: Store) -> Budget | None:
+        spend = self._spec.spend
+        if not spend.is_limited:
+            return None
+        price = (
+            price_of(model, traits.name, spend.prices) if spend.max_usd is not None or model in spend.prices else None
+        )
+        return Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd, price=price, spent=await store.spent())
 
     def _loop(
         self, rules: Rules, backend: Backend, tools: Toolbox, store: Store, slots: Slots, total: int | None

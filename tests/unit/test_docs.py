@@ -8,7 +8,7 @@ from scripts.backend_table import FLAVORS, table
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Tooling
+from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Spend, Tooling
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,9 +22,9 @@ def test_the_table_of_backends_is_the_one_that_the_flavors_make() -> None:
 
 def test_every_option_is_documented() -> None:
     text = (DOCS / "options.md").read_text()
-    every = (BatchSpec, Limits, Retry, Context, Prefix, Tooling, Sampling)
+    every = (BatchSpec, Limits, Retry, Context, Prefix, Tooling, Spend, Sampling)
     names = [field.name for group in every for field in fields(group)]
-    groups = {"limits", "timeouts", "retry", "context", "prefix", "tooling", "sampling"}
+    groups = {"limits", "timeouts", "retry", "context", "prefix", "tooling", "spend", "sampling"}
     assert [name for name in names if f"`{name}`" not in text and name not in groups] == []
 
 
@@ -37,6 +37,7 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
         ErrorKind.REFUSED,
         ErrorKind.INVALID_OUTPUT,
         ErrorKind.MAX_TURNS,
+        ErrorKind.BUDGET,
         ErrorKind.INTERNAL,
     }
     assert [kind for kind in set(ErrorKind) - of_agents if f"| `{kind}` |" not in text] == []

@@ -36,6 +36,8 @@ class ErrorKind(StrEnum):
     INVALID_OUTPUT = "invalid_output"
     """No answer fitted the output schema, not even after asking again."""
     MAX_TURNS = "max_turns"
+    BUDGET = "budget"
+    """The run may not spend more, or its deadline has passed."""
     INTERNAL = "internal"
     """A bug, ours or a tool adapter's; the message says where."""
 

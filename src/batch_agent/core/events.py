@@ -68,6 +68,14 @@ class ToolsUsed:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """At the end of a run with a budget: what it and its earlier parts have used of it."""
+
+    tokens: int
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
 class AgentFinished:
     result: AgentResult
     resumed: bool
@@ -75,5 +83,14 @@ class AgentFinished:
 
 
 Event = (
-    Notice | RunStarted | AgentStarted | RequestRetried | LimitChanged | Paused | Resumed | ToolsUsed | AgentFinished
+    Notice
+    | RunStarted
+    | AgentStarted
+    | RequestRetried
+    | LimitChanged
+    | Paused
+    | Resumed
+    | ToolsUsed
+    | Spent
+    | AgentFinished
 )

@@ -9,7 +9,7 @@ from .events import Event
 from .facts import Fact
 from .messages import ToolCall, ToolResult
 from .prompt import ToolSpec
-from .requests import Delta, Request
+from .requests import Delta, Request, Usage
 from .results import AgentResult
 from .rules import Job
 from .traits import Traits
@@ -104,6 +104,10 @@ class Store(Protocol):
 
     async def facts(self, key: str) -> Sequence[Fact]:
         """The story so far, oldest first; empty for an agent that is not known."""
+        ...
+
+    async def spent(self) -> Usage:
+        """What all replies together took, those of forgotten agents too."""
         ...
 
     def record(self, key: str, fact: Fact) -> None:

@@ -1,6 +1,6 @@
 """What a user asks for, in small groups. Every field is validated here, before anything is sent."""
 
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -63,6 +63,33 @@ class Retry:
         _at_least("max_retries", self.max_retries, 0)
         if not (_is_number(self.backoff_max) and _is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
             raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max!r}); got {self.backoff!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What the run may spend. Kept across resume; what it cannot pay for any more fails, what is done is kept."""
+
+    max_total_tokens: int | None = None
+    """Input and output of all agents. A request that might take more than is left is not sent."""
+    max_usd: float | None = None
+    deadline: float | None = None
+    """Seconds for the run; what is under way then ends."""
+    prices: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
+
+    def __post_init__(self) -> None:
+        if self.max_total_tokens is not None:
+            _at_least("max_total_tokens", self.max_total_tokens, 1)
+        for name in ("max_usd", "deadline"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and value > 0):
+                raise SpecError(f"{name} must be more than 0, or None; got {value!r}.")
+        if not isinstance(self.prices, Mapping):
+            raise SpecError(f"prices must be a dict by model; got {self.prices!r}.")
+
+    @property
+    def is_limited(self) -> bool:
+        return (self.max_total_tokens, self.max_usd, self.deadline) != (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +175,7 @@ class BatchSpec:
     context: Context = field(default_factory=Context)
     prefix: Prefix = field(default_factory=Prefix)
     tooling: Tooling = field(default_factory=Tooling)
+    spend: Spend = field(default_factory=Spend)
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -202,6 +230,7 @@ _GROUPS: dict[str, type[Any]] = {
     "context": Context,
     "prefix": Prefix,
     "tooling": Tooling,
+    "spend": Spend,
     "sampling": Sampling,
 }
 _OWN_FIELDS = {f.name for f in fields(BatchSpec)}
@@ -212,6 +241,7 @@ _FLAT: dict[str, tuple[str, str]] = {
     **{f.name: ("context", f.name) for f in fields(Context)},
     **{f.name: ("prefix", f.name) for f in fields(Prefix)},
     **{f.name: ("tooling", f.name) for f in fields(Tooling)},
+    **{f.name: ("spend", f.name) for f in fields(Spend)},
     **{f.name: ("sampling", f.name) for f in fields(Sampling)},
     "max_concurrent": ("limits", "max_inflight"),
 }

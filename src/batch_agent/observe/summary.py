@@ -13,6 +13,8 @@ def summary_lines(tally: Tally, seconds: float) -> list[str]:
     if usage.input:
         cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
+    if tally.spent:
+        lines.append(f"Cost: ${tally.spent:,.4f}.")
     if tally.tool_calls:
         lines.append(f"Tool calls: {tally.tool_calls:,}{_sharing(tally.tools)}.")
     if tally.retries:

@@ -13,6 +13,7 @@ from ..core.events import (
     RequestRetried,
     Resumed,
     RunStarted,
+    Spent,
     ToolsUsed,
 )
 from ..core.requests import Usage
@@ -36,6 +37,8 @@ class Tally:
     failed: int = 0
     retries: int = 0
     tool_calls: int = 0
+    spent: float = 0.0
+    """US dollars, where the run has a budget and a price."""
     tools: tuple[ToolUse, ...] = ()
     usage: Usage = field(default_factory=Usage)
     failures: Counter[str] = field(default_factory=Counter)
@@ -61,6 +64,8 @@ class Tally:
             case ToolsUsed():
                 self.tools = event.tools
                 self.usage += event.summaries
+            case Spent():
+                self.spent = event.usd
             case Paused():
                 self.paused = event.reason
             case Resumed():

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.facts import Fact
+from ..core.facts import Fact, Replied
+from ..core.requests import NO_USAGE, Usage
 
 
 class NoStore:
@@ -20,6 +21,9 @@ class NoStore:
 
     async def facts(self, key: str) -> Sequence[Fact]:
         return ()
+
+    async def spent(self) -> Usage:
+        return NO_USAGE
 
     def record(self, key: str, fact: Fact) -> None:
         pass
@@ -40,6 +44,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._facts: dict[str, list[Fact]] = {}
         self._plan: Mapping[str, Any] | None = None
+        self._forgotten = NO_USAGE
 
     async def open(self) -> None:
         pass
@@ -53,11 +58,17 @@ class MemoryStore:
     async def facts(self, key: str) -> Sequence[Fact]:
         return tuple(self._facts.get(key, ()))
 
+    async def spent(self) -> Usage:
+        told = [fact for facts in self._facts.values() for fact in facts if isinstance(fact, Replied)]
+        return sum((fact.reply.usage for fact in told), self._forgotten)
+
     def record(self, key: str, fact: Fact) -> None:
         self._facts.setdefault(key, []).append(fact)
 
     def forget(self, key: str) -> None:
-        self._facts.pop(key, None)
+        for fact in self._facts.pop(key, ()):
+            if isinstance(fact, Replied):
+                self._forgotten += fact.reply.usage
 
     async def settle(self) -> None:
         pass

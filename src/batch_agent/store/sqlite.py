@@ -9,6 +9,7 @@ import orjson
 
 from ..core.errors import StoreError
 from ..core.facts import Fact
+from ..core.requests import Usage
 from .codec import decode, encode
 from .lock import DirectoryLock
 from .writer import Work, WriterThread
@@ -17,8 +18,17 @@ SCHEMA_VERSION = 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT NOT NULL, seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
+CREATE TABLE IF NOT EXISTS forgotten (input INTEGER NOT NULL, cached INTEGER NOT NULL, output INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 """
+
+
+_SPENT = """
+SELECT SUM(json_extract(data, '$.reply.usage.input')), SUM(json_extract(data, '$.reply.usage.cached')),
+       SUM(json_extract(data, '$.reply.usage.output'))
+FROM facts WHERE kind = 'replied'
+"""
+_SPENT_BEFORE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 
 
 class SqliteStore:
@@ -66,6 +76,11 @@ class SqliteStore:
         except ValueError as error:
             raise StoreError(f"{self._directory}: the facts of agent {key} cannot be read: {error}") from error
 
+    async def spent(self) -> Usage:
+        kept = await self._wait(lambda db: db.execute(_SPENT).fetchone())
+        gone = await self._wait(lambda db: db.execute(_SPENT_BEFORE).fetchone())
+        return Usage(*(part or 0 for part in kept)) + Usage(*(part or 0 for part in gone))
+
     def record(self, key: str, fact: Fact) -> None:
         kind, data = encode(fact)
         self._known.add(key)
@@ -75,7 +90,7 @@ class SqliteStore:
 
     def forget(self, key: str) -> None:
         self._known.discard(key)
-        self._opened.post(lambda db: db.execute("DELETE FROM facts WHERE key = ?", (key,)))
+        self._opened.post(lambda db: _forget(db, key))
 
     async def settle(self) -> None:
         await self._wait(lambda _: None)  # commits come in order: what came before is on disk when this returns
@@ -107,6 +122,12 @@ class SqliteStore:
             f"The checkpoint in {str(self._directory)!r} cannot be used: {error}. Check that the folder is writable "
             "and the disk has room. What was stored before is safe; run again with the same checkpoint_dir to go on."
         )
+
+
+def _forget(db: sqlite3.Connection, key: str) -> None:
+    """What the agent said goes; what it cost stays."""
+    db.execute(f"INSERT INTO forgotten {_SPENT} AND key = ? HAVING COUNT(*) > 0", (key,))
+    db.execute("DELETE FROM facts WHERE key = ?", (key,))
 
 
 def _prepare(db: sqlite3.Connection) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Timeouts, Tooling
+from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 
 # One value per option that is not the default: (flat name, group, member, value).
 OPTIONS: list[tuple[str, str, str, Any]] = [
@@ -32,6 +32,10 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("cache_salt", "prefix", "cache_salt", "mine"),
     ("warm_prefix", "prefix", "warm_prefix", True),
     ("tool_cache_mb", "tooling", "tool_cache_mb", 8),
+    ("max_total_tokens", "spend", "max_total_tokens", 1000),
+    ("max_usd", "spend", "max_usd", 0.5),
+    ("deadline", "spend", "deadline", 60.0),
+    ("prices", "spend", "prices", {"m": (1.0, 0.1, 2.0)}),
     ("tool_cache_dir", "tooling", "tool_cache_dir", Path("cache")),
     ("system_prompt", "prefix", "system_prompt", "Be brief."),
     ("tool_mode", "prefix", "tool_mode", "action"),
@@ -49,6 +53,7 @@ GROUPS: dict[str, Any] = {
     "context": Context,
     "prefix": Prefix,
     "tooling": Tooling,
+    "spend": Spend,
     "sampling": Sampling,
 }
 

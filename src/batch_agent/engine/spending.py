@@ -1,0 +1,117 @@
+"""A backend within its budget: every request that goes through it is paid for, whoever sends it."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ..core.errors import BackendError, ErrorKind
+from ..core.interfaces import Backend
+from ..core.messages import Assistant, Message, ToolResults, User
+from ..core.requests import NO_USAGE, Delta, Finished, Request, Usage
+from ..core.traits import Traits
+from ..schedule.budget import Budget, Reservation
+
+_MAYBE_BILLED = frozenset({ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT})
+_LONGEST_ANSWER = 32_768
+"""Tokens, where neither max_tokens nor the model's window says how long an answer may get."""
+_TEMPLATE = 64
+"""Tokens that a chat template may add to a message."""
+
+
+class Spending:
+    """Stands before the backend of a run. Requests that do not fit now wait for those under way to be settled; those
+    that can never fit, or come after the deadline, fail with a budget error."""
+
+    def __init__(self, backend: Backend, budget: Budget, deadline: float | None) -> None:
+        """`deadline`: seconds from now."""
+        self._backend = backend
+        self._budget = budget
+        self._limit = deadline
+        self._until = None if deadline is None else asyncio.get_running_loop().time() + deadline
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def traits(self) -> Traits:
+        return self._backend.traits
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
+        worst = self._worst(request)
+        clock = asyncio.timeout_at(self._until)
+        try:
+            async with clock:
+                reserved = await self._reserve(worst)
+                meter = _Meter()
+                try:
+                    async with self._backend.stream(request) as deltas:
+                        yield meter.read(deltas)
+                except BackendError as error:
+                    meter.usage = worst if error.kind in _MAYBE_BILLED else NO_USAGE
+                    raise
+                finally:
+                    # A server that does not say what it took, or an answer that was left early, may have cost it all.
+                    self._budget.settle(reserved, meter.usage or worst)
+                    self._wake()
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise BackendError(ErrorKind.BUDGET, f"The run's deadline of {self._limit:g} s has passed.") from error
+
+    async def leave(self, agent: str) -> None:
+        await self._backend.leave(agent)
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
+
+    async def _reserve(self, worst: Usage) -> Reservation:
+        while (reserved := self._budget.reserve(worst)) is None:
+            if self._budget.is_out(worst):
+                raise BackendError(ErrorKind.BUDGET, self._used_up(worst))
+            settled = asyncio.get_running_loop().create_future()
+            self._waiting.append(settled)
+            await settled
+        return reserved
+
+    def _used_up(self, worst: Usage) -> str:
+        spent = f"{self._budget.tokens:,} tokens" + (f" (${self._budget.usd:.4f})" if self._budget.usd else "")
+        might = worst.input + worst.output
+        return f"The budget is used up: {spent} were spent, and this might take {might:,} tokens. What is done is kept."
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    def _worst(self, request: Request) -> Usage:
+        """A token is at least a byte; an answer is as long as it may get."""
+        window = self.traits.context_tokens or _LONGEST_ANSWER
+        tools = sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.prompt.tools)
+        text = len(request.prompt.system.encode()) + tools + sum(map(_bytes, request.messages))
+        given = text + _TEMPLATE * (len(request.messages) + 1 + len(request.prompt.tools))
+        return Usage(min(given, window), 0, request.sampling.max_tokens or window)
+
+
+class _Meter:
+    """Reads along, for the usage at the end."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+
+    async def read(self, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            if isinstance(delta, Finished) and delta.usage != NO_USAGE:
+                self.usage = delta.usage
+            yield delta
+
+
+def _bytes(message: Message) -> int:
+    match message:
+        case User(text):
+            return len(text.encode(errors="replace"))
+        case Assistant():
+            parts = [message.text, *(call.name + call.arguments for call in message.calls)]
+            return sum(len(part.encode(errors="replace")) for part in [*parts, *(t.text for t in message.thoughts)])
+        case ToolResults(results):
+            return sum(len(result.content.encode(errors="replace")) for result in results)
