@@ -8,7 +8,7 @@ help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
 	@echo "make check         ruff, mypy --strict, import rules"
-	@echo "make bench         what an agent costs, beside plain gather loops"
+	@echo "make bench         what an agent costs beside plain gather loops, what sharing tools saves, what a checkpoint costs"
 	@echo "make test-engines  install and start real vLLM (CPU) and Dynamo, and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
 
@@ -30,6 +30,8 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.tools
+	$(BIN)/python -m benchmarks.checkpoint
 
 test-engines: $(VENV)/.dev
 	bash scripts/engines/install.sh

@@ -135,8 +135,9 @@ def main() -> None:
         "by_number_of_agents": growth,
         "cost_spread_500_to_10000": round(max(costs) / min(costs) - 1, 3),
         "peak_mb_at_10000": growth[10_000]["peak_mb"],
+        "all_rounds": rounds,
     }
-    print(json.dumps(numbers, indent=2))
+    print(json.dumps({name: value for name, value in numbers.items() if name != "all_rounds"}, indent=2))
     print(report.write("overhead", numbers))
 
 

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from .agent.output import output_type
@@ -34,6 +35,7 @@ from .observe.progress import progress_for
 from .plan.changes import check_plan
 from .plan.compile import compile_plan, prefix_tokens
 from .plan.template import Template, check_first, parse_template
+from .replaying import replay
 from .schedule.budget import Budget
 from .schedule.health import Health
 from .schedule.limit import InflightLimit
@@ -65,6 +67,12 @@ class BatchAgent:
             stopped.results = [results[index] for index in sorted(results)]
             raise
         return [results[index] for index in sorted(results)]
+
+    @classmethod
+    async def replay(cls, run_dir: str | Path, agent: str | int | None = None, **options: Any) -> list[AgentResult]:
+        """Runs the agents of a checkpoint again from what was recorded, without a server and without calling tools:
+        see `batch_agent.replaying.replay`."""
+        return await replay(run_dir, agent, **options)
 
     @classmethod
     def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> list[AgentResult]:

@@ -52,7 +52,7 @@ async def test_a_whole_life_can_be_recorded_and_finished(any_store: Store) -> No
     for fact in STORY:
         any_store.record("a", fact)
     await any_store.settle()
-    any_store.forget("a")
+    any_store.restart("a", [])
     await any_store.settle()
     await any_store.aclose()
 
@@ -113,7 +113,7 @@ async def test_a_forgotten_agent_starts_again_from_nothing(reopen: Reopen) -> No
     for fact in STORY:
         store.record("a", fact)
         store.record("b", fact)
-    store.forget("a")
+    store.restart("a", [])
     assert list(await store.facts("a")) == []
     store.record("a", ANSWERED)
     assert tuple(await store.facts("a")) == (ANSWERED,)

@@ -166,7 +166,11 @@ class Conversation:
 
     def _past(self) -> CallsPast:
         return CallsPast(
-            self._turns, dict(self._settled), frozenset(self._claimed - self._settled.keys()), self._inherited
+            self._turns,
+            dict(self._settled),
+            frozenset(self._claimed - self._settled.keys()),
+            self._inherited,
+            self._calls,
         )
 
     def _request(self) -> Request:

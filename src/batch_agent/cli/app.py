@@ -8,6 +8,9 @@ from cyclopts import App, Parameter
 from ..core.errors import BatchAgentError
 from .demo import demo
 from .doctor import doctor
+from .export import export
+from .inspect import inspect
+from .resume import resume
 from .run import run
 from .sim import sim
 
@@ -18,6 +21,9 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 app.command(run)
+app.command(resume)
+app.command(inspect)
+app.command(export)
 app.command(demo)
 app.command(doctor)
 app.command(sim)

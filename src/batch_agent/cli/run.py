@@ -13,6 +13,7 @@ from ..api import BatchAgent
 from ..core.errors import RunStopped
 from ..observe.progress import Progress, progress_for
 from ..observe.summary import summary_lines
+from .command import KeepsCommand
 from .data import InputFile, ResultFile
 from .load import load_schema, load_tools
 
@@ -91,6 +92,7 @@ def run(
     fresh
         Forget an earlier run's progress and start over.
     """
+    given = dict(locals())  # before anything else is one: all that was said, for `batch-agent resume`
     folder = checkpoint or out.with_name(out.name + ".checkpoint")
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
@@ -117,7 +119,7 @@ def run(
     }
     started = time.monotonic()
     with ResultFile(out) as results:
-        progress = progress_for(sys.stderr)
+        progress = KeepsCommand(progress_for(sys.stderr), folder, given)
         try:
             asyncio.run(_stream(options, results, progress))
             stopped = ""
@@ -128,7 +130,7 @@ def run(
     _say(summary_lines(progress.tally, time.monotonic() - started))
     _say([f"Results: {out}"])
     if stopped:
-        _say([stopped, "What is done is kept: run the same command again to go on."])
+        _say([stopped, f"What is done is kept: run the same command again to go on, or batch-agent resume {folder}"])
         return 130 if stopped == "Stopped." else 2
     if progress.tally.failed:
         _say(["Run the same command again to try the failed ones once more."])

@@ -10,7 +10,7 @@ from .facts import Fact
 from .messages import ToolCall, ToolResult
 from .prompt import ToolSpec
 from .requests import Delta, Request, Usage
-from .results import AgentResult
+from .results import AgentResult, CallRecord
 from .rules import Job
 from .traits import Traits
 
@@ -43,6 +43,8 @@ class CallsPast:
     """Ids of calls that may or may not have been made."""
     inherited: tuple[ToolResult, ...] = ()
     """Calls that an earlier life of this agent has made."""
+    earlier: tuple[CallRecord, ...] = ()
+    """The calls of this agent's earlier turns."""
 
 
 class Journal(Protocol):
@@ -114,8 +116,8 @@ class Store(Protocol):
         """Keeps a fact; it may not be durable yet when this returns."""
         ...
 
-    def forget(self, key: str) -> None:
-        """Drops an agent's facts: it starts again from its task."""
+    def restart(self, key: str, facts: Sequence[Fact]) -> None:
+        """Puts these in the place of an agent's facts, at once: it starts again from its task."""
         ...
 
     async def settle(self) -> None:

@@ -83,13 +83,10 @@ class AgentLoop:
         if not facts:
             self.store.record(job.key, Started(job.index, job.input, job.task))
         if facts and isinstance(talk.next(), Done):
-            self.store.forget(job.key)
-            self.store.record(job.key, Started(job.index, job.input, job.task))
             talk = Conversation(self.rules, job)
-            if made := _made(facts):
-                inherited = Inherited(made)
-                self.store.record(job.key, inherited)
-                talk.apply(inherited)
+            anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(_made(facts))]
+            self.store.restart(job.key, anew)
+            talk.replay(anew)
         return talk
 
 

@@ -28,7 +28,7 @@ class NoStore:
     def record(self, key: str, fact: Fact) -> None:
         pass
 
-    def forget(self, key: str) -> None:
+    def restart(self, key: str, facts: Sequence[Fact]) -> None:
         pass
 
     async def settle(self) -> None:
@@ -65,10 +65,11 @@ class MemoryStore:
     def record(self, key: str, fact: Fact) -> None:
         self._facts.setdefault(key, []).append(fact)
 
-    def forget(self, key: str) -> None:
+    def restart(self, key: str, facts: Sequence[Fact]) -> None:
         for fact in self._facts.pop(key, ()):
             if isinstance(fact, Replied):
                 self._forgotten += fact.reply.usage
+        self._facts[key] = list(facts)
 
     async def settle(self) -> None:
         pass

@@ -1,5 +1,6 @@
 """Facts in a SQLite file. Kill the process anywhere: what was committed is there, and replay goes on from it."""
 
+import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ SELECT SUM(json_extract(data, '$.reply.usage.input')), SUM(json_extract(data, '$
        SUM(json_extract(data, '$.reply.usage.output'))
 FROM facts WHERE kind = 'replied'
 """
+_MOMENT = 0.002
+_NOT_OPEN = "The checkpoint is not open."
 _SPENT_BEFORE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 
 
@@ -40,6 +43,9 @@ class SqliteStore:
         self._lock = DirectoryLock(directory)
         self._writer: WriterThread | None = None
         self._known: set[str] = set()
+        self._rows: list[tuple[str, str, bytes]] = []
+        self._settled: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         try:
@@ -82,20 +88,48 @@ class SqliteStore:
         return Usage(*(part or 0 for part in kept)) + Usage(*(part or 0 for part in gone))
 
     def record(self, key: str, fact: Fact) -> None:
-        kind, data = encode(fact)
+        if self._writer is None:
+            raise StoreError(_NOT_OPEN)
         self._known.add(key)
-        self._opened.post(
-            lambda db: db.execute("INSERT INTO facts (key, kind, data) VALUES (?, ?, ?)", (key, kind, data))
-        )
+        self._rows.append((key, *encode(fact)))
+        self._flush_soon()
 
-    def forget(self, key: str) -> None:
-        self._known.discard(key)
-        self._opened.post(lambda db: _forget(db, key))
+    def restart(self, key: str, facts: Sequence[Fact]) -> None:
+        rows = [(key, *encode(fact)) for fact in facts]
+        self._known.add(key)
+        self._flush()
+        self._opened.post(lambda db: _restart(db, key, rows))
 
     async def settle(self) -> None:
-        await self._wait(lambda _: None)  # commits come in order: what came before is on disk when this returns
+        if self._settled is None:
+            self._settled = asyncio.get_running_loop().create_future()
+            self._flush_soon()
+        try:
+            await asyncio.shield(self._settled)
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def _flush_soon(self) -> None:
+        """What is recorded within a moment goes to the writer together, and so do those who wait for it: to wake a
+        thread for each fact would cost more than to write it."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_MOMENT, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rows, self._rows = self._rows, []
+        settled, self._settled = self._settled, None
+        if self._writer is None:
+            return
+        if settled is not None:
+            self._writer.wait_for(lambda db: _insert(db, rows), settled)
+        elif rows:
+            self._writer.post(lambda db: _insert(db, rows))
 
     async def aclose(self) -> None:
+        self._flush()
         writer, self._writer = self._writer, None
         try:
             if writer is not None:
@@ -106,11 +140,12 @@ class SqliteStore:
     @property
     def _opened(self) -> WriterThread:
         if self._writer is None:
-            raise StoreError("The checkpoint is not open.")
+            raise StoreError(_NOT_OPEN)
         return self._writer
 
     async def _wait(self, work: Work) -> Any:
         try:
+            self._flush()
             return await self._opened.wait(work)
         except (sqlite3.Error, OSError) as error:
             raise self._failure(error) from error
@@ -124,10 +159,15 @@ class SqliteStore:
         )
 
 
-def _forget(db: sqlite3.Connection, key: str) -> None:
-    """What the agent said goes; what it cost stays."""
+def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
+    db.executemany("INSERT INTO facts (key, kind, data) VALUES (?, ?, ?)", rows)  # its cursor must not leave the thread
+
+
+def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]]) -> None:
+    """What the agent said goes; what it cost stays. In one order, and so in one commit."""
     db.execute(f"INSERT INTO forgotten {_SPENT} AND key = ? HAVING COUNT(*) > 0", (key,))
     db.execute("DELETE FROM facts WHERE key = ?", (key,))
+    _insert(db, rows)
 
 
 def _prepare(db: sqlite3.Connection) -> set[str]:

@@ -40,15 +40,21 @@ class WriterThread:
         """The result of `work`, once everything up to it is committed. Raises whatever the writing raised."""
         return await self._place(work)
 
+    def wait_for(self, work: Work, settled: "asyncio.Future[Any]") -> None:
+        """The same for a future that others wait for."""
+        self._place(work, settled)
+
     async def stop(self) -> None:
         """Commits what is there and ends the thread, also when nobody waits for it any more."""
         await self._place(None)
 
-    def _place(self, work: Work | None) -> asyncio.Future[Any]:
+    def _place(self, work: Work | None, settled: "asyncio.Future[Any] | None" = None) -> "asyncio.Future[Any]":
         loop = asyncio.get_running_loop()
-        settled: asyncio.Future[Any] = loop.create_future()
+        if settled is None:
+            settled = loop.create_future()
 
         def settle(result: Any, error: Exception | None) -> None:
+            assert settled is not None
             if settled.done():
                 return
             if error is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import SpecError
+from .texts import ToolTimeout, Worded, describe_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,10 @@ class NoResult(LookupError):
 
 def single(function: Callable[..., Any], key_arg: str, namespace: Mapping[str, Any] | None) -> Callable[..., Any]:
     """A function of one key with the signature that the model sees; calling it calls `function` with a list of one."""
-    signature = inspect.signature(function)
-    keys, *others = signature.parameters.values()
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise SpecError(f"Tool {function.__name__!r}: a batch function takes a list of keys as its first parameter.")
+    keys, *others = parameters
     hints = typing.get_type_hints(function, localns=dict(namespace) if namespace else None, include_extras=True)
     inner = typing.get_args(hints.get(keys.name, list[Any]))
     key = inspect.Parameter(key_arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=inner[0] if inner else Any)
@@ -77,8 +80,10 @@ class Batcher:
     """Collects the calls of one tool. `run` executes the function, wherever it has to run, and is told what the calls
     have in common."""
 
-    def __init__(self, batch: Batch, run: Run) -> None:
+    def __init__(self, batch: Batch, run: Run, may_repeat: bool) -> None:
+        """`may_repeat`: whether a batch that failed may be tried again in halves."""
         self._batch = batch
+        self._may_repeat = may_repeat
         self._run = run
         self._open: dict[Hashable, _Gathering] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,28 +121,37 @@ class Batcher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, gathering: "_Gathering") -> None:
-        """Callers that have left are not asked for."""
-        wanted = [(key, answer) for key, answer in gathering.pairs() if not answer.done()]
-        shared = {name: value for name, value in gathering.arguments.items() if name != self._batch.key_arg}
-        if wanted:
-            await self._ask([key for key, _ in wanted], shared, [answer for _, answer in wanted])
+        def call_off(_: "asyncio.Future[Any]") -> None:
+            if all(answer.cancelled() for answer in gathering.answers):
+                task.cancel()
 
-    async def _ask(self, keys: list[Any], shared: dict[str, Any], answers: "list[asyncio.Future[Any]]") -> None:
-        """A batch that fails as a whole is halved until the key at fault is alone."""
+        for answer in gathering.answers:
+            answer.add_done_callback(call_off)
+
+    async def _answer(self, gathering: "_Gathering") -> None:
+        shared = {name: value for name, value in gathering.arguments.items() if name != self._batch.key_arg}
+        await self._ask(list(gathering.pairs()), shared)
+
+    async def _ask(self, callers: "list[tuple[Any, asyncio.Future[Any]]]", shared: dict[str, Any]) -> None:
+        """A batch that fails as a whole is halved until the key at fault is alone. Who has left is not asked for."""
+        callers = [(key, answer) for key, answer in callers if not answer.done()]
+        keys, answers = [key for key, _ in callers], [answer for _, answer in callers]
+        if not keys:
+            return
         try:
             given = await self._run(lambda: self._batch.function(keys, **shared), shared)
         except asyncio.CancelledError:
             for answer in answers:
                 answer.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - a user's tool may raise anything
-            if len(keys) == 1:
-                _settle(answers[0], None, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's tool may raise anything
+            if len(keys) == 1 or not self._may_repeat or isinstance(error, ToolTimeout):
+                for answer in answers:
+                    _settle(answer, None, error)
                 return
             middle = len(keys) // 2
-            await self._ask(keys[:middle], shared, answers[:middle])
-            await self._ask(keys[middle:], shared, answers[middle:])
+            await self._ask(callers[:middle], shared)
+            await self._ask(callers[middle:], shared)
             return
         for position, answer in enumerate(answers):
             try:
@@ -157,10 +171,11 @@ class _Gathering:
         return zip(self.keys, self.answers, strict=True)
 
 
-def _settle(answer: "asyncio.Future[Any]", value: Any, error: Exception | None) -> None:
+def _settle(answer: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
     if answer.done():
         return
     if error is None:
         answer.set_result(value)
-    else:
-        answer.set_exception(error)
+    else:  # a future takes no StopIteration, and a SystemExit would end the program
+        is_odd = isinstance(error, StopIteration | SystemExit)
+        answer.set_exception(Worded(describe_error(error)) if is_odd else error)

@@ -15,8 +15,8 @@ class Outcome:
 
     content: str
     is_error: bool
-    started: float
-    """When it began to look, by the loop's clock: whatever changed later may be missing from it."""
+    order: int
+    """When it began to look, among all beginnings and ends of a run's calls: whatever changed later may be missing."""
     seconds: float
     version: Hashable = None
     expires: float = float("inf")
@@ -34,8 +34,9 @@ class ResultCache:
         return self._entries.get(key)
 
     def put(self, key: Hashable, outcome: Outcome) -> None:
-        """One that is larger than all the room is not kept."""
-        if _size(outcome) <= self._entries.maxsize:
+        """One that is larger than all the room is not kept, nor one that is older than what is there."""
+        kept = self._entries.get(key)
+        if _size(outcome) <= self._entries.maxsize and (kept is None or kept.order < outcome.order):
             self._entries[key] = outcome
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
@@ -12,13 +13,14 @@ from ..core.interfaces import Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
 from ..core.prompt import ToolSpec
 from ..core.results import ToolUse
+from ..plan.identity import canonical
 from .batching import Batcher
 from .cache import Outcome, ResultCache
 from .flights import Flights, cancel_all
 from .keys import call_key
 from .ledger import ToolLedger
 from .memory import Remembered, ToolMemory, memory_key
-from .pacing import Paced
+from .pacing import Paced, is_being_cancelled
 from .schema import BadArguments
 from .session import FabricSession
 from .texts import as_text, describe_error, sound
@@ -57,6 +59,7 @@ class ToolFabric:
         self._made: Counter[tuple[str, str]] = Counter()
         self._flights = Flights()
         self._early: set[asyncio.Task[ToolResult]] = set()
+        self._orders = itertools.count()
         self._cache = ResultCache(cache_bytes, _now)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.sharing.is_shared for tool in tools)
@@ -85,7 +88,7 @@ class ToolFabric:
             except BadArguments:
                 continue
             equipped.ledger.prewarmed += 1
-            await self.shared(equipped.tool, arguments, float("-inf"))
+            await self.shared(equipped.tool, arguments, text, -1)
 
     def adopt(self, work: Coroutine[Any, Any, ToolResult]) -> "asyncio.Task[ToolResult]":
         """A task that ends with the fabric, if not before."""
@@ -109,56 +112,64 @@ class ToolFabric:
     def unknown(self, name: str) -> str:
         return f"There is no tool {name!r}. The tools are: {', '.join(self._tools) or 'none'}."
 
-    async def shared(self, tool: Tool, arguments: dict[str, Any], not_before: float) -> tuple[Outcome, ToolSource]:
-        """A result that others may have asked for too; none that was looked for before `not_before`."""
+    def next_order(self) -> int:
+        """A number for what happens now, larger than all before: two things may happen at one time of the clock."""
+        return next(self._orders)
+
+    async def shared(self, tool: Tool, arguments: dict[str, Any], text: str, after: int) -> tuple[Outcome, ToolSource]:
+        """A result that others may have asked for too, looked for after `after`. `text`: what the model wrote."""
         try:
-            whole_key, version = call_key(tool.name, arguments), self._version(tool, arguments)
+            key, version = call_key(tool.name, arguments, text), self._version(tool, arguments)
         except ValueError:  # arguments without an end are like no others
             return await self.alone(tool, arguments), "executed"
-        outcome = self._cache.get(whole_key)
-        if outcome is not None and outcome.started >= not_before and outcome.version == version:
+        outcome = self._cache.get(key)
+        if outcome is not None and outcome.order > after and outcome.version == version:
             return outcome, "cached"
-        flight = self._flights.find(whole_key)
-        if flight is not None and flight.started >= not_before and flight.version == version:
+        flight = self._flights.find(key)
+        if flight is not None and flight.order > after and flight.version == version:
             return await flight.outcome(), "shared"
-        flight = self._flights.start(whole_key, version, lambda: self._fly(tool, arguments, whole_key, version))
+        order = self.next_order()
+        flight = self._flights.start(key, order, version, lambda: self._fly(tool, arguments, key, order, version))
         return await flight.outcome(), "executed"
 
     async def alone(self, tool: Tool, arguments: dict[str, Any]) -> Outcome:
         """One execution for one call. Whatever the tool does, it comes to an outcome."""
         equipped = self._tools[tool.name]
-        started, began = _now(), list[float]()
+        order, started, began = self.next_order(), _now(), list[float]()
         try:
             text, is_error = await equipped.text(arguments, began), False
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's tool may raise anything
-            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
-                raise
+            if is_being_cancelled():  # whatever the tool makes of it
+                raise asyncio.CancelledError from error
             text, is_error = describe_error(error), True
         seconds = _now() - (began[-1] if began else started)
-        return Outcome(await self._shaped(tool, text, is_error), is_error, started, seconds)
+        return Outcome(await self._shaped(tool, text, is_error), is_error, order, seconds)
 
     def account(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: Outcome) -> None:
         self._tools[tool.name].ledger.called(source, outcome.seconds, is_error=outcome.is_error)
         if self._memory is not None and tool.sharing.effect == "pure" and len(self._made) < _MOST_NOTED:
             self._made[tool.name, call.arguments] += 1
 
-    async def _fly(self, tool: Tool, arguments: dict[str, Any], key: tuple[str, bytes], version: Hashable) -> Outcome:
+    async def _fly(
+        self, tool: Tool, arguments: dict[str, Any], key: tuple[str, bytes], order: int, version: Hashable
+    ) -> Outcome:
+        began = _now()
         found = await self._recalled_or_alone(tool, arguments, key[1])
         if found.is_error and not tool.sharing.keeps_errors:
             return found
-        expires = found.started + tool.sharing.seconds_good
-        outcome = Outcome(found.content, found.is_error, found.started, found.seconds, version, expires)
+        expires = began + tool.sharing.seconds_good
+        outcome = Outcome(found.content, found.is_error, order, found.seconds, version, expires)
         self._cache.put(key, outcome)
         return outcome
 
-    async def _recalled_or_alone(self, tool: Tool, arguments: dict[str, Any], canonical: bytes) -> Outcome:
+    async def _recalled_or_alone(self, tool: Tool, arguments: dict[str, Any], digest: bytes) -> Outcome:
         memory = self._memory
-        key = memory_key(tool, self._max_tokens, canonical) if memory is not None else None
+        key = memory_key(tool, self._max_tokens, digest) if memory is not None else None
         if memory is None or key is None:
             return await self.alone(tool, arguments)
         try:
             if (known := await memory.recall(key)) is not None:
-                return Outcome(known.content, False, _now(), known.seconds)
+                return Outcome(known.content, False, self.next_order(), known.seconds)
             found = await self.alone(tool, arguments)
             if not found.is_error:
                 await memory.remember(key, Remembered(found.content, found.seconds))
@@ -202,13 +213,13 @@ class _Equipped:
         is_async = tool.is_async if tool.batch is None else tool.batch.is_async
         self._execute = self._on_the_loop if is_async else self._in_a_thread
         self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room)
-        self.batcher = Batcher(tool.batch, self._run) if tool.batch is not None else None
+        self.batcher = Batcher(tool.batch, self._run, tool.sharing.is_shared) if tool.batch is not None else None
 
     async def text(self, arguments: dict[str, Any], began: list[float]) -> str:
         """Raises what the tool raises. `began` gets the time when it was at last its turn."""
         if self.batcher is not None:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
-            return as_text(await self.batcher.call(arguments, call_key(self.tool.name, others)))
+            return as_text(await self.batcher.call(arguments, canonical(others)))
         function = self.tool.function
         if self.tool.is_async:
             return as_text(await self._run(lambda: function(**arguments), arguments, began))
@@ -245,8 +256,3 @@ def _text_or_awaitable(value: Any) -> Any:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

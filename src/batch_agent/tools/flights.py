@@ -10,12 +10,12 @@ from .cache import Outcome
 class Flight:
     """One execution under way, and how many wait for it."""
 
-    __slots__ = ("_task", "_waiting", "started", "version")
+    __slots__ = ("_task", "_waiting", "order", "version")
 
-    def __init__(self, task: "asyncio.Task[Outcome]", started: float, version: Hashable) -> None:
+    def __init__(self, task: "asyncio.Task[Outcome]", order: int, version: Hashable) -> None:
         self._task = task
         self._waiting = 0
-        self.started = started
+        self.order = order
         self.version = version
 
     async def outcome(self) -> Outcome:
@@ -45,11 +45,12 @@ class Flights:
         flight = self._open.get(key)
         return flight if flight is not None and flight.is_open else None
 
-    def start(self, key: Hashable, version: Hashable, execute: Callable[[], Coroutine[Any, Any, Outcome]]) -> Flight:
+    def start(
+        self, key: Hashable, order: int, version: Hashable, execute: Callable[[], Coroutine[Any, Any, Outcome]]
+    ) -> Flight:
         """Takes the place of one that is under way and no longer good for newcomers."""
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(execute())
-        flight = self._open[key] = Flight(task, loop.time(), version)
+        task = asyncio.get_running_loop().create_task(execute())
+        flight = self._open[key] = Flight(task, order, version)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._over(key, flight, done))
         return flight

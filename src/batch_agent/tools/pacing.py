@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from aiolimiter import AsyncLimiter
-
 from .policy import Pace
 from .texts import ToolTimeout
 
@@ -25,14 +23,16 @@ class Paced:
         self._limit = pace.timeout if pace.timeout is not None else timeout
         self._places = asyncio.Semaphore(pace.max_concurrent) if pace.max_concurrent else None
         self._room = room
-        self._buckets: dict[str, AsyncLimiter] = {}
+        self._buckets: dict[str, _Bucket] = {}
 
     async def run(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
         """Raises what the tool raised, and ToolTimeout. Its clock does not run while it waits for its turn."""
         for failures in range(self._pace.retries + 1):
             try:
                 return await self._once(attempt, arguments)
-            except self._pace.retry_on:
+            except self._pace.retry_on as error:
+                if is_being_cancelled():  # the error is what the tool made of it
+                    raise asyncio.CancelledError from error
                 if failures == self._pace.retries:
                     raise
                 await asyncio.sleep(self._delay(failures))
@@ -40,10 +40,10 @@ class Paced:
 
     async def _once(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
         async with AsyncExitStack() as stack:
+            if self._pace.rate_limit is not None:  # before it takes a place: those of another key may have their turn
+                await self._bucket(self._pace.rate_limit, arguments).wait()
             if self._places is not None:
                 await stack.enter_async_context(self._places)
-            if self._pace.rate_limit is not None:
-                await self._bucket(self._pace.rate_limit, arguments).acquire()
             if self._room is not None:
                 await stack.enter_async_context(self._room)
             clock = asyncio.timeout(self._limit)
@@ -52,18 +52,39 @@ class Paced:
                     return await attempt()
             except TimeoutError:
                 if clock.expired():
-                    raise ToolTimeout(
-                        f"{self._name} took longer than its {self._limit:g} s (timeout_per_tool)."
-                    ) from None
+                    spent = f"{self._name} took longer than its {self._limit:g} s (timeout_per_tool)."
+                    raise ToolTimeout(spent) from None
                 raise
 
-    def _bucket(self, rate: float, arguments: Mapping[str, Any]) -> AsyncLimiter:
+    def _bucket(self, rate: float, arguments: Mapping[str, Any]) -> "_Bucket":
         key = self._pace.rate_key(arguments) if self._pace.rate_key is not None else ""
         found = self._buckets.get(key)
         if found is None:
-            burst = self._pace.burst or max(1, int(rate))
-            found = self._buckets[key] = AsyncLimiter(burst, burst / rate)
+            found = self._buckets[key] = _Bucket(rate, self._pace.burst or max(1, int(rate)))
         return found
 
     def _delay(self, failures: int) -> float:
         return self._pace.backoff * 2.0 ** min(failures, _MOST_DOUBLINGS) * (0.5 + random.random() / 2)  # noqa: S311
+
+
+class _Bucket:
+    """Lets through `burst` at once and then `rate` a second, in the order in which they come. Who leaves while waiting
+    has used nothing up."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._interval = 1.0 / rate
+        self._ahead = (burst - 1) * self._interval
+        self._next = float("-inf")
+        self._queue = asyncio.Lock()
+
+    async def wait(self) -> None:
+        async with self._queue:
+            now = asyncio.get_running_loop().time()
+            if self._next - self._ahead > now:
+                await asyncio.sleep(self._next - self._ahead - now)
+            self._next = max(self._next, asyncio.get_running_loop().time()) + self._interval
+
+
+def is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -27,6 +27,8 @@ class Sharing:
     idempotency_arg: str | None = None
     """A parameter that the model does not see, filled with a key which is the same when a call must be made again."""
 
+    idempotent: bool = False
+    """Of a write: to make it twice is to make it once, so it may be made again."""
     history_arg: str | None = None
     """Of a stateful tool: a parameter that the model does not see, filled with the arguments of this agent's earlier
     calls of it, as texts. The result then follows from the call and its history, and agents with the same share it."""
@@ -40,10 +42,15 @@ class Sharing:
             raise SpecError(
                 f"A tool of effect {self.effect!r} is never shared: ttl, version and keeps_errors say nothing."
             )
-        if self.idempotency_arg is not None and self.effect != "write":
-            raise SpecError(f"A tool of effect {self.effect!r} may be called again anyway: leave idempotency_arg out.")
+        if (self.idempotency_arg is not None or self.idempotent) and self.effect != "write":
+            raise SpecError(f"A tool of effect {self.effect!r} may be called again anyway: leave idempotent out.")
         if self.history_arg is not None and self.effect != "stateful":
             raise SpecError(f"A tool of effect {self.effect!r} has no history: leave history_arg out.")
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a call that may or may not have been made can be made again."""
+        return self.effect != "write" or self.idempotent or self.idempotency_arg is not None
 
     @property
     def is_shared(self) -> bool:
@@ -86,6 +93,9 @@ class Pace:
                 raise SpecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
         if self.rate_limit is None and (self.burst is not None or self.rate_key is not None):
             raise SpecError("burst and rate_key say nothing without a rate_limit.")
+        errors = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
+        if not all(isinstance(error, type) and issubclass(error, Exception) for error in errors):
+            raise SpecError(f"retry_on must be a tuple of exception classes; got {self.retry_on!r}.")
         if bool(self.retries) != bool(self.retry_on):
             raise SpecError("retries and retry_on belong together: how often, and for which errors.")
 

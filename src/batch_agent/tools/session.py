@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ..core.interfaces import CallsPast, Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
 from .cache import Outcome
 from .flights import cancel_all
+from .keys import same_arguments
 from .schema import BadArguments
 from .tool import Tool
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from .fabric import ToolFabric
 
 _NOTHING_PAST = CallsPast()
-_NEVER = float("-inf")
+_NEVER = -1
 _UNKNOWN = (
     "It is not known whether this call was made: the program ended while it ran, and it was not made again. "
     "Check before you repeat it."
@@ -30,8 +32,9 @@ class FabricSession:
         self._fabric = fabric
         self._agent = agent
         self._journal = journal
-        self._wrote_at = _NEVER
-        self._history: dict[str, tuple[str, ...]] = {}
+        self._wrote = _NEVER
+        self._inherited: list[ToolResult] = []
+        self._asked: list[tuple[str, str]] = []
         self._early: dict[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
 
     def start(self, position: int, call: ToolCall) -> None:
@@ -46,6 +49,7 @@ class FabricSession:
 
     async def results(self, calls: Sequence[ToolCall], past: CallsPast | None = None) -> tuple[ToolResult, ...]:
         past = past or _NOTHING_PAST
+        self._inherited = list(past.inherited)
         early = self._still_wanted(calls)
         try:
             if len(calls) == 1:
@@ -57,13 +61,14 @@ class FabricSession:
             await self.abandon()
 
     def _still_wanted(self, calls: Sequence[ToolCall]) -> dict[int, "asyncio.Task[ToolResult]"]:
-        """The started calls that the answer came to: what a server streamed may differ from it."""
-        return {
-            at: started[1]
-            for at, call in enumerate(calls)
-            if (started := self._early.get(at)) is not None
-            and (started[0].name, started[0].arguments) == (call.name, call.arguments)
-        }
+        """The started calls that the answer came to; what a server streamed may differ, and is called off."""
+        wanted: dict[int, asyncio.Task[ToolResult]] = {}
+        for at, (started, task) in self._early.items():
+            if at < len(calls) and (started.name, started.arguments) == (calls[at].name, calls[at].arguments):
+                wanted[at] = task
+            else:
+                task.cancel()
+        return wanted
 
     async def _result(self, call: ToolCall, past: CallsPast, early: "asyncio.Task[ToolResult] | None") -> ToolResult:
         return await self._answer(call, past) if early is None else replace(await early, call=call)
@@ -79,48 +84,56 @@ class FabricSession:
             return ToolResult(call, str(error), True)
         if tool.sharing.effect == "write":
             return await self._write(tool, call, arguments, past)
-        outcome, source = await self._ask(tool, call, arguments)
+        outcome, source = await self._ask(tool, call, arguments, past)
         self._fabric.account(tool, call, source, outcome)
         return ToolResult(call, outcome.content, outcome.is_error, _now() - started, source)
 
-    async def _ask(self, tool: Tool, call: ToolCall, arguments: dict[str, Any]) -> tuple[Outcome, ToolSource]:
-        sharing = tool.sharing
+    async def _ask(
+        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast
+    ) -> tuple[Outcome, ToolSource]:
+        sharing, text = tool.sharing, call.arguments
         if sharing.history_arg is not None:
             # The function gets what this agent asked of it before, so agents with the same history may share.
-            history = self._history.get(tool.name, ())
-            self._history[tool.name] = (*history, call.arguments)
-            return await self._fabric.shared(tool, {**arguments, sharing.history_arg: history}, _NEVER)
+            asked = [(earlier.name, earlier.arguments) for earlier in past.earlier] or self._asked
+            history = tuple(arguments for name, arguments in asked if name == tool.name)
+            self._asked.append((tool.name, text))
+            return await self._fabric.shared(tool, {**arguments, sharing.history_arg: history}, text, _NEVER)
         if not sharing.is_shared:
             return await self._fabric.alone(tool, arguments), "executed"
-        return await self._fabric.shared(tool, arguments, self._wrote_at if sharing.effect == "read" else _NEVER)
+        return await self._fabric.shared(tool, arguments, text, self._wrote if sharing.effect == "read" else _NEVER)
 
     async def _write(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast) -> ToolResult:
         """Made once, whatever happens in between: claimed before, settled after."""
-        if (known := _known(call, past)) is not None:
+        if (known := past.settled.get(call.id) or self._made_before(call)) is not None:
             return replace(known, call=call, source="recalled")
         key_arg = tool.sharing.idempotency_arg
-        if call.id in past.claimed and key_arg is None:
+        if call.id in past.claimed and not tool.sharing.is_repeatable:
             result = ToolResult(call, _UNKNOWN, True, source="recalled")
         else:
             if self._journal is not None:
                 await self._journal.claim(call)
             if key_arg is not None:
-                arguments[key_arg] = f"{self._agent}-{past.turn}-{call.id}"
+                arguments[key_arg] = _key(self._agent, past.turn, call)
             outcome = await self._fabric.alone(tool, arguments)
-            self._wrote_at = _now()
+            self._wrote = self._fabric.next_order()
             self._fabric.account(tool, call, "executed", outcome)
             result = ToolResult(call, outcome.content, outcome.is_error, outcome.seconds)
         if self._journal is not None:
             self._journal.settle(result)
         return result
 
+    def _made_before(self, call: ToolCall) -> ToolResult | None:
+        """What an earlier life of this agent has made; it stands for one call of this one."""
+        for at, made in enumerate(self._inherited):
+            if made.call.name == call.name and same_arguments(made.call.arguments, call.arguments):
+                return self._inherited.pop(at)
+        return None
 
-def _known(call: ToolCall, past: CallsPast) -> ToolResult | None:
-    """What is on record for this very call, or for the same one of an earlier life of the agent."""
-    if call.id in past.settled:
-        return past.settled[call.id]
-    same = (call.name, call.arguments)
-    return next((made for made in past.inherited if (made.call.name, made.call.arguments) == same), None)
+
+def _key(agent: str, turn: int, call: ToolCall) -> str:
+    """The same for the same call of the same turn, also in another process; servers repeat their ids."""
+    what = blake2b(call.arguments.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return f"{agent}-{turn}-{call.id}-{what}"
 
 
 def _now() -> float:

@@ -5,7 +5,11 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 
-class ToolTimeout(Exception):
+class Worded(Exception):
+    """Its message is all that is to be said."""
+
+
+class ToolTimeout(Worded):
     """One execution took longer than it may."""
 
 
@@ -28,7 +32,7 @@ def as_text(value: Any) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Its type and its message; a traceback says nothing to a model."""
-    if isinstance(error, ToolTimeout):
+    if isinstance(error, Worded):
         return str(error)
     try:
         return f"{type(error).__name__}: {error}"

@@ -42,6 +42,7 @@ class ToolOptions(TypedDict, total=False):
     keeps_errors: bool
     idempotency_arg: str | None
     history_arg: str | None
+    idempotent: bool
     timeout: float | None
     max_concurrent: int | None
     rate_limit: float | None
@@ -84,6 +85,11 @@ class Tool:
             raise SpecError(f"Tool name {self.name!r}: use letters, digits, _ and -, at most 64 of them.")
         if inspect.isasyncgenfunction(self.function):
             raise SpecError(f"Tool {self.name!r}: an async generator gives no single result; return a list instead.")
+        if self.pace.retries and not self.sharing.is_repeatable:
+            raise SpecError(
+                f"Tool {self.name!r}: a write whose answer was lost may have been made; to try it again, say that it "
+                "may be made twice (idempotent=True), or take a key (idempotency_arg=...)."
+            )
         object.__setattr__(self, "is_async", _is_async(self.function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,6 +161,9 @@ def make_tool(
     except SpecError as error:
         raise SpecError(f"Tool {called!r}: {error}") from None
     hidden = tuple(filter(None, (sharing.idempotency_arg, sharing.history_arg)))
+    for parameter in hidden:
+        if parameter not in inspect.signature(function).parameters:
+            raise SpecError(f"Tool {called!r}: its function has no parameter {parameter!r} to be filled in.")
     return Tool(
         called,
         describe(function) if said is None else said,

@@ -100,6 +100,6 @@ class Session:
             listed.description or listed.title or "",
             call,
             RawArguments(listed.input_schema, name),
-            Sharing("read" if reads else "write"),
+            Sharing("read" if reads else "write", idempotent=repeats and not reads),
             Pace(self._server.timeout, retries=int(repeats), retry_on=(MCPServerGone,) if repeats else ()),
         )

@@ -1,0 +1,83 @@
+"""The command that made a checkpoint, kept beside it, so that it can be given again from anywhere."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from ..core.errors import SpecError, StoreError
+from ..core.events import Event, RunStarted
+from ..observe.progress import Progress
+from ..observe.tally import Tally
+from .replacing import replacing
+
+_FORMAT = 1
+_OF_THE_MOMENT = ("fresh", "plan_changed", "checkpoint")
+"""What one call does with an older checkpoint, and where the checkpoint was then."""
+_SECRET = re.compile(r"//[^/@]*@|[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*=", re.IGNORECASE)
+
+
+class KeepsCommand:
+    """Progress that also keeps the command, as soon as the run has started: one that was refused, because it asks
+    another question than the checkpoint answers, does not take the place of the one that made it."""
+
+    def __init__(self, progress: Progress, folder: Path, options: Mapping[str, Any]) -> None:
+        self.tally: Tally = progress.tally
+        self._progress = progress
+        self._folder = folder
+        self._command = _command(options)
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            with suppress(SpecError), replacing(_file(self._folder)) as file:  # without it the run is as good
+                file.write(orjson.dumps(self._command, option=orjson.OPT_INDENT_2))
+        self._progress.emit(event)
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.__exit__(kind, error, trace)
+
+
+def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder where the command was given, and its options. Raises StoreError where none was kept."""
+    try:
+        command = orjson.loads(_file(folder).read_bytes())
+    except FileNotFoundError:
+        raise StoreError(
+            f"{str(folder)!r} has no command.json: its run was not started by `batch-agent run`. If Python code made "
+            f"this checkpoint, run the same code again: with checkpoint_dir={str(folder)!r} it goes on from there."
+        ) from None
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise StoreError(f"{str(_file(folder))!r} cannot be read: {error}.") from error
+    if command["format"] > _FORMAT:
+        raise StoreError(f"{str(_file(folder))!r} was written by a newer version of batch-agent. Upgrade batch-agent.")
+    paths = {name: Path(path) for name, path in command["paths"].items()}
+    return Path(command["working_directory"]), {**command["options"], **paths}
+
+
+def _command(options: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in options.items() if name not in _OF_THE_MOMENT}
+    if _SECRET.search(kept["backend"]):
+        del kept["backend"]
+    if (kept["schema"] or "").endswith(".json"):
+        kept["schema"] = str(Path(kept["schema"]).absolute())
+    paths = {name: str(value.absolute()) for name, value in kept.items() if isinstance(value, Path)}
+    return {
+        "format": _FORMAT,
+        "working_directory": str(Path.cwd()),
+        "options": {name: value for name, value in kept.items() if name not in paths},
+        "paths": paths,
+    }
+
+
+def _file(folder: Path) -> Path:
+    return folder / "command.json"

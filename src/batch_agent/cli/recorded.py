@@ -1,0 +1,26 @@
+"""A checkpoint and the rules that its agents followed, as the commands read them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import StoreError
+from ..core.rules import Rules
+from ..observe.recorded import recorded_rules
+from ..store.reader import CheckpointReader
+from .command import read_command
+from .load import load_schema
+
+
+@contextmanager
+def open_recorded(
+    folder: Path, schema: str | None, max_retries: int | None
+) -> Iterator[tuple[CheckpointReader, Rules]]:
+    """Raises StoreError for what is no checkpoint, SpecError for a schema that is none."""
+    with CheckpointReader(folder) as reader:
+        own: Any = load_schema(schema) if schema else None
+        if max_retries is None:
+            with suppress(StoreError):  # made from Python
+                max_retries = read_command(folder)[1]["max_retries"]
+        yield reader, recorded_rules(reader.plan(), own, max_retries)

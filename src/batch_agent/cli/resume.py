@@ -1,0 +1,33 @@
+"""batch-agent resume."""
+
+import os
+from pathlib import Path
+
+from ..core.errors import SpecError
+from ..store.reader import CheckpointReader
+from .command import read_command
+from .run import run
+
+
+def resume(folder: Path, *, backend: str | None = None) -> int:
+    """Go on with a run of `batch-agent run`: the same command again, from any folder.
+
+    Parameters
+    ----------
+    folder
+        The run's checkpoint: results.jsonl.checkpoint for results.jsonl, if not said otherwise.
+    backend
+        Where the server is now, if it moved. Needed where its URL held a password: none is kept.
+    """
+    folder = folder.absolute()
+    CheckpointReader(folder).close()
+    place, options = read_command(folder)
+    if backend is not None:
+        options["backend"] = backend
+    if "backend" not in options:
+        raise SpecError("The backend's URL held a password, which is not kept. Say it again: --backend URL.")
+    try:
+        os.chdir(place)
+    except OSError as error:
+        raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
+    return run(**options, checkpoint=folder)

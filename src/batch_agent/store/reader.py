@@ -1,0 +1,159 @@
+"""A checkpoint as others may look at it: read-only, also while a run writes to it."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from ..core.errors import SpecError, StoreError
+from ..core.facts import Fact, Started
+from ..core.requests import Usage
+from ..plan.identity import Keys, fingerprint
+from .codec import decode
+from .sqlite import SCHEMA_VERSION
+
+_AGENTS = """
+SELECT json_extract(CAST(data AS TEXT), '$.index') AS place, key FROM facts WHERE kind = 'started' ORDER BY place, seq
+"""
+_USAGE = """
+SELECT total(input), total(cached), total(output) FROM (
+    SELECT json_extract(usage, '$.input') AS input, json_extract(usage, '$.cached') AS cached,
+           json_extract(usage, '$.output') AS output
+    FROM (SELECT json_extract(CAST(data AS TEXT), '$.reply.usage') AS usage FROM facts WHERE kind = 'replied')
+    UNION ALL SELECT input, cached, output FROM forgotten
+)
+"""
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAgent:
+    """An agent that has at least begun."""
+
+    index: int
+    """Its place among the inputs of the run that began it."""
+    key: str
+
+
+class CheckpointReader:
+    """Takes no lock and changes nothing. Every method raises StoreError for what cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises StoreError for a folder without a checkpoint, and for one of a newer version."""
+        path = folder / "run.sqlite3"
+        if not path.is_file():
+            raise StoreError(f"There is no checkpoint in {str(folder)!r}: it has no run.sqlite3.")
+        self._folder = folder
+        self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            self._check_version()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def plan(self) -> Mapping[str, Any]:
+        """What the run asked, as its plan describes itself."""
+        for (data,) in self._rows("SELECT data FROM plan"):
+            plan: Mapping[str, Any] = orjson.loads(data)
+            return plan
+        raise StoreError(f"The checkpoint in {str(self._folder)!r} is empty: its run ended before it asked anything.")
+
+    def agents(self) -> Iterator[KnownAgent]:
+        """In the order of their index. Where an index has an agent that answers this plan's question, those that an
+        earlier plan left there (`plan_changed="rerun"`) are not told."""
+        rows = self._rows(_AGENTS)
+        for _, same in groupby(rows, key=lambda row: row[0]):
+            known = [KnownAgent(index, key) for index, key in same]
+            yield from known if len(known) == 1 else self._of_this_plan(known)
+
+    def facts(self, key: str) -> tuple[Fact, ...]:
+        """The story so far, oldest first; empty for an agent that is not known."""
+        rows = self._rows("SELECT kind, data FROM facts WHERE key = ? ORDER BY seq", key)
+        try:
+            return tuple(decode(kind, data) for kind, data in rows)
+        except ValueError as error:
+            raise StoreError(f"{self._folder}: the facts of agent {key} cannot be read: {error}") from error
+
+    def stories(self) -> Iterator[tuple[KnownAgent, tuple[Fact, ...]]]:
+        """Every agent with its facts, read one by one."""
+        for agent in self.agents():
+            yield agent, self.facts(agent.key)
+
+    def usage(self) -> Usage:
+        """The tokens of all replies, whatever plan they answered, also of agents that failed and began anew."""
+        [totals] = self._rows(_USAGE)
+        return Usage(*map(int, totals))
+
+    def find(self, wanted: str) -> KnownAgent:
+        """The agent with this key, this index, or a key that begins like this. Raises SpecError if there is none, or
+        more than one."""
+        known = list(self.agents())
+        found = (
+            [agent for agent in known if agent.key == wanted]
+            or [agent for agent in known if str(agent.index) == wanted]
+            or [agent for agent in known if wanted and agent.key.startswith(wanted)]
+        )
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise SpecError(f"{wanted!r} may mean {len(found)} agents: {_names(found)}. Give more of the key.")
+        raise SpecError(f"There is no agent {wanted!r} in {str(self._folder)!r}. {_instead(wanted, known)}")
+
+    def _of_this_plan(self, known: list[KnownAgent]) -> list[KnownAgent]:
+        run = fingerprint(self.plan())
+        return [agent for agent in known if self._answers(run, agent)] or known
+
+    def _answers(self, run: bytes, agent: KnownAgent) -> bool:
+        """Whether its key is that of its input in this run. One whose input JSON cannot hold is never seen to be."""
+        started = self.facts(agent.key)[0]
+        if not isinstance(started, Started):
+            return False
+        return Keys(run).key(started.input) == agent.key.partition("-")[0]
+
+    def _check_version(self) -> None:
+        [(version,)] = self._rows("PRAGMA user_version")
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"The checkpoint in {str(self._folder)!r} was written by a newer version of batch-agent (format "
+                f"{version}; this version reads {SCHEMA_VERSION}). Upgrade batch-agent."
+            )
+        if version < SCHEMA_VERSION:
+            raise StoreError(f"The run.sqlite3 in {str(self._folder)!r} is no checkpoint of batch-agent.")
+
+    def _rows(self, statement: str, *values: str) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise StoreError(f"The checkpoint in {str(self._folder)!r} cannot be read: {error}.") from error
+
+
+def _instead(wanted: str, known: list[KnownAgent]) -> str:
+    if not known:
+        return "No agent has begun yet."
+    beginnings = {agent.key[: len(wanted)]: agent for agent in known}
+    close = [beginnings[found] for found in get_close_matches(wanted, beginnings, _SHOWN)]
+    if close:
+        return f"Did you mean {_names(close)}?"
+    return f"The {len(known)} that have begun go from {_names([known[0]])} to {_names([known[-1]])}."
+
+
+def _names(agents: list[KnownAgent]) -> str:
+    shown = ", ".join(f"{agent.key} (index {agent.index})" for agent in agents[:_SHOWN])
+    return f"{shown}, ..." if len(agents) > _SHOWN else shown

@@ -1,0 +1,397 @@
+"""A call that changes something is made once, wherever the process is killed. What is not known is said to be so."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Tool
+from batch_agent.core.messages import ToolCall, ToolResults
+from batch_agent.core.requests import Request
+from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
+
+NURSERY = """
+import asyncio, json, os, random, signal, sys, time
+from pathlib import Path
+from batch_agent import BatchAgent, Tool
+from batch_agent.core.messages import ToolCall, ToolResults
+from batch_agent.store.sqlite import SqliteStore
+from batch_agent.testing import ScriptedBackend, by_turn, calls, say
+
+seen, plan, stores = [], {}, []
+
+def moment(name):
+    "The process may end here."
+    seen.append(name)
+    if len(seen) == plan.get("at") or name == plan.get("named"):
+        if plan.get("drained"):
+            stores[-1]._flush()
+            time.sleep(0.05)  # what was recorded is on disk
+        os.kill(os.getpid(), plan.get("signal", signal.SIGKILL))
+
+def watched(method):
+    def watching(self, key, *facts):
+        stores.append(self)
+        what = f"{method.__name__} {type(facts[0]).__name__ if facts else ''}"
+        moment(f"before {what}")
+        method(self, key, *facts)
+        moment(f"after {what}")
+    return watching
+
+SqliteStore.record, SqliteStore.restart = watched(SqliteStore.record), watched(SqliteStore.restart)
+
+def note(line):
+    with open(plan["folder"] + "/effects", "a") as file:
+        file.write(line + "\\n")
+
+async def made(line):
+    moment("called")
+    await asyncio.sleep(0.001)
+    moment("before effect")
+    note(line)
+    moment("after effect")
+    await asyncio.sleep(0.001)
+    moment("made")
+    return "put " + line
+
+@Tool.define
+async def put(line: str) -> str:
+    return await made(line)
+
+@Tool.define(idempotency_arg="slip")
+async def pay(line: str, slip: str) -> str:
+    await made(line + " " + slip)
+    return "put " + line
+
+def ask(tool, line):
+    return ToolCall("", tool, json.dumps({"line": line}))
+
+def script(request):
+    who, tool = request.messages[0].text, plan["tool"]
+    answer = "7" if plan.get("is_good", True) else "no number"
+    return by_turn(calls(ask(tool, who + "1")), calls(ask(tool, who + "2"), ask(tool, who + "3")), say(answer))(request)
+
+def run():
+    results = BatchAgent.run_sync(
+        task="{it}", inputs=list("abc"), tools=[put, pay], output_schema=int, max_retries=0,
+        backend=ScriptedBackend(script), checkpoint_dir=plan["folder"] + "/checkpoint", progress=False,
+    )
+    told = [
+        (r.call.arguments, r.content, r.is_error, r.source)
+        for result in results for message in result.transcript if isinstance(message, ToolResults)
+        for r in message.results
+    ]
+    Path(plan["folder"] + "/told").write_text(json.dumps([[r.output for r in results], told, seen]))
+
+def live():
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the traceback of Ctrl-C is expected
+    try:
+        run()
+    except KeyboardInterrupt:
+        os._exit(130)
+    os._exit(0)
+
+for line in sys.stdin:
+    plan = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        live()
+    if "after" in plan:
+        time.sleep(plan["after"])
+        os.kill(child, signal.SIGKILL)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@dataclass
+class Nursery:
+    """A process that has everything imported, and whose children are killed."""
+
+    process: "subprocess.Popen[str]"
+
+    def run(self, folder: Path, **plan: Any) -> int:
+        """Runs the three agents until they are done or the plan ends them; says how the process ended."""
+        folder.mkdir(exist_ok=True)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"folder": str(folder), "tool": "put"} | plan) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def finish(self, folder: Path, **plan: Any) -> tuple[list[Any], list[tuple[str, str, bool, str]], list[str]]:
+        """Runs to the end: outputs, what the model was told of its calls, and the moments that were passed."""
+        assert self.run(folder, **plan) == 0
+        outputs, told, seen = json.loads((folder / "told").read_text())
+        return outputs, [tuple(one) for one in told], seen
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    command = [sys.executable, "-c", NURSERY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Nursery(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+LINES = [f"{who}{n}" for who in "abc" for n in (1, 2, 3)]
+
+
+def effects(folder: Path) -> list[str]:
+    file = folder / "effects"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def check_told(folder: Path, told: list[tuple[str, str, bool, str]]) -> int:
+    """Every call has an answer that is true; says of how many it is not known whether they were made."""
+    made = Counter(effects(folder))
+    assert max(made.values(), default=1) == 1, "a doubled write"
+    unknown = 0
+    assert sorted(json.loads(arguments)["line"] for arguments, *_ in told) == LINES
+    for arguments, content, is_error, source in told:
+        line = json.loads(arguments)["line"]
+        if is_error:
+            assert "It is not known whether this call was made" in content
+            assert source == "recalled"
+            unknown += 1
+        else:
+            assert content == f"put {line}"
+            assert made[line] == 1, "a lost write"
+    return unknown
+
+
+def test_wherever_the_process_is_killed_no_write_is_made_twice_and_none_is_lost(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    _, _, seen = nursery.finish(tmp_path / "whole")
+    unknown = 0
+    for trial, at in enumerate(range(1, len(seen), max(1, len(seen) // 30))):
+        folder = tmp_path / str(trial)
+        assert nursery.run(folder, at=at, drained=bool(trial % 2)) == 9
+        nursery.run(folder, at=1 + at * 7 % 41)  # and in the middle of going on
+        outputs, told, _ = nursery.finish(folder)
+        assert outputs == [7, 7, 7]
+        unknown += check_told(folder, told)
+    assert unknown > 10
+
+
+def test_a_kill_at_any_time_from_outside_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
+    for trial in range(10):
+        folder = tmp_path / str(trial)
+        nursery.run(folder, after=0.01 + 0.005 * trial)
+        outputs, told, _ = nursery.finish(folder)
+        assert outputs == [7, 7, 7]
+        check_told(folder, told)
+
+
+def test_a_write_that_ended_before_it_was_settled_is_not_made_again_and_the_model_is_told(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    for named in ("called", "before effect", "after effect", "made", "before record Settled"):
+        folder = tmp_path / named
+        assert nursery.run(folder, named=named) == 9
+        was_made = effects(folder)
+        _, told, _ = nursery.finish(folder)
+        assert check_told(folder, told) >= 1
+        for arguments, _, is_error, _ in told:
+            line = json.loads(arguments)["line"]
+            assert not is_error or effects(folder).count(line) == was_made.count(line)
+
+
+def test_a_write_that_was_not_yet_claimed_is_made_as_if_nothing_had_happened(nursery: Nursery, tmp_path: Path) -> None:
+    assert nursery.run(tmp_path, named="before record Claimed") == 9
+    _, told, _ = nursery.finish(tmp_path)
+    assert check_told(tmp_path, told) == 0
+    assert sorted(effects(tmp_path)) == LINES
+
+
+def test_a_write_that_was_settled_is_recalled(nursery: Nursery, tmp_path: Path) -> None:
+    assert nursery.run(tmp_path, named="before record Returned", drained=True) == 9
+    _, told, _ = nursery.finish(tmp_path)
+    assert any(source == "recalled" and not is_error for _, _, is_error, source in told)
+    check_told(tmp_path, told)
+
+
+def test_a_write_with_a_key_is_made_again_with_the_same_key_wherever_it_is_killed(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    _, _, seen = nursery.finish(tmp_path / "whole", tool="pay")
+    repeated = 0
+    for trial, at in enumerate(range(2, len(seen), max(1, len(seen) // 15))):
+        folder = tmp_path / str(trial)
+        assert nursery.run(folder, tool="pay", at=at, drained=bool(trial % 2)) == 9
+        outputs, told, _ = nursery.finish(folder, tool="pay")
+        assert outputs == [7, 7, 7]
+        assert not any(is_error for _, _, is_error, _ in told)
+        lines = [line.split() for line in effects(folder)]
+        slips = {line: {slip for other, slip in lines if other == line} for line in LINES}
+        assert [len(slips[line]) for line in LINES] == [1] * len(LINES)
+        assert len(set().union(*slips.values())) == len(LINES)
+        repeated += len(lines) - len(LINES)
+    assert repeated > 0
+
+
+def test_ctrl_c_in_mid_write_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
+    _, _, seen = nursery.finish(tmp_path / "whole")
+    ended = Counter[int]()
+    for trial, at in enumerate(range(3, len(seen), len(seen) // 8)):
+        folder = tmp_path / str(trial)
+        ended[nursery.run(folder, at=at, signal=2)] += 1
+        outputs, told, _ = nursery.finish(folder)
+        assert outputs == [7, 7, 7]
+        check_told(folder, told)
+    assert ended[130 << 8] > 0
+
+
+def test_agents_that_failed_and_run_again_do_not_repeat_their_writes(nursery: Nursery, tmp_path: Path) -> None:
+    for _ in range(2):
+        outputs, _, _ = nursery.finish(tmp_path, is_good=False)
+        assert outputs == [None, None, None]
+        assert sorted(effects(tmp_path)) == LINES
+    outputs, told, _ = nursery.finish(tmp_path)
+    assert outputs == [7, 7, 7]
+    assert check_told(tmp_path, told) == 0
+    assert {source for *_, source in told} == {"recalled"}
+
+
+def test_agents_that_failed_and_are_killed_while_they_run_again_do_not_repeat_their_writes(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    moments = ["before restart list", "after restart list", "before record Replied", "before record Returned"]
+    for number, named in enumerate(moments):
+        folder = tmp_path / str(number)
+        nursery.finish(folder, is_good=False)
+        assert nursery.run(folder, named=named, drained=True) == 9
+        outputs, told, _ = nursery.finish(folder)
+        assert outputs == [7, 7, 7]
+        assert check_told(folder, told) == 0
+
+
+def test_there_is_no_moment_at_which_the_writes_of_a_failed_agent_are_forgotten(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    # forgetting and inheriting are two orders to the writer, and may be two commits: killed in between, the next
+    # life makes every write again.
+    nursery.finish(tmp_path, is_good=False)
+    assert nursery.run(tmp_path, named="after restart list", drained=True) == 9
+    _, told, _ = nursery.finish(tmp_path)
+    assert check_told(tmp_path, told) == 0
+
+
+async def run(backend: ScriptedBackend, folder: Path, **options: Any) -> AgentResult:
+    [result] = await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=folder, **options)
+    return result
+
+
+async def test_another_write_of_a_later_life_has_another_key(tmp_path: Path) -> None:
+    # the key is made of the turn and the id of the call, which servers give out anew in every life: a service that
+    # keeps the promise drops the second payment.
+    slips: dict[str, str] = {}
+
+    @Tool.define(idempotency_arg="slip")
+    async def pay(line: str, slip: str) -> str:
+        slips[line] = slip
+        return "paid"
+
+    options: dict[str, Any] = {"tools": [pay], "output_schema": int, "max_retries": 0}
+    assert not (await run(ScriptedBackend(by_turn(call("pay", line="rent"), say("no"))), tmp_path, **options)).ok
+    assert (await run(ScriptedBackend(by_turn(call("pay", line="food"), say("7"))), tmp_path, **options)).output == 7
+    assert slips["rent"] != slips["food"]
+
+
+async def test_an_agent_that_goes_on_has_its_history(tmp_path: Path) -> None:
+    # the history is kept by the session, and a resumed agent has a new one: its tool starts from the beginning.
+    seen: list[tuple[str, ...]] = []
+
+    @Tool.define(effect="stateful", history_arg="before")
+    async def turn_page(to: str, before: tuple[str, ...]) -> str:
+        seen.append(before)
+        return f"page {to}"
+
+    turns: list[Answer] = [call("turn_page", to="1"), BackendError(ErrorKind.SERVER, "down")]
+    await run(ScriptedBackend(by_turn(*turns)), tmp_path, tools=[turn_page], max_retries=0)
+    turns[1:] = [call("turn_page", to="2"), say("done")]
+    assert (await run(ScriptedBackend(by_turn(*turns)), tmp_path, tools=[turn_page], max_retries=0)).ok
+    assert seen == [(), ('{"to":"1"}',)]
+
+
+async def test_a_later_life_that_wants_a_write_twice_gets_it_twice(tmp_path: Path) -> None:
+    made = 0
+
+    @Tool.define
+    async def add() -> str:
+        nonlocal made
+        made += 1
+        return f"added {made}"
+
+    options: dict[str, Any] = {"tools": [add], "output_schema": int, "max_retries": 0}
+    await run(ScriptedBackend(by_turn(call("add"), say("no"))), tmp_path, **options)
+    result = await run(ScriptedBackend(by_turn(call("add"), call("add"), say("7"))), tmp_path, **options)
+    assert [record.source for record in result.tool_calls] == ["recalled", "executed"]
+    assert made == 2
+    await run(ScriptedBackend(by_turn(say("7"))), tmp_path, **options)
+    assert made == 2
+
+
+async def test_three_lives_inherit_all_that_was_made_before_them(tmp_path: Path) -> None:
+    made: Counter[str] = Counter()
+
+    @Tool.define
+    async def put(line: str) -> str:
+        made[line] += 1
+        return f"put {line}"
+
+    options: dict[str, Any] = {"tools": [put], "output_schema": int, "max_retries": 0, "max_turns": 9}
+    lives = ["a", "ab", "abc", "cba"]
+    for number, life in enumerate(lives):
+        last = say("7" if number == 3 else "no")
+        result = await run(
+            ScriptedBackend(by_turn(*(call("put", line=line) for line in life), last)), tmp_path, **options
+        )
+    assert result.output == 7
+    assert made == {"a": 1, "b": 1, "c": 1}
+
+
+async def test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_made(tmp_path: Path) -> None:
+    made = 0
+
+    @Tool.define
+    async def put() -> str:
+        nonlocal made
+        made += 1
+        await asyncio.Event().wait()
+        return "never"
+
+    def script(request: Request) -> Answer:
+        heard = [message for message in request.messages if isinstance(message, ToolResults)]
+        return say(heard[0].results[0].content) if heard else calls(ToolCall("", "put", "{}"))
+
+    late = await run(ScriptedBackend(script), tmp_path, tools=[put], timeout_per_agent=0.1)
+    assert late.error is not None
+    assert late.error.kind is ErrorKind.AGENT_TIMEOUT
+    result = await run(ScriptedBackend(script), tmp_path, tools=[put])
+    assert "not known whether this call was made" in result.text
+    assert made == 1
+
+
+async def test_an_agents_time_is_over_whatever_its_tool_makes_of_it(tmp_path: Path) -> None:
+    # the cancellation ends in the tool, whose error is taken for its result.
+    @Tool.define(effect="stateful")
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("interrupted") from None
+        return "never"
+
+    backend = ScriptedBackend(by_turn(call("work"), say("done")))
+    late = await run(backend, tmp_path, tools=[work], timeout_per_agent=0.1)
+    assert late.error is not None
+    assert late.error.kind is ErrorKind.AGENT_TIMEOUT

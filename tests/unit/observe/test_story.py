@@ -1,0 +1,147 @@
+"""An agent's story, as people read it: told from checkpoints that real runs left."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from batch_agent import BackendError, BatchAgent, ErrorKind, Tool, Usage
+from batch_agent.core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
+from batch_agent.core.messages import Thought, ToolCall, ToolResult
+from batch_agent.core.requests import Reply
+from batch_agent.observe.recorded import recorded_rules
+from batch_agent.observe.story import story
+from batch_agent.store.reader import CheckpointReader
+from batch_agent.testing import ScriptedBackend, by_turn, call, calls, say
+
+
+@Tool.define(effect="read")
+async def look(name: str) -> str:
+    """Look up."""
+    if name == "nobody":
+        raise LookupError("there is nobody")
+    return f"about {name}\n" + "x" * 5_000
+
+
+def told(folder: Path, agent: str = "0", **options: Any) -> str:
+    with CheckpointReader(folder) as reader:
+        key = reader.find(agent).key
+        return "\n".join(line.plain for line in story(recorded_rules(reader.plan(), **options), key, reader.facts(key)))
+
+
+async def run(folder: Path, backend: ScriptedBackend, **options: Any) -> None:
+    await BatchAgent.run(task="Who is {it}?", inputs=["Ada"], backend=backend, checkpoint_dir=folder, **options)
+
+
+async def test_a_story_tells_the_input_the_turns_the_calls_and_the_answer(tmp_path: Path) -> None:
+    both = calls(ToolCall("", "look", '{"name": "Ada"}'), ToolCall("", "look", '{"name": "nobody"}'))
+    await run(tmp_path, ScriptedBackend(by_turn(both, say("Ada is 36.", Usage(1200, 900, 20)))), tools=[look])
+    said = told(tmp_path)
+    assert "input     Ada\n" in said
+    assert "task      Who is Ada?\n" in said
+    assert '  call    look {"name": "Ada"}\n          -> about Ada xxx' in said
+    assert "... (5,010 characters)" in said
+    assert "-> error: LookupError: there is nobody" in said
+    assert "s, executed" in said
+    assert "1,200 tokens in (75% cached), 20 out" in said
+    assert said.endswith("answered  Ada is 36.")
+    assert max(map(len, said.splitlines())) < 300
+
+
+async def test_an_answer_that_was_asked_for_again_is_told_with_the_question(tmp_path: Path) -> None:
+    answers = iter(["no number", "7"])
+    await run(tmp_path, ScriptedBackend(lambda request: say(next(answers))), output_schema=int)
+    said = told(tmp_path)
+    assert "asked   That answer cannot be used" in said
+    assert said.endswith("answered  7")
+
+
+async def test_a_failure_is_told_with_its_kind(tmp_path: Path) -> None:
+    await run(tmp_path, ScriptedBackend(lambda request: say("no number")), output_schema=int, max_retries=1)
+    assert "failed    invalid_output: No usable answer after 2 tries" in told(tmp_path, max_retries=1)
+    assert "under way turn 3 is not answered" in told(tmp_path)
+
+
+async def test_an_agent_that_its_backend_failed_is_still_under_way(tmp_path: Path) -> None:
+    down = BackendError(ErrorKind.BAD_REQUEST, "down")
+    await run(tmp_path, ScriptedBackend(by_turn(call("look", name="Ada"), down)), tools=[look])
+    assert told(tmp_path).endswith("under way turn 2 is not answered")
+
+
+async def test_a_claim_without_an_outcome_is_told(tmp_path: Path) -> None:
+    paying = asyncio.Event()
+
+    @Tool.define(effect="write")
+    async def pay(cents: int) -> str:
+        """Pay."""
+        if cents == 1:
+            return "paid 1"
+        paying.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    both = calls(ToolCall("", "pay", '{"cents": 1}'), ToolCall("", "pay", '{"cents": 2}'))
+    running = asyncio.create_task(run(tmp_path, ScriptedBackend(lambda request: both), tools=[pay]))
+    await paying.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    said = told(tmp_path)
+    assert '{"cents": 1}\n          -> paid 1' in said
+    assert '{"cents": 2}\n          -> claimed, no outcome' in said
+    assert said.endswith("the calls of turn 1 are not all answered")
+
+
+class Person(BaseModel):
+    age: int
+
+
+@pytest.mark.parametrize("traits", [{}, {"json_schema": False}])
+async def test_actions_are_told_like_native_calls(tmp_path: Path, traits: dict[str, Any]) -> None:
+    backend = ScriptedBackend(
+        by_turn(say('{"tool": "look", "arguments": {"name": "Ada"}}'), say('{"final": {"age": 36}}')),
+        **{"native_tools": False, **traits},
+    )
+    await run(tmp_path, backend, tools=[look], output_schema=Person)
+    said = told(tmp_path)
+    assert 'call    look {"name":"Ada"}' in said
+    assert said.endswith('answered  {"age":36}')
+
+
+def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    said = tell(Replied(Reply("red \x1b[31m alert\x9b1m\nsecond line", "stop", Usage())))
+    assert "\x1b" not in said
+    assert "\x9b" not in said
+    assert "said    red ␛[31m alert�1m\n          second line" in said
+
+
+def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
+    wanted = ToolCall("c", "pay", "{}")
+    reply = Reply("hm", "calls", Usage(10, 0, 5), (wanted,), (Thought("I should pay"), Thought(redacted="?")))
+    made = ToolResult(wanted, "paid", seconds=1.5, source="recalled")
+    said = tell(
+        Inherited((made,)),
+        Replied(reply, queued=0.5, seconds=2.0, ttft=0.25, attempts=3),
+        Claimed(wanted),
+        Settled(made),
+        Returned((made,)),
+        Replied(Reply("half", "length", Usage())),
+        Replied(Reply("no", "refusal", Usage())),
+    )
+    assert "made      in an earlier life: pay {}" in said
+    assert "turn 1    2.00 s, queued 0.50 s, first token after 0.25 s, 3 attempts; 10 tokens in, 5 out" in said
+    assert "thought I should pay" in said
+    assert "thought (not readable)" in said
+    assert "1.50 s, recalled" in said
+    assert "ended   cut off by the token limit" in said
+    assert "failed    refused: The model declined: no" in said
+
+
+def tell(*facts: Fact) -> str:
+    plan = {
+        "task": "t", "system prompt": "", "tools": [], "tool mode": "native", "output schema": [None, None],
+        "model": "m", "sampling": {"stop": []}, "max_turns": 10,
+    }  # fmt: skip
+    lines = story(recorded_rules(plan), "k", (Started(0, {"ö": 1}, "do it"), *facts))
+    return "\n".join(line.plain for line in lines)

@@ -1,0 +1,159 @@
+"""What others see of a checkpoint, also of one that a run is writing to."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
+from batch_agent.core.facts import Replied, Started
+from batch_agent.core.requests import Request
+from batch_agent.store.reader import CheckpointReader
+from batch_agent.store.sqlite import SCHEMA_VERSION
+from batch_agent.testing import Answer, ScriptedBackend, say
+
+
+async def run(folder: Path, inputs: Any, **options: Any) -> list[AgentResult]:
+    backend = ScriptedBackend(lambda request: say("done", Usage(10, 4, 1)))
+    return await BatchAgent.run(
+        **{"task": "{it}", "inputs": inputs, "backend": backend, "checkpoint_dir": folder, **options}
+    )
+
+
+async def test_agents_come_in_the_order_of_their_index_with_their_facts(tmp_path: Path) -> None:
+    results = await run(tmp_path, ["ä", "b", "字"])
+    with CheckpointReader(tmp_path) as reader:
+        assert reader.plan()["task"] == "{it}"
+        assert [(agent.index, agent.key) for agent in reader.agents()] == [(r.index, r.key) for r in results]
+        stories = [facts for _, facts in reader.stories()]
+    assert [facts[0].input for facts in stories if isinstance(facts[0], Started)] == ["ä", "b", "字"]
+    assert all(isinstance(facts[1], Replied) for facts in stories)
+
+
+async def test_a_run_can_be_looked_at_while_it_writes(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def answer(request: Request) -> Answer:
+        if request.messages[0].text == "last":  # type: ignore[union-attr]
+            await go_on.wait()
+        return say("done", Usage(10, 4, 1))
+
+    async with BatchAgent.stream(
+        task="{it}", inputs=["a", "b", "last"], backend=ScriptedBackend(answer), checkpoint_dir=tmp_path
+    ) as results:
+        await anext(results)
+        await anext(results)
+        with CheckpointReader(tmp_path) as reader:
+            assert reader.usage() == Usage(20, 8, 2)
+            go_on.set()
+            await anext(results)
+            assert reader.usage() == Usage(30, 12, 3)
+
+
+def test_a_run_that_was_killed_can_be_read(tmp_path: Path) -> None:
+    code = f"""
+import os
+from batch_agent import BatchAgent
+from batch_agent.testing import ScriptedBackend, say
+
+def stop(result):
+    if result.index == 2:
+        os._exit(9)
+
+BatchAgent.run_sync(task="{{it}}", inputs=list("0123"), backend=ScriptedBackend(lambda request: say("done")),
+                    max_inflight=1, checkpoint_dir={str(tmp_path)!r}, on_result=stop)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 9
+    with CheckpointReader(tmp_path) as reader:
+        known = [agent.index for agent in reader.agents()]
+    assert known[:3] == [0, 1, 2]
+
+
+async def test_what_was_paid_for_a_life_that_failed_is_counted(tmp_path: Path) -> None:
+    stubborn = ScriptedBackend(lambda request: say("no number", Usage(100, 0, 7)))
+    healed = ScriptedBackend(lambda request: say("7", Usage(10, 4, 1)))
+    await run(tmp_path, ["a"], output_schema=int, max_retries=0, backend=stubborn)
+    await run(tmp_path, ["a"], output_schema=int, max_retries=0, backend=healed)
+    with CheckpointReader(tmp_path) as reader:
+        assert reader.usage() == Usage(110, 4, 8)
+
+
+async def test_thousands_of_agents_and_huge_texts_are_read_one_by_one(tmp_path: Path) -> None:
+    await run(tmp_path, [f"{n} " + "ü" * (200_000 if n % 1000 == 0 else 1) for n in range(2000)])
+    with CheckpointReader(tmp_path) as reader:
+        stories = reader.stories()
+        first, facts = next(stories)
+        assert isinstance(facts[0], Started)
+        assert (first.index, len(facts[0].task)) == (0, 200_002)
+        assert sum(1 for _ in stories) == 1999
+        assert reader.usage() == Usage(20_000, 8_000, 2_000)
+
+
+async def test_answers_to_an_earlier_question_stand_back_behind_those_to_this_one(tmp_path: Path) -> None:
+    await run(tmp_path, ["a", "b"])
+    again = await run(tmp_path, ["a", "b"], task="Again: {it}", plan_changed="rerun")
+    with CheckpointReader(tmp_path) as reader:
+        assert [agent.key for agent in reader.agents()] == [result.key for result in again]
+
+
+async def test_no_agent_is_lost_where_two_runs_gave_the_same_index(tmp_path: Path) -> None:
+    await run(tmp_path, ["a", {"it": date(2024, 1, 1)}])
+    await run(tmp_path, ["b", {"it": date(2024, 1, 2)}, "a"])
+    with CheckpointReader(tmp_path) as reader:
+        assert [agent.index for agent in reader.agents()] == [0, 0, 1, 1]
+
+
+async def test_an_agent_is_found_by_its_key_its_index_or_the_beginning_of_its_key(tmp_path: Path) -> None:
+    results = await run(tmp_path, ["a", "b", "b"])
+    with CheckpointReader(tmp_path) as reader:
+        for result in results:
+            assert reader.find(result.key).index == reader.find(str(result.index)).index == result.index
+        assert reader.find(results[0].key[:8]).index == 0
+        with pytest.raises(SpecError, match="may mean 2 agents"):
+            reader.find(results[1].key[:8])
+
+
+async def test_who_is_not_there_is_told_with_who_is(tmp_path: Path) -> None:
+    [result] = await run(tmp_path, ["a"])
+    with CheckpointReader(tmp_path) as reader:
+        typo = ("0" if result.key[0] != "0" else "1") + result.key[1:10]
+        with pytest.raises(SpecError, match=f"Did you mean {result.key}"):
+            reader.find(typo)
+        with pytest.raises(SpecError, match=r"The 1 that have begun go from .* \(index 0\)"):
+            reader.find("5000")
+
+
+def test_a_folder_without_a_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="There is no checkpoint"):
+        CheckpointReader(tmp_path)
+    (tmp_path / "run.sqlite3").write_text("this is no database, but a text that is long enough to be one" * 20)
+    with pytest.raises(StoreError, match="cannot be read"):
+        CheckpointReader(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "problem"), [(SCHEMA_VERSION + 1, "newer version"), (0, "is no checkpoint")])
+def test_another_format_is_a_clear_error(tmp_path: Path, version: int, problem: str) -> None:
+    db = sqlite3.connect(tmp_path / "run.sqlite3")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    with pytest.raises(StoreError, match=problem):
+        CheckpointReader(tmp_path)
+
+
+async def test_a_run_that_could_not_start_leaves_a_checkpoint_that_says_so(tmp_path: Path) -> None:
+    await run(tmp_path, [])
+    db = sqlite3.connect(tmp_path / "run.sqlite3")
+    db.execute("DELETE FROM plan")
+    db.commit()
+    db.close()
+    with CheckpointReader(tmp_path) as reader:
+        assert list(reader.agents()) == []
+        with pytest.raises(StoreError, match="is empty"):
+            reader.plan()
+        with pytest.raises(SpecError, match="No agent has begun"):
+            reader.find("0")
