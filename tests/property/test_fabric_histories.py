@@ -185,7 +185,8 @@ def an_agent(number: int, world: World) -> Agent:
         return ToolCall(f"call_{place}", name, orjson.dumps(arguments).decode())
 
     turns = [
-        tuple(call(turn, place) for place in range(luck.choice((1, 1, 2, 3)))) for turn in range(luck.randint(1, 4))
+        tuple(call(turn, place) for place in range(luck.choice((1, 1, 2, 3))))
+        for turn in range(luck.choice((1, 2, 2, 3)))
     ]
     return Agent(str(number), world, turns)
 

@@ -59,6 +59,7 @@ class Conversation:
         "_finish",
         "_inherited",
         "_job",
+        "_life",
         "_messages",
         "_pending",
         "_queued",
@@ -80,6 +81,7 @@ class Conversation:
         self._claimed: set[str] = set()
         self._settled: dict[str, ToolResult] = {}
         self._inherited: tuple[ToolResult, ...] = ()
+        self._life = 0
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
         self._turns = 0
@@ -120,6 +122,7 @@ class Conversation:
                 self._settled[result.call.id] = result
             case Inherited(results):
                 self._inherited += results
+                self._life = len(results)
             case _:
                 assert_never(fact)
 
@@ -171,6 +174,7 @@ class Conversation:
             frozenset(self._claimed - self._settled.keys()),
             self._inherited,
             self._calls,
+            self._life,
         )
 
     def _request(self) -> Request:

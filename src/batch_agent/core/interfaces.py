@@ -45,6 +45,8 @@ class CallsPast:
     """Calls that an earlier life of this agent has made."""
     earlier: tuple[CallRecord, ...] = ()
     """The calls of this agent's earlier turns."""
+    life: int = 0
+    """Other in each life of the agent that comes after one which has changed something."""
 
 
 class Journal(Protocol):

@@ -33,14 +33,17 @@ def call_key(tool: str, arguments: dict[str, Any], text: str) -> tuple[str, byte
 
 def same_arguments(one: str, other: str) -> bool:
     """Whether two texts of arguments say the same."""
-    return one == other or canonical(_written(one)) == canonical(_written(other)) != canonical({})
+    if one == other:
+        return True
+    first, second = _written(one), _written(other)
+    return first is not None and second is not None and canonical(first) == canonical(second)
 
 
 def _told(name: str, value: Any, text: str) -> Any:
     try:
         return _identity(value)
     except _Opaque:
-        return _written(text).get(name, _LEFT_OUT)
+        return (_written(text) or {}).get(name, _LEFT_OUT)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -75,9 +78,9 @@ def _inside(value: Any) -> Any:
     raise _Opaque
 
 
-def _written(text: str) -> dict[str, Any]:
+def _written(text: str) -> dict[str, Any] | None:
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None

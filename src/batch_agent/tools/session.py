@@ -113,7 +113,7 @@ class FabricSession:
             if self._journal is not None:
                 await self._journal.claim(call)
             if key_arg is not None:
-                arguments[key_arg] = _key(self._agent, past.turn, call)
+                arguments[key_arg] = _key(self._agent, past, call)
             outcome = await self._fabric.alone(tool, arguments)
             self._wrote = self._fabric.next_order()
             self._fabric.account(tool, call, "executed", outcome)
@@ -130,10 +130,10 @@ class FabricSession:
         return None
 
 
-def _key(agent: str, turn: int, call: ToolCall) -> str:
-    """The same for the same call of the same turn, also in another process; servers repeat their ids."""
+def _key(agent: str, past: CallsPast, call: ToolCall) -> str:
+    """The same for the same call of the same turn and life, also in another process; servers repeat their ids."""
     what = blake2b(call.arguments.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-    return f"{agent}-{turn}-{call.id}-{what}"
+    return f"{agent}-{past.life}-{past.turn}-{call.id}-{what}"
 
 
 def _now() -> float:

@@ -306,6 +306,28 @@ async def test_another_write_of_a_later_life_has_another_key(tmp_path: Path) -> 
     assert slips["rent"] != slips["food"]
 
 
+async def test_the_same_write_again_in_a_later_life_has_another_key_than_the_one_before(tmp_path: Path) -> None:
+    # BUG: without the number of the life in it, the key of the same call at the same turn is that of an earlier life,
+    # whose call was already given to another call of this one: a service that keeps the promise drops it.
+    slips: list[str] = []
+
+    @Tool.define(effect="write", idempotency_arg="slip")
+    async def pay(line: str, slip: str) -> str:
+        slips.append(slip)
+        return "paid"
+
+    @Tool.define(effect="read")
+    async def look() -> str:
+        return "seen"
+
+    options: dict[str, Any] = {"tools": [pay, look], "output_schema": int, "max_retries": 0}
+    rent = call("pay", line="rent")
+    assert not (await run(ScriptedBackend(by_turn(call("look"), rent, say("no"))), tmp_path, **options)).ok
+    result = await run(ScriptedBackend(by_turn(rent, rent, say("7"))), tmp_path, **options)
+    assert [record.source for record in result.tool_calls] == ["recalled", "executed"]
+    assert len(slips) == len(set(slips)) == 2
+
+
 async def test_an_agent_that_goes_on_has_its_history(tmp_path: Path) -> None:
     # the history is kept by the session, and a resumed agent has a new one: its tool starts from the beginning.
     seen: list[tuple[str, ...]] = []
