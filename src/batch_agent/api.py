@@ -22,6 +22,7 @@ from .core.spec import BatchSpec
 from .core.traits import Traits
 from .engine.blocking import run_blocking
 from .engine.cancellation import is_being_cancelled
+from .engine.collector import rarer_collections
 from .engine.deadlines import Deadlines
 from .engine.engine import Engine
 from .engine.loop import AgentLoop
@@ -135,6 +136,7 @@ class _Run:
         for first in await inputs.peek():
             check_first(self._template, first)
         async with AsyncExitStack() as stack:
+            stack.enter_context(rarer_collections())
             if isinstance(self._events, AbstractContextManager):
                 stack.enter_context(self._events)
             store = _store(spec)
