@@ -1,0 +1,69 @@
+"""A tool with what keeps it to its pace, wherever its function has to run."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..plan.identity import canonical
+from .batching import Batcher
+from .ledger import ToolLedger
+from .pacing import Paced
+from .texts import as_text
+from .threads import DaemonThreads
+from .tool import Tool
+
+
+class Equipped:
+    """One per tool and run."""
+
+    def __init__(self, tool: Tool, timeout: float | None, threads: DaemonThreads) -> None:
+        self.tool = tool
+        self.ledger = ToolLedger(tool.name)
+        self._threads = threads
+        is_async = tool.is_async if tool.batch is None else tool.batch.is_async
+        self._execute = self._on_the_loop if is_async else self._in_a_thread
+        self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room)
+        self.batcher = Batcher(tool.batch, self._run, tool.sharing.is_shared) if tool.batch is not None else None
+
+    async def text(self, arguments: dict[str, Any], began: list[float]) -> str:
+        """Raises what the tool raises. `began` gets the time when it was at last its turn."""
+        if self.batcher is not None:
+            others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
+            return as_text(await self.batcher.call(arguments, canonical(others)))
+        function = self.tool.function
+        if self.tool.is_async:
+            return as_text(await self._run(lambda: function(**arguments), arguments, began))
+        text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, began)
+        return text if isinstance(text, str) else as_text(text)
+
+    async def _run(
+        self, function: Callable[[], Any], arguments: dict[str, Any], began: list[float] | None = None
+    ) -> Any:
+        async def attempt() -> Any:
+            started = _now()
+            if began is not None:
+                began.append(started)
+            try:
+                return await self._execute(function)
+            finally:
+                self.ledger.ran(_now() - started)
+
+        return await self._paced.run(attempt, arguments)
+
+    async def _on_the_loop(self, function: Callable[[], Any]) -> Any:
+        return await function()
+
+    async def _in_a_thread(self, function: Callable[[], Any]) -> Any:
+        value = await self._threads.run(function)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _text_or_awaitable(value: Any) -> Any:
+    """In the tool's thread, because reading a value may block as well; what a wrapped async tool gives is awaited
+    on the loop."""
+    return value if inspect.isawaitable(value) else as_text(value)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
