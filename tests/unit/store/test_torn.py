@@ -1,0 +1,54 @@
+"""A checkpoint whose last bytes were torn off or overwritten still gives what came before them."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from batch_agent.core.facts import Replied
+from batch_agent.core.requests import Reply, Usage
+from batch_agent.store.sqlite import SqliteStore
+
+STORY = [Replied(Reply(f"reply {number}", "stop", Usage(number))) for number in range(300)]
+
+
+async def torn_copy(tmp_path: Path, damage: str) -> Path:
+    """A checkpoint as a power cut may leave it: the main file and a log whose end is not sound."""
+    live, torn = tmp_path / "live", tmp_path / "torn"
+    store = SqliteStore(live)
+    await store.open()
+    for number, fact in enumerate(STORY):
+        store.record(f"agent-{number}", fact)
+        await store.settle()
+    torn.mkdir()
+    for name in ("run.sqlite3", "run.sqlite3-wal"):
+        shutil.copy(live / name, torn / name)
+    await store.aclose()
+    log = torn / "run.sqlite3-wal"
+    size = log.stat().st_size
+    assert size > 50_000
+    with log.open("r+b") as file:
+        if damage == "cut":
+            file.truncate(size - 5_000)
+        elif damage == "overwritten":
+            file.seek(size - 5_000)
+            file.write(os.urandom(5_000))
+        else:
+            file.seek(size)
+            file.write(os.urandom(5_000))
+    return torn
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten", "more"])
+async def test_what_came_before_a_torn_end_is_there_and_the_run_can_go_on(tmp_path: Path, damage: str) -> None:
+    store = SqliteStore(await torn_copy(tmp_path, damage))
+    await store.open()
+    known = [number for number in range(len(STORY)) if await store.facts(f"agent-{number}")]
+    assert known == list(range(len(known)))
+    assert len(known) >= (len(STORY) if damage == "more" else len(STORY) - 20)
+    assert [await store.facts(f"agent-{number}") for number in known] == [(STORY[number],) for number in known]
+    store.record("new", STORY[0])
+    await store.settle()
+    assert await store.facts("new") == (STORY[0],)
+    await store.aclose()
