@@ -47,14 +47,11 @@ def numbers(count: int) -> list[str]:
     return [str(n) for n in range(count)]
 
 
-# health looks only at who finishes. Answers that are still being written do not count as signs of life.
 async def test_a_server_with_room_for_four_long_answers_is_not_gone_because_it_refuses_a_fifth() -> None:
     results = await run(Room(4, seconds=60), numbers(12), max_inflight=8)
     assert [result.output for result in results] == numbers(12)
 
 
-# as above, for refusals: they are quicker than any answer, so the first three prompts that a firewall blocks stop
-# a run in which 13 others are being answered, and they do so again whenever the run is started again.
 async def test_three_prompts_that_a_firewall_blocks_at_once_do_not_stop_those_that_are_being_answered() -> None:
     async def answer(request: Request) -> Answer:
         if int(asked(request)) in (3, 5, 7):
@@ -66,7 +63,6 @@ async def test_three_prompts_that_a_firewall_blocks_at_once_do_not_stop_those_th
     assert [result.index for result in results if not result.ok] == [3, 5, 7]
 
 
-# a 503 with Retry-After never counts as a try; while others are answered the row never gets to its end either.
 async def test_one_prompt_that_always_gets_503_with_retry_after_fails_and_does_not_hold_everybody_for_ever() -> None:
     others: list[float] = []
 
@@ -81,8 +77,6 @@ async def test_one_prompt_that_always_gets_503_with_retry_after_fails_and_does_n
     assert max(others) < 15
 
 
-# the same prompt as the last one of a run: RunStopped instead of one failed agent, though the server answered
-# 39 others between its failures.
 @pytest.mark.parametrize("error", [BUSY, ASKS_TO_WAIT], ids=["plain", "retry-after"])
 async def test_a_poisoned_prompt_that_is_the_last_one_left_is_a_failed_agent(error: BackendError) -> None:
     def answer(request: Request) -> Answer:
@@ -92,8 +86,6 @@ async def test_a_poisoned_prompt_that_is_the_last_one_left_is_a_failed_agent(err
     assert [result.index for result in results if not result.ok] == [39]
 
 
-# a tunnel (ssh -L, kubectl port-forward, docker-proxy) in front of a dead server accepts and hangs up, a server
-# whose engine died says 500, a gateway says 504: all count as signs of life, so every single agent is burnt.
 @pytest.mark.parametrize("kind", [ErrorKind.CONNECTION, ErrorKind.SERVER])
 async def test_a_server_that_only_fails_stops_the_run_and_does_not_burn_every_agent(kind: ErrorKind) -> None:
     answered: list[str] = []
@@ -108,8 +100,6 @@ async def test_a_server_that_only_fails_stops_the_run_and_does_not_burn_every_ag
         await run(ScriptedBackend(answer, seconds=0.1), numbers(500), max_inflight=8)
 
 
-# a round is as many requests as there may be, not as there are: with fewer agents than half the limit a server
-# that hangs is never given up.
 async def test_a_server_that_hangs_is_given_up_after_two_rounds_of_few_agents_too() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
@@ -119,7 +109,6 @@ async def test_a_server_that_hangs_is_given_up_after_two_rounds_of_few_agents_to
         await run(ScriptedBackend(answer, inflight=128), numbers(20), timeout_per_turn=10)
 
 
-# the other way round: one broken connection in between makes a backend that is gone look alive.
 async def test_a_dead_server_behind_a_balancer_that_sometimes_resets_still_stops_the_run() -> None:
     count = iter(range(10**6))
 
@@ -130,8 +119,6 @@ async def test_a_dead_server_behind_a_balancer_that_sometimes_resets_still_stops
         await run(ScriptedBackend(answer, seconds=0.1), numbers(500), max_inflight=8)
 
 
-# 503 with a Retry-After beyond the patience: from the third on it is asked again after half a second, for all its
-# asking for twenty, and given up before the time at which it said that it would be back.
 async def test_a_server_that_asks_for_more_time_than_our_patience_is_not_asked_again_twice_a_second() -> None:
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.UNAVAILABLE, "loading", retry_after=20.0, status=503) if now() < 20 else say("up")
@@ -163,8 +150,6 @@ async def test_an_outage_hits_only_those_under_way_and_is_told_once_per_pause() 
     assert sum(isinstance(event, Paused) for event in log.events) <= 8
 
 
-# when the pause is over the whole limit is sent at once, again and again: an outage of 8 s is 6,000 requests, and
-# 6,000 "retries" in the summary, where one request would have told.
 async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -> None:
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 0.3 <= now() < 8 else say("fine")
@@ -174,7 +159,6 @@ async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -
     assert sum(isinstance(event, RequestRetried) for event in log.events) <= 2000
 
 
-# "waiting: ..." stays in the progress line until some agent ends, though requests go well again.
 async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
     tally = Tally()
 
@@ -223,7 +207,6 @@ async def test_an_agent_that_dies_while_it_warms_leaves_the_warming_to_another()
     assert [result.ok for result in results] == [False, True, True, True]
 
 
-# timeout_per_turn does not bound the warming request: nobody is sent for 60 s, with their slots held.
 async def test_warming_a_server_that_never_answers_takes_no_longer_than_a_turn_may() -> None:
     async def answer(request: Request) -> Answer:
         if not request.agent:
@@ -235,7 +218,6 @@ async def test_warming_a_server_that_never_answers_takes_no_longer_than_a_turn_m
     assert now() < 5
 
 
-# the time that an agent waits for the warming is told as its time to the first token.
 async def test_the_warming_is_not_counted_as_an_agents_time_to_its_first_token() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(20 if not request.agent else 1)
@@ -245,7 +227,6 @@ async def test_the_warming_is_not_counted_as_an_agents_time_to_its_first_token()
     assert [result.timing.ttft[0] for result in results] == pytest.approx([1.0] * 4)
 
 
-# nothing bounds the probe for tools: the session has no total timeout and the run's clocks do not run yet.
 async def test_the_trial_of_tools_on_a_server_that_hangs_ends() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
@@ -256,7 +237,6 @@ async def test_the_trial_of_tools_on_a_server_that_hangs_ends() -> None:
     assert now() < 3600
 
 
-# the same in the doctor: the one server that needs a doctor, which accepts requests and hangs, is never told.
 async def test_the_doctor_says_that_a_server_hangs() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
@@ -267,8 +247,6 @@ async def test_the_doctor_says_that_a_server_hangs() -> None:
     assert now() < 3600
 
 
-# `results` of a RunStopped holds what this run handed out so far, not what is done: answers that wait in the
-# checkpoint behind the agents which met the dead server are missing, and the results file of the command line shrinks.
 async def test_a_run_that_is_stopped_twice_still_holds_all_that_is_done(tmp_path: Path) -> None:
     inputs = numbers(60)
 
@@ -388,23 +366,17 @@ async def test_random_503s_in_five_of_a_hundred_lose_nobody() -> None:
     assert [result.output for result in results] == numbers(2000)
 
 
-# a refusal is quicker than an answer. Of 64 requests that are sent together the three that are refused come back
-# first, "in a row", and everybody waits; after the pause 64 are sent together again. With answers of 50 ms on loopback
-# 2 s become 13 s.
 async def test_random_503s_in_five_of_a_hundred_hold_nobody_else() -> None:
     log = EventLog()
     await run(sheds(0.05, 7), numbers(2000), max_inflight=64, events=log)
     assert sum(isinstance(event, Paused) for event in log.events) <= 5
 
 
-# for the same reason, with max_retries=0, the run is stopped within its first round.
 async def test_random_503s_without_retries_fail_their_agents_and_not_the_run() -> None:
     results = await run(sheds(0.05, 7), numbers(500), max_inflight=64, max_retries=0)
     assert 450 < sum(result.ok for result in results) < 500
 
 
-# a server that refuses most of a round wants less, as with 429, but the limit stays where it was: ten requests are
-# sent for each answer. (A cut at each single 503 is no cure: five in a hundred would keep the limit near 1.)
 async def test_a_server_that_says_529_is_sent_less() -> None:
     log = EventLog()
     overloaded = BackendError(ErrorKind.UNAVAILABLE, "HTTP 529: overloaded", status=529)
@@ -414,7 +386,6 @@ async def test_a_server_that_says_529_is_sent_less() -> None:
     assert len(backend.requests) < 3 * 400
 
 
-# a pause that is made longer while it lasts is told with its first length.
 async def test_a_pause_is_told_with_its_whole_length() -> None:
     def answer(request: Request) -> Answer:
         if now() < 1:
@@ -537,7 +508,6 @@ async def test_a_run_that_is_left_while_it_abandons_a_stubborn_tool_leaves_nothi
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(4):  # the stream breaks at 2, the tool is cancelled and takes until 12
             await early(Speaker(wants("look"), fails=1), look)
-    # the cancellation ends the wait of `abandon`, which has already forgotten its tasks: they outlive the run.
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in left:
         await asyncio.wait([task])

@@ -258,5 +258,4 @@ def test_no_history_has_a_stale_read_or_a_doubled_or_lost_write_or_a_call_withou
 
 
 def test_nor_has_one_in_which_much_happens_at_the_same_time() -> None:
-    # stale reads, because the order of a read and a write is told by a clock that shows the same time for both.
     run_histories(range(1000), 1.0)

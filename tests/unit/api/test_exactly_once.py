@@ -277,8 +277,6 @@ def test_agents_that_failed_and_are_killed_while_they_run_again_do_not_repeat_th
 def test_there_is_no_moment_at_which_the_writes_of_a_failed_agent_are_forgotten(
     nursery: Nursery, tmp_path: Path
 ) -> None:
-    # forgetting and inheriting are two orders to the writer, and may be two commits: killed in between, the next
-    # life makes every write again.
     nursery.finish(tmp_path, is_good=False)
     assert nursery.run(tmp_path, named="after restart list", drained=True) == 9
     _, told, _ = nursery.finish(tmp_path)
@@ -291,8 +289,6 @@ async def run(backend: ScriptedBackend, folder: Path, **options: Any) -> AgentRe
 
 
 async def test_another_write_of_a_later_life_has_another_key(tmp_path: Path) -> None:
-    # the key is made of the turn and the id of the call, which servers give out anew in every life: a service that
-    # keeps the promise drops the second payment.
     slips: dict[str, str] = {}
 
     @Tool.define(idempotency_arg="slip")
@@ -329,7 +325,6 @@ async def test_the_same_write_again_in_a_later_life_has_another_key_than_the_one
 
 
 async def test_an_agent_that_goes_on_has_its_history(tmp_path: Path) -> None:
-    # the history is kept by the session, and a resumed agent has a new one: its tool starts from the beginning.
     seen: list[tuple[str, ...]] = []
 
     @Tool.define(effect="stateful", history_arg="before")
@@ -404,7 +399,6 @@ async def test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_ma
 
 
 async def test_an_agents_time_is_over_whatever_its_tool_makes_of_it(tmp_path: Path) -> None:
-    # the cancellation ends in the tool, whose error is taken for its result.
     @Tool.define(effect="stateful")
     async def work() -> str:
         try:

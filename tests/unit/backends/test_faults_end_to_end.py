@@ -319,7 +319,6 @@ async def test_a_reset_in_mid_stream_takes_the_tools_that_were_started_with_it()
 # Keys and passwords
 
 
-# the words of a server are cleaned only where its status is not 200.
 @pytest.mark.parametrize("streaming", [False, True], ids=["plain", "streamed"])
 async def test_a_key_that_the_server_quotes_in_an_answer_of_status_200_is_not_shown(
     streaming: bool, monkeypatch: pytest.MonkeyPatch
@@ -341,7 +340,6 @@ async def test_a_key_that_the_server_quotes_in_an_answer_of_status_200_is_not_sh
     assert KEY not in result.error.message
 
 
-# aiohttp's own messages name the whole URL, with its password and its query.
 @pytest.mark.parametrize("where", ["models", "chat"])
 async def test_what_is_secret_in_a_url_is_not_shown_when_the_answer_is_no_http(where: str) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
@@ -362,7 +360,6 @@ async def test_what_is_secret_in_a_url_is_not_shown_when_the_answer_is_no_http(w
     assert "hunter2" not in said
 
 
-# credentials in a URL become a Basic header, which is not recognised when the server quotes it.
 async def test_a_password_that_the_server_quotes_is_not_shown() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         sent = request.headers["authorization"].removeprefix("Basic ")
@@ -374,7 +371,6 @@ async def test_a_password_that_the_server_quotes_is_not_shown() -> None:
     assert "bWU6aHVudGVyMg==" not in result.error.message
 
 
-# aiohttp drops `Authorization` when it follows a redirect to another host, but not `x-api-key`.
 async def test_a_key_does_not_follow_a_redirect_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
 
@@ -394,7 +390,6 @@ async def test_a_key_does_not_follow_a_redirect_to_another_server(monkeypatch: p
         assert [request.headers.get("x-api-key") for request in thief.requests if KEY in str(request.headers)] == []
 
 
-# aiohttp refuses such a header with a ValueError, which nobody translates: a traceback, or one per agent.
 async def test_a_key_with_a_line_break_in_it_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "sk-first\nsk-second")
     async with raw_server(serving(lambda request, line: line.say("fine"))) as server:
@@ -403,13 +398,11 @@ async def test_a_key_with_a_line_break_in_it_is_one_clear_error(monkeypatch: pyt
         assert "sk-first" not in str(raised.value)
 
 
-# any name that begins with "127." is taken for this machine.
 def test_a_host_that_only_looks_like_this_machine_gets_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert address_of(parse("http://127.example.com/v1")).key is None
 
 
-# messages about a URL that cannot be used show it whole.
 @pytest.mark.parametrize("url", ["htp://me:hunter2@host:8000", "vllm://me:hunter2@host:port"])
 def test_a_password_in_a_url_that_names_no_backend_is_not_shown(url: str) -> None:
     with pytest.raises(SpecError) as raised:
@@ -420,7 +413,6 @@ def test_a_password_in_a_url_that_names_no_backend_is_not_shown(url: str) -> Non
 # URLs
 
 
-# without two slashes there is no host, and the default server is used without a word.
 @pytest.mark.parametrize("url", ["vllm:localhost:9000", "vllm:/localhost:9000", "openai:gpt-4o", "sglang:///m"])
 def test_a_url_whose_host_is_lost_is_refused_and_does_not_go_to_the_default_server(
     url: str, monkeypatch: pytest.MonkeyPatch
@@ -430,14 +422,12 @@ def test_a_url_whose_host_is_lost_is_refused_and_does_not_go_to_the_default_serv
         address_of(parse(url))
 
 
-# a value or a flavor that `sessions` does not have is sent to the server as a query, and nothing else happens.
 @pytest.mark.parametrize("url", ["dynamo://h?sessions=stop", "vllm://h?sessions=end", "dynamo://h?session=end"])
 def test_an_option_that_is_not_known_is_refused(url: str) -> None:
     with pytest.raises(SpecError):
         address_of(parse(url))
 
 
-# the path is decoded and encoded again.
 def test_an_encoded_slash_in_a_path_stays_one() -> None:
     assert str(address_of(parse("http://h/team%2Fa/v1")).root) == "http://h/team%2Fa/v1"
 
@@ -517,7 +507,6 @@ async def test_plain_http_to_a_tls_port_is_a_clear_error(certificate: Path) -> N
     async with tls_server(certificate) as port:
         with pytest.raises(BackendError) as raised:
             await run(f"http://127.0.0.1:{port}/v1", ["a"])
-    # "The connection broke", with a line of the parser's, and no word of https.
     assert "https" in str(raised.value)
 
 
@@ -555,7 +544,6 @@ def test_a_certificate_is_trusted_by_its_file(certificate: Path, tmp_path: Path)
 # What servers say of themselves
 
 
-# only an object, not its `data`, is checked.
 @pytest.mark.parametrize("body", [{"data": 5}, {"data": True}, {"data": {"id": "m"}}, {"data": "m"}, {"data": [1]}])
 async def test_a_model_list_of_another_shape_is_an_error_of_ours(body: Any) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
@@ -566,7 +554,6 @@ async def test_a_model_list_of_another_shape_is_an_error_of_ours(body: Any) -> N
             await connect(server.url, None, uses_tools=False, notify=print)
 
 
-# labels are decoded without a word about what they may hold. `look` never raises, it says.
 async def test_metrics_that_are_not_utf_8_stop_nobody() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/metrics":
@@ -595,7 +582,6 @@ async def test_the_doctor_does_not_call_metrics_off_that_it_could_not_see(monkey
     async with raw_server(answer) as server:
         found = await checks(server.url)
     assert found["answers"].state == "ok"
-    # "What could not be seen is None, which is not the same as absent" - but it is told as off.
     assert "metrics" not in found or found["metrics"].state == "unknown"
 
 
@@ -614,8 +600,6 @@ async def test_the_doctor_names_what_it_meets(answer: Any, words: str) -> None:
             await checks(server.url)
 
 
-# the trial of tools is made before anything is told, and what it fails with ends everything: no word of the server
-# and its models, though `examine` says that it raises only where the backend cannot be reached at all.
 async def test_the_doctor_tells_what_it_saw_of_a_server_that_takes_no_chats() -> None:
     async with raw_server(serving(lambda request, line: line.reply(404, b'{"detail": "Not Found"}'))) as server:
         found = await checks(server.url)
@@ -694,8 +678,6 @@ async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on
         assert set(server.answered.values()) == {1}
 
 
-# the older file is replaced by the first result, though this run may be stopped before it comes to the others:
-# after a second stop the file holds less than before, with answers that are in the checkpoint.
 async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(60)))
     mode = ["choosy"]
@@ -722,7 +704,6 @@ async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_p
         assert sum(row["ok"] for row in after) == 35
 
 
-# whoever is cancelled in the middle of its goodbye was already taken off the list of those to say it to.
 async def test_an_agent_whose_goodbye_was_cut_short_is_said_goodbye_at_the_end() -> None:
     said: list[str] = []
 

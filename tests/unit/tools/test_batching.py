@@ -222,7 +222,6 @@ async def test_an_exception_in_place_of_an_answer_is_that_keys_failure() -> None
 @pytest.mark.parametrize("answer", [StopIteration(), StopAsyncIteration(), GeneratorExit(), asyncio.CancelledError()])
 @virtual
 async def test_whatever_stands_in_place_of_an_answer_everybody_gets_a_result(answer: BaseException) -> None:
-    # a StopIteration cannot be set on a future: the batch dies, and its callers wait for ever.
     @Tool.batchable(key_arg="key")
     async def look(keys: list[str]) -> list[Any]:
         return [answer if key == "a" else key.upper() for key in keys]
@@ -235,7 +234,6 @@ async def test_whatever_stands_in_place_of_an_answer_everybody_gets_a_result(ans
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_batch_function_that_wants_to_exit_is_a_failure_of_its_keys(is_async: bool) -> None:
-    # a SystemExit is not caught there, and ends the program.
     def leave(keys: list[str]) -> list[str]:
         raise SystemExit(3)
 
@@ -276,7 +274,6 @@ async def test_two_keys_at_fault_are_both_found() -> None:
 
 @virtual
 async def test_a_write_for_several_keys_is_not_made_again_because_one_of_them_failed() -> None:
-    # halving repeats what the first try has already done: every key before the one at fault is written twice.
     written: list[str] = []
 
     @Tool.batchable(key_arg="key", effect="write")
@@ -294,7 +291,6 @@ async def test_a_write_for_several_keys_is_not_made_again_because_one_of_them_fa
 
 @virtual
 async def test_a_batch_that_takes_too_long_fails_in_its_time_and_not_in_that_of_all_its_halves() -> None:
-    # a timeout is halved like a bad key: 100 keys of a service that hangs take 199 timeouts one after the other.
     library = Library(1000.0, timeout=10.0)
     async with using(library.tool) as fabric:
         results = await ask_all(fabric, range(100))
@@ -334,7 +330,6 @@ async def test_callers_that_leave_while_it_runs_do_not_disturb_the_others() -> N
 
 @virtual
 async def test_callers_that_left_are_not_asked_for_again_in_the_halves() -> None:
-    # only before the first try is it looked at who is still there.
     library = Library(1.0, poison=(0,))
     async with using(library.tool) as fabric:
         asked = [asyncio.create_task(ask(fabric, n)) for n in range(4)]
@@ -348,7 +343,6 @@ async def test_callers_that_left_are_not_asked_for_again_in_the_halves() -> None
 
 @virtual
 async def test_a_batch_that_everybody_has_left_is_called_off() -> None:
-    # it runs on to its end, and keeps its place and its thread meanwhile.
     ended: list[str] = []
 
     @Tool.batchable(key_arg="key")
@@ -479,6 +473,5 @@ def test_a_batch_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None
 
 
 def test_a_batch_function_without_keys_is_refused() -> None:
-    # unpacking its parameters raises a bare ValueError.
     with pytest.raises(SpecError):
         Tool.batchable(key_arg="key")(lambda: None)

@@ -176,8 +176,6 @@ async def test_a_tools_own_time_counts_before_that_of_the_run() -> None:
 
 @virtual
 async def test_a_thousand_waiters_are_let_through_at_the_rate_and_not_faster() -> None:
-    # aiolimiter sets a timer for a time that, rounded, is now, again and again: a clock that only timers move
-    # (VirtualTimeLoop, and so every test of a user with a rate limit) stands still for ever.
     watched = Watched(0.5, rate_limit=50)
     async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
         for n in range(1000):
@@ -221,7 +219,6 @@ async def test_the_rate_is_counted_by_its_key() -> None:
 
 @virtual
 async def test_a_slow_key_does_not_hold_up_the_others_where_places_are_few() -> None:
-    # a call takes its place first and waits for its rate in it, so the calls of one host fill all the places.
     watched = Watched(0.1, rate_limit=1, max_concurrent=2, rate_key=lambda arguments: str(arguments["n"] // 100))
     async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
         for n in (0, 1, 2, 3, 4, 100):
@@ -360,14 +357,12 @@ async def test_a_write_that_is_tried_again_keeps_its_key() -> None:
 
 
 def test_a_write_without_a_key_may_not_be_tried_again() -> None:
-    # it is accepted, and a write whose answer was lost on the way is made up to retries + 1 times by one call.
     with pytest.raises(SpecError, match="idempotency_arg"):
         Tool.define(name="put", effect="write", retries=2, retry_on=(ConnectionError,))(failing(1, ConnectionError()))
 
 
 @virtual
 async def test_a_call_that_is_given_up_is_not_tried_again() -> None:
-    # the cancellation is only seen as the error that the tool makes of it, and the call begins anew.
     began: list[float] = []
 
     @Tool.define(effect="read", retries=3, retry_on=(ConnectionError,))
@@ -467,6 +462,5 @@ def test_a_pace_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
     ],
 )
 def test_a_pace_that_could_only_fail_later_is_refused_as_well(options: dict[str, Any]) -> None:
-    # what is in retry_on is not looked at: a text there fails at the first error, CancelledError is swallowed.
     with pytest.raises(SpecError, match="Tool 'f'"):
         Tool.define(name="f", effect="read", **options)(lambda: None)

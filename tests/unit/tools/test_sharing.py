@@ -364,8 +364,6 @@ async def test_an_early_call_that_the_answer_did_not_come_to_is_called_off() -> 
 
 @virtual
 async def test_an_early_call_that_nobody_wants_does_not_hold_up_the_one_that_is_wanted() -> None:
-    # it is called off only after the calls of the answer: it keeps its place, its thread and its share of the rate
-    # meanwhile, and is in the account as a call that was asked for.
     async with using(looking(4.0, max_concurrent=1)) as fabric:
         session = fabric.session("a")
         session.start(0, a_call("look", {"key": "x"}))
@@ -434,7 +432,6 @@ async def test_calls_are_the_same_if_the_function_would_see_the_same(
 
 
 async def test_a_list_that_is_read_lazily_is_told_apart_by_what_is_in_it() -> None:
-    # pydantic gives an Iterable as a ValidatorIterator, whose repr is the same for all: another call's result.
     async def look(names: Iterable[str]) -> str:
         return ",".join(names)
 
@@ -444,7 +441,6 @@ async def test_a_list_that_is_read_lazily_is_told_apart_by_what_is_in_it() -> No
 
 
 async def test_secrets_that_differ_are_not_the_same_argument() -> None:
-    # keys are made of repr() and model_dump(), which hide a secret: one agent is given another's account.
     async def look(token: SecretStr) -> str:
         return f"the account of {token.get_secret_value()}"
 
@@ -459,7 +455,6 @@ class Login(BaseModel):
 
 
 async def test_secrets_inside_a_model_are_told_apart_too() -> None:
-    # as above, by way of model_dump(mode="json").
     async def look(login: Login) -> str:
         return login.token.get_secret_value()
 
@@ -474,7 +469,6 @@ class Query:
 
 
 async def test_what_a_dataclass_does_not_show_still_tells_calls_apart() -> None:
-    # as above, by way of repr().
     async def look(query: Query) -> str:
         return query.text
 
@@ -629,7 +623,6 @@ async def test_the_least_recently_used_result_goes_first() -> None:
 
 @virtual
 async def test_a_slow_old_execution_does_not_take_the_place_of_a_newer_result() -> None:
-    # whoever ends last is kept, so an agent that has seen the new value is given the old one afterwards.
     value, delays = "old", iter([10.0, 1.0])
 
     @Tool.define(effect="read")
@@ -707,8 +700,6 @@ async def test_an_agent_does_not_join_a_read_that_began_before_its_write_was_ove
 
 @virtual
 async def test_a_read_that_began_in_the_very_tick_of_the_write_is_too_old() -> None:
-    # "began not before" is told by the clock, and both happen at the same time of it. uvloop's clock counts in
-    # milliseconds and stands still within a tick, so does Windows' for 16 ms: there this happens in earnest.
     _, get, put = a_store(5.0, 0.0)
     async with using(get, put) as fabric:
         writer = fabric.session("writer")
@@ -907,7 +898,6 @@ async def test_a_call_with_a_key_is_made_again_with_the_same_key() -> None:
 
 @virtual
 async def test_one_write_of_an_earlier_life_stands_for_one_call_of_this_one() -> None:
-    # two equal calls of one turn are both answered by the one that was made: a write is lost, and said to be done.
     made = 0
 
     @Tool.define(effect="write")
@@ -926,7 +916,6 @@ async def test_one_write_of_an_earlier_life_stands_for_one_call_of_this_one() ->
 
 @virtual
 async def test_the_same_write_in_other_words_is_still_the_same_write() -> None:
-    # an earlier life's calls are compared as texts; a model that writes {"n": 1} for {"n":1} makes it again.
     made: list[int] = []
 
     @Tool.define(effect="write")
@@ -943,8 +932,6 @@ async def test_the_same_write_in_other_words_is_still_the_same_write() -> None:
 @pytest.mark.parametrize("effect", ["write", "stateful"])
 @virtual
 async def test_an_agent_that_is_cancelled_is_cancelled_whatever_its_tool_makes_of_it(effect: Any) -> None:
-    # an error that the tool raises in answer to the cancellation is taken for its result, and the agent lives on
-    # past its timeout_per_agent, or past the end of the run.
     @Tool.define(effect=effect)
     async def put() -> str:
         try:
@@ -1038,7 +1025,6 @@ def test_what_says_nothing_about_a_tool_is_refused(options: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("option", ["idempotency_arg", "history_arg"])
 def test_a_hidden_parameter_that_the_function_does_not_have_is_refused(option: str) -> None:
-    # it is accepted, and every call fails with a TypeError, of a write after it was claimed.
     effect = "write" if option == "idempotency_arg" else "stateful"
     options: dict[str, Any] = {"effect": effect, option: "kee"}
     with pytest.raises(SpecError, match="kee"):
