@@ -29,7 +29,9 @@ SELECT SUM(json_extract(data, '$.reply.usage.input')), SUM(json_extract(data, '$
        SUM(json_extract(data, '$.reply.usage.output'))
 FROM facts WHERE kind = 'replied'
 """
-_MOMENT = 0.002
+_MOMENT = 0.005
+_AT_ONCE = (64, 16, 4, 1)
+_INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {', '.join(['(?, ?, ?)'] * many)}" for many in _AT_ONCE}
 _NOT_OPEN = "The checkpoint is not open."
 _SPENT_BEFORE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 
@@ -44,7 +46,7 @@ class SqliteStore:
         self._writer: WriterThread | None = None
         self._known: set[str] = set()
         self._rows: list[tuple[str, str, bytes]] = []
-        self._settled: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
@@ -101,11 +103,11 @@ class SqliteStore:
         self._opened.post(lambda db: _restart(db, key, rows))
 
     async def settle(self) -> None:
-        if self._settled is None:
-            self._settled = asyncio.get_running_loop().create_future()
-            self._flush_soon()
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._flush_soon()
         try:
-            await asyncio.shield(self._settled)
+            await waiter
         except (sqlite3.Error, OSError) as error:
             raise self._failure(error) from error
 
@@ -120,11 +122,11 @@ class SqliteStore:
             self._timer.cancel()
             self._timer = None
         rows, self._rows = self._rows, []
-        settled, self._settled = self._settled, None
+        waiters, self._waiters = self._waiters, []
         if self._writer is None:
             return
-        if settled is not None:
-            self._writer.wait_for(lambda db: _insert(db, rows), settled)
+        if waiters:
+            self._writer.wait_for(lambda db: _insert(db, rows), waiters)
         elif rows:
             self._writer.post(lambda db: _insert(db, rows))
 
@@ -160,7 +162,12 @@ class SqliteStore:
 
 
 def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
-    db.executemany("INSERT INTO facts (key, kind, data) VALUES (?, ?, ?)", rows)  # its cursor must not leave the thread
+    """Many rows in one statement: between statements the thread gives the interpreter to the event loop, and has to
+    wait to get it back."""
+    for many in _AT_ONCE:
+        while len(rows) >= many:
+            now, rows = rows[:many], rows[many:]
+            db.execute(_INSERT[many], [value for row in now for value in row])
 
 
 def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]]) -> None:

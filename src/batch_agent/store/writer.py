@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,37 +38,38 @@ class WriterThread:
 
     async def wait(self, work: Work) -> Any:
         """The result of `work`, once everything up to it is committed. Raises whatever the writing raised."""
-        return await self._place(work)
+        done = asyncio.get_running_loop().create_future()
+        self._place(work, [done])
+        return await done
 
-    def wait_for(self, work: Work, settled: "asyncio.Future[Any]") -> None:
-        """The same for a future that others wait for."""
-        self._place(work, settled)
+    def wait_for(self, work: Work, waiters: "Sequence[asyncio.Future[Any]]") -> None:
+        """The same for several who wait."""
+        self._place(work, waiters)
 
     async def stop(self) -> None:
         """Commits what is there and ends the thread, also when nobody waits for it any more."""
-        await self._place(None)
+        stopped = asyncio.get_running_loop().create_future()
+        self._place(None, [stopped])
+        await stopped
 
-    def _place(self, work: Work | None, settled: "asyncio.Future[Any] | None" = None) -> "asyncio.Future[Any]":
+    def _place(self, work: Work | None, waiters: "Sequence[asyncio.Future[Any]]") -> None:
         loop = asyncio.get_running_loop()
-        if settled is None:
-            settled = loop.create_future()
 
         def settle(result: Any, error: Exception | None) -> None:
-            assert settled is not None
-            if settled.done():
-                return
-            if error is None:
-                settled.set_result(result)
-            else:
-                settled.set_exception(error)
-                settled.exception()  # seen: whoever waited may be cancelled by now
+            for waiter in waiters:
+                if waiter.done():  # cancelled by now
+                    continue
+                if error is None:
+                    waiter.set_result(result)
+                else:
+                    waiter.set_exception(error)
+                    waiter.exception()  # seen: whoever waited may be cancelled by now
 
         def done(result: Any, error: Exception | None) -> None:
             with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(settle, result, error)
 
         self._orders.put(_Order(work, done))
-        return settled
 
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
