@@ -31,7 +31,8 @@ FROM facts WHERE kind = 'replied'
 """
 _MOMENT = 0.005
 _AT_ONCE = (64, 16, 4, 1)
-_INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {', '.join(['(?, ?, ?)'] * many)}" for many in _AT_ONCE}
+_VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _AT_ONCE}
+_INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
 _NOT_OPEN = "The checkpoint is not open."
 _SPENT_BEFORE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 
