@@ -11,22 +11,27 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 
-def write(name: str, numbers: dict[str, Any]) -> Path:
-    """Keeps `numbers` as benchmarks/results/NAME.json and returns its path."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"benchmark": name, **_circumstances(), **numbers}, indent=2) + "\n")
+def write(name: str, numbers: dict[str, Any], path: Path | None = None, *, commit: str | None = None) -> Path:
+    """Keeps `numbers` as benchmarks/results/NAME.json, or at `path`, and returns where. `commit` is for a copy of the
+    repository without its history."""
+    path = path or RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"benchmark": name, **_circumstances(commit), **numbers}, indent=2) + "\n")
     return path
 
 
-def _circumstances() -> dict[str, Any]:
+def _circumstances(commit: str | None) -> dict[str, Any]:
+    changed = None if commit else len(_git("status", "--porcelain", "--", "src", "benchmarks/*.py").splitlines())
     return {
-        "commit": _git("rev-parse", "--short", "HEAD"),
-        "changed_files": len(_git("status", "--porcelain", "--", "src", "benchmarks/*.py").splitlines()),
+        "commit": commit or _git("rev-parse", "--short", "HEAD"),
+        "changed_files": changed,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": {"arch": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
     }
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""

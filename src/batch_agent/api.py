@@ -14,9 +14,9 @@ from .agent.output import output_type
 from .backends.connect import connect
 from .backends.prices import price_of
 from .core.errors import RunStopped, SpecError
-from .core.events import Event, Notice, RunStarted, Spent, ToolsUsed
-from .core.interfaces import Backend, EventSink, Store, Toolbox
-from .core.results import AgentResult
+from .core.events import Event, Notice, RunStarted, Scheduled, Spent, ToolsUsed
+from .core.interfaces import Backend, CountsTokens, EventSink, Store, Toolbox
+from .core.results import AgentResult, Results
 from .core.rules import OutputType, Rules
 from .core.spec import BatchSpec
 from .core.traits import Traits
@@ -25,13 +25,17 @@ from .engine.cancellation import is_being_cancelled
 from .engine.collector import rarer_collections
 from .engine.deadlines import Deadlines
 from .engine.engine import Engine
+from .engine.gate import Gate
 from .engine.loop import AgentLoop
+from .engine.residency import Residency
 from .engine.slots import Slots
 from .engine.source import Inputs, InputSource
 from .engine.spending import Spending
 from .engine.stream import Outbox, ResultStream
 from .engine.summarizer import Summarizer
+from .engine.upkeep import upkeep
 from .engine.warming import Warming
+from .engine.warmth import KeepWarm
 from .observe.progress import progress_for
 from .plan.changes import check_plan
 from .plan.compile import compile_plan, prefix_tokens
@@ -39,6 +43,7 @@ from .plan.template import Template, check_first, parse_template
 from .replaying import replay
 from .schedule.budget import Budget
 from .schedule.health import Health
+from .schedule.ledger import Ledger
 from .schedule.limit import InflightLimit
 from .store.memory import NoStore
 from .store.sqlite import SqliteStore
@@ -47,6 +52,10 @@ from .tools import Tool, ToolProvider, as_tool, check_names, open_tools
 _log = logging.getLogger("batch_agent")
 _PATIENCE_PER_RETRY = 5.0
 """Seconds for which a backend that is gone is waited for, for each retry that the user allows."""
+_LOW_START = 8
+_CHARS_PER_TOKEN = 4
+_SAMPLE = 20_000
+"""Characters of which the server is asked how many tokens they are."""
 _WORTH_WARMING = 1024
 """Tokens: shorter prefixes are not cached by the services which need warming."""
 
@@ -55,7 +64,7 @@ class BatchAgent:
     """Runs one task over a list of inputs, each by an agent of its own."""
 
     @classmethod
-    async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> list[AgentResult]:
+    async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
         """One result per input, in input order. Failures are results; it raises only for a run that cannot start
         (SpecError, BackendError, before anything is sent), for a backend that went away in mid-run (RunStopped, which
         holds the results so far) and for a checkpoint that cannot be written (StoreError)."""
@@ -67,7 +76,7 @@ class BatchAgent:
         except RunStopped as stopped:
             stopped.results = [results[index] for index in sorted(results)]
             raise
-        return [results[index] for index in sorted(results)]
+        return Results((results[index] for index in sorted(results)), stream.scheduling)
 
     @classmethod
     async def replay(cls, run_dir: str | Path, agent: str | int | None = None, **options: Any) -> list[AgentResult]:
@@ -76,7 +85,7 @@ class BatchAgent:
         return await replay(run_dir, agent, **options)
 
     @classmethod
-    def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> list[AgentResult]:
+    def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
         """`run` for scripts; inside a running event loop (a notebook) it works from a thread of its own."""
         return run_blocking(lambda: cls.run(spec, **options))
 
@@ -178,17 +187,21 @@ class _Run:
         plan = compile_plan(spec, self._template, specs, self._output, traits, may_start_early=may_start_early)
         await check_plan(store, plan.description, rerun=spec.plan_changed == "rerun")
         budget = await self._budget(traits, plan.rules.model, store)
+        server = backend
         if budget is not None:
             backend = Spending(backend, budget, spec.spend.deadline)
-        slots = Slots(_limit(spec, backend), self._events)
+        slots = Slots(_limit(spec, traits), self._events)
+        residency = await _residency(plan.rules, server, await inputs.peek()) if tools else None
+        running_tokens = traits.kv_running_tokens if traits.kv_tokens is None else None
+        gate = Gate(slots, residency, self._keep_warm(backend, slots) if tools else None, running_tokens)
         self._emit(RunStarted(traits.name, plan.rules.model, slots.limit, inputs.total, traits.seen))
         summarizer = Summarizer(backend, slots, plan.rules.model)
-        async with open_tools(tools, spec, summarizer.shorten) as fabric:
+        async with open_tools(tools, spec, summarizer.shorten) as fabric, upkeep(server, gate):
             engine = Engine(
                 InputSource(inputs, plan.job),
-                self._loop(plan.rules, backend, fabric, store, slots, inputs.total),
+                self._loop(plan.rules, backend, fabric, store, gate, inputs.total),
                 store,
-                slots,
+                gate,
                 _Delivery(outbox, spec.on_result).deliver,
                 max_dispatched=spec.limits.max_dispatched,
                 leave=backend.leave if traits.keeps_agents else None,
@@ -197,6 +210,8 @@ class _Run:
             try:
                 await engine.run()
             finally:
+                outbox.scheduling = gate.report()
+                self._emit(Scheduled(outbox.scheduling))
                 if tools:
                     self._emit(ToolsUsed(fabric.uses, summarizer.usage))
                 if budget is not None:
@@ -212,7 +227,7 @@ class _Run:
         return Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd, price=price, spent=await store.spent())
 
     def _loop(
-        self, rules: Rules, backend: Backend, tools: Toolbox, store: Store, slots: Slots, total: int | None
+        self, rules: Rules, backend: Backend, tools: Toolbox, store: Store, gate: Gate, total: int | None
     ) -> AgentLoop:
         spec = self._spec
         return AgentLoop(
@@ -220,7 +235,7 @@ class _Run:
             backend,
             tools,
             store,
-            slots,
+            gate,
             Health(spec.retry.max_retries * _PATIENCE_PER_RETRY),
             Deadlines(spec.timeouts.agent),
             Deadlines(spec.timeouts.turn),
@@ -233,6 +248,12 @@ class _Run:
     def _emit(self, event: Event) -> None:
         if self._events is not None:
             self._events.emit(event)
+
+    def _keep_warm(self, backend: Backend, slots: Slots) -> KeepWarm | None:
+        traits = backend.traits
+        if not self._spec.prefix.kvflow or traits.kv_tokens is None or traits.keeps_agents:
+            return None
+        return KeepWarm(backend, slots, traits.kv_tokens)
 
     def _warming(self, backend: Backend, rules: Rules, total: int | None) -> Warming | None:
         wanted = self._spec.prefix.warm_prefix
@@ -271,11 +292,23 @@ def _store(spec: BatchSpec) -> Store:
     return NoStore() if spec.checkpoint_dir is None else SqliteStore(spec.checkpoint_dir)
 
 
-def _limit(spec: BatchSpec, backend: Backend) -> InflightLimit:
-    wanted = spec.limits.max_inflight
+def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
+    wanted, ceiling = spec.limits.max_inflight, spec.limits.backpressure_ceiling
     if wanted is not None:
-        return InflightLimit(wanted, fixed=True)
-    return InflightLimit(backend.traits.inflight, fixed=backend.traits.fixed_inflight)
+        return InflightLimit(wanted, True, ceiling)
+    first = min(traits.inflight, _LOW_START) if spec.limits.calibrate_backend else traits.inflight
+    return InflightLimit(first, traits.fixed_inflight, ceiling)
+
+
+async def _residency(rules: Rules, backend: Backend, first: list[Any]) -> Residency | None:
+    """Only agents that come back to their context need a place for it; the cache of a service is its own affair."""
+    traits = backend.traits
+    if rules.max_turns == 1 or traits.managed_cache:
+        return None
+    sample = f"{rules.prompt.system}\n{first[0] if first else ''}"[:_SAMPLE]
+    tokens = await backend.count_tokens(sample) if isinstance(backend, CountsTokens) and sample.strip() else None
+    chars_per_token = len(sample) / tokens if tokens else _CHARS_PER_TOKEN
+    return Residency(Ledger(traits.kv_tokens), _CHARS_PER_TOKEN * prefix_tokens(rules.prompt), chars_per_token)
 
 
 __all__: Sequence[str] = ["BatchAgent"]

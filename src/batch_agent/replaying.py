@@ -15,6 +15,7 @@ from .core.spec import BatchSpec
 from .core.traits import Traits
 from .engine.deadlines import Deadlines
 from .engine.engine import Engine
+from .engine.gate import Gate
 from .engine.loop import AgentLoop
 from .engine.replay import RecordedBackend, RecordedToolbox, Recording, Tape
 from .engine.slots import Slots
@@ -119,13 +120,13 @@ def _jobs(plan: Plan, tape: Tape, stories: Mapping[int, _Story]) -> Callable[[in
 async def _run(
     spec: BatchSpec, source: InputSource, plan: Plan, backend: RecordedBackend, tools: RecordedToolbox
 ) -> list[AgentResult]:
-    store, slots = NoStore(), Slots(InflightLimit(_INFLIGHT, fixed=True))
+    store, gate = NoStore(), Gate(Slots(InflightLimit(_INFLIGHT, fixed=True)))
     loop = AgentLoop(
         rules=plan.rules,
         backend=backend,
         tools=tools,
         store=store,
-        slots=slots,
+        gate=gate,
         health=Health(patience=0.0),
         agent_time=Deadlines(None),
         turn_time=Deadlines(None),
@@ -136,5 +137,5 @@ async def _run(
     async def deliver(result: AgentResult) -> None:
         results.append(result)
 
-    await Engine(source, loop, store, slots, deliver, max_dispatched=_INFLIGHT).run()
+    await Engine(source, loop, store, gate, deliver, max_dispatched=_INFLIGHT).run()
     return sorted(results, key=lambda result: result.index)

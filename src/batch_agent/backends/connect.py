@@ -18,7 +18,9 @@ from .embedded import EmbeddedModelError, LocalServer, guided
 from .farewell import Farewells, close_session, final_request
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
 from .http import HttpBackend, Server, open_session
+from .load import loads_of
 from .probe import ServedModel, Sighting, beside, choose, list_models, look, takes_tools
+from .tokens import counter_of
 
 Notify = Callable[[str], None]
 _ANTHROPIC_VERSION = "2023-06-01"
@@ -68,7 +70,9 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Re
         dialect = _dialect(flavor, sighting, chosen)
         farewells = _farewells(server, flavor, sighting, address, chosen.name)
         traits = replace(_traits(flavor, chosen, sighting), keeps_agents=farewells is not None)
-        reached = Reached(HttpBackend(server, dialect, traits, farewells), server, flavor, served, sighting)
+        loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
+        backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
+        reached = Reached(backend, server, flavor, served, sighting)
         if tries_tools and reached.tries_tools and await takes_tools(reached.backend, chosen.name) is None:
             reached.backend.traits = replace(traits, native_tools=True)
         return reached
@@ -125,6 +129,9 @@ def _traits(flavor: Flavor, model: ServedModel, sighting: Sighting) -> Traits:
         inflight=flavor.inflight,
         fixed_inflight=flavor.fixed_inflight,
         context_tokens=model.context_tokens,
+        # Without a prefix cache nothing is kept between turns, and nobody's place in it is worth guarding.
+        kv_tokens=sighting.kv_kept if sighting.prefix_cache is not False else None,
+        kv_running_tokens=sighting.kv_tokens,
         strict_schema=flavor.extras.strict_schema or flavor is ANTHROPIC,
         managed_cache=flavor.managed_cache,
         ignores=flavor.ignores,

@@ -65,7 +65,7 @@ async def examine(url: str, model: str | None, notify: Notify) -> AsyncIterator[
         yield await ask.streamed()
         yield await ask.tools(reached)
         yield await ask.schema()
-        for check in [*_sighted(reached), await ask.cached(reached)]:
+        for check in [*_sighted(reached), await ask.cached(reached), *await _busy(reached)]:
             yield check
 
 
@@ -181,3 +181,11 @@ def _sighted(reached: Reached | None) -> list[Check]:
     if seen.kv_tokens:
         checks.append(Check("KV cache", "ok", f"room for {seen.kv_tokens:,} tokens"))
     return checks
+
+
+async def _busy(reached: Reached | None) -> list[Check]:
+    load = await reached.backend.load() if reached is not None else None
+    if load is None:
+        return []
+    held = "" if load.kv_usage is None else f", {load.kv_usage:.0%} of the KV cache held"
+    return [Check("load", "ok", f"{load.running} running, {load.waiting} waiting{held}")]

@@ -59,7 +59,7 @@ VLLM = Flavor(
     "vllm",
     "http://127.0.0.1:8000/v1",
     "VLLM_API_KEY",
-    inflight=128,
+    inflight=32,
     extras=Extras(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
     tested="0.32.0 (CPU), in each CI run",
 )
@@ -67,7 +67,7 @@ SGLANG = Flavor(
     "sglang",
     "http://127.0.0.1:30000/v1",
     "SGLANG_API_KEY",
-    inflight=128,
+    inflight=32,
     extras=Extras(
         priority="high_first",
         session_field="session_id",
@@ -81,7 +81,7 @@ DYNAMO = Flavor(
     "dynamo",
     "http://127.0.0.1:8000/v1",
     "DYNAMO_API_KEY",
-    inflight=128,
+    inflight=32,
     extras=Extras(
         priority="agent_hints",
         session_header="x-dynamo-session-id",

@@ -12,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from ..core.errors import BackendError
+from ..core.load import Load
 from ..core.requests import Delta, Request
 from ..core.traits import Traits
 from .dialects.dialect import Decoder, Dialect
@@ -87,12 +88,16 @@ class HttpBackend:
         traits: Traits,
         farewells: Farewells | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
+        loads: Callable[[], Awaitable[Load | None]] | None = None,
+        counts: Callable[[str], Awaitable[int | None]] | None = None,
     ) -> None:
         self.traits = traits
         self._server = server
         self._dialect = dialect
         self._farewells = farewells
         self._on_close = on_close
+        self._loads = loads
+        self._counts = counts
         self._streams = True
 
     def stream(self, request: Request) -> "Exchange":
@@ -105,6 +110,12 @@ class HttpBackend:
     def _stop_streaming(self) -> None:
         """The server refuses streams: from now on it is asked for whole answers."""
         self._streams = False
+
+    async def load(self) -> Load | None:
+        return await self._loads() if self._loads is not None else None
+
+    async def count_tokens(self, text: str) -> int | None:
+        return await self._counts(text) if self._counts is not None else None
 
     async def leave(self, agent: str) -> None:
         if self._farewells is not None:

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -30,6 +30,8 @@ _LONGEST_WAIT = 10.0
 _LONGEST_ANSWER = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+_VLLM_TIERS = ("# TYPE vllm:kv_offload_", "# TYPE vllm:simple_kv_offload_", "# TYPE lmcache:")
+_SGLANG_TIERS = ("hicache_storage_backend", "enable_lmcache", "enable_flexkv")
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
 
 
@@ -48,6 +50,10 @@ class Sighting:
     version: str | None = None
     prefix_cache: bool | None = None
     kv_tokens: int | None = None
+    """Room in its fast memory, of all its engines together."""
+    kv_kept: int | None = None
+    """The same, or the room of a slower tier behind it: that holds copies, so the larger one counts, not their sum.
+    None for a tier whose size in tokens cannot be known."""
     metrics: bool | None = None
     sessions: bool | None = None
     """It keeps an agent's cache until the agent is said to be done."""
@@ -125,7 +131,10 @@ async def look(server: Server, flavor: Flavor) -> Sighting:
     """What can be seen beside the API. Never raises: a server may hide all of it."""
     match flavor.name:
         case "vllm":
-            return await _look_at_vllm(server)
+            version, metrics = await _both(server, "/version", "/metrics")
+            return replace(_seen_of_vllm(metrics), version=version.word("version"))
+        case "sim":
+            return _seen_of_vllm(await _beside(server, "/metrics"))
         case "sglang":
             return await _look_at_sglang(server)
         case "dynamo":
@@ -174,31 +183,66 @@ def _served(entry: dict[str, Any]) -> ServedModel:
     return ServedModel(str(entry.get("id")), str(owner), _count(context), _count(entry.get("max_tokens")))
 
 
-async def _look_at_vllm(server: Server) -> Sighting:
-    version, metrics = await _both(server, "/version", "/metrics")
-    config = _CACHE_CONFIG.search(metrics.text)
-    labels = dict(_LABEL.findall(config[1])) if config else {}
-    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+def _seen_of_vllm(metrics: "_Page") -> Sighting:
+    found = [dict(_LABEL.findall(labels)) for labels in _CACHE_CONFIG.findall(metrics.text)]
+    labels = found[0] if found else {}
+    tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
+    # --kv-offloading-size shows in GiB, --kv-transfer-config only by its metrics, and neither what a token takes. Such
+    # a tier is many times the GPU's memory, so no limit is nearer to the truth than the GPU's.
+    has_tier = labels.get("kv_offloading_size", "None") != "None" or any(mark in metrics.text for mark in _VLLM_TIERS)
     return Sighting(
-        version=version.word("version"),
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
-        kv_tokens=int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None,
+        kv_tokens=tokens,
+        kv_kept=None if has_tier else tokens,
         metrics=metrics.is_there,
     )
+
+
+def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
+    """`kv_cache_size_tokens` is one engine's, and right for hybrid models too; `num_gpu_blocks` is, on each engine's
+    line, already that of all engines."""
+    sizes = [labels.get("kv_cache_size_tokens", "") for labels in engines.values()]
+    if sizes and all(size.isdecimal() for size in sizes):
+        return sum(map(int, sizes)) or None
+    for labels in engines.values():
+        blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+        if blocks.isdecimal() and size.isdecimal():
+            return int(blocks) * int(size) or None
+    return None
 
 
 async def _look_at_sglang(server: Server) -> Sighting:
     info, metrics = await _both(server, "/server_info", "/metrics")
     said = info.parsed
+    of_one, engines = _count(said.get("max_total_num_tokens")), _count(said.get("dp_size")) or 1
+    kept = _sglang_kept(said, of_one) if of_one else None
     return Sighting(
         version=info.word("version"),
         prefix_cache=not said["disable_radix_cache"] if "disable_radix_cache" in said else None,
-        kv_tokens=_count(said.get("max_total_num_tokens")),
+        kv_tokens=of_one * engines if of_one else None,
+        kv_kept=kept * engines if kept else None,
         metrics=metrics.is_there,
         sessions=_flag(said.get("enable_session_radix_cache")),
         priority=_flag(said.get("enable_priority_scheduling")),
         tool_parser=bool(said["tool_call_parser"]) if "tool_call_parser" in said else None,
     )
+
+
+def _sglang_kept(said: dict[str, Any], fast: int) -> int | None:
+    """One engine's room with HiCache, whose host memory is a number of GB, or a multiple of the GPU's tokens."""
+    if any(said.get(name) for name in _SGLANG_TIERS):
+        return None
+    if not said.get("enable_hierarchical_cache") or said.get("hicache_host_memory_mode") == "buffer_only":
+        return fast
+    try:
+        if size := said.get("hicache_size"):
+            memory = said["internal_states"][0]["memory_usage"]
+            host = size * 1e9 * memory["token_capacity"] / (memory["kvcache"] * 2**30)
+        else:
+            host = said["hicache_ratio"] * fast
+        return max(fast, int(host))
+    except (LookupError, TypeError, ArithmeticError, ValueError):
+        return None
 
 
 async def _both(server: Server, one: str, other: str) -> tuple["_Page", "_Page"]:

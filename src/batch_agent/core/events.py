@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from .errors import ErrorKind
 from .requests import NO_USAGE, Usage
 from .results import AgentResult, ToolUse
+from .scheduling import Scheduling
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,13 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class Scheduled:
+    """At the end of a run: how it was scheduled."""
+
+    scheduling: Scheduling
+
+
+@dataclass(frozen=True, slots=True)
 class AgentFinished:
     result: AgentResult
     resumed: bool
@@ -92,5 +100,6 @@ Event = (
     | Resumed
     | ToolsUsed
     | Spent
+    | Scheduled
     | AgentFinished
 )

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .events import Event
 from .facts import Fact
+from .load import Load
 from .messages import ToolCall, ToolResult
 from .prompt import ToolSpec
 from .requests import Delta, Request, Usage
@@ -30,6 +31,24 @@ class Backend(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class ReportsLoad(Protocol):
+    """A backend whose server can be asked how busy it is."""
+
+    async def load(self) -> Load | None:
+        """None when it does not say, or not this time. Never raises BackendError, and never waits for long."""
+        ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A backend whose server can be asked how long a text is."""
+
+    async def count_tokens(self, text: str) -> int | None:
+        """None when it does not say. Never raises BackendError, and never waits for long."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

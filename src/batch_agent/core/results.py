@@ -1,5 +1,6 @@
 """What a caller gets back."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ from .errors import ErrorKind
 from .messages import Message, ToolSource
 from .quick import quick
 from .requests import NO_USAGE, FinishReason, Usage
+from .scheduling import Scheduling
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +91,12 @@ class AgentResult:
     @property
     def ok(self) -> bool:
         return self.error is None
+
+
+class Results(list[AgentResult]):
+    """One result per input, in input order."""
+
+    def __init__(self, results: Iterable[AgentResult] = (), scheduling: Scheduling | None = None) -> None:
+        super().__init__(results)
+        self.scheduling = scheduling or Scheduling()
+        """How many requests were in flight and how many agents had a place in the KV cache, and why."""

@@ -11,6 +11,8 @@ from .interfaces import Backend
 from .requests import Sampling
 from .results import AgentResult
 
+_MANY = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -18,19 +20,35 @@ class Limits:
 
     max_inflight: int | None = None
     """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
-    max_dispatched: int = 10_000
+    max_dispatched: int = _MANY
     """Agents alive at once, counting those that wait for their tools."""
     max_turns: int = 10
     priority: int = 0
     """Against others who use the same server: higher goes first, where the server takes priorities."""
+    backpressure_ceiling: int | None = None
+    """Requests that may wait at the server, where it tells: fewer are sent when more do. None: a few."""
+    calibrate_backend: bool = False
+    """Find the number of requests in flight from a low start, by the run's own requests."""
 
     def __post_init__(self) -> None:
+        self._read_old_spellings()
+        if self.backpressure_ceiling is not None:
+            _at_least("backpressure_ceiling", self.backpressure_ceiling, 1)
         if not isinstance(self.priority, int) or isinstance(self.priority, bool) or abs(self.priority) > 10_000:
             raise SpecError(f"priority must be a whole number between -10000 and 10000; got {self.priority!r}.")
         if self.max_inflight is not None:
             _at_least("max_inflight", self.max_inflight, 1)
         _at_least("max_dispatched", self.max_dispatched, 1)
         _at_least("max_turns", self.max_turns, 1)
+
+    def _read_old_spellings(self) -> None:
+        """As batch-agent 0.2 wrote what is the default now: -1 and 0 for no limit."""
+        if self.max_inflight == -1:
+            object.__setattr__(self, "max_inflight", None)
+        if self.max_dispatched == -1:
+            object.__setattr__(self, "max_dispatched", _MANY)
+        if self.backpressure_ceiling == 0:
+            object.__setattr__(self, "backpressure_ceiling", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +157,9 @@ class Prefix:
     """Share the server's prefix cache only with runs of the same salt, where the server knows salts."""
     warm_prefix: bool | None = None
     """Send the shared prefix ahead of the first agents. None: where it pays."""
+    kvflow: bool = False
+    """Touch the context of an agent that waits for its tools before the server throws it out, where the server tells
+    enough to know when, and has nothing better to do."""
 
     def __post_init__(self) -> None:
         _text_or_none("system_prompt", self.system_prompt)

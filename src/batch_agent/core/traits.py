@@ -19,6 +19,10 @@ class Traits:
     fixed_inflight: bool = False
     """More than `inflight` never helps (the server's own slots)."""
     context_tokens: int | None = None
+    kv_tokens: int | None = None
+    """Tokens that its KV cache holds, slower tiers included; None where nobody knows, or nobody needs to."""
+    kv_running_tokens: int | None = None
+    """Tokens that its running requests can hold together: what waits in a slower tier has to come back for them."""
     strict_schema: bool = False
     """It keeps only schemas that have a strict form (core/strict_schema.py)."""
     keeps_agents: bool = False

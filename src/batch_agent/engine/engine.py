@@ -10,11 +10,9 @@ from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
-from ..schedule.admission import Rank
 from .cancellation import is_being_cancelled
-from .slots import Slots
+from .gate import Gate
 
-_FRESH = Rank(is_fresh=True)
 _log = logging.getLogger("batch_agent")
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
@@ -29,7 +27,7 @@ class Engine:
         source: WorkSource,
         executor: Executor,
         store: Store,
-        slots: Slots,
+        gate: Gate,
         deliver: Deliver,
         *,
         max_dispatched: int,
@@ -40,7 +38,7 @@ class Engine:
         self._source = source
         self._executor = executor
         self._store = store
-        self._slots = slots
+        self._gate = gate
         self._deliver = deliver
         self._room = asyncio.Semaphore(max_dispatched)
         self._leave = leave
@@ -84,7 +82,7 @@ class Engine:
                 await self._hand_over(known, resumed=bool(facts))
                 continue
             await self._room.acquire()
-            slot = await self._slots.acquire(_FRESH)
+            slot = await self._gate.first_turn(job, facts)
             group.create_task(self._agent(job, facts, slot))
 
     def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
@@ -106,6 +104,7 @@ class Engine:
             result = self._internal(job, error)
         finally:
             slot.release()
+            self._gate.leave(job.key)
         await self._store.settle()
         await self._hand_over(result, resumed=False)
         self._room.release()  # only now: a caller that reads slowly holds the next agents back

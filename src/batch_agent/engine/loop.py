@@ -17,12 +17,11 @@ from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
 from ..core.spec import Retry
-from ..schedule.admission import Rank
 from ..schedule.health import Alone, Health, Hold, Stop
 from ..schedule.retry import asks_for_less, retry_delay
 from .deadlines import Deadlines
+from .gate import Gate
 from .replies import collect
-from .slots import Slots
 from .warming import Warming
 
 
@@ -34,7 +33,7 @@ class AgentLoop:
     backend: Backend
     tools: Toolbox
     store: Store
-    slots: Slots
+    gate: Gate
     health: Health
     agent_time: Deadlines
     turn_time: Deadlines
@@ -107,7 +106,7 @@ def _made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
 class _Agent:
     """One agent under way: what it holds between its turns. It is also the journal of its calls."""
 
-    __slots__ = ("_job", "_now", "_run", "_session", "_slot", "_talk", "_task")
+    __slots__ = ("_asked", "_job", "_now", "_run", "_session", "_slot", "_talk", "_task")
 
     def __init__(self, run: AgentLoop, job: Job, slot: Slot, task: "asyncio.Task[Any]") -> None:
         self._run = run
@@ -117,6 +116,7 @@ class _Agent:
         self._slot: Slot | None = slot
         self._session: ToolSession | None = None
         self._talk: Conversation | None = None
+        self._asked: Request | None = None
 
     async def live(self, talk: Conversation) -> None:
         self._talk = talk
@@ -153,7 +153,8 @@ class _Agent:
             self._slot.release()
             self._slot = None
         started = self._now()
-        results = await self._tools().results(step.calls, step.past)
+        with self._run.gate.while_waiting(self._job.key, step.calls, self._asked):
+            results = await self._tools().results(step.calls, step.past)
         return Returned(results, self._now() - started)
 
     def _tools(self) -> ToolSession:
@@ -163,13 +164,14 @@ class _Agent:
 
     async def _generate(self, step: Generate) -> Replied:
         """One turn, sent until it is answered or another try makes no sense. Raises BackendError."""
-        slots, health = self._run.slots, self._run.health
+        gate, health = self._run.gate, self._run.health
         queued, failures = 0.0, 0
+        self._asked = step.request
         while True:
             if self._run.rules.starts_early:
                 await self.abandon()
             asked = self._now()
-            slot = self._slot or await slots.acquire(Rank(False, step.turns_left, self._job.index))
+            slot = self._slot or await gate.next_turn(self._job, step.turns_left)
             self._slot = None
             if self._run.warming is not None and not self._run.warming.is_over:
                 await self._warm(slot)
@@ -182,7 +184,7 @@ class _Agent:
                 failure = error
                 patience = self._judge(request, error)  # before the slot goes to the next in line
             else:
-                slots.succeeded()
+                gate.answered(self._job.key, fact)
                 health.succeeded(request)
                 return fact
             finally:
@@ -197,14 +199,14 @@ class _Agent:
         raises RunStopped."""
         run = self._run
         if error.kind is ErrorKind.RATE_LIMITED:
-            run.slots.refused(error.retry_after)
+            run.gate.slots.refused(error.retry_after)
         elif asks_for_less(error):
-            run.slots.shed(error.retry_after)
+            run.gate.slots.shed(error.retry_after)
         match run.health.failed(request, self._job.key, error, self._now()):
             case Stop(reason):
                 raise RunStopped(error.kind, reason)
             case Hold(seconds):
-                run.slots.hold(seconds, str(error), then=1)
+                run.gate.slots.hold(seconds, str(error), then=1)
                 self._tell(error, seconds)
                 return None
             case Alone(patience):

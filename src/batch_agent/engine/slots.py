@@ -4,8 +4,10 @@ import asyncio
 
 from ..core.events import Event, LimitChanged, Paused, Resumed
 from ..core.interfaces import EventSink
+from ..core.load import Load
+from ..core.scheduling import LimitChange
 from ..schedule.admission import Admission, Rank, Ticket
-from ..schedule.limit import InflightLimit
+from ..schedule.limit import Change, InflightLimit
 
 _PAUSE = 0.5
 _WORTH_TELLING = 0.1
@@ -25,8 +27,15 @@ class Slots:
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
         self._pause: asyncio.TimerHandle | None = None
         self._at_first: int | None = None
+        self._bound: int | None = None
         self._good = self._shed = 0.0
         self._events = events
+        self._began = asyncio.get_running_loop().time()
+        self.history: list[LimitChange] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self._admission.in_use >= self._admission.limit
 
     @property
     def limit(self) -> int:
@@ -34,31 +43,43 @@ class Slots:
 
     @property
     def _now_allowed(self) -> int:
-        return self._limit.current if self._at_first is None else min(self._at_first, self._limit.current)
+        allowed = self._limit.current if self._bound is None else min(self._bound, self._limit.current)
+        return allowed if self._at_first is None else min(self._at_first, allowed)
+
+    def bound(self, most: int | None) -> None:
+        """No more than this at once, whatever the limit: more do not fit. None: whatever the limit says."""
+        if most != self._bound:
+            self._bound = most
+            if self._pause is None:
+                self._wake(self._admission.resize(self._now_allowed))
 
     async def acquire(self, rank: Rank) -> "HeldSlot":
         if not self._admission.take():
             await self._wait(rank)
         return HeldSlot(self)
 
-    def succeeded(self) -> None:
-        """A request went well."""
+    def succeeded(self, seconds: float) -> None:
+        """A request went well, and took so long."""
         self._good += 1
         self._forget()
         if self._at_first is not None:
             self._at_first = None
             if self._pause is None:
-                self._wake(self._admission.resize(self._limit.current))
+                self._wake(self._admission.resize(self._now_allowed))
                 self._emit(Resumed())
         binds = self._admission.in_use >= self._limit.current
-        self._resize(self._limit.succeeded(limit_binds=binds), "room")
+        self._resize(self._limit.succeeded(seconds, limit_binds=binds))
 
     def refused(self, retry_after: float | None) -> None:
         """The server asked for less. Nobody is sent to it before the pause that it asked for, or a short one, is over:
         a refusal is quick, and would otherwise let every waiting agent run into the next one."""
         now = asyncio.get_running_loop().time()
-        self._resize(self._limit.refused(now, retry_after), "rate limited")
+        self._resize(self._limit.refused(now, retry_after))
         self.hold(_pause(retry_after), "rate limited")
+
+    def looked(self, load: Load) -> None:
+        """The server said how busy it is."""
+        self._resize(self._limit.looked(load, self._admission.in_use, asyncio.get_running_loop().time()))
 
     def shed(self, retry_after: float | None) -> None:
         """The server sent one request away, as an overloaded one does. That is the request's own affair, to be sent
@@ -121,12 +142,13 @@ class Slots:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _resize(self, limit: int | None, reason: str) -> None:
-        if limit is None:
+    def _resize(self, change: Change | None) -> None:
+        if change is None:
             return
         if self._pause is None:
             self._wake(self._admission.resize(self._now_allowed))
-        self._emit(LimitChanged(limit, reason))
+        self.history.append(LimitChange(asyncio.get_running_loop().time() - self._began, *change))
+        self._emit(LimitChanged(*change))
 
     def _emit(self, event: Event) -> None:
         if self._events is not None:

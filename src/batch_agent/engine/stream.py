@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..core.results import AgentResult
+from ..core.scheduling import Scheduling
 
 _log = logging.getLogger("batch_agent")
 
@@ -21,6 +22,7 @@ class Outbox:
         self._news = asyncio.Event()
         self._writers: deque[asyncio.Future[None]] = deque()
         self._closed = False
+        self.scheduling = Scheduling()
 
     async def put(self, result: AgentResult) -> None:
         """Never loses the result; returns when there is room for another one."""
@@ -91,6 +93,11 @@ class ResultStream(AsyncIterator[AgentResult]):
                 driver.result()
             raise StopAsyncIteration
         return result
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """How the run was scheduled; whole once it is over."""
+        return self._outbox.scheduling
 
     async def aclose(self) -> None:
         """Cancels what still runs and waits until it is gone."""

@@ -1,6 +1,7 @@
 """What a run came to, in a few lines."""
 
 from ..core.results import ToolUse
+from ..core.scheduling import Scheduling
 from .progress import duration
 from .tally import Tally
 
@@ -19,8 +20,30 @@ def summary_lines(tally: Tally, seconds: float) -> list[str]:
         lines.append(f"Tool calls: {tally.tool_calls:,}{_sharing(tally.tools)}.")
     if tally.retries:
         lines.append(f"Requests sent again after an error: {tally.retries:,}.")
+    if tally.scheduling is not None:
+        lines += _scheduling(tally.scheduling, tally.done)
     for kind, count in tally.failures.most_common():
         lines.append(f"Failed, {kind}: {count}. For example: {tally.examples[kind][:300]}")
+    return lines
+
+
+def _scheduling(how: Scheduling, agents: int) -> list[str]:
+    """Only what held agents back, or went wrong."""
+    lines = []
+    if how.limits:
+        last = how.limits[-1]
+        lines.append(
+            f"Requests in flight: {how.inflight} at the end (last change after {last.at:.1f} s: {last.reason})."
+        )
+    if how.most_residents is not None and how.kv_limit is not None and how.most_residents < agents:
+        lost = f"; {how.lost:,} turns found their context gone" if how.lost else ""
+        size = f" of {how.kv_tokens:,} tokens" if how.kv_tokens else ""
+        lines.append(f"Agents with a place in the KV cache{size}: {how.most_residents:,} at most{lost}.")
+    if how.warmth is not None and how.warmth.touches:
+        warmth = how.warmth
+        lines.append(
+            f"Contexts kept warm: {warmth.touches:,} touches for {warmth.tokens:,} tokens, {warmth.hits:,} hits."
+        )
     return lines
 
 

@@ -13,11 +13,13 @@ from ..core.events import (
     RequestRetried,
     Resumed,
     RunStarted,
+    Scheduled,
     Spent,
     ToolsUsed,
 )
 from ..core.requests import Usage
 from ..core.results import AgentResult, ToolUse
+from ..core.scheduling import Scheduling
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class Tally:
     spent: float = 0.0
     """US dollars, where the run has a budget and a price."""
     tools: tuple[ToolUse, ...] = ()
+    scheduling: Scheduling | None = None
+    """How it went; known at the end."""
     usage: Usage = field(default_factory=Usage)
     failures: Counter[str] = field(default_factory=Counter)
     """How often each kind of error ended an agent."""
@@ -64,6 +68,8 @@ class Tally:
             case ToolsUsed():
                 self.tools = event.tools
                 self.usage += event.summaries
+            case Scheduled():
+                self.scheduling = event.scheduling
             case Spent():
                 self.spent = event.usd
             case Paused():

@@ -8,7 +8,8 @@ from .engine import Engine
 def metrics_text(engine: Engine) -> bytes:
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
     who = f'{{engine="0",model_name="{config.model}"}}'
-    cache = f'{{block_size="{config.block_size}",engine="0",num_gpu_blocks="{config.num_blocks}"}}'
+    caches = "" if config.prefix_caching else 'enable_prefix_caching="False",'
+    cache = f'{{block_size="{config.block_size}",{caches}engine="0",num_gpu_blocks="{config.num_blocks}"}}'
     lines = [
         *_metric("vllm:num_requests_running", "gauge", who, len(scheduler.running)),
         *_metric("vllm:num_requests_waiting", "gauge", who, scheduler.waiting),

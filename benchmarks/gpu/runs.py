@@ -1,0 +1,94 @@
+"""One scene, driven by BatchAgent or by a plain loop, and measured."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from batch_agent import BatchAgent
+from batch_agent.backends.connect import connect
+from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStarted
+from batch_agent.core.results import AgentResult
+
+from .plain import plain
+from .played import Played
+from .scene import Scene
+from .server import Server
+from .serving import say
+from .watch import Watch
+
+
+class Heard:
+    """Counts what the engine tells, and keeps the words of what is rare."""
+
+    def __init__(self) -> None:
+        self.inflight: int | None = None
+        self.seen: tuple[str, ...] = ()
+        self.counts: Counter[str] = Counter()
+        self.latest: dict[str, str] = {}
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self.inflight, self.seen = event.inflight, event.seen
+        elif not isinstance(event, AgentStarted | AgentFinished):
+            name = type(event).__name__
+            self.counts[name] += 1
+            self.latest[name] = str(event)[:1000]
+
+    def numbers(self) -> dict[str, Any]:
+        return {
+            "inflight_at_first": self.inflight,
+            "seen": list(self.seen),
+            "events": dict(self.counts),
+            "latest": self.latest,
+        }
+
+
+async def run_ours(server: Server, scene: Scene, limit: float) -> dict[str, Any]:
+    """`BatchAgent.run` as it comes: nothing set but the streaming, which shows the first token."""
+    watch, heard = Watch(), Heard()
+    backend = await connect(f"{server.url}/v1", server.model, uses_tools=False, notify=say)
+
+    def on_result(result: AgentResult) -> None:
+        watch.agent_done(None if result.ok else str(result.error))
+
+    async def run() -> None:
+        await BatchAgent.run(
+            task="{it}",
+            inputs=list(scene.tasks),
+            system_prompt=scene.system,
+            tools=[scene.tool(watch)] if scene.turns > 1 else [],
+            backend=Played(backend, scene, watch),
+            streaming=True,
+            events=heard,
+            on_result=on_result,
+        )
+
+    try:
+        numbers = await _measured(server, watch, run, limit)
+    finally:
+        await backend.aclose()
+    return {**numbers, "engine": {**heard.numbers(), "kv_tokens": backend.traits.kv_tokens}}
+
+
+async def run_plain(server: Server, scene: Scene, limit: float, *, at_once: int | None = None) -> dict[str, Any]:
+    watch = Watch()
+    return await _measured(server, watch, lambda: plain(server.url, server.model, scene, watch, at_once=at_once), limit)
+
+
+async def _measured(server: Server, watch: Watch, run: Callable[[], Awaitable[None]], limit: float) -> dict[str, Any]:
+    """What a run has come to that fails, or is cut off at its limit, is given too: its peer is still measured."""
+    before = await server.counters()
+    was_cut_off = False
+    watch.start()
+    try:
+        async with asyncio.timeout(limit):
+            await run()
+    except TimeoutError:
+        was_cut_off = True
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs into the numbers
+        watch.failures.append(f"{type(error).__name__}: {error}")
+    watch.stop()
+    after = await server.counters()
+    counted = {name: round(after[name] - before[name]) for name in after}
+    return {**watch.numbers(), "was_cut_off": was_cut_off, "server_counted": counted}

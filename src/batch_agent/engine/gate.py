@@ -1,0 +1,125 @@
+"""Both limits in one place: a slot for each request in flight, and a place in the KV cache for each agent."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ..core.facts import Fact, Replied, Returned
+from ..core.load import Load
+from ..core.messages import ToolCall
+from ..core.requests import Request
+from ..core.rules import Job
+from ..core.scheduling import Scheduling
+from ..schedule.admission import Rank
+from .residency import Residency
+from .slots import HeldSlot, Slots
+from .warmth import KeepWarm
+
+_FRESH = Rank(is_fresh=True)
+
+
+class Gate:
+    """Agents go through it before each turn. Without residency, where nothing is known of a cache or no agent comes
+    back to it, only slots are counted."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        residency: Residency | None = None,
+        keep_warm: KeepWarm | None = None,
+        running_tokens: int | None = None,
+    ) -> None:
+        """`running_tokens`: what the contexts of running requests may hold, where more than that can be resident."""
+        self.slots = slots
+        self.residency = residency
+        self._keep_warm = keep_warm
+        self._running_tokens = running_tokens
+
+    async def first_turn(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
+        if self.residency is not None:
+            await self.residency.enter(job.key, len(job.task) + _told(facts), _FRESH)
+            self._fit_running(self.residency)
+        try:
+            return await self.slots.acquire(_FRESH)
+        except BaseException:
+            self.leave(job.key)
+            raise
+
+    async def next_turn(self, job: Job, turns_left: int) -> HeldSlot:
+        rank = Rank(False, turns_left, job.index)
+        if self.residency is not None:
+            await self.residency.back(job.key, rank)
+        return await self.slots.acquire(rank)
+
+    def answered(self, agent: str, fact: Replied) -> None:
+        self.slots.succeeded(fact.seconds)
+        if self.residency is not None:
+            self.residency.heard(agent, fact.reply.usage, fact.seconds, fact.ttft)
+            self._fit_running(self.residency)
+
+    def _fit_running(self, residency: Residency) -> None:
+        if self._running_tokens is not None:
+            self.slots.bound(residency.ledger.fitting(self._running_tokens))
+
+    @contextmanager
+    def while_waiting(self, agent: str, calls: Sequence[ToolCall], asked: Request | None) -> Iterator[None]:
+        """While its tools run, an agent holds no slot, and its place only on lease. `asked`: its last turn."""
+        if self.residency is None:
+            yield
+            return
+        with self.residency.on_lease(agent, [call.name for call in calls]) as back_at:
+            if self._keep_warm is None or asked is None:
+                yield
+                return
+            self._keep_warm.waits(agent, asked, self.residency.ledger.tokens(agent), back_at)
+            try:
+                yield
+            finally:
+                self._keep_warm.returned(agent)
+
+    def looked(self, load: Load) -> None:
+        """The server said how busy it is."""
+        self.slots.looked(load)
+        if self._keep_warm is not None and self.residency is not None:
+            has_room = not (self.slots.is_full or self.residency.is_crowded)
+            self._keep_warm.looked(load, self.residency.ledger.speed.tokens_per_second, has_room=has_room)
+
+    def report(self) -> Scheduling:
+        """How it went so far."""
+        inflight, limits = self.slots.limit, tuple(self.slots.history)
+        if self.residency is None:
+            return Scheduling(inflight, limits)
+        ledger = self.residency.ledger
+        counts = ledger.counts
+        return Scheduling(
+            inflight,
+            limits,
+            kv_tokens=ledger.capacity,
+            kv_limit=None if ledger.limit is None else int(ledger.limit),
+            most_residents=counts.most_residents,
+            gave_up=counts.gave_up,
+            guests=counts.guests,
+            lost=counts.lost,
+            warmth=None if self._keep_warm is None else self._keep_warm.warmth,
+        )
+
+    async def aclose(self) -> None:
+        if self._keep_warm is not None:
+            await self._keep_warm.aclose()
+
+    def leave(self, agent: str) -> None:
+        if self.residency is not None:
+            self.residency.leave(agent)
+
+
+def _told(facts: Sequence[Fact]) -> int:
+    """Characters of a conversation that an earlier process began."""
+    said = 0
+    for fact in facts:
+        match fact:
+            case Replied(reply):
+                said += len(reply.text)
+            case Returned(results):
+                said += sum(len(result.content) for result in results)
+            case _:
+                pass
+    return said

@@ -1,0 +1,166 @@
+"""Residency: the right to a place in the server's KV cache, from an agent's first turn to its end."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..core.requests import Usage
+from ..schedule.admission import Rank
+from ..schedule.ledger import Ledger
+from ..schedule.speed import ToolWaits
+
+_LEARNING = 0.2
+_PUSHES_OUT = 8
+"""Contexts that are lost for each one too many, as seen where a fifth too many are in the cache."""
+_SHORTEST_IDLE = 0.05
+_LONGEST_IDLE = 1.0
+
+
+class Residency:
+    """Lets agents in as the ledger says, those who come back before new ones. Waiting costs nothing; nobody polls."""
+
+    def __init__(self, ledger: Ledger, shared_chars: int, chars_per_token: float = 4.0) -> None:
+        self.ledger = ledger
+        ledger.shared = shared_chars / chars_per_token
+        self._shared_chars = shared_chars
+        self._chars_per_token = chars_per_token
+        self._chars: dict[str, int] = {}
+        self._waits = ToolWaits()
+        self._turn_seconds = 0.0
+        self._cycle: float | None = None
+        """Seconds from one turn of an agent to its next."""
+        self._queue: list[tuple[Rank, int, str, asyncio.Future[None]]] = []
+        self._tickets = itertools.count()
+        self._busy: set[str] = set()
+        """Agents that have something to ask, or are asking it."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_since: float | None = None
+
+    @property
+    def is_crowded(self) -> bool:
+        return bool(self._queue)
+
+    async def enter(self, agent: str, chars: int, rank: Rank) -> None:
+        """A new agent whose first prompt has so many characters of its own."""
+        self._chars[agent] = chars
+        self.ledger.begin(agent, chars / self._chars_per_token)
+        try:
+            await self._let_in(agent, rank)
+        except BaseException:
+            self.leave(agent)
+            raise
+
+    async def back(self, agent: str, rank: Rank) -> None:
+        """It wants its next turn."""
+        await self._let_in(agent, rank)
+
+    def heard(self, agent: str, usage: Usage, seconds: float, ttft: float | None) -> None:
+        """It was answered."""
+        chars = self._chars.pop(agent, None)
+        if chars is not None and usage.input:
+            self._learn((self._shared_chars + chars) / usage.input)
+        self._turn_seconds += _LEARNING * (seconds - self._turn_seconds)
+        self.ledger.speed.heard(usage, seconds, ttft, _now())
+        self.ledger.heard(agent, usage.input, usage.cached, usage.output, is_crowded=self.is_crowded)
+
+    @contextmanager
+    def on_lease(self, agent: str, tools: list[str]) -> Iterator[float | None]:
+        """It waits for these tools. When they are likely done, if that can be told."""
+        began = _now()
+        likely = self._waits.likely(tools)
+        self._busy.discard(agent)
+        self.ledger.pause(agent, began, likely)
+        self._go_on()
+        try:
+            yield None if likely is None else began + likely
+            for tool in tools:
+                self._waits.waited(tool, _now() - began)
+            waited = self._turn_seconds + _now() - began
+            self._cycle = waited if self._cycle is None else self._cycle + _LEARNING * (waited - self._cycle)
+        finally:
+            self.ledger.resume(agent)
+
+    def leave(self, agent: str) -> None:
+        self._chars.pop(agent, None)
+        self._busy.discard(agent)
+        self.ledger.leave(agent)
+        self._go_on()
+
+    def _learn(self, chars_per_token: float) -> None:
+        self._chars_per_token += _LEARNING * (chars_per_token - self._chars_per_token)
+        self.ledger.shared = self._shared_chars / self._chars_per_token
+
+    async def _let_in(self, agent: str, rank: Rank) -> None:
+        if self.ledger.is_resident(agent) or (not self._queue and self.ledger.let_in(agent, _now())):
+            self._busy.add(agent)
+            return
+        granted = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (rank, next(self._tickets), agent, granted))
+        self._go_on()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            self._go_on()
+            raise
+
+    def _go_on(self) -> None:
+        """Lets in who can be let in, and sets the clock for when that may change by itself."""
+        if not self._queue and self._timer is None:
+            return
+        now = _now()
+        while (first := self._first()) is not None and self.ledger.let_in(first, now, as_guest=self._is_idle(now)):
+            heapq.heappop(self._queue)[3].set_result(None)
+            self._busy.add(first)
+        self._set_clock(now)
+
+    def _first(self) -> str | None:
+        """Who is next. Those who gave up stay in the queue until their turn comes."""
+        while self._queue and self._queue[0][3].cancelled():
+            heapq.heappop(self._queue)
+        return self._queue[0][2] if self._queue else None
+
+    def _is_idle(self, now: float) -> bool:
+        """Whether the engine has so little to do that somebody is let in beyond the capacity."""
+        if self._busy:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        if self._idle_since is not None and now >= self._idle_since + self._patience():
+            return True
+        return self._can_take_guests()
+
+    def _can_take_guests(self) -> bool:
+        """Whether the engine has so little to do that one more agent brings more than it costs: what it pushes out of
+        the cache is computed again in each of its turns, and everybody in flight waits for that."""
+        speed, cycle = self.ledger.speed.tokens_per_second, self._cycle
+        if speed is None or cycle is None or not self.ledger.residents:
+            return False
+        again = self.ledger.held / self.ledger.residents / speed
+        return len(self._busy) * again * _PUSHES_OUT < cycle
+
+    def _patience(self) -> float:
+        """For how long the engine may have nothing to do before somebody is let in beyond the capacity: about as long
+        as it takes to compute again what that pushes out."""
+        speed = self.ledger.speed.tokens_per_second
+        if speed is None or not self.ledger.residents:
+            return _SHORTEST_IDLE
+        return min(_LONGEST_IDLE, max(_SHORTEST_IDLE, self.ledger.held / self.ledger.residents / speed))
+
+    def _set_clock(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._queue:
+            self._idle_since = None
+            return
+        ends = self.ledger.next_lease_end()
+        if self._idle_since is not None:
+            ends = min(ends or float("inf"), self._idle_since + self._patience())
+        if ends is not None:
+            self._timer = asyncio.get_running_loop().call_at(max(ends, now), self._go_on)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,37 @@
+"""Looks at the server's load while a run is under way, and passes on what it shows."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ..core.interfaces import ReportsLoad
+from .gate import Gate
+
+_INTERVAL = 0.5
+_AT_FIRST = 0.1
+"""Early in a run little is known; the time between looks then doubles."""
+
+
+@asynccontextmanager
+async def upkeep(backend: object, gate: Gate) -> AsyncIterator[None]:
+    """For as long as the block runs. A backend that tells nothing is not asked."""
+    looking = None
+    if isinstance(backend, ReportsLoad):
+        looking = asyncio.get_running_loop().create_task(_look(backend, gate))
+    try:
+        yield
+    finally:
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait([looking])
+        await gate.aclose()
+
+
+async def _look(backend: ReportsLoad, gate: Gate) -> None:
+    interval = _AT_FIRST
+    while True:  # until it is cancelled with the run
+        await asyncio.sleep(interval)
+        interval = min(_INTERVAL, 2 * interval)
+        load = await backend.load()
+        if load is not None:
+            gate.looked(load)

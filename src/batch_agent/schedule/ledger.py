@@ -1,0 +1,287 @@
+"""Which agents keep their context in the server's KV cache. Time is an argument; nothing here waits."""
+
+from dataclasses import dataclass, field
+
+from .speed import PrefillSpeed
+
+_LIKELY_GROWTH = 0.25
+"""By how much of its first prompt an agent is taken to grow before any has shown it."""
+_REMEMBERED = 32
+_LOST = 0.5
+"""A turn that finds less than this share of the prompt before it in the cache has lost its place there."""
+_ROUNDING = 256
+"""Tokens that a turn may find less for other reasons: caches keep whole blocks, templates spell answers anew."""
+_MANY_LOST = 0.15
+_FEW_LOST = 0.02
+_LESS = 0.9
+_MORE = 1.05
+_HEADROOM = 0.9
+"""Of the capacity: what agents leave behind when they end is younger than the contexts of those that wait for their
+tools, and an engine that throws out the oldest first throws those out before it."""
+
+
+@dataclass(slots=True)
+class _Agent:
+    """One agent that is alive."""
+
+    first: float
+    """Tokens of its first prompt that are its own."""
+    own: float
+    order: int
+    prompt: int = 0
+    """Tokens of its last prompt, shared ones too."""
+    is_resident: bool = False
+    is_guest: bool = False
+    """Let in beyond the capacity."""
+    is_new: bool = True
+    """Since its last answer it had no place: what it finds in the cache says nothing about the others."""
+    waits_since: float | None = None
+    """Set while it waits for its tools."""
+
+
+@dataclass(slots=True)
+class LedgerCounts:
+    """What happened, for whoever wants to see it."""
+
+    most_residents: int = 0
+    gave_up: int = 0
+    """Places that were given up during a tool wait."""
+    guests: int = 0
+    """Agents that were let in beyond the capacity, because the engine had nothing to do."""
+    lost: int = 0
+    """Turns of residents that found their context gone."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Adds up the contexts of the agents under way, what they share counted once, and lets further ones in while all
+    of them, grown as agents have been seen to grow, fit.
+
+    A resident that waits for its tools keeps its place on lease: for as long as the place is worth it, and not at all
+    if its tools are known to take longer. After that the place goes to whoever needs it, the longest overdue first,
+    and its agent asks again when it comes back. What the server reports of its cache corrects the capacity: turns that
+    lost their context shrink it, an episode of clean ones grows it back."""
+
+    capacity: int | None
+    """Tokens; None where nobody knows: then nothing is limited until turns are seen to lose their context."""
+    shared: float = 0.0
+    """Tokens that all prompts begin with."""
+    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
+    counts: LedgerCounts = field(default_factory=LedgerCounts)
+    _agents: dict[str, _Agent] = field(default_factory=dict)
+    _residents: int = 0
+    _own: float = 0.0
+    _first: float = 0.0
+    _limit: float | None = field(init=False)
+    _short_waits: dict[str, None] = field(default_factory=dict)
+    """Residents whose tools are likely quick, who has waited longest first."""
+    _long_waits: dict[str, None] = field(default_factory=dict)
+    _overdue: float = 0.0
+    """Tokens of those who wait long."""
+    _guests: float = 0.0
+    _grown: float = 0.0
+    _finished: int = 0
+    _most_grown: float = 0.0
+    _reports_cache: bool = False
+    _lost_share: float = 0.0
+    _since_change: int = 0
+    _orders: int = 0
+
+    def __post_init__(self) -> None:
+        self._limit = None if self.capacity is None else _HEADROOM * self.capacity
+
+    @property
+    def residents(self) -> int:
+        return self._residents
+
+    @property
+    def limit(self) -> float | None:
+        """Tokens that residents may hold, as far as experience goes."""
+        return self._limit
+
+    @property
+    def held(self) -> float:
+        """Tokens that the residents hold, or will when they have grown."""
+        return self.shared + max(self._own, self._first + self._residents * self.growth)
+
+    @property
+    def growth(self) -> float:
+        """Tokens by which an agent's context is expected to grow in its life."""
+        return self._growth(self._first, self._residents)
+
+    @property
+    def rent(self) -> float | None:
+        """Seconds for which it is worth to keep a place that nobody uses: as long as it takes to compute what the
+        whole cache holds. Who keeps it longer has lost more than computing the context again would cost, who gives
+        it up earlier too often pays both."""
+        if self._limit is None or self.speed.tokens_per_second is None:
+            return None
+        return self._limit / self.speed.tokens_per_second
+
+    def fitting(self, tokens: int) -> int | None:
+        """How many contexts like those of the residents fit into so many tokens; None before there is one."""
+        if not self._residents or self._own <= 0:
+            return None
+        return max(1, int((_HEADROOM * tokens - self.shared) * self._residents / self._own))
+
+    def is_resident(self, agent: str) -> bool:
+        known = self._agents.get(agent)
+        return known is not None and known.is_resident
+
+    def tokens(self, agent: str) -> int:
+        """Its whole context as the server last counted it."""
+        known = self._agents[agent]
+        return int(known.own + self.shared) if known.prompt else 0
+
+    def begin(self, agent: str, own: float) -> None:
+        """A new agent, by what its first prompt is taken to hold beside the shared part. It has no place yet."""
+        self._orders += 1
+        self._agents[agent] = _Agent(own, own, self._orders)
+
+    def let_in(self, agent: str, now: float, *, as_guest: bool = False) -> bool:
+        """Gives the agent a place if there is one, taking overdue ones where that helps."""
+        known = self._agents[agent]
+        if known.is_resident:
+            return True
+        if not as_guest and not self._fits(known) and not self._make_room(known, now):
+            return False
+        known.is_resident = True
+        known.is_guest, known.is_new = as_guest, True
+        self._count_place(known)
+        self.counts.guests += as_guest
+        self.counts.most_residents = max(self.counts.most_residents, self._residents)
+        return True
+
+    def heard(self, agent: str, prompt: int, cached: int, output: int, *, is_crowded: bool) -> None:
+        """The exact size of its context, from the server. `is_crowded`: others wait for a place."""
+        if not prompt:
+            return  # a server that counts no tokens says nothing of the size
+        known = self._agents[agent]
+        self._judge_cache(known, cached, is_crowded)
+        own = max(1.0, prompt + output - self.shared)
+        first = own - output if known.prompt == 0 else known.first
+        if known.is_resident:
+            self._forget_place(known)
+        known.own, known.first, known.prompt, known.is_new = own, first, prompt, False
+        if known.is_resident:
+            self._count_place(known)
+        self._most_grown = max(self._most_grown, own - first)
+        self._shed_overflow()
+
+    def pause(self, agent: str, now: float, likely: float | None) -> None:
+        """It waits for its tools, likely for so many seconds; None where nobody knows."""
+        known = self._agents[agent]
+        known.waits_since = now
+        if known.is_resident:
+            rent = self.rent
+            if rent is not None and likely is not None and likely > rent:
+                self._wait_long(agent)
+            else:
+                self._short_waits[agent] = None
+
+    def resume(self, agent: str) -> None:
+        self._agents[agent].waits_since = None
+        self._stop_waiting(agent)
+
+    def leave(self, agent: str) -> None:
+        known = self._agents.get(agent)
+        if known is None:
+            return
+        self._stop_waiting(agent)
+        del self._agents[agent]
+        if known.prompt:
+            self._finished += 1
+            self._grown += (known.own - known.first - self._grown) / min(self._finished, _REMEMBERED)
+        if known.is_resident:
+            self._forget_place(known)
+
+    def next_lease_end(self) -> float | None:
+        """When a place may be given up, at the earliest."""
+        rent = self.rent
+        if rent is None:
+            return None
+        for agent in self._short_waits:
+            return (self._agents[agent].waits_since or 0.0) + rent
+        return None
+
+    def _fits(self, agent: _Agent) -> bool:
+        if self._limit is None or self._residents == 0:
+            return True
+        own, first, residents = self._own + agent.own, self._first + agent.first, self._residents + 1
+        return self.shared + max(own, first + residents * self._growth(first, residents)) <= self._limit
+
+    def _growth(self, first: float, residents: int) -> float:
+        if self._finished:
+            return self._grown
+        return max(_LIKELY_GROWTH * first / residents if residents else 0.0, self._most_grown)
+
+    def _make_room(self, agent: _Agent, now: float) -> bool:
+        """Takes overdue places, if they are enough."""
+        while (end := self.next_lease_end()) is not None and end <= now:
+            overdue = next(iter(self._short_waits))
+            del self._short_waits[overdue]
+            self._wait_long(overdue)
+        if self._limit is None or self.shared + self._own - self._overdue + agent.own > self._limit:
+            return False
+        while self._long_waits and not self._fits(agent):
+            self._give_up(next(iter(self._long_waits)))
+        return self._fits(agent)
+
+    def _shed_overflow(self) -> None:
+        """Contexts grew beyond the capacity, guests apart: the youngest of those that wait for their tools lose their
+        places."""
+        while self._limit is not None and self.shared + self._own - self._guests > self._limit:
+            waiting = [agent for waits in (self._short_waits, self._long_waits) for agent in waits]
+            if not waiting:
+                return
+            self._give_up(max(waiting, key=lambda agent: self._agents[agent].order))
+
+    def _give_up(self, agent: str) -> None:
+        known = self._agents[agent]
+        self._stop_waiting(agent)
+        self._forget_place(known)
+        known.is_resident = False
+        self.counts.gave_up += 1
+
+    def _wait_long(self, agent: str) -> None:
+        self._long_waits[agent] = None
+        self._overdue += self._agents[agent].own
+
+    def _judge_cache(self, agent: _Agent, cached: int, is_crowded: bool) -> None:
+        self._reports_cache = self._reports_cache or cached > 0
+        if not (self._reports_cache and agent.prompt and agent.is_resident) or agent.is_new:
+            return
+        shared = min(self.shared, cached)
+        is_lost = cached - shared < _LOST * (agent.prompt - shared) - _ROUNDING
+        self.counts.lost += is_lost
+        self._lost_share += (is_lost - self._lost_share) / _REMEMBERED
+        self._since_change += 1
+        if self._since_change < max(8, self._residents):
+            return  # what was under way at the last change still belongs to it
+        if self._lost_share > _MANY_LOST and self._residents > 1:  # a lone one is let in whatever the limit
+            self._change(min(self._limit or self.held, self.held) * _LESS)
+        elif self._lost_share < _FEW_LOST and is_crowded and self._limit is not None:
+            self._change(self._limit * _MORE)
+
+    def _change(self, limit: float) -> None:
+        self._limit = limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
+        self._since_change = 0
+        self._lost_share = 0.0
+
+    def _stop_waiting(self, agent: str) -> None:
+        self._short_waits.pop(agent, None)
+        if agent in self._long_waits:
+            del self._long_waits[agent]
+            self._overdue -= self._agents[agent].own
+
+    def _count_place(self, agent: _Agent) -> None:
+        self._residents += 1
+        self._own += agent.own
+        self._first += agent.first
+        self._guests += agent.is_guest * agent.own
+
+    def _forget_place(self, agent: _Agent) -> None:
+        self._residents -= 1
+        self._own -= agent.own
+        self._first -= agent.first
+        self._guests -= agent.is_guest * agent.own
