@@ -55,7 +55,7 @@ class Crowd:
     plain_at_once: int
 
 
-RESIDENT = Sizes(agents=128, turns=4, shared=2_000, own=7_100, output=150, result=150)
+RESIDENT = Sizes(agents=128, turns=4, shared=2_000, own=6_000, output=150, result=150)
 CROWDS = (Crowd("research_summary", 20, 9, 0.4, 8), Crowd("slow_tool", 100, 10, 0.8, 32))
 PREFIX_AGENTS = (5, 10, 20, 50, 100)
 

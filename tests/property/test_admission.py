@@ -1,16 +1,16 @@
 """Admission never exceeds its limit and never leaves a slot idle with a waiter, whatever happens in which order."""
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from batch_agent.schedule.admission import Admission, Rank, Ticket
+from batch_agent.schedule.admission import PATIENCE, Admission, Rank, Ticket
 
 RANKS = st.builds(Rank, st.booleans(), st.integers(0, 3), st.integers(0, 3))
 
 
 class Waiting(RuleBasedStateMachine):
-    """Beside the real thing a list of who waits, in the order in which they came."""
+    """Beside the real thing a list of who waits, in the order in which they came, and what was granted since."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,6 +19,7 @@ class Waiting(RuleBasedStateMachine):
         self.in_use = 0
         self.queue: list[tuple[Rank, Ticket]] = []
         self.ever_granted: set[Ticket] = set()
+        self.passed_over: dict[Ticket, int] = {}
 
     tickets: Bundle[Ticket] = Bundle("tickets")
 
@@ -34,6 +35,7 @@ class Waiting(RuleBasedStateMachine):
         assert ticket not in self.ever_granted
         assert ticket not in {waiting for _, waiting in self.queue}
         self.queue.append((rank, ticket))
+        self.passed_over[ticket] = 0
         return ticket
 
     @rule(ticket=consumes(tickets))
@@ -55,14 +57,33 @@ class Waiting(RuleBasedStateMachine):
         self.limit = limit
         self._expect(self.slots.resize(limit))
 
+    @precondition(lambda self: self.queue)
+    @rule(times=st.integers(1, 3 * PATIENCE), rank=RANKS)
+    def be_passed_over(self, times: int, rank: Rank) -> None:
+        for _ in range(times):
+            if self.in_use == 0 or len(self.queue) == 0:
+                return
+            self.arrive(rank)
+            self.release()
+
     def _expect(self, granted: list[Ticket]) -> None:
-        room = max(0, self.limit - self.in_use)
-        line = sorted(self.queue, key=lambda entry: entry[0])  # stable: equal ranks in the order in which they came
-        assert granted == [ticket for _, ticket in line[:room]]
+        expected: list[Ticket] = []
+        while self.in_use < self.limit and self.queue:
+            entry = self._next()
+            self.queue.remove(entry)
+            self.in_use += 1
+            expected.append(entry[1])
+            for _, waiting in self.queue:
+                self.passed_over[waiting] += 1
+        assert granted == expected
         assert not self.ever_granted & set(granted)
         self.ever_granted |= set(granted)
-        self.in_use += len(granted)
-        self.queue = [entry for entry in self.queue if entry[1] not in granted]
+
+    def _next(self) -> tuple[Rank, Ticket]:
+        oldest = self.queue[0]
+        if self.passed_over[oldest[1]] >= PATIENCE * self.limit:
+            return oldest
+        return min(self.queue, key=lambda entry: entry[0])  # of equal ranks the one that came first
 
     @invariant()
     def counts_are_right(self) -> None:
@@ -76,7 +97,40 @@ class Waiting(RuleBasedStateMachine):
     def nothing_leaks(self) -> None:
         assert len(self.slots._order) <= 2 * len(self.queue) + 64
         assert len(self.slots._waiting) == len(self.queue)
+        assert len(self.slots._arrivals) <= 2 * len(self.queue) + 64 + PATIENCE * 5
 
 
 TestAdmission = Waiting.TestCase
 TestAdmission.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+
+
+@settings(max_examples=80)
+@given(
+    limits=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    ranks=st.lists(RANKS, min_size=1, max_size=30),
+    arrivals=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+)
+def test_nobody_is_passed_over_more_often_than_patience_allows(
+    limits: list[int], ranks: list[Rank], arrivals: list[int]
+) -> None:
+    """However the others rank, and whoever comes after it: at most PATIENCE rounds, and those who were there first."""
+    slots = Admission(limits[0])
+    while slots.take():
+        pass
+    grants = came = 0
+    waiting: dict[Ticket, tuple[int, int]] = {}
+    """For each how many had been granted when it came, and how many were before it."""
+    for step in range(600):
+        for _ in range(arrivals[step % len(arrivals)] if step < 300 else 0):
+            before_it = slots.waiting
+            waiting[slots.wait(ranks[came % len(ranks)])] = (grants, before_it)
+            came += 1
+        granted = slots.resize(limits[(step // 100) % len(limits)]) if step % 100 == 0 else slots.release()
+        for ticket in granted:
+            then, before_it = waiting.pop(ticket)
+            assert grants - then <= PATIENCE * max(limits) + before_it
+            grants += 1
+        for then, before_it in waiting.values():
+            assert grants - then <= PATIENCE * max(limits) + before_it
+        if slots.in_use == 0:
+            return

@@ -1,12 +1,15 @@
 """Limits and retries keep their promises for all numbers."""
 
+from dataclasses import dataclass
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
+from batch_agent.core.load import Load
 from batch_agent.core.spec import Retry
-from batch_agent.schedule.limit import InflightLimit
-from batch_agent.schedule.retry import retry_delay
+from batch_agent.schedule.limit import Change, InflightLimit
+from batch_agent.schedule.retry import asks_for_less, retry_delay
 
 SECONDS = st.floats(0.0, 1e6)
 RETRIES = st.builds(
@@ -15,30 +18,73 @@ RETRIES = st.builds(
     st.floats(1e-3, 100.0),
     st.floats(1.0, 100.0),
 )
-EVENTS = st.lists(st.tuples(st.floats(0.0, 5.0), st.none() | st.booleans(), st.none() | SECONDS), max_size=60)
 
 
-@given(start=st.integers(1, 1500), fixed=st.booleans(), events=EVENTS)
-def test_the_limit_stays_in_its_bounds_and_says_whenever_it_changes(
-    start: int, fixed: bool, events: list[tuple[float, bool | None, float | None]]
+@dataclass(frozen=True)
+class Answered:
+    seconds: float
+    binds: bool
+    times: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    retry_after: float | None
+
+
+LOADS = st.builds(
+    Load, st.integers(0, 300), st.integers(0, 300), st.none() | st.floats(0.0, 1.0), st.integers(0, 5), st.just(0)
+)
+EVENTS = st.builds(Answered, st.floats(0.0, 1e3), st.booleans(), st.integers(1, 2000)) | st.builds(
+    Refused, st.none() | SECONDS
+)
+
+
+@settings(max_examples=200)
+@given(
+    start=st.integers(1, 1500),
+    fixed=st.booleans(),
+    ceiling=st.none() | st.integers(0, 20),
+    events=st.lists(st.tuples(st.floats(0.0, 5.0), EVENTS | LOADS), max_size=40),
+)
+def test_the_limit_stays_in_its_bounds_says_whenever_it_changes_and_has_a_reason_to(
+    start: int, fixed: bool, ceiling: int | None, events: list[tuple[float, Answered | Refused | Load]]
 ) -> None:
-    """An event: so much later, a success (does the limit bind?) or, for None, a refusal (with its Retry-After)."""
-    limit = InflightLimit(start, fixed=fixed)
-    now, last_cut = 0.0, float("-inf")
-    for pause, binds, retry_after in events:
+    """An event comes so much after the one before it."""
+    limit = InflightLimit(start, fixed=fixed, queue_ceiling=ceiling)
+    now, last_cut, was_cut = 0.0, float("-inf"), fixed
+    for pause, event in events:
         now += pause
-        before = limit.current
-        said = limit.refused(now, retry_after) if binds is None else limit.succeeded(limit_binds=binds)
-        assert said == (limit.current if limit.current != before else None)
-        assert 1 <= limit.current <= (start if fixed else max(start, 1024))
-        if limit.current < before:
-            assert binds is None
-            assert limit.current == before // 2
-            assert now - last_cut >= 1.0
-            last_cut = now
-        elif limit.current > before:
-            assert binds is True
-            assert limit.current == before + 1
+        for _ in range(event.times if isinstance(event, Answered) else 1):
+            before = limit.current
+            said = tell(limit, event, now)
+            assert (said.limit if said else before) == limit.current
+            assert said is None or (said.reason and said.limit != before)
+            assert 1 <= limit.current <= (start if fixed else max(start, 1024))
+            if limit.current > before:
+                assert isinstance(event, Load) or (isinstance(event, Answered) and event.binds)
+                by_a_look = before * 5 // 4 + 1 if was_cut else 2 * before
+                by_answers = before + 1 if was_cut else 2 * before
+                assert limit.current <= (by_a_look if isinstance(event, Load) else by_answers)
+            elif limit.current < before:
+                if isinstance(event, Answered):
+                    assert not was_cut
+                    assert 2 * limit.current >= before
+                elif isinstance(event, Refused):
+                    assert limit.current == before // 2
+                    assert now - last_cut >= 1.0
+                    last_cut = now
+                was_cut = was_cut or not isinstance(event, Load)  # a queue at the server does not end the search
+
+
+def tell(limit: InflightLimit, event: Answered | Refused | Load, now: float) -> Change | None:
+    match event:
+        case Answered(seconds, binds):
+            return limit.succeeded(seconds, limit_binds=binds)
+        case Refused(retry_after):
+            return limit.refused(now, retry_after)
+        case Load():
+            return limit.looked(event, min(limit.current, event.running + event.waiting), now)
 
 
 @settings(max_examples=300)
@@ -59,7 +105,8 @@ def test_a_delay_is_bounded_never_sooner_than_asked_and_only_for_what_can_pass(
         return
     assert 0.0 <= delay <= 300.0 + retry.backoff_max
     assert delay >= (retry_after if retry_after is not None else min(retry.backoff, retry.backoff_max) / 2)
-    assert failures <= retry.max_retries * (10 if kind is ErrorKind.RATE_LIMITED else 1)
+    is_busy = asks_for_less(BackendError(kind, "no", retry_after=retry_after))
+    assert failures <= retry.max_retries * (10 if is_busy else 1)
 
 
 @given(retry=RETRIES, jitter=st.floats(0.0, 1.0, exclude_max=True))

@@ -28,6 +28,9 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("streaming", "context", "streaming", True),
     ("streaming_tool_dispatch", "context", "streaming_tool_dispatch", True),
     ("priority", "limits", "priority", -3),
+    ("backpressure_ceiling", "limits", "backpressure_ceiling", 16),
+    ("calibrate_backend", "limits", "calibrate_backend", True),
+    ("kvflow", "prefix", "kvflow", True),
     ("strip_preamble", "prefix", "strip_preamble", False),
     ("cache_salt", "prefix", "cache_salt", "mine"),
     ("warm_prefix", "prefix", "warm_prefix", True),
@@ -172,18 +175,35 @@ NOT_A_COUNT = [0, -1, True, 1.5, "3", None]
 
 
 @pytest.mark.parametrize("value", NOT_A_COUNT)
-@pytest.mark.parametrize("name", ["max_dispatched", "max_turns", "max_tool_tokens"])
+@pytest.mark.parametrize("name", ["max_turns", "max_tool_tokens"])
 def test_a_count_is_a_whole_number_of_at_least_one(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
         spec(**{name: value})
 
 
 @pytest.mark.parametrize("value", NOT_A_COUNT[:-1])
-@pytest.mark.parametrize("name", ["max_inflight", "max_tokens"])
+@pytest.mark.parametrize("name", ["max_tokens"])
 def test_a_limit_that_may_be_open_is_otherwise_a_count(name: str, value: Any) -> None:
     assert spec(**{name: None}) is not None
     with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
         spec(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, -2, True, 1.5, "3"])
+@pytest.mark.parametrize("name", ["max_inflight", "max_dispatched"])
+def test_a_limit_of_agents_or_requests_is_a_count(name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
+        spec(**{name: value})
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "3"])
+def test_a_ceiling_for_the_queue_is_a_count(value: Any) -> None:
+    with pytest.raises(SpecError, match="^backpressure_ceiling must be a whole number of at least 1; got"):
+        spec(backpressure_ceiling=value)
+
+
+def test_what_meant_no_limit_in_earlier_versions_still_does() -> None:
+    assert spec(max_inflight=-1, max_dispatched=-1, backpressure_ceiling=0).limits == Limits()
 
 
 @pytest.mark.parametrize("value", [-1, True, 1.5, "3", None])

@@ -12,6 +12,7 @@ from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentResult
 from batch_agent.core.rules import Job
 from batch_agent.engine.engine import Engine
+from batch_agent.engine.gate import Gate
 from batch_agent.engine.slots import Slots
 from batch_agent.engine.source import Inputs, InputSource
 from batch_agent.schedule.admission import Rank
@@ -44,9 +45,9 @@ def engine(executor: Runs, agents: int, store: Store | None = None) -> tuple[Eng
     async def deliver(result: AgentResult) -> None:
         delivered.append(result)
 
-    slots = Slots(InflightLimit(2, fixed=True))
+    gate = Gate(Slots(InflightLimit(2, fixed=True)))
     source = InputSource(Inputs(range(agents)), lambda index, value: Job(index, str(index), value, str(value)))
-    return Engine(source, executor, store or NoStore(), slots, deliver, max_dispatched=4), slots, delivered
+    return Engine(source, executor, store or NoStore(), gate, deliver, max_dispatched=4), gate.slots, delivered
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("boom"), asyncio.CancelledError("boom"), KeyError("boom")])

@@ -105,7 +105,7 @@ async def test_a_limit_that_binds_grows_and_wakes_who_waits() -> None:
     granting = slots(1, fixed=False)
     await granting.acquire(FRESH)
     waiting = await begin(granting)
-    granting.succeeded()
+    granting.succeeded(1.0)
     await waiting
     assert granting.limit == 2
 

@@ -1,6 +1,6 @@
 """Slots go to those who are furthest, and never beyond the limit."""
 
-from batch_agent.schedule.admission import Admission, Rank
+from batch_agent.schedule.admission import PATIENCE, Admission, Rank
 
 FRESH = Rank(is_fresh=True)
 
@@ -83,3 +83,112 @@ def test_the_order_survives_the_leaving_of_many() -> None:
             slots.leave(tickets[number])
     granted = [ticket for _ in staying for ticket in slots.release()]
     assert granted == [tickets[number] for number in sorted(staying, key=lambda number: ranks[number])]
+
+
+def test_who_is_passed_over_for_many_rounds_goes_next_whatever_its_rank() -> None:
+    slots = Admission(2)
+    slots.take(), slots.take()
+    fresh = slots.wait(FRESH)
+    for _ in range(2 * PATIENCE):
+        ticket = slots.wait(under_way(0))
+        assert slots.release() == [ticket]
+    slots.wait(under_way(0))
+    assert slots.release() == [fresh]
+
+
+def test_of_those_that_were_passed_over_the_one_that_came_first_goes_first() -> None:
+    slots = Admission(1)
+    slots.take()
+    patient = [slots.wait(FRESH), slots.wait(under_way(9)), slots.wait(under_way(8))]
+    for _ in range(PATIENCE):
+        slots.wait(under_way(0))
+        slots.release()
+    for _ in patient:
+        slots.wait(under_way(0))
+    assert [slots.release() for _ in patient] == [[ticket] for ticket in patient]
+
+
+def test_one_that_was_granted_for_its_age_is_not_granted_again_for_its_rank() -> None:
+    slots = Admission(1)
+    slots.take()
+    patient = slots.wait(FRESH)
+    others = [slots.wait(under_way(0)) for _ in range(PATIENCE + 1)]
+    granted = [ticket for _ in range(PATIENCE + 2) for ticket in slots.release()]
+    assert granted == [*others[:PATIENCE], patient, others[PATIENCE]]
+    assert slots.waiting == 0
+
+
+def test_one_that_left_is_not_granted_for_its_age() -> None:
+    slots = Admission(1)
+    slots.take()
+    leaving, staying = slots.wait(FRESH), slots.wait(FRESH)
+    for _ in range(PATIENCE):
+        slots.wait(under_way(0))
+        slots.release()
+    slots.leave(leaving)
+    slots.wait(under_way(0))
+    assert slots.release() == [staying]
+
+
+def test_a_pause_makes_nobody_older() -> None:
+    slots = Admission(1)
+    slots.take()
+    slots.wait(FRESH)
+    returning = slots.wait(under_way(0))
+    assert slots.resize(0) == slots.release() == []
+    assert slots.resize(1) == [returning]
+
+
+def test_tickets_that_were_granted_for_their_age_do_not_pile_up() -> None:
+    slots = Admission(1)
+    slots.take()
+    for _ in range(3 * PATIENCE):
+        slots.wait(FRESH)
+    for _ in range(2_000):
+        slots.wait(FRESH)
+        slots.wait(under_way(0))
+        assert slots.release() != []
+        slots.leave(next(reversed(slots._waiting)))
+        assert len(slots._order) <= 2 * slots.waiting + 64
+        assert len(slots._arrivals) <= 2 * slots.waiting + 64 + PATIENCE * slots.limit
+
+
+def test_a_long_line_that_is_served_by_age_does_not_pile_up() -> None:
+    slots = Admission(1)
+    slots.take()
+    for number in range(10 * PATIENCE):
+        slots.wait(under_way(number % 7))
+    for number in range(5_000):
+        slots.wait(under_way(number % 7))
+        assert len(slots.release()) == 1
+        assert len(slots._order) <= 2 * slots.waiting + 64
+        assert len(slots._arrivals) <= 2 * slots.waiting + 64 + PATIENCE * slots.limit
+
+
+def test_ten_thousand_that_wait_cost_about_as_much_each_as_a_hundred() -> None:
+    """The comparisons of ranks, counted: they may grow with the logarithm."""
+
+    def comparisons(waiting: int) -> float:
+        Counted.compared = 0
+        slots = Admission(4)
+        for _ in range(4):
+            slots.take()
+        for number in range(waiting):
+            slots.wait(Counted(False, (7 * number) % 31, number))
+        for number in range(waiting):
+            slots.wait(Counted(False, (11 * number) % 31, number))
+            slots.release()
+        while slots.waiting:
+            slots.release()
+        return Counted.compared / waiting
+
+    assert comparisons(10_000) < 4 * comparisons(100)
+
+
+class Counted(Rank):
+    compared = 0
+
+    def __lt__(self, other: object) -> bool:
+        Counted.compared += 1
+        assert isinstance(other, Rank)
+        return (self.turns_left, self.since) < (other.turns_left, other.since)
