@@ -1,9 +1,10 @@
 """Runs on the simulated engine what was once measured on real vLLM, and prints both as JSON.
 
-    python benchmarks/sim_vs_vllm.py
+    python -m benchmarks.sim_vs_vllm
 
 The cold burst goes over HTTP in real time. The agent workloads drive the engine alone on a virtual clock: minutes of
-engine time take seconds. The sizes of those workloads were inferred from the recorded totals: see docs/simulator.md.
+engine time take seconds. What the H200 did is in results/gpu.json, with its sizes; the CPU run kept only totals, from
+which its sizes were inferred: see docs/simulator.md.
 """
 
 import heapq
@@ -13,23 +14,25 @@ import json
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from random import Random
 from typing import Any
 
 from batch_agent.sim import SimConfig, SimServer
 from batch_agent.sim.engine import Engine
 from batch_agent.sim.sequence import Progress, Sequence
+from benchmarks import report
 
 ONCE = 10**9
 """As `emit_every`: report the first token, and then only the end."""
 
 H200 = SimConfig(
     max_model_len=16_384,
-    num_blocks=15_700,
+    num_blocks=16_384,
     max_num_seqs=1_024,
     max_num_batched_tokens=8_192,
     step_base_ms=5.5,
     step_us_per_seq=10,
-    prefill_us_per_token=30,
+    prefill_us_per_token=23.5,
     step_ns_per_kv_token=14,
 )
 CPU = SimConfig(
@@ -59,14 +62,25 @@ class Workload:
     shared_tokens: int
     answer_tokens: int
     result_tokens: int
-    tool_s: float
+    tool_s: tuple[float, float]
+    """The shortest and the longest; what is between is drawn from the number of the agent and its turn."""
+
+    def tool_seconds(self, agent: int, turn: int) -> float:
+        return Random(f"{agent}.{turn}").uniform(*self.tool_s)
 
 
 H200_WORK = Workload(
-    agents=128, turns=4, first_prompt=6_300, shared_tokens=1_504, answer_tokens=128, result_tokens=450, tool_s=1.0
+    agents=128,
+    turns=4,
+    first_prompt=8_014,
+    shared_tokens=2_000,
+    answer_tokens=150,
+    result_tokens=150,
+    tool_s=(1.0, 3.0),
 )
+H200_LONGER = replace(H200_WORK, first_prompt=9_114)
 CPU_WORK = Workload(
-    agents=24, turns=2, first_prompt=370, shared_tokens=160, answer_tokens=40, result_tokens=40, tool_s=5.0
+    agents=24, turns=2, first_prompt=370, shared_tokens=160, answer_tokens=40, result_tokens=40, tool_s=(5.0, 5.0)
 )
 
 
@@ -140,7 +154,7 @@ class Crowd:
 
     def _answered(self, agent: int, turn: int) -> None:
         if turn + 1 < self._work.turns:
-            self._clock.after(self._work.tool_s, lambda: self._ask(agent, turn + 1))
+            self._clock.after(self._work.tool_seconds(agent, turn), lambda: self._ask(agent, turn + 1))
             return
         self.ended_at.append(self._clock.now)
         following = next(self._todo, None)
@@ -180,8 +194,25 @@ def cold_burst() -> dict[str, Any]:
     return {"cached_tokens": cached, "prefix_cache_hits_total": hits}
 
 
+def h200(work: Workload, part: str) -> dict[str, Any]:
+    """All at once beside the measured gather loop; and, as the simulator sees it, with as many as fit."""
+    measured = json.loads((report.RESULTS / "gpu.json").read_text())["parts"][part]["dispatch_all"]
+    names = ("wall_s", "first_result_s", "cached_share_later_turns", "ttft_later_turns_s")
+    fitting = (H200.kv_tokens * 9 // 10 - work.shared_tokens) // (
+        work.first_prompt - work.shared_tokens + work.turns * work.answer_tokens + (work.turns - 1) * work.result_tokens
+    )
+    return {
+        "workload": asdict(work),
+        "all_at_once": {
+            "vllm_0.26_h200": {name: measured[name] for name in names},
+            "sim": crowd(H200, work, resident=work.agents),
+        },
+        f"{fitting}_resident": {"sim": crowd(H200, work, resident=fitting)},
+    }
+
+
 def main() -> None:
-    report = {
+    numbers = {
         "cold_burst": {
             "vllm_0.32_cpu": {"cached_tokens": [0] + [384] * 7, "prefix_cache_hits_total": 2688},
             "sim": cold_burst(),
@@ -197,19 +228,11 @@ def main() -> None:
                 "sim": crowd(CPU, CPU_WORK, resident=8),
             },
         },
-        "h200_128_agents": {
-            "workload": asdict(H200_WORK),
-            "all_at_once": {
-                "vllm_0.26_h200": {"wall_s": 104, "cached": 0.21, "later_turns_ttft_p50_s": 6.3, "first_result_s": 82},
-                "sim": crowd(H200, H200_WORK, resident=128),
-            },
-            "28_resident": {
-                "vllm_0.26_h200": {"wall_s": 60, "cached": 0.92, "later_turns_ttft_p50_s": 0.055, "first_result_s": 11},
-                "sim": crowd(H200, H200_WORK, resident=28),
-            },
-        },
+        "h200_128_agents": h200(H200_WORK, "resident"),
+        "h200_128_agents_longer": h200(H200_LONGER, "resident_longer"),
     }
-    print(json.dumps(report, indent=1))
+    print(json.dumps(numbers, indent=1))
+    print(report.write("sim_vs_vllm", numbers))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ class _Agent:
     """Let in beyond the capacity."""
     is_new: bool = True
     """Since its last answer it had no place: what it finds in the cache says nothing about the others."""
+    disturbed: int = 0
+    """How often guests had come or gone at its last answer."""
     waits_since: float | None = None
     """Set while it waits for its tools."""
 
@@ -78,7 +80,10 @@ class Ledger:
     _long_waits: dict[str, None] = field(default_factory=dict)
     _overdue: float = 0.0
     """Tokens of those who wait long."""
+    _overdue_first: float = 0.0
     _guests: float = 0.0
+    """Tokens of guests."""
+    _disturbances: int = 0
     _grown: float = 0.0
     _finished: int = 0
     _most_grown: float = 0.0
@@ -143,12 +148,13 @@ class Ledger:
         known = self._agents[agent]
         if known.is_resident:
             return True
-        if not as_guest and not self._fits(known) and not self._make_room(known, now):
+        fits = self._fits(known)
+        if not (fits or as_guest or self._make_room(known, now)):
             return False
         known.is_resident = True
-        known.is_guest, known.is_new = as_guest, True
+        known.is_guest, known.is_new = as_guest and not fits, True
         self._count_place(known)
-        self.counts.guests += as_guest
+        self.counts.guests += known.is_guest
         self.counts.most_residents = max(self.counts.most_residents, self._residents)
         return True
 
@@ -162,7 +168,8 @@ class Ledger:
         first = own - output if known.prompt == 0 else known.first
         if known.is_resident:
             self._forget_place(known)
-        known.own, known.first, known.prompt, known.is_new = own, first, prompt, False
+        known.own, known.first, known.prompt = own, first, prompt
+        known.is_new, known.disturbed = False, self._disturbances
         if known.is_resident:
             self._count_place(known)
         self._most_grown = max(self._most_grown, own - first)
@@ -205,9 +212,11 @@ class Ledger:
         return None
 
     def _fits(self, agent: _Agent) -> bool:
-        if self._limit is None or self._residents == 0:
+        return self._have_room(self._own + agent.own, self._first + agent.first, self._residents + 1)
+
+    def _have_room(self, own: float, first: float, residents: int) -> bool:
+        if self._limit is None or residents == 1:
             return True
-        own, first, residents = self._own + agent.own, self._first + agent.first, self._residents + 1
         return self.shared + max(own, first + residents * self._growth(first, residents)) <= self._limit
 
     def _growth(self, first: float, residents: int) -> float:
@@ -221,7 +230,8 @@ class Ledger:
             overdue = next(iter(self._short_waits))
             del self._short_waits[overdue]
             self._wait_long(overdue)
-        if self._limit is None or self.shared + self._own - self._overdue + agent.own > self._limit:
+        own, first = self._own - self._overdue + agent.own, self._first - self._overdue_first + agent.first
+        if not self._have_room(own, first, self._residents - len(self._long_waits) + 1):
             return False
         while self._long_waits and not self._fits(agent):
             self._give_up(next(iter(self._long_waits)))
@@ -246,6 +256,7 @@ class Ledger:
     def _wait_long(self, agent: str) -> None:
         self._long_waits[agent] = None
         self._overdue += self._agents[agent].own
+        self._overdue_first += self._agents[agent].first
 
     def _judge_cache(self, agent: _Agent, cached: int, is_crowded: bool) -> None:
         self._reports_cache = self._reports_cache or cached > 0
@@ -254,6 +265,8 @@ class Ledger:
         shared = min(self.shared, cached)
         is_lost = cached - shared < _LOST * (agent.prompt - shared) - _ROUNDING
         self.counts.lost += is_lost
+        if self._guests >= 1 or agent.disturbed != self._disturbances:  # not 0: sums of floats leave dust
+            return  # it may be theirs
         self._lost_share += (is_lost - self._lost_share) / _REMEMBERED
         self._since_change += 1
         if self._since_change < max(8, self._residents):
@@ -273,15 +286,20 @@ class Ledger:
         if agent in self._long_waits:
             del self._long_waits[agent]
             self._overdue -= self._agents[agent].own
+            self._overdue_first -= self._agents[agent].first
 
     def _count_place(self, agent: _Agent) -> None:
         self._residents += 1
         self._own += agent.own
         self._first += agent.first
-        self._guests += agent.is_guest * agent.own
+        if agent.is_guest:
+            self._guests += agent.own
+            self._disturbances += 1
 
     def _forget_place(self, agent: _Agent) -> None:
         self._residents -= 1
         self._own -= agent.own
         self._first -= agent.first
-        self._guests -= agent.is_guest * agent.own
+        if agent.is_guest:
+            self._guests -= agent.own
+            self._disturbances += 1
