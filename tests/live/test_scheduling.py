@@ -1,0 +1,61 @@
+"""A real engine whose cache holds a third of the agents: they take turns in it, and find their contexts again."""
+
+from collections.abc import Iterator
+
+import pytest
+from benchmarks.gpu.played import Played
+from benchmarks.gpu.scene import Scene
+from benchmarks.gpu.watch import Watch
+from benchmarks.gpu.words import Words, nonce
+from tests.live.engines import vllm_server
+
+from batch_agent import BatchAgent
+from batch_agent.backends.connect import connect
+
+AGENTS = 16
+TURNS = 3
+BLOCKS = 100
+BLOCK = 32
+
+
+@pytest.fixture(scope="module")
+def small_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    scratch = tmp_path_factory.mktemp("small-vllm")
+    with vllm_server(scratch, "--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "2048") as url:
+        yield url
+
+
+async def test_agents_take_turns_in_a_small_cache_and_find_their_contexts_again(small_vllm: str) -> None:
+    backend = await connect(small_vllm, None, uses_tools=False, notify=lambda text: None)
+    scene, watch = _scene(), Watch()
+    try:
+        results = await BatchAgent.run(
+            task="{it}",
+            inputs=list(scene.tasks),
+            system_prompt=scene.system,
+            tools=[scene.tool(watch)],
+            backend=Played(backend, scene, watch),
+        )
+    finally:
+        await backend.aclose()
+    assert [result.turns for result in results if result.ok] == [TURNS] * AGENTS
+    how = results.scheduling
+    assert how.kv_tokens == BLOCKS * BLOCK
+    assert how.most_residents is not None
+    assert 1 < how.most_residents < AGENTS
+    found = sum(result.usage.cached for result in results)
+    # The first turns find only what they share: about a third of all prompt tokens can never be found.
+    assert found / sum(result.usage.input for result in results) > 0.5
+
+
+def _scene() -> Scene:
+    words, start = Words(), nonce()
+    return Scene(
+        tasks=tuple(words.own(number, start, "small", 300) for number in range(AGENTS)),
+        turns=TURNS,
+        output=16,
+        system=f"{start} {words.text('small', 120)}",
+        said="Let me look that up.",
+        result=words.text("small result", 30),
+        seconds=lambda key: 1.0,
+    )
