@@ -74,6 +74,8 @@ def test_the_limit_stays_in_its_bounds_says_whenever_it_changes_and_has_a_reason
                     assert limit.current == before // 2
                     assert now - last_cut >= 1.0
                     last_cut = now
+                else:
+                    assert limit.current >= max(1, min(before, event.running + event.waiting) // 2)
                 was_cut = was_cut or not isinstance(event, Load)  # a queue at the server does not end the search
 
 

@@ -1,12 +1,14 @@
 """Looks at the server's load while a run is under way, and passes on what it shows."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ..core.interfaces import ReportsLoad
 from .gate import Gate
 
+_log = logging.getLogger("batch_agent")
 _INTERVAL = 0.5
 _AT_FIRST = 0.1
 """Early in a run little is known; the time between looks then doubles."""
@@ -22,6 +24,8 @@ async def upkeep(backend: object, gate: Gate) -> AsyncIterator[None]:
         yield
     finally:
         if looking is not None:
+            if looking.done():
+                _log.error("The backend failed to tell its load; it was not asked again", exc_info=looking.exception())
             looking.cancel()
             await asyncio.wait([looking])
         await gate.aclose()

@@ -303,8 +303,8 @@ async def test_another_write_of_a_later_life_has_another_key(tmp_path: Path) -> 
 
 
 async def test_the_same_write_again_in_a_later_life_has_another_key_than_the_one_before(tmp_path: Path) -> None:
-    # BUG: without the number of the life in it, the key of the same call at the same turn is that of an earlier life,
-    # whose call was already given to another call of this one: a service that keeps the promise drops it.
+    # Without the number of the life in it, the key of the same call at the same turn would be that of an earlier life,
+    # whose call was already given to another call of this one: a service that keeps the promise would drop it.
     slips: list[str] = []
 
     @Tool.define(effect="write", idempotency_arg="slip")

@@ -140,3 +140,66 @@ async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
     assert not waiting.done()
     async with asyncio.timeout(5):
         await waiting
+
+
+async def test_a_bound_holds_whatever_the_limit_and_goes_when_it_is_taken_back() -> None:
+    granting = slots(4)
+    granting.bound(2)
+    held = [await granting.acquire(FRESH) for _ in range(2)]
+    waiting = [await begin(granting) for _ in range(3)]
+    assert granting.is_full
+    granting.bound(3)
+    await waiting[0]
+    assert [task.done() for task in waiting] == [True, False, False]
+    granting.bound(None)
+    await waiting[1]
+    assert not waiting[2].done()
+    assert granting.limit == 4
+    held[0].release()
+    await waiting[2]
+
+
+async def test_a_lower_bound_takes_effect_as_slots_come_back() -> None:
+    granting = slots(4)
+    held = [await granting.acquire(FRESH) for _ in range(3)]
+    granting.bound(1)
+    waiting = await begin(granting)
+    held[0].release()
+    held[1].release()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    held[2].release()
+    await waiting
+
+
+async def test_a_bound_above_the_limit_changes_nothing() -> None:
+    granting = slots(1)
+    granting.bound(5)
+    await granting.acquire(FRESH)
+    waiting = await begin(granting)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_a_bound_does_not_end_a_pause_and_holds_after_it() -> None:
+    granting = slots(4)
+    granting.hold(0.01, "overloaded")
+    granting.bound(1)
+    waiting = [await begin(granting) for _ in range(2)]
+    assert not any(task.done() for task in waiting)
+    async with asyncio.timeout(5):
+        await waiting[0]
+    assert not waiting[1].done()
+    waiting[1].cancel()
+
+
+async def test_a_limit_that_grows_does_not_lift_the_bound() -> None:
+    granting = slots(1, fixed=False)
+    granting.bound(1)
+    await granting.acquire(FRESH)
+    waiting = await begin(granting)
+    granting.succeeded(1.0)
+    await asyncio.sleep(0)
+    assert granting.limit == 2
+    assert not waiting.done()
+    waiting.cancel()

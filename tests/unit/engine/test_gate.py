@@ -1,0 +1,237 @@
+"""Slots and places together: an agent needs both, and loses neither to somebody's bad luck."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from batch_agent.core.facts import Replied, Returned, Started
+from batch_agent.core.load import Load
+from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.requests import Usage
+from batch_agent.core.rules import Job
+from batch_agent.core.scheduling import LimitChange, Scheduling
+from batch_agent.engine.gate import Gate
+from batch_agent.engine.residency import Residency
+from batch_agent.engine.slots import HeldSlot, Slots
+from batch_agent.schedule.ledger import Ledger
+from batch_agent.schedule.limit import InflightLimit
+from batch_agent.testing import run_virtual, say
+
+LOOK = (ToolCall("1", "look", "{}"),)
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in virtual time. It must leave no task behind."""
+
+    @wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        async def main() -> None:
+            await test(*args, **options)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        run_virtual(main())
+
+    return run
+
+
+def gate(
+    inflight: int = 10,
+    kv_tokens: int | None = 10_000,
+    *,
+    fixed: bool = True,
+    running_tokens: int | None = None,
+) -> Gate:
+    """Of an engine whose agents are known not to grow."""
+    ledger = Ledger(kv_tokens)
+    ledger._finished = 1
+    return Gate(Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), running_tokens=running_tokens)
+
+
+def job(index: int, tokens: int = 1000) -> Job:
+    return Job(index, str(index), index, "x" * 4 * tokens)
+
+
+def answer(prompt: int, cached: int = 0, output: int = 0, seconds: float = 1.0) -> Replied:
+    return Replied(say("", Usage(prompt, cached, output)), seconds=seconds)
+
+
+def places(entered: Gate) -> Ledger:
+    assert entered.residency is not None
+    return entered.residency.ledger
+
+
+async def begin(asking: Coroutine[Any, Any, HeldSlot]) -> "asyncio.Task[HeldSlot]":
+    task = asyncio.create_task(asking)
+    await asyncio.sleep(0)
+    return task
+
+
+async def cancel(task: "asyncio.Task[HeldSlot]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+@virtual
+async def test_without_residency_only_slots_are_counted() -> None:
+    slots_only = Gate(Slots(InflightLimit(2, fixed=True)))
+    await slots_only.first_turn(job(0, 10**6), ())
+    second = await slots_only.first_turn(job(1, 10**6), ())
+    third = await begin(slots_only.next_turn(job(2), 3))
+    assert not third.done()
+    with slots_only.while_waiting("1", LOOK, None):
+        second.release()
+        await third
+    slots_only.answered("1", answer(100))
+    slots_only.leave("1")
+    slots_only.looked(Load())
+    await slots_only.aclose()
+    assert slots_only.report() == Scheduling(2)
+
+
+@virtual
+async def test_who_has_a_place_still_needs_a_slot() -> None:
+    entered = gate(inflight=1)
+    held = await entered.first_turn(job(0), ())
+    waiting = await begin(entered.first_turn(job(1), ()))
+    assert (waiting.done(), places(entered).residents) == (False, 2)
+    held.release()
+    await waiting
+
+
+@virtual
+async def test_who_has_no_place_takes_no_slot() -> None:
+    entered = gate(inflight=2, kv_tokens=1500)
+    await entered.first_turn(job(0), ())
+    waiting = await begin(entered.first_turn(job(1), ()))
+    assert not waiting.done()
+    assert not entered.slots.is_full
+    entered.leave("0")
+    await waiting
+
+
+@virtual
+async def test_a_new_agent_that_is_cancelled_while_it_waits_for_a_slot_gives_its_place_back() -> None:
+    entered = gate(inflight=1)
+    await entered.first_turn(job(0), ())
+    waiting = await begin(entered.first_turn(job(1), ()))
+    await cancel(waiting)
+    assert (places(entered).residents, places(entered).is_resident("1")) == (1, False)
+
+
+@virtual
+async def test_an_agent_under_way_that_is_cancelled_while_it_waits_for_a_slot_keeps_its_place_until_it_leaves() -> None:
+    entered = gate(inflight=1)
+    held = await entered.first_turn(job(0), ())
+    held.release()
+    await entered.first_turn(job(1), ())
+    await cancel(await begin(entered.next_turn(job(0), 3)))
+    assert places(entered).is_resident("0")
+    entered.leave("0")
+    assert places(entered).residents == 1
+
+
+@virtual
+async def test_a_conversation_that_goes_on_counts_with_all_that_was_said() -> None:
+    entered = gate()
+    call = LOOK[0]
+    facts = (
+        Started(0, 0, "x" * 999),
+        Replied(say("y" * 400)),
+        Returned((ToolResult(call, "z" * 800), ToolResult(call, "z" * 1200))),
+    )
+    await entered.first_turn(job(0), facts)
+    assert places(entered).held == 1000 + (400 + 800 + 1200) / 4
+
+
+@virtual
+async def test_no_more_run_at_once_than_the_running_tokens_hold() -> None:
+    entered = gate(kv_tokens=None, running_tokens=3500)
+    held = [await entered.first_turn(job(number), ()) for number in range(3)]
+    waiting = await begin(entered.first_turn(job(3), ()))
+    assert not waiting.done()
+    held[0].release()
+    await waiting
+    assert entered.slots.limit == 10
+
+
+@virtual
+async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
+    entered = gate(kv_tokens=None, running_tokens=3500)
+    held = [await entered.first_turn(job(number), ()) for number in range(3)]
+    for number in range(3):
+        entered.answered(str(number), answer(3000))
+        held[number].release()
+    again = [await begin(entered.next_turn(job(number), 3)) for number in range(3)]
+    assert [task.done() for task in again] == [True, False, False]
+    entered.answered("0", answer(100))
+    entered.answered("1", answer(100))
+    await asyncio.sleep(0)
+    assert [task.done() for task in again] == [True, True, False]
+    entered.answered("2", answer(100))
+    await again[2]
+
+
+@virtual
+async def test_without_running_tokens_the_contexts_do_not_bound_the_slots() -> None:
+    entered = gate(kv_tokens=None)
+    assert [await entered.first_turn(job(number, 10**6), ()) for number in range(10)]
+
+
+@virtual
+async def test_an_agent_holds_its_place_on_lease_while_it_waits_for_its_tools() -> None:
+    entered = gate(kv_tokens=2500)
+    await entered.first_turn(job(0), ())
+    await entered.first_turn(job(1), ())
+    places(entered).speed.tokens_per_second = 1000.0
+    waiting = await begin(entered.first_turn(job(2), ()))
+    with entered.while_waiting("0", LOOK, None):
+        await waiting
+        assert asyncio.get_running_loop().time() == pytest.approx(2.25)
+    assert not places(entered).is_resident("0")
+
+
+@virtual
+async def test_the_report_tells_how_it_went() -> None:
+    entered = gate(inflight=2, kv_tokens=2500, fixed=False)
+    await entered.first_turn(job(0), ())
+    await entered.first_turn(job(1), ())
+    await asyncio.sleep(3)
+    for _ in range(2):
+        entered.answered("0", answer(1000, 1000))
+    with entered.while_waiting("0", LOOK, None), entered.while_waiting("1", LOOK, None):
+        await entered.first_turn(job(2), ())
+        report = entered.report()
+    assert report == Scheduling(
+        inflight=4,
+        limits=(LimitChange(3.0, 4, "room"),),
+        kv_tokens=2500,
+        kv_limit=2250,
+        most_residents=3,
+        guests=1,
+    )
+
+
+@virtual
+async def test_the_report_counts_places_that_were_given_up_and_contexts_that_were_lost() -> None:
+    entered = gate(kv_tokens=2500)
+    await entered.first_turn(job(0), ())
+    await entered.first_turn(job(1), ())
+    entered.answered("0", answer(1000, 900))
+    entered.answered("0", answer(1000, 0))
+    places(entered).speed.tokens_per_second = 1000.0
+    with entered.while_waiting("0", LOOK, None):
+        await entered.first_turn(job(2), ())
+    report = entered.report()
+    assert (report.gave_up, report.lost, report.guests) == (1, 1, 0)
+
+
+@virtual
+async def test_the_report_of_places_that_nobody_limits_has_no_limit() -> None:
+    entered = gate(kv_tokens=None)
+    await entered.first_turn(job(0), ())
+    assert entered.report() == Scheduling(10, most_residents=1)

@@ -1,0 +1,649 @@
+"""Places in the KV cache, in virtual time: who gets one when, and that nothing is left behind."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batch_agent.core.requests import Usage
+from batch_agent.engine.residency import Residency
+from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.ledger import Ledger
+from batch_agent.testing import run_virtual
+
+FRESH, RETURNING = Rank(is_fresh=True), Rank(is_fresh=False)
+_TOO_MANY = 20_000
+
+
+class Watched(Residency):
+    """One that is caught when it polls instead of waiting."""
+
+    looks = 0
+
+    def _go_on(self) -> None:
+        self.looks += 1
+        assert self.looks < _TOO_MANY
+        super()._go_on()
+
+
+def places(
+    limit: int | None, *, speed: float | None = None, shared_chars: int = 0, chars_per_token: float = 4.0
+) -> Watched:
+    """Residents may hold so much, and a place is worth limit / speed seconds; agents are known not to grow."""
+    ledger = Ledger(limit)
+    ledger._limit = None if limit is None else float(limit)
+    ledger._finished = 1
+    ledger.speed.tokens_per_second = speed
+    return Watched(ledger, shared_chars, chars_per_token)
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in virtual time. It must end, and leave neither a task nor a timer behind."""
+
+    @wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(1e6):
+                await test(*args, **options)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert armed() == []
+
+        run_virtual(main())
+
+    return run
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def armed() -> list[asyncio.TimerHandle]:
+    scheduled: list[asyncio.TimerHandle] = getattr(asyncio.get_running_loop(), "_scheduled")  # noqa: B009
+    return [handle for handle in scheduled if not handle.cancelled() and "Timeout" not in repr(handle)]
+
+
+async def enter(residency: Residency, *agents: str, tokens: int = 100) -> None:
+    for agent in agents:
+        await residency.enter(agent, 4 * tokens, FRESH)
+
+
+async def begin(asking: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    task = asyncio.create_task(asking)
+    await asyncio.sleep(0)
+    return task
+
+
+async def cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def wait_for_tools(residency: Residency, agent: str, seconds: float, tool: str = "look") -> None:
+    with residency.on_lease(agent, [tool]):
+        await asyncio.sleep(seconds)
+
+
+def leave(residency: Residency, agents: str) -> None:
+    for agent in agents:
+        residency.leave(agent)
+
+
+@virtual
+async def test_agents_beyond_the_capacity_wait_until_somebody_leaves() -> None:
+    residency = places(200)
+    await enter(residency, *"ab")
+    waiting = await begin(enter(residency, "c"))
+    assert residency.is_crowded
+    await asyncio.sleep(100)
+    assert not waiting.done()
+    residency.leave("a")
+    await waiting
+    assert not residency.is_crowded
+    assert now() == 100
+    leave(residency, "bc")
+
+
+@virtual
+async def test_who_comes_back_goes_before_who_is_new() -> None:
+    residency = places(200, speed=100)
+    await enter(residency, *"ab")
+    tools = await begin(wait_for_tools(residency, "a", 5))
+    await enter(residency, "c")
+    assert now() == 2  # when the lease of a was over
+    fresh = await begin(enter(residency, "d"))
+    await tools
+    returning = await begin(residency.back("a", RETURNING))
+    residency.leave("b")
+    await returning
+    assert not fresh.done()
+    residency.leave("c")
+    await fresh
+    leave(residency, "ad")
+
+
+@virtual
+async def test_nobody_passes_by_those_who_wait_even_if_it_is_small_enough() -> None:
+    residency = places(200)
+    await enter(residency, "a")
+    big = await begin(enter(residency, "big", tokens=150))
+    small = await begin(enter(residency, "small", tokens=10))
+    assert [big.done(), small.done()] == [False, False]
+    residency.leave("a")
+    await big
+    await small
+    leave(residency, "a")
+    residency.leave("big")
+    residency.leave("small")
+
+
+@virtual
+async def test_an_expired_lease_hands_the_place_over_and_its_owner_asks_again() -> None:
+    residency = places(200, speed=100)
+    await enter(residency, *"ab")
+    tools = await begin(wait_for_tools(residency, "a", 5))
+    await enter(residency, "c")
+    assert now() == 2
+    assert not residency.ledger.is_resident("a")
+    await tools
+    again = await begin(residency.back("a", RETURNING))
+    await asyncio.sleep(10)
+    assert not again.done()
+    residency.leave("c")
+    await again
+    leave(residency, "ab")
+    assert residency.ledger.counts.gave_up == 1
+
+
+@virtual
+async def test_who_is_back_before_its_lease_is_over_goes_on_at_once() -> None:
+    residency = places(200, speed=100)
+    await enter(residency, *"ab")
+    fresh = await begin(enter(residency, "c"))
+    await wait_for_tools(residency, "a", 1.9)
+    await residency.back("a", RETURNING)
+    assert now() == 1.9
+    await asyncio.sleep(10)
+    assert not fresh.done()
+    leave(residency, "ab")
+    await fresh
+    residency.leave("c")
+
+
+@virtual
+async def test_a_tool_that_is_known_to_be_slow_gives_the_place_up_at_once() -> None:
+    residency = places(200, speed=100)
+    await enter(residency, *"ab")
+    for _ in range(4):
+        await wait_for_tools(residency, "a", 3)
+    tools = await begin(wait_for_tools(residency, "a", 3))
+    began = now()
+    await enter(residency, "c")
+    assert now() == began
+    await tools
+    leave(residency, "abc")
+
+
+@virtual
+async def test_a_lease_that_is_over_and_not_enough_is_no_reason_to_poll() -> None:
+    residency = places(300, speed=100)
+    await enter(residency, *"abc")
+    tools = await begin(wait_for_tools(residency, "a", 60))
+    waiting = await begin(enter(residency, "d", tokens=150))
+    await asyncio.sleep(50)
+    assert residency.looks < 20
+    residency.leave("b")
+    await asyncio.sleep(0)
+    assert waiting.done()
+    await tools
+    leave(residency, "acd")
+
+
+@virtual
+async def test_while_little_is_known_an_idle_engine_lets_a_guest_in_after_its_patience_and_not_before() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    tools = await begin(wait_for_tools(residency, "a", 10))
+    await enter(residency, "b")
+    assert now() == pytest.approx(0.05)
+    assert residency.ledger.counts.guests == 1
+    await tools
+    leave(residency, "ab")
+
+
+@virtual
+async def test_nobody_is_a_guest_while_somebody_asks() -> None:
+    residency = places(200)
+    await enter(residency, *"ab")
+    tools = await begin(wait_for_tools(residency, "a", 10))
+    waiting = await begin(enter(residency, "c"))
+    await asyncio.sleep(9)
+    assert not waiting.done()
+    residency.leave("b")
+    await waiting
+    assert residency.ledger.counts.guests == 0
+    await tools
+    leave(residency, "ac")
+
+
+@pytest.mark.parametrize(("speed", "patience"), [(10.0, 1.0), (1000.0, 0.1), (10_000.0, 0.05)])
+@virtual
+async def test_the_patience_is_what_it_takes_to_compute_a_context_again_within_reason(
+    speed: float, patience: float
+) -> None:
+    residency = places(1000, speed=speed)
+    await enter(residency, *"abcdefghij")
+    tools = [await begin(wait_for_tools(residency, agent, 10)) for agent in "abcdefghij"]
+    await enter(residency, "k")
+    assert now() == pytest.approx(patience)
+    assert (residency.ledger.counts.guests, residency.ledger.counts.gave_up) == (1, 0)
+    for task in tools:
+        await task
+    leave(residency, "abcdefghijk")
+
+
+async def knowing_the_cycle(speed: float, cycle: float) -> Watched:
+    """Two agents of 100 tokens fill it; a turn that takes no time and tools that take all of it are the cycle."""
+    residency = places(200, speed=speed)
+    await enter(residency, *"ab")
+    await wait_for_tools(residency, "a", cycle)
+    await residency.back("a", RETURNING)
+    return residency
+
+
+@virtual
+async def test_an_engine_that_is_known_to_have_nothing_to_do_lets_a_guest_in_at_once() -> None:
+    residency = await knowing_the_cycle(speed=100, cycle=1)
+    tools = [await begin(wait_for_tools(residency, agent, 1)) for agent in "ab"]
+    await enter(residency, "c")
+    assert now() == 1
+    assert residency.ledger.counts.guests == 1
+    for task in tools:
+        await task
+    leave(residency, "abc")
+
+
+@virtual
+async def test_guests_are_let_in_while_what_they_push_out_costs_little_beside_the_tool_waits() -> None:
+    residency = await knowing_the_cycle(speed=100, cycle=25)  # a context takes 1 s, and each guest pushes out 8
+    began = now()
+    await enter(residency, *"cd")
+    assert now() == began
+    waiting = await begin(enter(residency, "e"))
+    await asyncio.sleep(1)
+    assert not waiting.done()  # 4 busy ones would wait for 8 s each
+    assert residency.ledger.counts.guests == 2
+    residency.leave("d")
+    await waiting
+    assert residency.ledger.counts.guests == 3
+    leave(residency, "abce")
+
+
+@virtual
+async def test_nobody_is_a_guest_where_computing_again_costs_more_than_the_tools_take() -> None:
+    residency = await knowing_the_cycle(speed=100, cycle=15)
+    waiting = await begin(enter(residency, "c"))
+    await asyncio.sleep(100)
+    assert not waiting.done()
+    tools = await begin(wait_for_tools(residency, "a", 1))
+    await waiting
+    assert now() == 115
+    assert residency.ledger.counts.guests == 1
+    await tools
+    leave(residency, "abc")
+
+
+@virtual
+async def test_one_that_is_bigger_than_the_cache_is_let_in_when_nobody_else_asks() -> None:
+    residency = places(200)
+    await enter(residency, *"ab")
+    tools = [await begin(wait_for_tools(residency, agent, seconds)) for agent, seconds in (("a", 20), ("b", 3))]
+    await tools[1]
+    await residency.back("b", RETURNING)
+    big = await begin(enter(residency, "big", tokens=5000))
+    await asyncio.sleep(1)
+    assert not big.done()
+    residency.leave("b")
+    await big
+    assert now() == pytest.approx(4.05)
+    await tools[0]
+    leave(residency, "a")
+    residency.leave("big")
+
+
+@pytest.mark.parametrize("start", [0.1, 0.3, 0.7, 1.1, 1000.1, 12345.678, 1e5 + 1 / 3])
+@virtual
+async def test_a_guest_is_let_in_whenever_the_engine_became_idle(start: float) -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    await asyncio.sleep(start)
+    tools = await begin(wait_for_tools(residency, "a", 10))
+    await enter(residency, "b")
+    assert now() == pytest.approx(start + 0.05)
+    assert residency.looks < 10
+    await tools
+    leave(residency, "ab")
+
+
+@virtual
+async def test_each_guest_waits_for_a_patience_of_its_own() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    tools = [await begin(wait_for_tools(residency, "a", 20))]
+    await enter(residency, "b")
+    tools.append(await begin(wait_for_tools(residency, "b", 20)))
+    await asyncio.sleep(5 - now())
+    await enter(residency, "c")
+    assert now() == pytest.approx(5.05)
+    for task in tools:
+        await task
+    leave(residency, "abc")
+
+
+@virtual
+async def test_several_guests_in_a_row_each_wait_for_the_engine_to_be_idle() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    tools = [await begin(wait_for_tools(residency, "a", 20))]
+    waiting = [await begin(enter(residency, agent)) for agent in "bcd"]
+    for number, agent in enumerate("bcd"):
+        await waiting[number]
+        assert now() == pytest.approx(0.05 + number * 1.05)
+        await asyncio.sleep(1)
+        tools.append(await begin(wait_for_tools(residency, agent, 20)))
+    for task in tools:
+        await task
+    leave(residency, "abcd")
+
+
+@virtual
+async def test_the_patience_starts_anew_after_one_that_waited_has_left() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    tools = await begin(wait_for_tools(residency, "a", 20))
+    await cancel(await begin(enter(residency, "b")))
+    await asyncio.sleep(5)
+    await enter(residency, "c")
+    assert now() == pytest.approx(5.05)
+    await tools
+    leave(residency, "ac")
+
+
+@virtual
+async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
+    await cancel(first)
+    residency.leave("a")
+    await second
+    assert residency.ledger.residents == 1
+    assert "b" not in residency.ledger._agents
+    assert "b" not in residency._chars
+    residency.leave("c")
+    assert residency.ledger.held == 0
+    assert not residency._busy
+
+
+@virtual
+async def test_the_last_waiter_that_is_cancelled_leaves_no_timer_behind() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    tools = await begin(wait_for_tools(residency, "a", 1))
+    waiting = await begin(enter(residency, "b"))
+    assert len(armed()) == 2
+    await cancel(waiting)
+    await cancel(tools)
+    residency.leave("a")
+    assert armed() == []
+
+
+@virtual
+async def test_a_place_granted_to_a_cancelled_agent_is_not_lost() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
+    residency.leave("a")
+    first.cancel()
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert residency.ledger.residents == 1
+    residency.leave("c")
+
+
+@virtual
+async def test_a_place_granted_to_an_agent_whose_cancellation_is_on_its_way_is_not_lost() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
+    first.cancel()
+    residency.leave("a")
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert residency.ledger.residents == 1
+    residency.leave("c")
+
+
+@virtual
+async def test_one_that_comes_back_and_is_cancelled_while_it_waits_holds_nobody_up() -> None:
+    residency = places(200, speed=100)
+    await enter(residency, *"ab")
+    tools = await begin(wait_for_tools(residency, "a", 3))
+    await enter(residency, "c", tokens=100)
+    await tools
+    returning, fresh = await begin(residency.back("a", RETURNING)), await begin(enter(residency, "d"))
+    await cancel(returning)
+    residency.leave("a")
+    residency.leave("b")
+    await fresh
+    leave(residency, "cd")
+    assert residency.ledger.held == 0
+
+
+@virtual
+async def test_many_may_be_cancelled_while_they_are_granted() -> None:
+    residency = places(300)
+    await enter(residency, *"abc")
+    waiting = [await begin(enter(residency, str(number))) for number in range(20)]
+    for number, agent in enumerate("abc"):
+        waiting[number].cancel()
+        residency.leave(agent)
+        waiting[number + 10].cancel()
+    for number, task in enumerate(waiting):
+        with suppress(asyncio.CancelledError):
+            await task
+            residency.leave(str(number))
+    assert (residency.ledger.residents, residency.ledger.held) == (0, 0)
+    assert not residency._busy
+
+
+@virtual
+async def test_growth_beyond_the_capacity_takes_the_places_of_the_youngest_that_wait_for_their_tools() -> None:
+    residency = places(400)
+    await enter(residency, *"abcd")
+    tools = [await begin(wait_for_tools(residency, agent, 5)) for agent in "bcd"]
+    residency.heard("a", Usage(250, 0, 0), 0.0, None)
+    assert [residency.ledger.is_resident(agent) for agent in "abcd"] == [True, True, False, False]
+    for task in tools:
+        await task
+    await residency.back("b", RETURNING)
+    again = await begin(residency.back("c", RETURNING))
+    assert not again.done()
+    residency.leave("b")
+    await again
+    leave(residency, "acd")
+    assert residency.ledger.held == 0
+
+
+@virtual
+async def test_what_all_share_counts_before_the_first_answer_too() -> None:
+    residency = places(1000, shared_chars=4 * 800)
+    await enter(residency, *"ab")
+    waiting = await begin(enter(residency, "c"))
+    assert not waiting.done()
+    await cancel(waiting)
+    leave(residency, "ab")
+
+
+@virtual
+async def test_estimates_begin_with_the_length_of_a_token_that_is_given() -> None:
+    residency = places(1000, shared_chars=1200, chars_per_token=2.0)
+    assert residency.ledger.shared == 600
+    await residency.enter("a", 400, FRESH)
+    assert residency.ledger.held == 800
+    residency.leave("a")
+
+
+@virtual
+async def test_estimates_follow_what_the_server_counts() -> None:
+    residency = places(10**6)
+    for number in range(30):
+        await residency.enter(str(number), 1000, FRESH)
+        residency.heard(str(number), Usage(500, 0, 0), 0.1, None)
+    await residency.enter("next", 1000, FRESH)
+    assert residency.ledger._agents["next"].own == pytest.approx(500, rel=0.01)
+    for number in range(30):
+        residency.leave(str(number))
+    residency.leave("next")
+
+
+@virtual
+async def test_a_server_that_reports_no_usage_changes_nothing() -> None:
+    residency = places(200)
+    await enter(residency, *"ab")
+    for agent in "ab":
+        residency.heard(agent, Usage(), 0.0, None)
+    waiting = await begin(enter(residency, "c"))
+    assert not waiting.done()
+    leave(residency, "ab")
+    await waiting
+    residency.leave("c")
+
+
+@virtual
+async def test_a_tool_that_fails_or_is_cancelled_ends_the_lease_and_teaches_nothing() -> None:
+    residency = places(100, speed=100)
+    await enter(residency, "a")
+    for _ in range(8):
+        with pytest.raises(KeyError), residency.on_lease("a", ["look"]):
+            raise KeyError
+    assert residency._waits.likely(["look"]) is None
+    await residency.back("a", RETURNING)
+    waiting = await begin(enter(residency, "b"))
+    await asyncio.sleep(100)
+    assert not waiting.done()
+    residency.leave("a")
+    await waiting
+    residency.leave("b")
+
+
+@virtual
+async def test_leaving_twice_or_without_having_come_is_harmless() -> None:
+    residency = places(100)
+    await enter(residency, "a")
+    leave(residency, "aax")
+    assert residency.ledger.held == 0
+
+
+class Counted(Rank):
+    compared = 0
+
+    def __lt__(self, other: object) -> bool:
+        Counted.compared += 1
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def cost_of_cancelling(waiting: int) -> float:
+    residency = places(100)
+    await enter(residency, "a")
+    tasks = [await begin(residency.enter(str(number), 400, Counted(False))) for number in range(waiting)]
+    Counted.compared = 0
+    for task in reversed(tasks):
+        await cancel(task)
+    residency.leave("a")
+    return Counted.compared / waiting
+
+
+@virtual
+async def test_giving_up_waiting_costs_about_the_same_however_many_wait() -> None:
+    assert await cost_of_cancelling(1000) <= 3 * await cost_of_cancelling(50)
+
+
+SECONDS = st.sampled_from([0.0, 0.01, 0.5, 1.0, 7.3])
+SIZES = st.sampled_from([0, 1, 50, 100, 400, 5000])
+AGENTS = st.tuples(SIZES, st.lists(st.tuples(SECONDS, SECONDS, SIZES), min_size=1, max_size=4))
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    capacity=st.none() | st.sampled_from([1, 100, 450, 3000]),
+    speed=st.none() | st.sampled_from([1.0, 100.0, 1e6]),
+    agents=st.lists(AGENTS, min_size=1, max_size=14),
+    patience=st.lists(st.none() | SECONDS, min_size=1, max_size=4),
+    one_by_one=st.booleans(),
+    counts=st.sampled_from(["all", "none", "odd"]),
+)
+def test_everybody_comes_to_an_end_whatever_its_size_and_its_tools(
+    capacity: int | None,
+    speed: float | None,
+    agents: list[tuple[int, list[tuple[float, float, int]]]],
+    patience: list[float | None],
+    one_by_one: bool,
+    counts: str,
+) -> None:
+    """An agent: its size, and for each turn how long it takes, how long its tools take, and by how much it grows. Some
+    lose their patience. The server counts, or does not, or says odd things."""
+    done: set[int] = set()
+
+    async def live(residency: Residency, number: int, inside: asyncio.Event) -> None:
+        size, turns = agents[number]
+        prompt, name, limit = size, str(number), patience[number % len(patience)]
+        try:
+            async with asyncio.timeout(limit):
+                try:
+                    await residency.enter(name, 4 * size, FRESH)
+                finally:
+                    inside.set()
+                for turn, (thinking, tools, more) in enumerate(turns):
+                    if turn:
+                        await residency.back(name, Rank(False, len(turns) - turn, number))
+                    assert residency.ledger.is_resident(name)
+                    await asyncio.sleep(thinking)
+                    usage = Usage(prompt, prompt * (number % 3) // 2, more)
+                    residency.heard(name, usage if counts == "all" else Usage(0, 99, 0), thinking, None)
+                    prompt += more if counts != "odd" else -prompt // 2
+                    await wait_for_tools(residency, name, tools, f"tool {number % 3}")
+        except TimeoutError:
+            assert limit is not None
+        finally:
+            residency.leave(name)
+        done.add(number)
+
+    @virtual
+    async def main() -> None:
+        residency = places(capacity, speed=speed)
+        residency.ledger._finished = 0
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(agents)):
+                inside = asyncio.Event()
+                group.create_task(live(residency, number, inside))
+                if one_by_one:
+                    await inside.wait()
+        assert (residency.ledger.residents, residency._queue, residency._busy) == (0, [], set())
+        assert residency.ledger.held == pytest.approx(residency.ledger.shared, abs=1e-6)
+
+    main()
+    assert done == set(range(len(agents)))

@@ -1,0 +1,179 @@
+"""A server that tells its load is asked for it while a run is under way, and not a moment longer."""
+
+import asyncio
+import gc
+from contextlib import nullcontext
+
+import pytest
+
+from batch_agent.core.errors import BackendError, ErrorKind
+from batch_agent.core.load import Load
+from batch_agent.engine.gate import Gate
+from batch_agent.engine.slots import Slots
+from batch_agent.engine.upkeep import upkeep
+from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.limit import InflightLimit
+from batch_agent.testing import run_virtual
+
+
+class Server:
+    """Says what it is told to say, the last thing again and again."""
+
+    def __init__(self, *said: Load | Exception | None) -> None:
+        self._said = list(said)
+        self.asked_at: list[float] = []
+
+    async def load(self) -> Load | None:
+        self.asked_at.append(now())
+        said = self._said.pop(0) if len(self._said) > 1 else self._said[0]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+class Silent:
+    """A server without a word for its load."""
+
+
+class Watched(Gate):
+    """Writes down what it is told, and whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(Slots(InflightLimit(2, fixed=False)))
+        self.seen: list[Load] = []
+        self.is_closed = False
+
+    def looked(self, load: Load) -> None:
+        assert not self.is_closed
+        self.seen.append(load)
+        super().looked(load)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+        await super().aclose()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_server_that_tells_its_load_is_asked_often_at_first_and_then_twice_a_second() -> None:
+    async def main() -> None:
+        server, gate = Server(Load(running=1), Load(running=2)), Watched()
+        async with upkeep(server, gate):
+            await asyncio.sleep(2.5)
+        assert server.asked_at == pytest.approx([0.1, 0.3, 0.7, 1.2, 1.7, 2.2])
+        assert gate.seen == [Load(running=1), *[Load(running=2)] * 5]
+
+    run_virtual(main())
+
+
+def test_a_server_that_does_not_tell_its_load_is_not_asked() -> None:
+    async def main() -> None:
+        gate = Watched()
+        async with upkeep(Silent(), gate):
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            await asyncio.sleep(10)
+        assert gate.seen == []
+        assert gate.is_closed
+
+    run_virtual(main())
+
+
+def test_what_it_shows_moves_the_limit() -> None:
+    async def main() -> None:
+        gate = Watched()
+        async with upkeep(Server(Load(running=2)), gate):
+            for _ in range(2):
+                await gate.slots.acquire(Rank(is_fresh=True))
+            await asyncio.sleep(0.5)
+        assert gate.slots.limit == 4
+
+    run_virtual(main())
+
+
+def test_a_server_that_says_nothing_this_time_is_asked_again() -> None:
+    async def main() -> None:
+        server, gate = Server(None, None, Load(running=7)), Watched()
+        async with upkeep(server, gate):
+            await asyncio.sleep(1)
+        assert len(server.asked_at) == 3
+        assert gate.seen == [Load(running=7)]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError(), asyncio.CancelledError()])
+def test_the_asking_ends_with_the_block_however_it_ends(error: BaseException | None) -> None:
+    async def main() -> None:
+        server, gate = Server(Load()), Watched()
+        with nullcontext() if error is None else pytest.raises(type(error)):
+            async with upkeep(server, gate):
+                await asyncio.sleep(1)
+                if error is not None:
+                    raise error
+        asked = len(server.asked_at)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert gate.is_closed
+        await asyncio.sleep(10)
+        assert len(server.asked_at) == asked == 3
+
+    run_virtual(main())
+
+
+def test_an_answer_that_is_still_awaited_when_the_block_ends_is_called_off() -> None:
+    class Slow:
+        is_called_off = False
+
+        async def load(self) -> Load | None:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                self.is_called_off = True
+                raise
+            return Load()
+
+    async def main() -> None:
+        server, gate = Slow(), Watched()
+        async with upkeep(server, gate):
+            await asyncio.sleep(5)
+        assert now() == 5
+        assert server.is_called_off
+        assert gate.seen == []
+
+    run_virtual(main())
+
+
+BROKEN = [ZeroDivisionError("boom"), BackendError(ErrorKind.SERVER, "boom")]
+
+
+@pytest.mark.parametrize("error", BROKEN)
+def test_a_backend_that_fails_to_tell_its_load_is_not_asked_again_and_the_run_goes_on(error: Exception) -> None:
+    async def main() -> None:
+        server, gate = Server(Load(), error), Watched()
+        async with upkeep(server, gate):
+            await asyncio.sleep(10)
+            for _ in range(2):
+                await gate.slots.acquire(Rank(is_fresh=True))
+            for _ in range(20):
+                gate.slots.succeeded(1.0)
+        assert len(server.asked_at) == 2
+        assert gate.slots.limit > 2  # found by answers, since nobody looks
+        assert gate.is_closed
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("error", BROKEN)
+def test_that_a_backend_failed_to_tell_its_load_is_logged_once(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with upkeep(Server(Load(), error), Watched()):
+            await asyncio.sleep(10)
+
+    run_virtual(main())
+    gc.collect()
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info
+    assert record.exc_info[1] is error
