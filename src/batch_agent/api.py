@@ -15,7 +15,7 @@ from .backends.connect import connect
 from .backends.prices import price_of
 from .core.errors import RunStopped, SpecError
 from .core.events import Event, Notice, RunStarted, Scheduled, Spent, ToolsUsed
-from .core.interfaces import Backend, CountsTokens, EventSink, Store, Toolbox
+from .core.interfaces import Backend, EventSink, Store, Toolbox
 from .core.results import AgentResult, Results
 from .core.rules import OutputType, Rules
 from .core.spec import BatchSpec
@@ -27,24 +27,20 @@ from .engine.deadlines import Deadlines
 from .engine.engine import Engine
 from .engine.gate import Gate
 from .engine.loop import AgentLoop
-from .engine.residency import Residency
-from .engine.slots import Slots
+from .engine.opening import open_gate
 from .engine.source import Inputs, InputSource
 from .engine.spending import Spending
 from .engine.stream import Outbox, ResultStream
 from .engine.summarizer import Summarizer
 from .engine.upkeep import upkeep
 from .engine.warming import Warming
-from .engine.warmth import KeepWarm
 from .observe.progress import progress_for
 from .plan.changes import check_plan
-from .plan.compile import compile_plan, prefix_tokens
+from .plan.compile import compile_plan, prefix_chars
 from .plan.template import Template, check_first, parse_template
 from .replaying import replay
 from .schedule.budget import Budget
 from .schedule.health import Health
-from .schedule.ledger import Ledger
-from .schedule.limit import InflightLimit
 from .store.memory import NoStore
 from .store.sqlite import SqliteStore
 from .tools import Tool, ToolProvider, as_tool, check_names, open_tools
@@ -52,12 +48,8 @@ from .tools import Tool, ToolProvider, as_tool, check_names, open_tools
 _log = logging.getLogger("batch_agent")
 _PATIENCE_PER_RETRY = 5.0
 """Seconds for which a backend that is gone is waited for, for each retry that the user allows."""
-_LOW_START = 8
-_CHARS_PER_TOKEN = 4
-_SAMPLE = 20_000
-"""Characters of which the server is asked how many tokens they are."""
-_WORTH_WARMING = 1024
-"""Tokens: shorter prefixes are not cached by the services which need warming."""
+_WORTH_WARMING = 4096
+"""Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""
 
 
 class BatchAgent:
@@ -190,12 +182,9 @@ class _Run:
         server = backend
         if budget is not None:
             backend = Spending(backend, budget, spec.spend.deadline)
-        slots = Slots(_limit(spec, traits), self._events)
-        residency = await _residency(plan.rules, server, await inputs.peek()) if tools else None
-        running_tokens = traits.kv_running_tokens if traits.kv_tokens is None else None
-        gate = Gate(slots, residency, self._keep_warm(backend, slots) if tools else None, running_tokens)
-        self._emit(RunStarted(traits.name, plan.rules.model, slots.limit, inputs.total, traits.seen))
-        summarizer = Summarizer(backend, slots, plan.rules.model)
+        gate = await open_gate(spec, plan.rules, server, backend, await inputs.peek(), self._events)
+        self._emit(RunStarted(traits.name, plan.rules.model, gate.slots.limit, inputs.total, traits.seen))
+        summarizer = Summarizer(backend, gate.slots, plan.rules.model)
         async with open_tools(tools, spec, summarizer.shorten) as fabric, upkeep(server, gate):
             engine = Engine(
                 InputSource(inputs, plan.job),
@@ -249,17 +238,11 @@ class _Run:
         if self._events is not None:
             self._events.emit(event)
 
-    def _keep_warm(self, backend: Backend, slots: Slots) -> KeepWarm | None:
-        traits = backend.traits
-        if not self._spec.prefix.kvflow or traits.kv_tokens is None or traits.keeps_agents:
-            return None
-        return KeepWarm(backend, slots, traits.kv_tokens)
-
     def _warming(self, backend: Backend, rules: Rules, total: int | None) -> Warming | None:
         wanted = self._spec.prefix.warm_prefix
         if wanted is None:
             several = total is None or total > 1
-            wanted = backend.traits.managed_cache and several and prefix_tokens(rules.prompt) >= _WORTH_WARMING
+            wanted = backend.traits.managed_cache and several and prefix_chars(rules.prompt) >= _WORTH_WARMING
         return Warming(backend, rules, self._notify, self._spec.timeouts.turn) if wanted else None
 
 
@@ -290,25 +273,6 @@ class _Delivery:
 
 def _store(spec: BatchSpec) -> Store:
     return NoStore() if spec.checkpoint_dir is None else SqliteStore(spec.checkpoint_dir)
-
-
-def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
-    wanted, ceiling = spec.limits.max_inflight, spec.limits.backpressure_ceiling
-    if wanted is not None:
-        return InflightLimit(wanted, True, ceiling)
-    first = min(traits.inflight, _LOW_START) if spec.limits.calibrate_backend else traits.inflight
-    return InflightLimit(first, traits.fixed_inflight, ceiling)
-
-
-async def _residency(rules: Rules, backend: Backend, first: list[Any]) -> Residency | None:
-    """Only agents that come back to their context need a place for it; the cache of a service is its own affair."""
-    traits = backend.traits
-    if rules.max_turns == 1 or traits.managed_cache:
-        return None
-    sample = f"{rules.prompt.system}\n{first[0] if first else ''}"[:_SAMPLE]
-    tokens = await backend.count_tokens(sample) if isinstance(backend, CountsTokens) and sample.strip() else None
-    chars_per_token = len(sample) / tokens if tokens else _CHARS_PER_TOKEN
-    return Residency(Ledger(traits.kv_tokens), _CHARS_PER_TOKEN * prefix_tokens(rules.prompt), chars_per_token)
 
 
 __all__: Sequence[str] = ["BatchAgent"]

@@ -55,10 +55,9 @@ def compile_plan(
     return Plan(spec, template, _rules(spec, tools, output, traits, may_start_early))
 
 
-def prefix_tokens(prompt: Prompt) -> int:
-    """A guess, at four characters per token."""
-    tools = sum(len(orjson.dumps(asdict(tool))) for tool in prompt.tools)
-    return (len(prompt.system) + tools) // 4
+def prefix_chars(prompt: Prompt) -> int:
+    """How long the part is that all agents share."""
+    return len(prompt.system) + sum(len(orjson.dumps(asdict(tool))) for tool in prompt.tools)
 
 
 def _rules(

@@ -198,7 +198,7 @@ def test_a_limit_of_agents_or_requests_is_a_count(name: str, value: Any) -> None
 
 @pytest.mark.parametrize("value", [-1, True, 1.5, "3"])
 def test_a_ceiling_for_the_queue_is_a_count(value: Any) -> None:
-    with pytest.raises(SpecError, match="^backpressure_ceiling must be a whole number of at least 1; got"):
+    with pytest.raises(SpecError, match=r"^backpressure_ceiling must be a whole number of at least 1; got"):
         spec(backpressure_ceiling=value)
 
 
