@@ -98,7 +98,7 @@ class Gate:
             most_residents=counts.most_residents,
             gave_up=counts.gave_up,
             guests=counts.guests,
-            lost=counts.lost,
+            lost=ledger.losses.total,
             warmth=None if self._keep_warm is None else self._keep_warm.warmth,
         )
 

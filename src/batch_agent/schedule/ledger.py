@@ -2,17 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from .losses import Losses
 from .speed import PrefillSpeed
 
 _LIKELY_GROWTH = 0.25
 """By how much of its first prompt an agent is taken to grow before any has shown it."""
 _REMEMBERED = 32
-_LOST = 0.5
-"""A turn that finds less than this share of the prompt before it in the cache has lost its place there."""
-_ROUNDING = 256
-"""Tokens that a turn may find less for other reasons: caches keep whole blocks, templates spell answers anew."""
-_MANY_LOST = 0.15
-_FEW_LOST = 0.02
 _LESS = 0.9
 _MORE = 1.05
 _HEADROOM = 0.9
@@ -50,8 +45,6 @@ class LedgerCounts:
     """Places that were given up during a tool wait."""
     guests: int = 0
     """Agents that were let in beyond the capacity, because the engine had nothing to do."""
-    lost: int = 0
-    """Turns of residents that found their context gone."""
 
 
 @dataclass(slots=True)
@@ -69,6 +62,7 @@ class Ledger:
     shared: float = 0.0
     """Tokens that all prompts begin with."""
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
+    losses: Losses = field(default_factory=Losses)
     counts: LedgerCounts = field(default_factory=LedgerCounts)
     _agents: dict[str, _Agent] = field(default_factory=dict)
     _residents: int = 0
@@ -87,9 +81,6 @@ class Ledger:
     _grown: float = 0.0
     _finished: int = 0
     _most_grown: float = 0.0
-    _reports_cache: bool = False
-    _lost_share: float = 0.0
-    _since_change: int = 0
     _orders: int = 0
 
     def __post_init__(self) -> None:
@@ -259,27 +250,21 @@ class Ledger:
         self._overdue_first += self._agents[agent].first
 
     def _judge_cache(self, agent: _Agent, cached: int, is_crowded: bool) -> None:
-        self._reports_cache = self._reports_cache or cached > 0
-        if not (self._reports_cache and agent.prompt and agent.is_resident) or agent.is_new:
+        self.losses.saw(cached)
+        if not (agent.prompt and agent.is_resident) or agent.is_new:
             return
-        shared = min(self.shared, cached)
-        is_lost = cached - shared < _LOST * (agent.prompt - shared) - _ROUNDING
-        self.counts.lost += is_lost
+        is_lost = self.losses.is_lost(cached, agent.prompt, self.shared)
         if self._guests >= 1 or agent.disturbed != self._disturbances:  # not 0: sums of floats leave dust
             return  # it may be theirs
-        self._lost_share += (is_lost - self._lost_share) / _REMEMBERED
-        self._since_change += 1
-        if self._since_change < max(8, self._residents):
-            return  # what was under way at the last change still belongs to it
-        if self._lost_share > _MANY_LOST and self._residents > 1:  # a lone one is let in whatever the limit
+        verdict = self.losses.judge(is_lost, self._residents)
+        if verdict == "many" and self._residents > 1:  # a lone one is let in whatever the limit
             self._change(min(self._limit or self.held, self.held) * _LESS)
-        elif self._lost_share < _FEW_LOST and is_crowded and self._limit is not None:
+        elif verdict == "few" and is_crowded and self._limit is not None:
             self._change(self._limit * _MORE)
 
     def _change(self, limit: float) -> None:
         self._limit = limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
-        self._since_change = 0
-        self._lost_share = 0.0
+        self.losses.begin_anew()
 
     def _stop_waiting(self, agent: str) -> None:
         self._short_waits.pop(agent, None)

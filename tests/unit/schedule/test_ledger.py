@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from batch_agent.schedule.ledger import _HEADROOM, _ROUNDING, Ledger
+from batch_agent.schedule.ledger import _HEADROOM, Ledger
+from batch_agent.schedule.losses import _ROUNDING
 
 
 def ledger(limit: int | None = 1000, *, speed: float | None = None, grown: bool = True, shared: float = 0.0) -> Ledger:
@@ -388,7 +389,7 @@ def test_turns_that_lost_their_context_shrink_the_limit_and_clean_ones_grow_it_b
     for _ in range(8):
         places.heard("a", 4000, 0, 0, is_crowded=True)
     assert places.limit == pytest.approx(7200)
-    assert places.counts.lost == 8
+    assert places.losses.total == 8
     for _ in range(8 * 20):
         places.heard("a", 4000, 4000, 0, is_crowded=True)
     assert places.limit == pytest.approx(10_000, rel=0.01)
@@ -420,9 +421,9 @@ def test_a_few_tokens_less_than_half_are_no_loss() -> None:
     enter(places, "a")
     places.heard("a", 4000, 10, 0, is_crowded=True)
     places.heard("a", 4000, 2000 - _ROUNDING, 0, is_crowded=True)
-    assert places.counts.lost == 0
+    assert places.losses.total == 0
     places.heard("a", 4000, 2000 - _ROUNDING - 1, 0, is_crowded=True)
-    assert places.counts.lost == 1
+    assert places.losses.total == 1
 
 
 def test_a_context_that_is_hardly_longer_than_a_few_blocks_cannot_be_lost() -> None:
@@ -430,7 +431,7 @@ def test_a_context_that_is_hardly_longer_than_a_few_blocks_cannot_be_lost() -> N
     enter(places, "a")
     for cached in (1, 0, 0):
         places.heard("a", 2 * _ROUNDING, cached, 0, is_crowded=True)
-    assert places.counts.lost == 0
+    assert places.losses.total == 0
 
 
 def test_a_server_that_reports_no_cache_at_all_is_not_taken_to_lose_everything() -> None:
@@ -439,7 +440,7 @@ def test_a_server_that_reports_no_cache_at_all_is_not_taken_to_lose_everything()
     for _ in range(100):
         places.heard("a", 4000, 0, 0, is_crowded=True)
     assert places.limit == 10_000
-    assert places.counts.lost == 0
+    assert places.losses.total == 0
 
 
 def test_a_server_that_reports_more_cached_than_there_was_loses_nothing() -> None:
@@ -448,7 +449,7 @@ def test_a_server_that_reports_more_cached_than_there_was_loses_nothing() -> Non
     for _ in range(100):
         places.heard("a", 4000, 10**9, 0, is_crowded=True)
     assert places.limit == pytest.approx(10_000, rel=0.01)
-    assert (places.counts.lost, places.held) == (0, 4000)
+    assert (places.losses.total, places.held) == (0, 4000)
 
 
 def test_without_a_known_capacity_losses_show_it() -> None:
@@ -474,9 +475,9 @@ def test_what_a_guest_or_one_that_was_let_in_again_does_not_find_is_no_loss(as_g
         places.leave("b")
     assert places.let_in("a", 0.0, as_guest=as_guest)
     places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert places.counts.lost == 0
+    assert places.losses.total == 0
     places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert places.counts.lost == 1
+    assert places.losses.total == 1
 
 
 def test_what_is_lost_beside_guests_is_counted_and_is_no_reason_to_shrink() -> None:
@@ -488,12 +489,12 @@ def test_what_is_lost_beside_guests_is_counted_and_is_no_reason_to_shrink() -> N
     places.let_in("guest", 0.0, as_guest=True)
     for _ in range(20):
         places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert (places.counts.lost, places.limit) == (20, 10_000)
+    assert (places.losses.total, places.limit) == (20, 10_000)
     places.leave("guest")
     places.heard("a", 4000, 0, 0, is_crowded=True)  # what a guest pushed out shows after it has gone
     for _ in range(7):
         places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert (places.counts.lost, places.limit) == (28, 10_000)
+    assert (places.losses.total, places.limit) == (28, 10_000)
     places.heard("a", 4000, 0, 0, is_crowded=True)
     assert places.limit == pytest.approx(7200)
 
@@ -520,7 +521,7 @@ def test_a_context_that_is_lost_shows_even_where_most_of_the_prompt_is_shared() 
     enter(places, "a", size=3000)
     places.heard("a", 9000, 6000, 0, is_crowded=True)
     places.heard("a", 9000, 6000, 0, is_crowded=True)
-    assert places.counts.lost == 1
+    assert places.losses.total == 1
 
 
 def test_a_resident_that_is_alone_and_finds_nothing_is_no_reason_to_shrink_without_end() -> None:
@@ -528,7 +529,7 @@ def test_a_resident_that_is_alone_and_finds_nothing_is_no_reason_to_shrink_witho
     enter(places, "a")
     for cached in (10, *[0] * 1000):
         places.heard("a", 4000, cached, 0, is_crowded=True)
-    assert places.counts.lost == 1000
+    assert places.losses.total == 1000
     assert places.limit == 10_000
 
 
