@@ -39,7 +39,7 @@ from batch_agent.sim.tokens import TOKEN_BYTES, render_chat
 from benchmarks import report
 from benchmarks.sim_vs_vllm import H200
 
-SPEED = 6.0
+SPEED = 3.0
 ROUNDS = 2
 RATIOS = (0.45, 0.75, 0.87, 1.2, 1.5, 2.0)
 SYSTEM = "You are a careful analyst who reads one paper and looks up what it leaves open. " * 74
