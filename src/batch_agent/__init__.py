@@ -3,7 +3,8 @@
 from .api import BatchAgent
 from .core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from .core.requests import Sampling, Usage
-from .core.results import AgentError, AgentResult
+from .core.results import AgentError, AgentResult, Results
+from .core.scheduling import Scheduling
 from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from .tools import MCP, Tool
 
@@ -20,9 +21,11 @@ __all__ = [
     "Limits",
     "PlanMismatch",
     "Prefix",
+    "Results",
     "Retry",
     "RunStopped",
     "Sampling",
+    "Scheduling",
     "SpecError",
     "Spend",
     "StoreError",
