@@ -106,8 +106,12 @@ class Spend:
             raise SpecError(f"prices must be a dict by model; got {self.prices!r}.")
 
     @property
+    def counts_tokens(self) -> bool:
+        return (self.max_total_tokens, self.max_usd) != (None, None)
+
+    @property
     def is_limited(self) -> bool:
-        return (self.max_total_tokens, self.max_usd, self.deadline) != (None, None, None)
+        return self.counts_tokens or self.deadline is not None
 
 
 @dataclass(frozen=True, slots=True)

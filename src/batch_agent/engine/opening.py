@@ -31,7 +31,7 @@ async def open_gate(
     chars_per_token = await _chars_per_token(server, f"{rules.prompt.system}\n{first[0] if first else ''}"[:_SAMPLE])
     residency = Residency(Ledger(traits.kv_tokens), prefix_chars(rules.prompt), chars_per_token)
     keep_warm = None
-    if spec.prefix.kvflow and traits.kv_tokens is not None and not traits.keeps_agents:
+    if spec.prefix.kvflow and traits.kv_tokens is not None and not (traits.keeps_agents or spec.spend.counts_tokens):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
     return Gate(slots, residency, keep_warm, traits.kv_running_tokens if traits.kv_tokens is None else None)
 

@@ -1,0 +1,77 @@
+"""Which limits a run gets, from what was asked for and what its backend is."""
+
+from typing import Any
+
+import pytest
+
+from batch_agent.core.prompt import Prompt
+from batch_agent.core.requests import Sampling
+from batch_agent.core.rules import Rules
+from batch_agent.core.spec import BatchSpec
+from batch_agent.engine.gate import Gate
+from batch_agent.engine.opening import open_gate
+from batch_agent.testing import ScriptedBackend, say
+
+RULES = Rules(Prompt("Be brief. " * 40), "m", Sampling(), "native", None, None, None, max_turns=4, max_retries=0)
+
+
+def backend(**traits: Any) -> ScriptedBackend:
+    return ScriptedBackend(lambda request: say("done"), **traits)
+
+
+async def gate(server: ScriptedBackend, rules: Rules = RULES, **options: Any) -> Gate:
+    spec = BatchSpec.of(**{"task": "{it}", "inputs": ["a"], "tools": [len], **options})
+    return await open_gate(spec, rules, server, server, ["a text of some words"], None)
+
+
+class Counting(ScriptedBackend):
+    asked = ""
+
+    async def count_tokens(self, text: str) -> int | None:
+        self.asked = text
+        return len(text) // 2
+
+
+async def test_the_number_in_flight_is_the_users_or_the_backends_or_a_low_start() -> None:
+    assert (await gate(backend(inflight=32), max_inflight=5)).slots.limit == 5
+    assert (await gate(backend(inflight=32))).slots.limit == 32
+    assert (await gate(backend(inflight=32), calibrate_backend=True)).slots.limit == 8
+    assert (await gate(backend(inflight=4), calibrate_backend=True)).slots.limit == 4
+
+
+async def test_places_are_counted_only_where_agents_come_back_to_a_cache_of_ones_own() -> None:
+    assert (await gate(backend(kv_tokens=1000))).residency is not None
+    assert (await gate(backend(kv_tokens=1000), tools=[])).residency is None
+    assert (await gate(backend(kv_tokens=1000, managed_cache=True))).residency is None
+
+
+async def test_the_server_says_how_long_the_first_texts_are() -> None:
+    server = Counting(lambda request: say("done"), kv_tokens=1000)
+    opened = await gate(server)
+    assert "a text of some words" in server.asked
+    assert opened.residency is not None
+    assert opened.residency.ledger.shared == pytest.approx(len(RULES.prompt.system) / 2, rel=0.01)
+
+
+async def test_without_a_word_from_the_server_four_characters_are_a_token() -> None:
+    opened = await gate(backend(kv_tokens=1000))
+    assert opened.residency is not None
+    assert opened.residency.ledger.shared == len(RULES.prompt.system) / 4
+
+
+@pytest.mark.parametrize(
+    ("traits", "options", "is_on"),
+    [
+        ({"kv_tokens": 1000}, {"kvflow": True}, True),
+        ({"kv_tokens": 1000}, {}, False),
+        ({}, {"kvflow": True}, False),
+        ({"kv_tokens": 1000, "keeps_agents": True}, {"kvflow": True}, False),
+        ({"kv_tokens": 1000}, {"kvflow": True, "max_total_tokens": 10_000}, False),
+        ({"kv_tokens": 1000}, {"kvflow": True, "max_usd": 1.0}, False),
+        ({"kv_tokens": 1000}, {"kvflow": True, "deadline": 60.0}, True),
+    ],
+)
+async def test_contexts_are_kept_warm_only_where_that_can_help(
+    traits: dict[str, Any], options: dict[str, Any], is_on: bool
+) -> None:
+    assert ((await gate(backend(**traits), **options)).report().warmth is not None) == is_on
