@@ -33,7 +33,8 @@ async def open_gate(
     keep_warm = None
     if spec.prefix.kvflow and traits.kv_tokens is not None and not (traits.keeps_agents or spec.spend.counts_tokens):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
-    return Gate(slots, residency, keep_warm, traits.kv_running_tokens if traits.kv_tokens is None else None)
+    has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
+    return Gate(slots, residency, keep_warm, traits.kv_running_tokens if has_slower_tier else None)
 
 
 def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:

@@ -1,15 +1,17 @@
 """Which limits a run gets, from what was asked for and what its backend is."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from batch_agent.core.prompt import Prompt
 from batch_agent.core.requests import Sampling
-from batch_agent.core.rules import Rules
+from batch_agent.core.rules import Job, Rules
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.gate import Gate
 from batch_agent.engine.opening import open_gate
+from batch_agent.schedule.admission import Rank
 from batch_agent.testing import ScriptedBackend, say
 
 RULES = Rules(Prompt("Be brief. " * 40), "m", Sampling(), "native", None, None, None, max_turns=4, max_retries=0)
@@ -43,6 +45,23 @@ async def test_places_are_counted_only_where_agents_come_back_to_a_cache_of_ones
     assert (await gate(backend(kv_tokens=1000))).residency is not None
     assert (await gate(backend(kv_tokens=1000), tools=[])).residency is None
     assert (await gate(backend(kv_tokens=1000, managed_cache=True))).residency is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "running", "is_bound"), [(None, 1000, True), (5000, 1000, True), (1000, 1000, False), (None, None, False)]
+)
+async def test_with_a_slower_tier_what_is_in_flight_must_fit_the_quick_one(
+    kept: int | None, running: int | None, is_bound: bool
+) -> None:
+    opened = await gate(backend(kv_tokens=kept, kv_running_tokens=running, inflight=100))
+    (await opened.first_turn(Job(0, "an agent", None, "x" * 1600), ())).release()
+    held = [opened.slots.acquire(Rank(is_fresh=True)) for _ in range(10)]
+    granted = [asyncio.ensure_future(each) for each in held]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sum(each.done() for each in granted) == (2 if is_bound else 10)
+    for each in granted:
+        each.cancel()
 
 
 async def test_the_server_says_how_long_the_first_texts_are() -> None:
