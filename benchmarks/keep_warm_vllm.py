@@ -3,8 +3,8 @@
     vllm serve MODEL --num-gpu-blocks-override 220 --block-size 32 --enable-prompt-tokens-details ...
     python -m benchmarks.keep_warm_vllm http://127.0.0.1:8000
 
-Five agents with prompts of 1,000 tokens wait 75 s for a tool; meanwhile as much is computed as the cache holds. Made for
-vLLM on a CPU, where a token of a prompt takes milliseconds. What the model says is replaced, as in benchmarks/gpu.
+Five agents with prompts of 1,000 tokens wait 75 s for a tool; meanwhile as much is computed as the cache holds. Made
+for vLLM on a CPU, where a token of a prompt takes milliseconds. What the model says is replaced, as in benchmarks/gpu.
 """
 
 import asyncio
