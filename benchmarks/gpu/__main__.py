@@ -18,7 +18,7 @@ from .notes import Notes
 from .server import Server, gpu
 from .serving import ServerFailed, say, serve
 from .shapes import make_model
-from .workloads import Scale, Stage, inflight, prefix, resident
+from .workloads import Scale, Stage, inflight, layout, prefix, resident
 
 _KV_BLOCKS = ("--num-gpu-blocks-override", "16384")
 _OFFLOAD = ("--kv-offloading-size", "64", "--kv-offloading-backend", "native")
@@ -31,6 +31,7 @@ PARTS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "prefix": prefix,
     "offload": lambda stage: resident(stage, "offload"),
     "inflight": inflight,
+    "layout": layout,
 }
 
 
@@ -44,7 +45,7 @@ class Setup:
 
 
 SETUPS = (
-    Setup("7b", _KV_BLOCKS, ("resident", "prefix")),
+    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout")),
     Setup("7b", _KV_BLOCKS + _OFFLOAD, ("offload",)),
     Setup("32b", (), ("inflight",)),
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..layout import code_review, compare, reviews
 from .notes import Notes
 from .runs import run_ours, run_plain
 from .scene import Scene, between
@@ -130,6 +131,14 @@ async def inflight(stage: Stage) -> None:
         stage.notes.put(peer, "inflight", crowd.name, f"plain_{crowd.plain_at_once}")
         stage.notes.put(_times_as_long(ours, peer), "inflight", crowd.name, "times_as_long_plain")
         stage.notes.put(_same_tokens(ours, peer), "inflight", crowd.name, "same_tokens")
+
+
+async def layout(stage: Stage) -> None:
+    """Tables and a code review, as people write their prompts and as the engine lays them out."""
+    stage.notes.put(await stage.server.about(), "layout", "setup")
+    rows = stage.scale.of_agents(400)
+    for work in (reviews(rows), code_review(rows)):
+        stage.notes.put(await compare(work, stage.server.url, stage.server.model), "layout", work.name)
 
 
 async def prefix(stage: Stage) -> None:

@@ -2,10 +2,14 @@
 
 from .api import BatchAgent
 from .core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
+from .core.fields import Fields
+from .core.forecast import Forecast
+from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from .core.requests import Sampling, Usage
 from .core.results import AgentError, AgentResult, Results
 from .core.scheduling import Scheduling
-from .core.spec import BatchSpec, Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
+from .core.sharing import Finding, PrefixReport
+from .core.spec import BatchSpec
 from .tools import MCP, Tool
 
 __all__ = [
@@ -18,9 +22,13 @@ __all__ = [
     "BatchSpec",
     "Context",
     "ErrorKind",
+    "Fields",
+    "Finding",
+    "Forecast",
     "Limits",
     "PlanMismatch",
     "Prefix",
+    "PrefixReport",
     "Results",
     "Retry",
     "RunStopped",

@@ -22,7 +22,8 @@ from .engine.slots import Slots
 from .engine.source import Inputs, InputSource
 from .observe.recorded import answer_schema, recorded_job, recorded_sampling, recorded_tools
 from .plan.compile import Plan, compile_plan
-from .plan.template import parse_template
+from .plan.layout import as_they_come
+from .plan.template import template_of
 from .schedule.health import Health
 from .schedule.limit import InflightLimit
 from .store.memory import NoStore
@@ -57,11 +58,13 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
     spec = BatchSpec.of(**_completed(options, recorded, stories))
     specs = _specs(spec, recorded)
     traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
-    plan = compile_plan(spec, parse_template(spec.task), specs, output_type(spec.output_schema), traits)
+    inputs = Inputs(spec.inputs)
+    layout = as_they_come(template_of(spec.task, await inputs.peek()))
+    plan = compile_plan(spec, layout, specs, output_type(spec.output_schema), traits)
     places = {story.job.index: story for story in stories} if "inputs" in options else dict(enumerate(stories))
     tape = Tape()
-    source = InputSource(Inputs(spec.inputs), _jobs(plan, tape, places))
-    return await _run(spec, source, plan, RecordedBackend(tape, traits), RecordedToolbox(tape, specs))
+    source = InputSource(inputs, _jobs(plan, tape, places))
+    return await _run(spec, source, plan, RecordedBackend(tape, traits), RecordedToolbox(tape, specs), tape)
 
 
 def _check(agent: str | int | None, options: Mapping[str, Any]) -> None:
@@ -118,7 +121,7 @@ def _jobs(plan: Plan, tape: Tape, stories: Mapping[int, _Story]) -> Callable[[in
 
 
 async def _run(
-    spec: BatchSpec, source: InputSource, plan: Plan, backend: RecordedBackend, tools: RecordedToolbox
+    spec: BatchSpec, source: InputSource, plan: Plan, backend: RecordedBackend, tools: RecordedToolbox, tape: Tape
 ) -> list[AgentResult]:
     store, gate = NoStore(), Gate(Slots(InflightLimit(_INFLIGHT, fixed=True)))
     loop = AgentLoop(
@@ -131,6 +134,7 @@ async def _run(
         agent_time=Deadlines(None),
         turn_time=Deadlines(None),
         retry=spec.retry,
+        compacted=tape.compaction,
     )
     results: list[AgentResult] = []
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.agent.talks import LAST, TURN, City, rules
 
+from batch_agent.agent.compaction import Compact
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.core.facts import Fact, Replied, Returned
-from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import FinishReason, Reply, Request, Usage
 from batch_agent.core.rules import Job, Rules
 
@@ -41,9 +42,10 @@ CALLS = st.lists(
 )
 FINISHES: st.SearchStrategy[FinishReason] = st.sampled_from(["stop", "stop", "calls", "calls", "length", "refusal"])
 COUNTS = st.integers(0, 99)
+THOUGHTS = st.lists(st.builds(Thought, st.text(max_size=3)), max_size=1).map(tuple)
 REPLIES = st.builds(
     Replied,
-    st.builds(Reply, TEXTS, FINISHES, st.builds(Usage, COUNTS, COUNTS, COUNTS), CALLS.map(tuple), st.text(max_size=3)),
+    st.builds(Reply, TEXTS, FINISHES, st.builds(Usage, COUNTS, COUNTS, COUNTS), CALLS.map(tuple), THOUGHTS),
     st.sampled_from([0.0, 0.5]),
     st.sampled_from([0.0, 1.0]),
     st.none() | st.just(0.25),
@@ -77,6 +79,7 @@ def lives(draw: st.DrawFn) -> Life:
     steps: list[Generate | CallTools] = []
     while not isinstance(step := talk.next(), Done):
         assert len(facts) < 100
+        assert not isinstance(step, Compact)
         fact = draw(REPLIES) if isinstance(step, Generate) else _returned(draw, step)
         talk.apply(fact)
         facts.append(fact)

@@ -103,6 +103,14 @@ class Accounts(RuleBasedStateMachine):
             known.has_answered = True
         self._expect_taken_places()
 
+    @rule(number=st.integers(0, 50), prompt=st.integers(0, 900))
+    def shrank(self, number: int, prompt: int) -> None:
+        name = self._pick(number, resident=None, waits=False)
+        if name is not None:
+            self.ledger.shrank(name, prompt)
+            known = self.agents[name]
+            known.own = min(known.own, max(1.0, prompt - self.ledger.shared))
+
     @rule(number=st.integers(0, 50), likely=st.none() | st.floats(0.0, 100.0))
     def pause(self, number: int, likely: float | None) -> None:
         name = self._pick(number, resident=True, waits=False)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
 from batch_agent.core.load import Load
-from batch_agent.core.spec import Retry
+from batch_agent.core.options import Retry
 from batch_agent.schedule.limit import Change, InflightLimit
 from batch_agent.schedule.retry import asks_for_less, retry_delay
 

@@ -7,8 +7,9 @@ from scripts.backend_table import FLAVORS, table
 
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
+from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Tooling
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Spend, Tooling
+from batch_agent.core.spec import BatchSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
 

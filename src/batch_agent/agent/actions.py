@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from ..core.messages import ToolCall, ToolResult
+from ..core.messages import Message, ToolCall, ToolResult, ToolResults, User
 from ..core.rules import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL, InvalidOutput
 from .answer import readings
 
@@ -38,6 +38,11 @@ def show_results(results: tuple[ToolResult, ...]) -> str:
     return "\n\n".join(
         f"{'Error' if result.is_error else 'Result'} of {result.call.name}: {result.content}" for result in results
     )
+
+
+def as_told(message: Message) -> Message:
+    """The message as a model without native calls reads it."""
+    return User(show_results(message.results)) if isinstance(message, ToolResults) else message
 
 
 def _arguments(value: Any) -> str:

@@ -1,21 +1,23 @@
 """One agent's life as a machine: facts in, the next step out. Replaying the same facts gives the same life."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, assert_never
 
-import orjson
-
 from ..core.errors import ErrorKind
-from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
 from ..core.interfaces import CallsPast
-from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
 from ..core.quick import quick
 from ..core.requests import NO_USAGE, FinishReason, Reply, Request
-from ..core.results import AgentError, AgentResult, CallRecord, Timing
+from ..core.results import AgentError, AgentResult, Timing
 from ..core.rules import InvalidOutput, Job, Rules
-from .actions import Final, as_json, read_action, show_results
-from .answer import find_answer, fit, without_thoughts
+from .actions import as_told
+from .calls import Calls
+from .compaction import Compact
+from .reading import Answer, echo, read_reply
+from .shortening import Shortening
+from .size import chars_in, chars_of, said
 
 
 @quick
@@ -39,7 +41,7 @@ class Done:
     error: AgentError | None = None
 
 
-Step = Generate | CallTools | Done
+Step = Generate | CallTools | Compact | Done
 
 PRIORITY_STEP = 100
 MOST_FOR_TURNS = 9
@@ -48,24 +50,20 @@ running for a priority that is higher by more than 10: the agents of one run mus
 
 
 class Conversation:
-    """Messages only ever grow at their end, with one exception: asking again for an answer that did not fit replaces
-    the last such question, so that the context does not grow with each try."""
+    """Messages only ever grow at their end, with two exceptions: asking again for an answer that did not fit replaces
+    the last such question, so that the context does not grow with each try, and a compaction shortens old results."""
 
     __slots__ = (
         "_asking_again",
         "_calls",
-        "_claimed",
         "_done",
         "_finish",
-        "_inherited",
         "_job",
-        "_life",
         "_messages",
-        "_pending",
         "_queued",
         "_reasks",
         "_rules",
-        "_settled",
+        "_shortening",
         "_text",
         "_ttft",
         "_turns",
@@ -75,13 +73,11 @@ class Conversation:
     def __init__(self, rules: Rules, job: Job) -> None:
         self._rules = rules
         self._job = job
-        self._messages: list[Message] = [User(job.task)]
+        self._messages: list[Message] = [User(job.task, job.shared)]
         self._asking_again: tuple[Message, ...] = ()
-        self._pending: tuple[ToolCall, ...] = ()
-        self._claimed: set[str] = set()
-        self._settled: dict[str, ToolResult] = {}
-        self._inherited: tuple[ToolResult, ...] = ()
-        self._life = 0
+        self._calls = Calls()
+        limits = rules.compaction
+        self._shortening = None if limits is None else Shortening(limits.prompt_chars + len(job.task))
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
         self._turns = 0
@@ -90,15 +86,14 @@ class Conversation:
         self._usage = NO_USAGE
         self._queued = 0.0
         self._ttft: tuple[float | None, ...] = ()
-        self._calls: tuple[CallRecord, ...] = ()
 
     def next(self) -> Step:
         """What has to happen now. Asking twice gives the same answer."""
         if self._done is not None:
             return self._done
-        if self._pending:
-            return CallTools(self._pending, self._past())
-        return Generate(self._request(), self._turns_left)
+        if self._calls.pending:
+            return CallTools(self._calls.pending, self._calls.past(self._turns))
+        return self._compaction() or Generate(self._request(), self._turns_left)
 
     def apply(self, fact: Fact) -> None:
         match fact:
@@ -106,23 +101,18 @@ class Conversation:
                 self._count(fact)
                 self._hear(fact.reply)
             case Returned(results):
-                self._calls += tuple(
-                    CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds, r.source) for r in results
-                )
-                native = self._rules.tool_mode == "native"
-                self._messages.append(ToolResults(results) if native else User(show_results(results)))
-                self._pending = ()
-                self._forget_made(results)
-                self._claimed, self._settled = set(), {}
+                self._calls.returned(results)
+                self._say(ToolResults(results))
             case Started():
                 pass
             case Claimed(call):
-                self._claimed.add(call.id)
+                self._calls.claimed(call)
             case Settled(result):
-                self._settled[result.call.id] = result
+                self._calls.settled(result)
             case Inherited(results):
-                self._inherited += results
-                self._life = len(results)
+                self._calls.inherited(results)
+            case Compacted():
+                self._compact(fact)
             case _:
                 assert_never(fact)
 
@@ -147,9 +137,10 @@ class Conversation:
             finish=self._finish,
             usage=self._usage,
             turns=self._turns,
-            tool_calls=self._calls,
+            tool_calls=self._calls.records,
             timing=Timing(self._queued, self._ttft, seconds),
-            transcript=(*self._messages, *self._asking_again),
+            transcript=self._shown(),
+            compactions=self._shortening.compactions if self._shortening else 0,
         )
 
     @property
@@ -157,32 +148,16 @@ class Conversation:
         """Turns that may still be taken, the next one included. Asking again for the same answer takes none."""
         return self._rules.max_turns - (self._turns - self._reasks)
 
-    def _forget_made(self, results: tuple[ToolResult, ...]) -> None:
-        """What an earlier life has made stands for one call of this one, not for every later one like it."""
-        for result in results:
-            if result.source == "recalled" and result.call.id not in self._settled:
-                same = (result.call.name, result.call.arguments)
-                kept = [(made.call.name, made.call.arguments) for made in self._inherited]
-                if same in kept:
-                    at = kept.index(same)
-                    self._inherited = self._inherited[:at] + self._inherited[at + 1 :]
-
-    def _past(self) -> CallsPast:
-        return CallsPast(
-            self._turns,
-            dict(self._settled),
-            frozenset(self._claimed - self._settled.keys()),
-            self._inherited,
-            self._calls,
-            self._life,
-        )
+    def _shown(self) -> tuple[Message, ...]:
+        shown = (*self._messages, *self._asking_again)
+        return shown if self._rules.tool_mode == "native" else tuple(map(as_told, shown))
 
     def _request(self) -> Request:
         rules = self._rules
         is_last = self._turns_left <= 1
         return Request(
             prompt=rules.prompt,
-            messages=(*self._messages, *self._asking_again),
+            messages=self._shown(),
             model=rules.model,
             sampling=rules.sampling,
             answer_schema=rules.last_turn_schema if is_last else rules.turn_schema,
@@ -193,6 +168,17 @@ class Conversation:
             priority=rules.priority * PRIORITY_STEP + min(self._turns, MOST_FOR_TURNS),
         )
 
+    def _compaction(self) -> Compact | None:
+        rules = self._rules.compaction
+        if rules is None or self._shortening is None:
+            return None
+        return self._shortening.plan(rules, self._messages, self._calls.changes)
+
+    def _compact(self, fact: Compacted) -> None:
+        if self._shortening is None:  # it is only retold, by someone who does not know the window
+            self._shortening = Shortening(0)
+        self._messages = self._shortening.apply(fact, self._messages)
+
     def _count(self, fact: Replied) -> None:
         self._turns += 1
         usage = fact.reply.usage
@@ -201,63 +187,24 @@ class Conversation:
         self._ttft += (fact.ttft,)
         self._text = fact.reply.text
         self._finish = fact.reply.finish
+        if self._shortening is not None:
+            self._shortening.heard(fact.reply)
 
     def _hear(self, reply: Reply) -> None:
         if reply.finish == "refusal":
             self._end(reply, Done(error=AgentError(ErrorKind.REFUSED, f"The model declined: {reply.text[:500]}")))
             return
         try:
-            answer = self._read(reply)
+            read = read_reply(self._rules, reply, self._turns)
         except InvalidOutput as error:
             self._ask_again(reply, error)
             return
-        if isinstance(answer, Done):
-            self._end(reply, answer)
+        if isinstance(read, Answer):
+            self._end(reply, Done(read.value))
         elif self._turns_left < 1:
             self._end(reply, Done(error=self._out_of_turns()))
         else:
-            self._commit_calls(reply, answer)
-
-    def _read(self, reply: Reply) -> Done | tuple[ToolCall, ...]:
-        """The answer, or the calls that the model wants first. Raises InvalidOutput when it is neither."""
-        is_whole = reply.finish != "length"
-        if self._rules.tool_mode == "action":
-            action = read_action(reply.text, f"call_{self._turns}", is_whole=is_whole)
-            if isinstance(action, ToolCall):
-                return (action,)
-            return Done(self._final(action))
-        if reply.calls:
-            return self._named_apart(reply.calls, is_whole)
-        return Done(self._answer(reply.text, is_whole))
-
-    def _named_apart(self, calls: tuple[ToolCall, ...], is_whole: bool) -> tuple[ToolCall, ...]:
-        """The calls with an id each, whatever the server gave. No arguments mean none only if nothing was cut off."""
-        ids = [call.id for call in calls]
-        if not all(ids) or len(set(ids)) < len(ids):
-            ids = [f"call_{self._turns}_{number}" for number in range(len(calls))]
-        empty = "{}" if is_whole else ""
-        return tuple(
-            replace(call, id=own, arguments=call.arguments if call.arguments.strip() else empty)
-            for call, own in zip(calls, ids, strict=True)
-        )
-
-    def _final(self, action: Final) -> Any:
-        if self._rules.output is not None:
-            return fit(action.value, self._rules.output)
-        said = action.value if isinstance(action.value, str) else as_json(action.value)
-        if not said.strip():
-            raise InvalidOutput("it is empty")
-        return said
-
-    def _answer(self, text: str, is_whole: bool) -> Any:
-        if self._rules.output is not None:
-            return find_answer(text, self._rules.output, is_whole=is_whole)
-        said = without_thoughts(text, is_whole=is_whole)
-        if not said:
-            raise InvalidOutput("it is empty")
-        if not is_whole and self._rules.sampling.max_tokens is None:
-            raise InvalidOutput("it was cut off before its end")
-        return said
+            self._commit_calls(reply, read)
 
     def _ask_again(self, reply: Reply, problem: InvalidOutput) -> None:
         if self._reasks >= self._rules.max_retries:
@@ -268,16 +215,24 @@ class Conversation:
             return
         self._reasks += 1
         cut_off = " It was cut off by the token limit: be shorter." if reply.finish == "length" else ""
+        before = self._asking_again
         self._asking_again = (
             Assistant(reply.text or "(empty)"),
             User(f"That answer cannot be used: {problem}.{cut_off} Answer again, and only with what was asked for."),
         )
+        if self._shortening is not None:
+            self._shortening.size.grew(chars_in(self._asking_again) - chars_in(before) - said(reply))
 
     def _commit_calls(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
-        echoed = tuple(map(_echo, calls)) if self._rules.tool_mode == "native" else ()
+        echoed = tuple(map(echo, calls)) if self._rules.tool_mode == "native" else ()
         self._messages += [*self._asking_again, Assistant(reply.text, echoed, reply.thoughts)]
         self._asking_again = ()
-        self._pending = calls
+        self._calls.pending = calls
+
+    def _say(self, results: ToolResults) -> None:
+        self._messages.append(results)
+        if self._shortening is not None:
+            self._shortening.size.grew(chars_of(results))
 
     def _end(self, reply: Reply, done: Done) -> None:
         self._messages += [*self._asking_again, Assistant(reply.text, (), reply.thoughts)]
@@ -289,13 +244,3 @@ class Conversation:
             ErrorKind.MAX_TURNS,
             f"No final answer in {self._rules.max_turns} turns: the model still wanted to call tools. Raise max_turns.",
         )
-
-
-def _echo(call: ToolCall) -> ToolCall:
-    """The call as the history shows it. Servers parse the arguments in it, so a malformed text is shown as data."""
-    try:
-        if isinstance(orjson.loads(call.arguments), dict):
-            return call
-    except orjson.JSONDecodeError:
-        pass
-    return replace(call, arguments=orjson.dumps({"malformed": call.arguments}).decode())

@@ -179,7 +179,8 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
         traits = _traits(flavor, served, Sighting())
         dialect = OpenAIChat(adapt_schema=guided if path is None else None)
         server = Server(session, with_version(URL(local.url)))
-        return HttpBackend(server, dialect, traits, on_close=local.aclose)
+        counts = counter_of(server, flavor, local.model_name)
+        return HttpBackend(server, dialect, traits, on_close=local.aclose, counts=counts)
     except BaseException:
         await local.aclose()
         raise

@@ -1,6 +1,7 @@
 """How many tokens a text is, from a server that says it."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import orjson
@@ -10,25 +11,43 @@ from .http import Server
 from .probe import beside
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
-_FLAVORS = ("vllm", "sglang", "sim")
+_VLLM_LIKE = ("vllm", "sglang", "sim")
+_LLAMACPP_LIKE = ("llama.cpp", "local")
 
 Count = Callable[[str], Awaitable[int | None]]
 
 
 def counter_of(server: Server, flavor: Flavor, model: str) -> Count | None:
     """How this kind of server is asked; None for one that does not say."""
-    if flavor.name not in _FLAVORS:
-        return None
-    url = beside(server.root, "/tokenize")
+    if flavor.name in _VLLM_LIKE:
+        return _Tokenizer(server, "prompt", {"model": model}).count
+    if flavor.name in _LLAMACPP_LIKE:
+        return _Tokenizer(server, "content", {}).count
+    return None
 
-    async def count(text: str) -> int | None:
-        body = orjson.dumps({"model": model, "prompt": text})
-        try:
-            async with server.session.post(url, data=body, timeout=_TIMEOUT, allow_redirects=False) as response:
-                said = orjson.loads(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
+
+class _Tokenizer:
+    """The `/tokenize` page of a server, which takes the text under a name of its own."""
+
+    def __init__(self, server: Server, field: str, others: dict[str, str]) -> None:
+        self._server = server
+        self._url = beside(server.root, "/tokenize")
+        self._field = field
+        self._others = others
+
+    async def count(self, text: str) -> int | None:
+        said = await self._ask({**self._others, self._field: text})
+        if not isinstance(said, dict):
             return None
-        found = said.get("count") if isinstance(said, dict) else None
+        tokens = said.get("tokens")
+        found = said.get("count", len(tokens) if isinstance(tokens, list) else None)
         return found if isinstance(found, int) and found > 0 else None
 
-    return count
+    async def _ask(self, body: dict[str, str]) -> Any:
+        try:
+            async with self._server.session.post(
+                self._url, data=orjson.dumps(body), timeout=_TIMEOUT, allow_redirects=False
+            ) as response:
+                return orjson.loads(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
+            return None

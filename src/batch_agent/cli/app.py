@@ -10,6 +10,8 @@ from .demo import demo
 from .doctor import doctor
 from .export import export
 from .inspect import inspect
+from .lint import lint
+from .plan import plan
 from .resume import resume
 from .run import run
 from .sim import sim
@@ -24,6 +26,8 @@ app.command(run)
 app.command(resume)
 app.command(inspect)
 app.command(export)
+app.command(lint)
+app.command(plan)
 app.command(demo)
 app.command(doctor)
 app.command(sim)

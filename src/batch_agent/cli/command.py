@@ -16,8 +16,6 @@ from ..observe.tally import Tally
 from .replacing import replacing
 
 _FORMAT = 1
-_OF_THE_MOMENT = ("fresh", "plan_changed", "checkpoint")
-"""What one call does with an older checkpoint, and where the checkpoint was then."""
 _SECRET = re.compile(r"//[^/@]*@|[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*=", re.IGNORECASE)
 
 
@@ -65,7 +63,7 @@ def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _command(options: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in options.items() if name not in _OF_THE_MOMENT}
+    kept = dict(options)
     if _SECRET.search(kept["backend"]):
         del kept["backend"]
     if (kept["schema"] or "").endswith(".json"):

@@ -13,6 +13,7 @@ from ..core.errors import SpecError
 from ..core.results import AgentResult
 
 _LONGEST_SHOWN = 500
+_MOST_BYTES = 256 * 1024 * 1024
 _READERS = "a .jsonl, .json or .csv file, or a folder of files"
 
 
@@ -29,6 +30,11 @@ class InputFile:
 
     def __len__(self) -> int:
         return self._count
+
+    def rows(self) -> "list[Any] | InputFile":
+        """All of them, so that they can be asked in the best order; of a very large file, one by one."""
+        files = _text_files(self._path) if self._path.is_dir() else [self._path]
+        return list(self) if sum(file.stat().st_size for file in files) <= _MOST_BYTES else self
 
     def __iter__(self) -> Iterator[Any]:
         if self._path.is_dir():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..core.errors import SpecError
 from ..store.reader import CheckpointReader
+from .asked import asked_again
 from .command import read_command
 from .run import run
 
@@ -30,4 +31,5 @@ def resume(folder: Path, *, backend: str | None = None) -> int:
         os.chdir(place)
     except OSError as error:
         raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
-    return run(**options, checkpoint=folder)
+    asked, rest = asked_again(options)
+    return run(asked, **rest, checkpoint=folder)

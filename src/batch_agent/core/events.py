@@ -6,6 +6,7 @@ from .errors import ErrorKind
 from .requests import NO_USAGE, Usage
 from .results import AgentResult, ToolUse
 from .scheduling import Scheduling
+from .sharing import PrefixReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,13 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """What the prompts of all agents share: before the run as expected, after it as seen."""
+
+    prefix: PrefixReport
+
+
+@dataclass(frozen=True, slots=True)
 class AgentFinished:
     result: AgentResult
     resumed: bool
@@ -101,5 +109,6 @@ Event = (
     | ToolsUsed
     | Spent
     | Scheduled
+    | Shared
     | AgentFinished
 )

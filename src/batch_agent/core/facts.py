@@ -66,4 +66,27 @@ class Inherited:
     results: tuple[ToolResult, ...]
 
 
-Fact = Started | Replied | Returned | Claimed | Settled | Inherited
+@quick
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """What stands in the place of a tool result from now on."""
+
+    place: int
+    """Which of the agent's results it is, counted from its first."""
+    content: str
+    is_summary: bool = False
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The conversation came near the end of the model's window, and old tool results were shortened."""
+
+    results: tuple[Shortened, ...]
+    before: int = 0
+    """Tokens of the next request, estimated, if nothing had been shortened."""
+    after: int = 0
+    seconds: float = 0.0
+
+
+Fact = Started | Replied | Returned | Claimed | Settled | Inherited | Compacted

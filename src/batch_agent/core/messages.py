@@ -36,6 +36,8 @@ class ToolResult:
 @dataclass(frozen=True, slots=True)
 class User:
     text: str
+    shared: int = 0
+    """Characters at its beginning that other agents' messages also begin with."""
 
 
 @quick

@@ -9,6 +9,7 @@ from .messages import Message, ToolSource
 from .quick import quick
 from .requests import NO_USAGE, FinishReason, Usage
 from .scheduling import Scheduling
+from .sharing import PrefixReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,9 @@ class AgentResult:
     tool_calls: tuple[CallRecord, ...] = ()
     timing: Timing = NO_TIMING
     transcript: tuple[Message, ...] = ()
+    """What the model has read and said, as its last turn had it."""
+    compactions: int = 0
+    """How often old tool results were shortened, so that the conversation fits the model's window."""
 
     @property
     def ok(self) -> bool:
@@ -96,7 +100,14 @@ class AgentResult:
 class Results(list[AgentResult]):
     """One result per input, in input order."""
 
-    def __init__(self, results: Iterable[AgentResult] = (), scheduling: Scheduling | None = None) -> None:
+    def __init__(
+        self,
+        results: Iterable[AgentResult] = (),
+        scheduling: Scheduling | None = None,
+        prefix: PrefixReport | None = None,
+    ) -> None:
         super().__init__(results)
+        self.prefix = prefix
+        """What the prompts share, as expected and as seen."""
         self.scheduling = scheduling or Scheduling()
         """How many requests were in flight and how many agents had a place in the KV cache, and why."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from .options import Context
 from .prompt import Prompt
 from .quick import quick
 from .requests import Sampling
@@ -36,6 +37,43 @@ class OutputType(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """When and how old tool results are shortened."""
+
+    most: int
+    """Tokens that a request may have before that happens."""
+    summarizes: bool = False
+    """Summaries stay of them, not only a line that says so."""
+    model: str | None = None
+    """Who makes the summaries, if not the run's own model."""
+    prompt_chars: int = 0
+    """Characters that every request begins with."""
+
+    @classmethod
+    def of(
+        cls, context: Context, window: int | None, max_tokens: int | None = None, prompt_chars: int = 0
+    ) -> "Compaction | None":
+        """None where nobody knows the window (`window` is what the backend says), or nobody wants it. An answer of
+        `max_tokens` must fit beside the request."""
+        window = context.context_tokens or window
+        if window is None or context.compact_at is None:
+            return None
+        room = window - (max_tokens or 0)
+        most = int(context.compact_at * window)
+        return cls(
+            min(most, room) if room > 0 else most,
+            context.compact_with == "summarize",
+            context.compact_model,
+            prompt_chars,
+        )
+
+    @property
+    def enough(self) -> int:
+        """Tokens that are left when it was done: so far below `most` that it is rarely done."""
+        return self.most // 2
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The same for every agent of a run."""
 
@@ -54,6 +92,8 @@ class Rules:
     starts_early: bool = False
     """Tool calls are started while the model still speaks."""
     priority: int = 0
+    compaction: Compaction | None = None
+    """None: conversations only grow."""
 
 
 @quick
@@ -67,3 +107,8 @@ class Job:
     task: str
     problem: AgentError | None = None
     """Set when this input cannot be put into the task: the agent fails without asking anything."""
+    shared: int = 0
+    """Characters at the beginning of the task that it has in common with others."""
+    parts: tuple[str, ...] = ()
+    """The tasks of its parts, for an input that does not fit the window; `task` then has a placeholder for the text
+    that was cut."""

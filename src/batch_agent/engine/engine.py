@@ -17,6 +17,8 @@ _log = logging.getLogger("batch_agent")
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
+Fit = Callable[[Job], Awaitable[Job]]
+Complete = Callable[[Job, Sequence[Fact], AgentResult], Awaitable[AgentResult]]
 
 
 class Engine:
@@ -32,9 +34,12 @@ class Engine:
         *,
         max_dispatched: int,
         leave: Leave | None = None,
+        fit: Fit | None = None,
+        complete: Complete | None = None,
         events: EventSink | None = None,
     ) -> None:
-        """`leave` hears of each agent whose result was handed over."""
+        """`leave` hears of each agent whose result was handed over. `fit` gives what is made of a job that has to be
+        asked, in the model's window; `complete` adds to a recalled result what its own facts do not tell."""
         self._source = source
         self._executor = executor
         self._store = store
@@ -42,6 +47,8 @@ class Engine:
         self._deliver = deliver
         self._room = asyncio.Semaphore(max_dispatched)
         self._leave = leave
+        self._fit = fit
+        self._complete = complete
         self._events = events
         self._has_reported = False
 
@@ -64,7 +71,7 @@ class Engine:
         """A run that stops still gives what its checkpoint holds of the inputs that it did not come to."""
         while (job := await self._source.take()) is not None:
             facts = await self._store.facts(job.key)
-            known = self._recall(job, facts) if facts else None
+            known = await self._recall(job, facts) if facts else None
             if known is not None:
                 await self._hand_over(known, resumed=True)
 
@@ -77,19 +84,28 @@ class Engine:
             if job is None:
                 return None
             facts = await self._store.facts(job.key)
-            known = self._recall(job, facts) if facts or job.problem else None
+            known = await self._recall(job, facts) if facts or job.problem else None
             if known is not None:
                 await self._hand_over(known, resumed=bool(facts))
                 continue
+            if self._fit is not None:
+                job = await self._fit(job)
+                if job.problem is not None:
+                    await self._hand_over(self._refused(job, job.problem), resumed=False)
+                    continue
             await self._room.acquire()
             slot = await self._gate.first_turn(job, facts)
             group.create_task(self._agent(job, facts, slot))
 
-    def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+    async def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         try:
-            return self._executor.recall(job, facts)
+            known = self._executor.recall(job, facts)
         except Exception:  # noqa: BLE001 - a story that cannot be read is its agent's failure, as one that cannot go on
             return None
+        return known if known is None or self._complete is None else await self._complete(job, facts, known)
+
+    def _refused(self, job: Job, problem: AgentError) -> AgentResult:
+        return AgentResult(job.index, job.key, job.input, error=problem)
 
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
         if self._events is not None:

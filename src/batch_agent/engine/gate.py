@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..core.facts import Fact, Replied, Returned
+from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.load import Load
 from ..core.messages import ToolCall
-from ..core.requests import Request
+from ..core.requests import NO_USAGE, Request
 from ..core.rules import Job
 from ..core.scheduling import Scheduling
 from ..schedule.admission import Rank
@@ -33,8 +33,13 @@ class Gate:
         self.residency = residency
         self._keep_warm = keep_warm
         self._running_tokens = running_tokens
+        self.first_turns = NO_USAGE
+        """Of all agents that began here: what their first turns took, and found in the server's prefix cache."""
+        self._new: set[str] = set()
 
     async def first_turn(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
+        if not facts:
+            self._new.add(job.key)
         if self.residency is not None:
             await self.residency.enter(job.key, len(job.task) + _told(facts), _FRESH)
             self._fit_running(self.residency)
@@ -52,8 +57,16 @@ class Gate:
 
     def answered(self, agent: str, fact: Replied) -> None:
         self.slots.succeeded(fact.seconds)
+        if agent in self._new:
+            self._new.remove(agent)
+            self.first_turns += fact.reply.usage
         if self.residency is not None:
             self.residency.heard(agent, fact.reply.usage, fact.seconds, fact.ttft)
+            self._fit_running(self.residency)
+
+    def compacted(self, agent: str, fact: Compacted) -> None:
+        if self.residency is not None:
+            self.residency.ledger.shrank(agent, fact.after)
             self._fit_running(self.residency)
 
     def _fit_running(self, residency: Residency) -> None:
@@ -107,6 +120,7 @@ class Gate:
             await self._keep_warm.aclose()
 
     def leave(self, agent: str) -> None:
+        self._new.discard(agent)
         if self.residency is not None:
             self.residency.leave(agent)
 
@@ -114,12 +128,16 @@ class Gate:
 def _told(facts: Sequence[Fact]) -> int:
     """Characters of a conversation that an earlier process began."""
     said = 0
+    results: list[int] = []
     for fact in facts:
         match fact:
             case Replied(reply):
                 said += len(reply.text)
-            case Returned(results):
-                said += sum(len(result.content) for result in results)
+            case Returned(returned):
+                results += [len(result.content) for result in returned]
+            case Compacted(shortened):
+                for each in shortened:
+                    results[each.place] = len(each.content)
             case _:
                 pass
-    return said
+    return said + sum(results)

@@ -3,25 +3,27 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import RequestRetried
-from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
 from ..core.interfaces import Backend, EventSink, Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
+from ..core.options import Retry
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
-from ..core.spec import Retry
 from ..schedule.health import Alone, Health, Hold, Stop
 from ..schedule.retry import asks_for_less, retry_delay
 from .deadlines import Deadlines
 from .gate import Gate
 from .replies import collect
+from .summarizer import Summarizer
 from .warming import Warming
 
 
@@ -42,13 +44,17 @@ class AgentLoop:
     """Whether agents that failed for good in an earlier run start again."""
     warming: Warming | None = None
     events: EventSink | None = None
+    summarizer: Summarizer | None = None
+    """Who makes the summaries of a compaction; without one, results are elided."""
+    compacted: Callable[[str, int], Compacted | None] | None = None
+    """In a replay: the compaction that was recorded before a turn, given once."""
 
     def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         talk = Conversation(self.rules, job)
         talk.replay(facts)
         step = talk.next()
         if isinstance(step, Done) and (step.error is None or job.problem is not None or not self.retry_failed):
-            return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned)))
+            return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
         return None
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
@@ -124,9 +130,11 @@ class _Agent:
             fact: Fact
             match step:
                 case Generate():
-                    fact = await self._generate(step)
+                    fact = self._recorded_compaction(step) or await self._generate(step)
                 case CallTools():
                     fact = await self._call(step)
+                case Compact():
+                    fact = await self._compact(step)
                 case _:
                     assert_never(step)
             self._keep(fact)
@@ -149,13 +157,34 @@ class _Agent:
             await self._session.abandon()
 
     async def _call(self, step: CallTools) -> Returned:
-        if self._slot is not None:  # resumed while it waited for its tools
-            self._slot.release()
-            self._slot = None
+        self._give_slot_back()  # resumed while it waited for its tools
         started = self._now()
         with self._run.gate.while_waiting(self._job.key, step.calls, self._asked):
             results = await self._tools().results(step.calls, step.past)
         return Returned(results, self._now() - started)
+
+    def _give_slot_back(self) -> None:
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
+
+    async def _compact(self, step: Compact) -> Compacted:
+        """Never fails: what cannot be summarised is elided."""
+        run, started = self._run, self._now()
+        summaries: Mapping[int, str] = {}
+        wanted = [each for each in step.results if each.summary_tokens]
+        if wanted and run.summarizer is not None:
+            self._give_slot_back()  # resumed in the middle of it: summaries need slots of their own
+            texts = {each.held.place: (each.held.content, each.summary_tokens) for each in wanted}
+            model = run.rules.compaction.model if run.rules.compaction else None
+            summaries = await run.summarizer.summaries(texts, model, run.turn_time.limit)
+        fact = step.done(summaries, self._now() - started)
+        run.gate.compacted(self._job.key, fact)
+        return fact
+
+    def _recorded_compaction(self, step: Generate) -> Compacted | None:
+        recorded = self._run.compacted
+        return None if recorded is None else recorded(self._job.key, step.request.turn)
 
     def _tools(self) -> ToolSession:
         if self._session is None:

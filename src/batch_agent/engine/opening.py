@@ -1,12 +1,9 @@
 """The gate of a run, from what was asked for and what its backend can do."""
 
-from typing import Any
-
 from ..core.interfaces import Backend, CountsTokens, EventSink
 from ..core.rules import Rules
 from ..core.spec import BatchSpec
 from ..core.traits import Traits
-from ..plan.compile import prefix_chars
 from ..schedule.ledger import Ledger
 from ..schedule.limit import InflightLimit
 from .gate import Gate
@@ -15,21 +12,19 @@ from .slots import Slots
 from .warmth import KeepWarm
 
 _LOW_START = 8
-_CHARS_PER_TOKEN = 4.0
 _SAMPLE = 20_000
 """Characters of which the server is asked how many tokens they are."""
 
 
-async def open_gate(
-    spec: BatchSpec, rules: Rules, server: Backend, backend: Backend, first: list[Any], events: EventSink | None
+def open_gate(
+    spec: BatchSpec, rules: Rules, backend: Backend, shared_chars: int, chars_per_token: float, events: EventSink | None
 ) -> Gate:
-    """`server` is asked what it knows, `backend` is what requests go through; `first`: an input, or none."""
-    traits = server.traits
+    """`shared_chars`: of the prompt, in common to all agents."""
+    traits = backend.traits
     slots = Slots(_limit(spec, traits), events)
     if not spec.tools or rules.max_turns == 1 or traits.managed_cache:
         return Gate(slots)  # nobody comes back to a context, or the cache is the service's own affair
-    chars_per_token = await _chars_per_token(server, f"{rules.prompt.system}\n{first[0] if first else ''}"[:_SAMPLE])
-    residency = Residency(Ledger(traits.kv_tokens), prefix_chars(rules.prompt), chars_per_token)
+    residency = Residency(Ledger(traits.kv_tokens), shared_chars, chars_per_token)
     keep_warm = None
     if spec.prefix.kvflow and traits.kv_tokens is not None and not (traits.keeps_agents or spec.spend.counts_tokens):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
@@ -45,6 +40,8 @@ def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
     return InflightLimit(first, traits.fixed_inflight, ceiling)
 
 
-async def _chars_per_token(server: Backend, sample: str) -> float:
+async def calibrate(server: Backend, text: str) -> float | None:
+    """Characters per token of a text like those that will be sent, as its server counts; None where it does not."""
+    sample = text[:_SAMPLE]
     tokens = await server.count_tokens(sample) if isinstance(server, CountsTokens) and sample.strip() else None
-    return len(sample) / tokens if tokens else _CHARS_PER_TOKEN
+    return len(sample) / tokens if tokens else None

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core.errors import BackendError, ErrorKind
-from ..core.facts import Fact, Replied, Returned, Settled
+from ..core.facts import Compacted, Fact, Replied, Returned, Settled
 from ..core.interfaces import CallsPast, Journal
 from ..core.messages import ToolCall, ToolResult
 from ..core.prompt import ToolSpec
@@ -20,11 +20,14 @@ class Recording:
     replies: tuple[Reply, ...]
     results: Mapping[int, tuple[ToolResult, ...]]
     """By the number of replies before them."""
+    compactions: Mapping[int, Compacted] = field(default_factory=dict)
+    """As results are."""
 
     @classmethod
     def of(cls, facts: Sequence[Fact]) -> "Recording":
         replies: list[Reply] = []
         results: dict[int, tuple[ToolResult, ...]] = {}
+        compactions: dict[int, Compacted] = {}
         for fact in facts:
             match fact:
                 case Replied(reply):
@@ -33,9 +36,11 @@ class Recording:
                     results[len(replies)] = (*results.get(len(replies), ()), result)
                 case Returned(whole):
                     results[len(replies)] = whole
+                case Compacted():
+                    compactions[len(replies)] = fact
                 case _:
                     pass
-        return cls(tuple(replies), results)
+        return cls(tuple(replies), results, compactions)
 
 
 _NOTHING = Recording((), {})
@@ -47,6 +52,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._by_agent: dict[str, Recording] = {}
+        self._compacted: set[tuple[str, int]] = set()
 
     def cue(self, agent: str, recording: Recording) -> None:
         """What this agent will be told."""
@@ -58,6 +64,13 @@ class Tape:
         if turn < len(replies):
             return replies[turn]
         raise _missing(f"turn {turn + 1} was not recorded: this agent's recording has {len(replies)} turns.")
+
+    def compaction(self, agent: str, turn: int) -> Compacted | None:
+        """What was shortened before this turn. It is given once: it is part of the conversation then."""
+        if (agent, turn) in self._compacted:
+            return None
+        self._compacted.add((agent, turn))
+        return self._by_agent.get(agent, _NOTHING).compactions.get(turn)
 
     def results(self, agent: str, turn: int, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
         """One per call. Raises BackendError for a call that was not recorded in this turn."""

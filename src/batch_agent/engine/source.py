@@ -1,6 +1,6 @@
 """Jobs from any iterable of inputs, sync or async, read only as fast as they are worked on."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 from ..core.errors import ErrorKind
@@ -13,6 +13,8 @@ class Inputs:
 
     def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
         self.total = len(inputs) if isinstance(inputs, Sized) else None
+        self.rows = inputs if isinstance(inputs, Sequence) else None
+        """All of them, where they are there already."""
         self._sync: Iterator[Any] | None = None
         self._async: AsyncIterator[Any] | None = None
         if isinstance(inputs, AsyncIterable):
@@ -29,6 +31,10 @@ class Inputs:
             self._peeked = []
         return list(self._peeked)
 
+    async def known(self) -> Sequence[Any]:
+        """All that is known of them without reading on."""
+        return self.rows if self.rows is not None else await self.peek()
+
     async def next(self) -> Any:
         """The next input. Raises StopAsyncIteration at the end, or whatever the user's own iterator raises."""
         if self._peeked:
@@ -42,24 +48,37 @@ class Inputs:
 
 
 class InputSource:
-    """The work source of one process: every input once, in order."""
+    """The work source of one process: every input once, in the order in which they are to be asked."""
 
-    def __init__(self, inputs: Inputs, job: Callable[[int, Any], Job]) -> None:
+    def __init__(self, inputs: Inputs, job: Callable[[int, Any], Job], asking: Iterable[int] | None = None) -> None:
+        """`asking`: the numbers of the inputs in that order, for inputs that are all there; None: as they come."""
         self.total = inputs.total
         self._inputs = inputs
         self._job = job
+        self._asking = None if asking is None else iter(asking)
         self._index = 0
 
     async def take(self) -> Job | None:
         try:
-            value = await self._inputs.next()
+            index, value = await self._next()
         except StopAsyncIteration:
             return None
-        index, self._index = self._index, self._index + 1
         try:
             return self._job(index, value)
         except (TypeError, ValueError) as error:
             return _unusable(index, value, error)
+
+    async def _next(self) -> tuple[int, Any]:
+        if self._asking is not None and self._inputs.rows is not None:
+            for index in self._asking:
+                try:
+                    return index, self._inputs.rows[index]
+                except IndexError:  # it has become shorter, or was never as long as it said
+                    break
+            raise StopAsyncIteration
+        value = await self._inputs.next()
+        index, self._index = self._index, self._index + 1
+        return index, value
 
 
 def _unusable(index: int, value: Any, error: Exception) -> Job:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from ..core.results import AgentResult
 from ..core.scheduling import Scheduling
+from ..core.sharing import PrefixReport
 
 _log = logging.getLogger("batch_agent")
 
@@ -23,6 +24,7 @@ class Outbox:
         self._writers: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self.scheduling = Scheduling()
+        self.prefix: PrefixReport | None = None
 
     async def put(self, result: AgentResult) -> None:
         """Never loses the result; returns when there is room for another one."""
@@ -98,6 +100,11 @@ class ResultStream(AsyncIterator[AgentResult]):
     def scheduling(self) -> Scheduling:
         """How the run was scheduled; whole once it is over."""
         return self._outbox.scheduling
+
+    @property
+    def prefix(self) -> PrefixReport | None:
+        """What the prompts share, as expected and as seen; there once the run is over."""
+        return self._outbox.prefix
 
     async def aclose(self) -> None:
         """Cancels what still runs and waits until it is gone."""

@@ -1,5 +1,8 @@
-"""Long tool results, shortened by the model: once for all agents that share the result."""
+"""Long tool results, shortened by the model."""
 
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..core.errors import BackendError
@@ -28,24 +31,45 @@ class Summarizer:
 
     async def shorten(self, text: str, tokens: int) -> str:
         """At most about `tokens` long. Never raises for a backend that fails: the text is cut instead, and says so."""
-        room = (self.backend.traits.context_tokens or _CONTEXT) - tokens
-        size = max(1_000, room * _CHARS_PER_TOKEN // 2)
-        parts = [text[start : start + size] for start in range(0, len(text), size)]
-        read = "".join(parts[:_MOST_PARTS])
-        rest = f", of which the first {len(read)} were read" if len(read) < len(text) else ""
         try:
-            shortened = [await self._ask(part, tokens // len(parts[:_MOST_PARTS])) for part in parts[:_MOST_PARTS]]
+            summary, read = await self._summary(text, tokens, self.model)
         except BackendError as error:
             most = tokens * _CHARS_PER_TOKEN
             return f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown; no summary: {error}]"
-        return "\n".join([f"[a summary of {len(text)} characters{rest}]", *shortened])
+        rest = f", of which the first {read} were read" if read < len(text) else ""
+        return f"[a summary of {len(text)} characters{rest}]\n{summary}"
 
-    async def _ask(self, text: str, tokens: int) -> str:
+    async def summaries(
+        self, texts: Mapping[int, tuple[str, int]], model: str | None = None, seconds: float | None = None
+    ) -> Mapping[int, str]:
+        """Of texts, each with its most tokens, those summaries that could be had within so many seconds. Never raises
+        for a backend that fails."""
+        found: dict[int, str] = {}
+
+        async def one(name: int, text: str, tokens: int) -> None:
+            with suppress(BackendError):  # the others may do better
+                found[name], _ = await self._summary(text, tokens, model or self.model)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                for name, (text, tokens) in texts.items():
+                    group.create_task(one(name, text, tokens))
+        return found
+
+    async def _summary(self, text: str, tokens: int, model: str) -> tuple[str, int]:
+        """It, and how many characters were read for it. Raises BackendError."""
+        room = (self.backend.traits.context_tokens or _CONTEXT) - tokens
+        size = max(1_000, room * _CHARS_PER_TOKEN // 2)
+        parts = [text[start : start + size] for start in range(0, len(text), size)][:_MOST_PARTS]
+        shortened = [await self._ask(part, tokens // len(parts), model) for part in parts]
+        return "\n".join(shortened), sum(map(len, parts))
+
+    async def _ask(self, text: str, tokens: int, model: str) -> str:
         asked = f"Shorten this to at most {max(20, tokens * 2 // 3)} words:\n\n{text}"
         sampling = Sampling(temperature=0.0, max_tokens=max(32, tokens))
         slot = await self.slots.acquire(Rank(is_fresh=False))
         try:
-            async with self.backend.stream(Request(_PROMPT, (User(asked),), self.model, sampling)) as deltas:
+            async with self.backend.stream(Request(_PROMPT, (User(asked),), model, sampling)) as deltas:
                 reply, _ = await collect(deltas, lambda: 0.0)
         finally:
             slot.release()

@@ -17,8 +17,15 @@ class Warming:
     """The first to ask sends the request; all others wait for its end. A failure changes nothing but the cost."""
 
     def __init__(
-        self, backend: Backend, rules: Rules, notify: Callable[[str], None], timeout: float | None = None
+        self,
+        backend: Backend,
+        rules: Rules,
+        notify: Callable[[str], None],
+        timeout: float | None = None,
+        lead: str = "",
     ) -> None:
+        """`lead`: the text with which every task begins."""
+        self._lead = lead
         self._limit = _LIMIT if timeout is None else min(_LIMIT, timeout)
         self._backend = backend
         self._rules = rules
@@ -35,7 +42,8 @@ class Warming:
     async def _warm(self) -> None:
         rules = self._rules
         sampling = replace(rules.sampling, max_tokens=1)
-        request = Request(rules.prompt, (User("Hi"),), rules.model, sampling, may_call_tools=False)
+        said = User(f"{self._lead}Hi", len(self._lead))
+        request = Request(rules.prompt, (said,), rules.model, sampling, may_call_tools=False)
         try:
             async with asyncio.timeout(self._limit), self._backend.stream(request) as deltas:
                 async for _ in deltas:

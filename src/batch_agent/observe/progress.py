@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..core.events import Event, Notice, RunStarted
+from ..core.events import Event, Notice, RunStarted, Shared
+from .sharing import prefix_lines
 from .tally import Tally
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -47,6 +48,8 @@ class LiveProgress:
 
     def emit(self, event: Event) -> None:
         self.tally.emit(event)
+        for line in _before(event):
+            self._live.console.print(line, style="dim", highlight=False, markup=False)
 
     def __enter__(self) -> Self:
         self._since = time.monotonic()
@@ -80,6 +83,8 @@ class PlainProgress:
 
     def emit(self, event: Event) -> None:
         self.tally.emit(event)
+        for line in _before(event):
+            print(line, file=self._stream, flush=True)
         if isinstance(event, Notice):
             print(event.text, file=self._stream, flush=True)
         elif isinstance(event, RunStarted) and event.seen:
@@ -96,6 +101,11 @@ class PlainProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
+
+
+def _before(event: Event) -> list[str]:
+    """What is said once, before the first agent."""
+    return prefix_lines(event.prefix) if isinstance(event, Shared) and event.prefix.measured is None else []
 
 
 def _numbers(tally: Tally, seconds: float) -> list[str]:

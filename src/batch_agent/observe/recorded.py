@@ -7,13 +7,13 @@ import orjson
 
 from ..agent.conversation import Conversation, Done
 from ..agent.output import output_type
-from ..core.facts import Fact, Replied, Returned, Started
+from ..core.facts import Compacted, Fact, Replied, Returned, Started
+from ..core.options import Retry
 from ..core.prompt import Prompt, ToolSpec
 from ..core.requests import Sampling
 from ..core.results import AgentResult
 from ..core.rules import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL, WRAPPED_ANSWER, Job, Rules
 from ..core.schema import JsonSchema, is_object
-from ..core.spec import Retry
 
 USUAL_RETRIES = Retry().max_retries
 """A plan does not say how often an unusable answer was asked for again: it changes no answer."""
@@ -88,7 +88,7 @@ def recorded_result(rules: Rules, key: str, facts: Sequence[Fact]) -> AgentResul
 
 def recorded_seconds(facts: Sequence[Fact]) -> float:
     """What an agent's turns and calls took, without its waiting."""
-    return sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned))
+    return sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted))
 
 
 def _injected(plan: Mapping[str, Any]) -> JsonSchema | None:

@@ -6,8 +6,9 @@ from typing import Any, assert_never
 import orjson
 from rich.text import Text
 
+from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
-from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
 from ..core.messages import ToolCall, ToolResult, User
 from ..core.requests import Usage
 from ..core.rules import Rules
@@ -50,6 +51,8 @@ def _told(fact: Fact, turn: int, talk: Conversation) -> Iterator[Text]:
         case Inherited(results):
             for result in results:
                 yield from _part("made", f"in an earlier life: {_call(result.call)}", "yellow")
+        case Compacted():
+            yield from _part("compacted", _shortened(fact), "yellow")
         case Claimed() | Settled():
             pass  # of use only while the calls of a turn are under way: `_end` tells it
         case _:
@@ -98,6 +101,16 @@ def _called(result: ToolResult) -> Iterator[Text]:
     yield from _part("", f"   {result.seconds:.2f} s, {result.source}", "dim")
 
 
+def _shortened(fact: Compacted) -> str:
+    summaries = sum(each.is_summary for each in fact.results)
+    parts = []
+    if others := len(fact.results) - summaries:
+        parts.append(f"{others:,} tool result{'s' if others > 1 else ''} elided or cut")
+    if summaries:
+        parts.append(f"{summaries:,} summarized in {fact.seconds:.2f} s")
+    return f"{', '.join(parts)}; from about {fact.before:,} to {fact.after:,} tokens"
+
+
 def _end(talk: Conversation, turn: int) -> Iterator[Text]:
     match talk.next():
         case Done(output, None):
@@ -114,7 +127,7 @@ def _end(talk: Conversation, turn: int) -> Iterator[Text]:
                 else:
                     yield from _part("", "-> no result yet", "yellow")
             yield from _part("under way", f"the calls of turn {turn} are not all answered", "bold yellow")
-        case Generate():
+        case Generate() | Compact():
             yield from _part("under way", f"turn {turn + 1} is not answered", "bold yellow")
 
 

@@ -3,6 +3,7 @@
 from ..core.results import ToolUse
 from ..core.scheduling import Scheduling
 from .progress import duration
+from .sharing import outcome_line
 from .tally import Tally
 
 
@@ -14,6 +15,8 @@ def summary_lines(tally: Tally, seconds: float) -> list[str]:
     if usage.input:
         cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
+    if tally.prefix is not None and (outcome := outcome_line(tally.prefix)) is not None:
+        lines.append(outcome)
     if tally.spent:
         lines.append(f"Cost: ${tally.spent:,.4f}.")
     if tally.tool_calls:

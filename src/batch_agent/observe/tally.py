@@ -14,12 +14,14 @@ from ..core.events import (
     Resumed,
     RunStarted,
     Scheduled,
+    Shared,
     Spent,
     ToolsUsed,
 )
 from ..core.requests import Usage
 from ..core.results import AgentResult, ToolUse
 from ..core.scheduling import Scheduling
+from ..core.sharing import PrefixReport
 
 
 @dataclass(slots=True)
@@ -38,12 +40,15 @@ class Tally:
     resumed: int = 0
     failed: int = 0
     retries: int = 0
+    turns: int = 0
     tool_calls: int = 0
     spent: float = 0.0
     """US dollars, where the run has a budget and a price."""
     tools: tuple[ToolUse, ...] = ()
     scheduling: Scheduling | None = None
     """How it went; known at the end."""
+    prefix: PrefixReport | None = None
+    """What the prompts share, as expected; at the end also as seen."""
     usage: Usage = field(default_factory=Usage)
     failures: Counter[str] = field(default_factory=Counter)
     """How often each kind of error ended an agent."""
@@ -70,6 +75,8 @@ class Tally:
                 self.usage += event.summaries
             case Scheduled():
                 self.scheduling = event.scheduling
+            case Shared():
+                self.prefix = event.prefix
             case Spent():
                 self.spent = event.usd
             case Paused():
@@ -92,6 +99,7 @@ class Tally:
     def _finished(self, result: AgentResult, resumed: bool) -> None:
         self.done += 1
         self.resumed += resumed
+        self.turns += result.turns
         self.tool_calls += len(result.tool_calls)
         self.usage += result.usage
         if result.error is not None:

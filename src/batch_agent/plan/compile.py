@@ -1,58 +1,60 @@
 """From a spec and what its backend can do to the rules of a run and its jobs."""
 
 import json
-import re
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from ..core.errors import ErrorKind, SpecError
+from ..core.fields import Fields
+from ..core.options import Prefix
+from ..core.preamble import PREAMBLE
 from ..core.prompt import Prompt, ToolSpec
 from ..core.results import AgentError
-from ..core.rules import WRAPPED_ANSWER, Job, OutputType, Rules, ToolMode
+from ..core.rules import WRAPPED_ANSWER, Compaction, Job, OutputType, Rules, ToolMode
 from ..core.schema import JsonSchema, is_object, object_of
-from ..core.spec import BatchSpec, Prefix
+from ..core.spec import BatchSpec
 from ..core.strict_schema import strict_form
 from ..core.traits import Traits
 from . import actions
 from .identity import Keys, canonical, fingerprint
-from .template import BadInput, Template
+from .layout import Layout
+from .template import BadInput
 
 _TEXT: JsonSchema = {"type": "string"}
-_PREAMBLE = re.compile(r"\A(?:[ \t]*(?:x-[a-z0-9-]+-header|x-session-id)[ \t]*:[^\n]*(?:\n|\Z)\s*)+", re.IGNORECASE)
-"""Lines such as `x-anthropic-billing-header: cch=...`, other in every session, before the prompt proper."""
 
 
 class Plan:
     """The rules that all agents follow, and a job for each input."""
 
-    def __init__(self, spec: BatchSpec, template: Template, rules: Rules) -> None:
+    def __init__(self, spec: BatchSpec, layout: Layout, rules: Rules) -> None:
         self.rules = rules
-        self.description = _description(spec, rules)
+        self.description = _description(spec.task, layout, rules)
         """Everything that shapes an answer beside the input, as JSON has it."""
-        self._template = template
+        self._layout = layout
         self._keys = Keys(fingerprint(self.description))
 
     def job(self, index: int, value: Any) -> Job:
         """The job of one input. An input that does not fit the task makes a job that says so."""
+        key = self._keys.key(value)
         try:
-            task, problem = self._template.render(value), None
+            task, shared = self._layout.task(index, value)
         except BadInput as error:
-            task, problem = "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}")
-        return Job(index, self._keys.key(value), value, task, problem)
+            return Job(index, key, value, "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}"))
+        return Job(index, key, value, task, shared=shared)
 
 
 def compile_plan(
     spec: BatchSpec,
-    template: Template,
+    layout: Layout,
     tools: tuple[ToolSpec, ...],
     output: OutputType | None,
     traits: Traits,
     *,
     may_start_early: bool = False,
 ) -> Plan:
-    return Plan(spec, template, _rules(spec, tools, output, traits, may_start_early))
+    return Plan(spec, layout, _rules(spec, tools, output, traits, may_start_early))
 
 
 def prefix_chars(prompt: Prompt) -> int:
@@ -82,8 +84,9 @@ def _rules(
             turn = asked if not tools or traits.json_schema_beside_tools else None
         if turn is None:
             system.append(_inject(asked if last is not None else output.json_schema))
+    prompt = Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt)
     return Rules(
-        prompt=Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt),
+        prompt=prompt,
         model=spec.model or traits.model,
         sampling=spec.sampling,
         tool_mode=mode,
@@ -95,7 +98,12 @@ def _rules(
         stream=spec.context.streaming or starts_early,
         starts_early=starts_early,
         priority=spec.limits.priority,
+        compaction=_compaction(spec, prompt, traits) if tools else None,
     )
+
+
+def _compaction(spec: BatchSpec, prompt: Prompt, traits: Traits) -> Compaction | None:
+    return Compaction.of(spec.context, traits.context_tokens, spec.sampling.max_tokens, prefix_chars(prompt))
 
 
 def _tool_mode(spec: BatchSpec, tools: tuple[ToolSpec, ...], traits: Traits) -> ToolMode:
@@ -115,7 +123,7 @@ def _tool_mode(spec: BatchSpec, tools: tuple[ToolSpec, ...], traits: Traits) -> 
 def _system_prompt(prefix: Prefix) -> list[str]:
     said = prefix.system_prompt or ""
     if prefix.strip_preamble:
-        said = _PREAMBLE.sub("", said)
+        said = PREAMBLE.sub("", said)
     return [said] if said else []
 
 
@@ -132,9 +140,9 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
     return schema if is_object(schema) else object_of({WRAPPED_ANSWER: schema})
 
 
-def _description(spec: BatchSpec, rules: Rules) -> dict[str, Any]:
+def _description(task: str | Fields, layout: Layout, rules: Rules) -> dict[str, Any]:
     shape = {
-        "task": spec.task,
+        "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
         "system prompt": rules.prompt.system,
         "tools": [asdict(tool) for tool in rules.prompt.tools],
         "tool mode": rules.tool_mode,

@@ -3,7 +3,7 @@
 import json
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from typing import Any
@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel
 
 from ..core.errors import SpecError
+from ..core.fields import Fields
 
 _PATH = r"[^\W\d]\w*(?:\.\w+)*"
 # What format() understands: a number's or a text's layout, or a date's.
@@ -35,6 +36,8 @@ class _Field:
     spec: str = ""
     is_certain: bool = True
     """False: text that is a field only for inputs with exactly such a key, as in `{First Name}`."""
+    is_named: bool = False
+    """It shows its name with its value, and can stand anywhere."""
 
     @property
     def source(self) -> str:
@@ -47,16 +50,34 @@ class Template:
     """A parsed task. Rendering never looks at braces inside the values."""
 
     parts: tuple[str | _Field, ...]
+    is_free: bool = False
+    """Its fields may stand in any order, each with its name."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields, each once, in order."""
-        return tuple(dict.fromkeys(part.path for part in self.parts if isinstance(part, _Field)))
+        return tuple(dict.fromkeys(self.cell_names))
+
+    @property
+    def cell_names(self) -> tuple[str, ...]:
+        """The name of the field behind each cell; one that stands twice in the task has two cells."""
+        return tuple(part.path for part in self.parts if isinstance(part, _Field))
+
+    @property
+    def certain_cells(self) -> frozenset[int]:
+        """Those that are a field whatever the input; others may be text in braces."""
+        fields = [part for part in self.parts if isinstance(part, _Field)]
+        return frozenset(cell for cell, part in enumerate(fields) if part.is_certain)
 
     def render(self, value: Any) -> str:
         """The task for one input, as text that can be sent. Raises BadInput."""
         lookup = self._lookup(value)
-        return _sendable("".join([part if isinstance(part, str) else _show(part, lookup) for part in self.parts]))
+        return sendable("".join([part if isinstance(part, str) else _show(part, lookup) for part in self.parts]))
+
+    def cells(self, value: Any) -> list[str]:
+        """What one input puts in the place of each field of the task. Raises BadInput."""
+        lookup = self._lookup(value)
+        return [_show(part, lookup) for part in self.parts if isinstance(part, _Field)]
 
     def _lookup(self, value: Any) -> Mapping[str, Any]:
         if type(value) is dict:  # nearly always; the checks below are slow
@@ -75,6 +96,15 @@ class Template:
             listed = ", ".join(f"{{{name}}}" for name in names)
             raise BadInput(f"The input is a plain string but the task has several fields ({listed}): use dicts.")
         return dict.fromkeys(names, text)
+
+
+def template_of(task: str | Fields, first: Sequence[Any] = ()) -> Template:
+    """`first`: an input, or none: where no fields are named, all that it has are meant."""
+    if isinstance(task, str):
+        return parse_template(task)
+    named = task.named(_names(first[0]) if first else ())
+    fields = (_Field(name, is_named=True) for name in named.names)
+    return Template((f"{named.instruction}\n\n", *fields), is_free=True)
 
 
 def parse_template(task: str) -> Template:
@@ -130,11 +160,24 @@ def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
         return part.source
     value = _find(part, lookup)
     try:
+        if part.is_named:
+            return block(part.path, _text(value))
         if part.conversion is None and not part.spec:
             return _text(value)
         return format(_CONVERSIONS[part.conversion](value), part.spec)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadInput(f"The field {part.source} cannot show its {type(value).__name__}: {error}.") from error
+
+
+def block(name: str, text: str) -> str:
+    """A value with its name, in lines of its own."""
+    return f"<{name}>\n{text}\n</{name}>\n" if "\n" in text else f"{name}: {text}\n"
+
+
+def _names(value: Any) -> Iterable[str]:
+    if isinstance(value, BaseModel):
+        return type(value).model_fields
+    return map(str, value) if isinstance(value, Mapping) else ("input",)
 
 
 def _find(part: _Field, lookup: Mapping[str, Any]) -> Any:
@@ -183,7 +226,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else str(value)
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """Half of a character, left over where somebody cut a text, cannot be sent to anyone."""
     try:
         text.encode()

@@ -29,7 +29,8 @@ class _Agent:
     is_guest: bool = False
     """Let in beyond the capacity."""
     is_new: bool = True
-    """Since its last answer it had no place: what it finds in the cache says nothing about the others."""
+    """Since its last answer it had no place, or its context was rewritten: what it finds in the cache says nothing
+    about the others."""
     disturbed: int = 0
     """How often guests had come or gone at its last answer."""
     waits_since: float | None = None
@@ -166,6 +167,19 @@ class Ledger:
             self._count_place(known)
         self._most_grown = max(self._most_grown, own - first)
         self._shed_overflow()
+
+    def shrank(self, agent: str, prompt: int) -> None:
+        """Its context was rewritten: the next prompt has about so many tokens, and is not in the cache."""
+        known = self._agents[agent]
+        known.is_new = True
+        own = max(1.0, prompt - self.shared)
+        if own >= known.own:
+            return
+        if known.is_resident:
+            self._forget_place(known)
+        known.own = own
+        if known.is_resident:
+            self._count_place(known)
 
     def pause(self, agent: str, now: float, likely: float | None) -> None:
         """It waits for its tools, likely for so many seconds; None where nobody knows."""

@@ -1,7 +1,7 @@
 """What follows a failed request."""
 
 from ..core.errors import BackendError, ErrorKind
-from ..core.spec import Retry
+from ..core.options import Retry
 
 _LONGEST_RETRY_AFTER = 300.0
 _MOST_DOUBLINGS = 60

@@ -3,10 +3,10 @@
 import orjson
 from pydantic import TypeAdapter
 
-from ..core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
 
 _NAMES: dict[type, str] = {
-    kind: kind.__name__.lower() for kind in (Started, Replied, Returned, Claimed, Settled, Inherited)
+    kind: kind.__name__.lower() for kind in (Started, Replied, Returned, Claimed, Settled, Inherited, Compacted)
 }
 _KINDS: dict[str, TypeAdapter[Fact]] = {name: TypeAdapter(kind) for kind, name in _NAMES.items()}
 

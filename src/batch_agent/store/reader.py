@@ -19,7 +19,8 @@ from .codec import decode
 from .sqlite import SCHEMA_VERSION
 
 _AGENTS = """
-SELECT json_extract(CAST(data AS TEXT), '$.index') AS place, key FROM facts WHERE kind = 'started' ORDER BY place, seq
+SELECT json_extract(CAST(data AS TEXT), '$.index') AS place, key FROM facts
+WHERE kind = 'started' AND instr(key, '.') = 0 ORDER BY place, seq
 """
 _USAGE = """
 SELECT total(input), total(cached), total(output) FROM (

@@ -33,7 +33,7 @@ async def open_tools(tools: Sequence[Tool], spec: BatchSpec, summarize: Summariz
                 await fabric.aclose()
         if memory is not None:
             with suppress(StoreError):  # what is not noted is not made ahead next time, and no more
-                await memory.note(spec.task, fabric.pure_calls)
+                await memory.note(str(spec.task), fabric.pure_calls)
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ async def _prewarmed(fabric: ToolFabric, memory: ToolMemory | None, spec: BatchS
     if memory is None or not spec.tooling.predictive_prewarm:
         yield
         return
-    likely = await memory.likely_calls(spec.task, _LONGEST_AGE, _MOST_PREWARMED)
+    likely = await memory.likely_calls(str(spec.task), _LONGEST_AGE, _MOST_PREWARMED)
     ahead = asyncio.get_running_loop().create_task(fabric.prewarm(likely))
     try:
         yield

@@ -11,7 +11,7 @@ from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.prompt import Prompt, ToolSpec
 from batch_agent.core.requests import FinishReason, Reply, Request, Sampling, Usage
 from batch_agent.core.results import AgentResult
-from batch_agent.core.rules import Job, Rules, ToolMode
+from batch_agent.core.rules import Compaction, Job, Rules, ToolMode
 
 TURN: dict[str, Any] = {"type": "object", "description": "any turn"}
 LAST: dict[str, Any] = {"type": "object", "description": "the last turn"}
@@ -23,7 +23,12 @@ class City(BaseModel):
 
 
 def rules(
-    output: Any = None, mode: ToolMode = "native", turns: int = 5, retries: int = 3, max_tokens: int | None = None
+    output: Any = None,
+    mode: ToolMode = "native",
+    turns: int = 5,
+    retries: int = 3,
+    max_tokens: int | None = None,
+    compaction: Compaction | None = None,
 ) -> Rules:
     return Rules(
         prompt=Prompt("Be brief.", (LOOK,) if mode == "native" else ()),
@@ -35,6 +40,7 @@ def rules(
         last_turn_schema=LAST,
         max_turns=turns,
         max_retries=retries,
+        compaction=compaction,
     )
 
 

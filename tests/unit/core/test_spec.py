@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from batch_agent.core.errors import SpecError
+from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec, Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
+from batch_agent.core.spec import BatchSpec
 
 # One value per option that is not the default: (flat name, group, member, value).
 OPTIONS: list[tuple[str, str, str, Any]] = [
@@ -30,7 +31,14 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("priority", "limits", "priority", -3),
     ("backpressure_ceiling", "limits", "backpressure_ceiling", 16),
     ("calibrate_backend", "limits", "calibrate_backend", True),
+    ("context_tokens", "context", "context_tokens", 4096),
+    ("oversized", "context", "oversized", "chunk"),
+    ("compact_at", "context", "compact_at", None),
+    ("compact_with", "context", "compact_with", "summarize"),
     ("kvflow", "prefix", "kvflow", True),
+    ("hoist", "prefix", "hoist", False),
+    ("reorder", "prefix", "reorder", False),
+    ("strict_prefix", "prefix", "strict_prefix", True),
     ("strip_preamble", "prefix", "strip_preamble", False),
     ("cache_salt", "prefix", "cache_salt", "mine"),
     ("warm_prefix", "prefix", "warm_prefix", True),
@@ -75,8 +83,8 @@ def test_a_flat_option_and_its_group_make_the_same_spec(flat: str, group: str, m
 
 def test_every_field_of_every_group_has_a_flat_option() -> None:
     reached = {(group, member) for _, group, member, _ in OPTIONS}
-    # predictive_prewarm makes sense only together with another option, and has a test of its own
-    reached.add(("tooling", "predictive_prewarm"))
+    # these make sense only together with another option, and have tests of their own
+    reached |= {("tooling", "predictive_prewarm"), ("context", "compact_model")}
     assert reached == {(name, field.name) for name, group in GROUPS.items() for field in fields(group)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.facts import Replied, Returned, Started
+from batch_agent.core.facts import Compacted, Replied, Returned, Shortened, Started
 from batch_agent.core.load import Load
 from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.requests import Usage
@@ -234,3 +234,25 @@ async def test_the_report_of_places_that_nobody_limits_has_no_limit() -> None:
     entered = gate(kv_tokens=None)
     await entered.first_turn(job(0), ())
     assert entered.report() == Scheduling(10, most_residents=1)
+
+
+@virtual
+async def test_a_compaction_is_told_to_the_residency() -> None:
+    both = gate()
+    await both.first_turn(job(0), ())
+    both.answered("0", answer(3_000, 0, 100))
+    both.compacted("0", Compacted((), before=3_200, after=1_200))
+    assert both.residency is not None
+    assert both.residency.ledger.tokens("0") == 1_200
+    Gate(both.slots).compacted("0", Compacted(()))  # nobody counts places there
+
+
+@virtual
+async def test_an_agent_that_comes_back_is_taken_to_be_as_big_as_its_compactions_left_it() -> None:
+    both = gate()
+    results = tuple(ToolResult(LOOK[0], "x" * 4_000) for _ in range(2))
+    shortened = Compacted((Shortened(2, "x" * 40), Shortened(1, "")))
+    facts = (Returned(results), Returned(results), shortened)
+    await both.first_turn(job(1), facts)
+    assert both.residency is not None
+    assert both.residency.ledger._agents["1"].own == 1_000 + 2_000 + 10

@@ -10,7 +10,9 @@ from batch_agent.core.requests import Sampling
 from batch_agent.core.rules import Job, Rules
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.gate import Gate
-from batch_agent.engine.opening import open_gate
+from batch_agent.engine.opening import calibrate, open_gate
+from batch_agent.plan.compile import prefix_chars
+from batch_agent.plan.report import CHARS_PER_TOKEN
 from batch_agent.schedule.admission import Rank
 from batch_agent.testing import ScriptedBackend, say
 
@@ -23,7 +25,8 @@ def backend(**traits: Any) -> ScriptedBackend:
 
 async def gate(server: ScriptedBackend, rules: Rules = RULES, **options: Any) -> Gate:
     spec = BatchSpec.of(**{"task": "{it}", "inputs": ["a"], "tools": [len], **options})
-    return await open_gate(spec, rules, server, server, ["a text of some words"], None)
+    scale = await calibrate(server, f"{rules.prompt.system}\na text of some words")
+    return open_gate(spec, rules, server, prefix_chars(rules.prompt), scale or CHARS_PER_TOKEN, None)
 
 
 class Counting(ScriptedBackend):

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool, Usage
-from batch_agent.core.facts import Claimed, Fact, Inherited, Replied, Returned, Settled, Started
+from batch_agent.core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Shortened, Started
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply
 from batch_agent.observe.recorded import recorded_rules
@@ -136,6 +136,17 @@ def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
     assert "1.50 s, recalled" in said
     assert "ended   cut off by the token limit" in said
     assert "failed    refused: The model declined: no" in said
+
+
+def test_a_compaction_is_told() -> None:
+    wanted = ToolCall("c", "look", "{}")
+    asked = (Replied(Reply("", "calls", Usage(10, 0, 5), (wanted,))), Returned((ToolResult(wanted, "x" * 5_000),)))
+    elided = Compacted((Shortened(0, "elided"), Shortened(1, "cut")), 13_900, 6_100)
+    assert "compacted 2 tool results elided or cut; from about 13,900 to 6,100 tokens" in tell(*asked, *asked, elided)
+    mixed = Compacted((Shortened(0, "said", is_summary=True), Shortened(1, "elided")), 13_900, 6_100, 2.5)
+    said = tell(*asked, *asked, mixed)
+    assert "compacted 1 tool result elided or cut, 1 summarized in 2.50 s; from about 13,900 to 6,100 tokens" in said
+    assert said.endswith("under way turn 3 is not answered")
 
 
 def tell(*facts: Fact) -> str:

@@ -8,6 +8,7 @@ from batch_agent.core.rules import Rules
 from batch_agent.core.spec import BatchSpec
 from batch_agent.core.traits import Traits
 from batch_agent.plan.compile import Plan, compile_plan
+from batch_agent.plan.layout import as_they_come
 from batch_agent.plan.template import parse_template
 
 SEARCH = ToolSpec(
@@ -26,7 +27,7 @@ def plan(
     tools: tuple[ToolSpec, ...] = (), output: Any = None, traits: Traits = CAPABLE, task: str = "{it}", **options: Any
 ) -> Plan:
     spec = BatchSpec.of(task=task, inputs=[], **options)
-    return compile_plan(spec, parse_template(task), tools, output_type(output), traits)
+    return compile_plan(spec, as_they_come(parse_template(task)), tools, output_type(output), traits)
 
 
 def rules(tools: tuple[ToolSpec, ...] = (), output: Any = None, traits: Traits = CAPABLE, **options: Any) -> Rules:

@@ -609,3 +609,35 @@ def test_ten_thousand_agents_cost_as_much_each_as_a_hundred() -> None:
             places.leave(str(number))
         costs.append(looks(places) / agents)
     assert costs[1] <= 2 * costs[0]
+
+
+def test_a_context_that_was_rewritten_is_smaller_and_not_lost() -> None:
+    places = ledger(3_000)
+    enter(places, "a", "b", size=200)
+    for agent in "ab":
+        places.heard(agent, 200, 100, 0, is_crowded=False)
+        places.heard(agent, 1_400, 200, 50, is_crowded=False)
+    assert places.held == 2_900
+    places.shrank("a", 600)
+    assert (places.held, places.tokens("a")) == (2_050, 600)
+    places.heard("a", 800, 0, 10, is_crowded=False)
+    assert places.losses.total == 0
+    places.heard("a", 1_200, 0, 10, is_crowded=False)
+    assert places.losses.total == 1, "the turn after it is judged like any other"
+
+
+def test_a_rewritten_context_that_is_no_smaller_keeps_its_size() -> None:
+    places = ledger(3_000)
+    enter(places, "a", size=500)
+    places.shrank("a", 900)
+    assert places.held == 500
+
+
+def test_room_that_a_rewritten_context_leaves_goes_to_the_next() -> None:
+    places = ledger(300)
+    enter(places, "a", "b", size=200)
+    assert inside(places, "ab") == "a"
+    places.heard("a", 290, 0, 0, is_crowded=True)
+    places._agents["a"].first, places._first = 50, 50
+    places.shrank("a", 90)
+    assert places.let_in("b", 0.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
-from batch_agent.core.spec import Retry
+from batch_agent.core.options import Retry
 from batch_agent.schedule.retry import retry_delay
 
 RETRY = Retry(max_retries=3, backoff=0.5, backoff_max=30.0)

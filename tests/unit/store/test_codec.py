@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.core.facts import Fact, Replied, Returned
+from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.store.codec import decode, encode
@@ -25,6 +25,13 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     st.builds(Replied, replies, seconds, seconds, st.none() | seconds, st.integers(1, 40)),
     st.builds(
         Returned, st.lists(st.builds(ToolResult, calls, text, st.booleans(), seconds), max_size=3).map(tuple), seconds
+    ),
+    st.builds(
+        Compacted,
+        st.lists(st.builds(Shortened, tokens, text, st.booleans()), max_size=3).map(tuple),
+        tokens,
+        tokens,
+        seconds,
     ),
 )
 

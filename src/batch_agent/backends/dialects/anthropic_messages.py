@@ -10,7 +10,7 @@ from ...core.requests import Delta, Request, Sampling
 from ...core.schema import JsonSchema
 from ...core.strict_schema import strict_form
 from .anthropic_answers import StreamDecoder, decode_reply
-from .dialect import Once, arguments_object, dumps, known_id
+from .dialect import Once, arguments_object, dumps, halves, known_id
 
 PATH = "/messages"
 _LONGEST_ANSWER = 8192
@@ -44,7 +44,8 @@ class AnthropicMessages:
         head = self._once.get((prompt, request.model, sampling), lambda: self._head(request))
         changing = (prompt, sampling, request.answer_schema, request.may_call_tools, request.stream)
         tail = self._once.get(changing, lambda: self._tail(request))
-        return head + b",".join([self._message(message) for message in request.messages]) + tail
+        mark = sampling.extra.get("cache_control", _CACHED)
+        return head + b",".join([self._message(message, mark) for message in request.messages]) + tail
 
     def decode_reply(self, body: bytes) -> list[Delta]:
         return decode_reply(body)
@@ -83,10 +84,14 @@ class AnthropicMessages:
         strict = strict_form(schema, keeps_limits=False) if self._is_strict else None
         return {"type": "json_schema", "schema": strict or schema}
 
-    def _message(self, message: Message) -> bytes:
+    def _message(self, message: Message, mark: Any) -> bytes:
         match message:
-            case User():
-                return dumps({"role": "user", "content": message.text})
+            case User(text, shared):
+                parts = halves(text, shared) if self._is_strict else None
+                if parts is None:
+                    return dumps({"role": "user", "content": text})
+                first: dict[str, Any] = {"type": "text", "text": parts[0], "cache_control": mark}
+                return dumps({"role": "user", "content": [first, {"type": "text", "text": parts[1]}]})
             case Assistant():
                 return b'{"role":"assistant","content":[' + b",".join(self._said(message)) + b"]}"
             case ToolResults():

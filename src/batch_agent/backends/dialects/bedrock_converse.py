@@ -12,7 +12,7 @@ from ...core.requests import Delta, Request
 from ...core.schema import JsonSchema
 from ...core.strict_schema import strict_form
 from .bedrock_answers import StreamDecoder, decode_reply
-from .dialect import Once, arguments_object, dumps, known_id
+from .dialect import Once, arguments_object, dumps, halves, known_id
 
 Role = Literal["user", "assistant"]
 
@@ -47,6 +47,7 @@ _KEEPS_SCHEMA = (
     r"zai\.glm-(4\.7|5)",
 )
 """Those that the user guide and the model cards name. A model that is not here is asked in words."""
+_MOST_POINTS = 4
 _CACHE_POINT = {"cachePoint": {"type": "default"}}
 _KNOWN_ID = re.compile("[a-zA-Z0-9_.:-]{1,64}")
 _NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_-]")
@@ -156,7 +157,7 @@ def _messages(request: Request) -> bytes:
         else:
             parts.append((b"]}," if last else b"") + b'{"role":"' + role.encode() + b'","content":[')
         last = role
-        parts.append(b",".join(_blocks(message)))
+        parts.append(b",".join(_blocks(message, marks_shared=caching(request.model) is not None)))
         if role == "user":
             heard += 1
             if heard in marked:
@@ -170,13 +171,21 @@ def _marked(request: Request) -> tuple[int, ...]:
     A point at the end of the last message would cache the most, but it would move with each turn, and the bytes before
     it with it. So points stand in fixed places, early and ever farther apart, and never depend on the turn."""
     caches = caching(request.model) if request.prompt.tools else None
-    return caches.after if caches else ()
+    if caches is None:
+        return ()
+    first = request.messages[0]
+    is_shared = isinstance(first, User) and halves(first.text, first.shared) is not None
+    return caches.after[: _MOST_POINTS - 1 - is_shared]  # one is at the end of the shared prompt
 
 
-def _blocks(message: Message) -> Iterator[bytes]:
+def _blocks(message: Message, *, marks_shared: bool) -> Iterator[bytes]:
     match message:
-        case User():
-            yield _text(message.text)
+        case User(text, shared):
+            parts = halves(text, shared) if marks_shared else None
+            if parts is None:
+                yield _text(text)
+            else:
+                yield from (_text(parts[0]), dumps(_CACHE_POINT), _text(parts[1]))
         case Assistant():
             for thought in message.thoughts:
                 if thought.signature or thought.redacted:

@@ -11,6 +11,9 @@ import orjson
 from ...core.messages import ToolCall
 from ...core.requests import Delta, Request
 
+_WORTH_MARKING = 1024
+"""Characters. Caches keep nothing shorter than a thousand tokens, of which the prompt before it has its part."""
+
 
 class Decoder(Protocol):
     """Deltas from the bytes of a streamed answer, the same for any chunking. All of it raises BackendError."""
@@ -76,6 +79,12 @@ def arguments_object(call: ToolCall) -> bytes:
     except orjson.JSONDecodeError:
         is_object = False
     return raw if is_object else dumps({"malformed": call.arguments})
+
+
+def halves(text: str, shared: int) -> tuple[str, str] | None:
+    """A text as what others share of it and the rest; None where a mark between them would be of no use."""
+    first, rest = text[:shared], text[shared:]
+    return (first, rest) if shared >= _WORTH_MARKING and first.strip() and rest.strip() else None
 
 
 def known_id(call: ToolCall, pattern: re.Pattern[str]) -> str:

@@ -1,0 +1,183 @@
+"""Which tool results of a conversation are shortened when it comes near the end of the model's window."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.facts import Compacted, Shortened
+from ..core.rules import Compaction
+from .size import Size
+
+_SHORT = 200
+"""Characters. Shorter results stay: a line that says what was there is hardly shorter."""
+_LITTLE = 0.02
+"""A result that brings less than this share of what has to go is left alone as long as others bring it."""
+_LEAST_SUMMARY, _MOST_SUMMARY = 64, 512
+_SUMMARY_SHARE = 0.125
+"""Of a result: what its summary may take, in tokens, between the two above."""
+_WORDY = 1.5
+"""A summary may be longer than its tokens say by this: prose has more characters in a token than data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tool result in a conversation."""
+
+    place: int
+    """Which of the agent's results it is, counted from its first."""
+    tool: str
+    content: str
+    chars: int
+    """That the tool gave; `content` may be what is left of them."""
+    stays: bool = False
+    """Errors do: they are short, and say what not to try again."""
+    is_newest: bool = False
+    """The model has not read it, or has not yet made anything of it."""
+    is_summary: bool = False
+    made_a_change: bool = False
+    """Whoever calls it again changes something again."""
+
+    @property
+    def line(self) -> str:
+        """What stays of it when it is elided."""
+        again = "the call was made, do not repeat it" if self.made_a_change else "call it again if you need them"
+        return f"[elided: {self.chars:,} characters that {self.tool} gave; {again}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Shorter:
+    """What is to become of a result."""
+
+    held: Held
+    content: str
+    """Its new content, also where no summary can be had."""
+    summary_tokens: int = 0
+    """A summary of this length is wanted; 0: none."""
+    summary_chars: int = 0
+
+    @property
+    def gain(self) -> int:
+        """Characters, a summary taken to be as long as it may be."""
+        return len(self.held.content) - max(len(self.content), self.summary_chars)
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """A step: what has to be shortened before the next request. `done` makes the fact of it."""
+
+    results: tuple[Shorter, ...]
+    tokens: int
+    """Of the next request if nothing is shortened."""
+    chars_per_token: float
+
+    def done(self, summaries: Mapping[int, str], seconds: float = 0.0) -> Compacted:
+        """`summaries` are those that could be had, by the places of their results."""
+        made = tuple(_shortened(each, summaries.get(each.held.place, "").strip()) for each in self.results)
+        saved = sum(len(each.held.content) - len(new.content) for each, new in zip(self.results, made, strict=True))
+        after = max(0, round(self.tokens - saved / self.chars_per_token))
+        return Compacted(made, self.tokens, after, seconds)
+
+
+def plan_compaction(rules: Compaction, results: Sequence[Held], size: Size) -> Compact | None:
+    """None when the next request fits, or nothing can be gained.
+
+    The oldest go first, summaries of earlier compactions only if the others are not enough; at last the newest, which
+    the model has not read, are cut. Going down to `enough` at once moves the prefix once, and rarely."""
+    if size.tokens <= rules.most:
+        return None
+    plan = _Plan(rules, size)
+    long = [held for held in results if len(held.content) > _SHORT and not held.stays]
+    old = [held for held in long if not held.is_newest]
+    plan.shorten([held for held in old if not held.is_summary])
+    plan.elide(old)
+    plan.cut([held for held in long if held.is_newest])
+    if not plan.chosen:
+        return None
+    ordered = tuple(plan.chosen[place] for place in sorted(plan.chosen))
+    return Compact(ordered, round(size.tokens), size.chars_per_token)
+
+
+class _Plan:
+    """Chosen so far, by place."""
+
+    def __init__(self, rules: Compaction, size: Size) -> None:
+        self.chosen: dict[int, Shorter] = {}
+        self._rules = rules
+        self._size = size
+        self._gained = 0
+
+    def shorten(self, old: Sequence[Held]) -> None:
+        """Down to `enough`; those that bring little only if the others are not enough."""
+        ways = [self._shorter(held) for held in old]
+        little = _LITTLE * self._left(self._rules.enough)
+        ordered = [*(way for way in ways if way.gain >= little), *(way for way in ways if way.gain < little)]
+        for way in ordered:
+            if self._left(self._rules.enough) > 0:
+                self._choose(way)
+
+    def elide(self, old: Sequence[Held]) -> None:
+        """Summaries go too, where they are what fills the window."""
+        for held in old:
+            if self._left(self._midway) > 0:
+                self._choose(Shorter(held, held.line))
+
+    def cut(self, newest: Sequence[Held]) -> None:
+        """The longest to the same length, so far that the request fits also if the estimate is off by a third."""
+        if self._left(self._rules.most) <= 0:
+            return
+        marks = {held.place: _cut_mark(held, held.chars) for held in newest}
+        over = self._left(self._midway) + sum(map(len, marks.values()))
+        longest = _level([len(held.content) for held in newest], over)
+        for held in newest:
+            if len(held.content) > longest:
+                kept = max(0, int(longest) - len(marks[held.place]))
+                self._choose(Shorter(held, held.content[:kept] + _cut_mark(held, kept)))
+
+    @property
+    def _midway(self) -> float:
+        return (self._rules.enough + self._rules.most) / 2
+
+    def _left(self, tokens: float) -> float:
+        """Characters that are still to go before no more than so many tokens are left."""
+        return (self._size.tokens - tokens) * self._size.chars_per_token - self._gained
+
+    def _choose(self, way: Shorter) -> None:
+        before = self.chosen.get(way.held.place)
+        more = way.gain - (before.gain if before else 0)
+        if more > 0:
+            self.chosen[way.held.place] = way
+            self._gained += more
+
+    def _shorter(self, held: Held) -> Shorter:
+        if not self._rules.summarizes:
+            return Shorter(held, held.line)
+        tokens = len(held.content) / self._size.chars_per_token
+        wanted = int(min(_MOST_SUMMARY, max(_LEAST_SUMMARY, _SUMMARY_SHARE * tokens)))
+        if 2 * wanted > tokens:
+            return Shorter(held, held.line)
+        return Shorter(held, held.line, wanted, int(_WORDY * wanted * self._size.chars_per_token))
+
+
+def _shortened(each: Shorter, summary: str) -> Shortened:
+    if each.summary_tokens and summary:
+        title = f"[a summary of {each.held.chars:,} characters that {each.held.tool} gave]\n"
+        told = (title + summary)[: each.summary_chars]
+        if len(told) < len(each.held.content):
+            return Shortened(each.held.place, told, is_summary=True)
+    return Shortened(each.held.place, each.content)
+
+
+def _cut_mark(held: Held, kept: int) -> str:
+    return f"\n[cut here: {kept:,} of {held.chars:,} characters are shown; more do not fit into the context]"
+
+
+def _level(lengths: Sequence[int], over: float) -> float:
+    """The length to which the longest are cut so that `over` characters are gone; 0 if there are not so many."""
+    descending = sorted(lengths, reverse=True)
+    total = 0
+    for number, length in enumerate(descending, 1):
+        total += length
+        following = descending[number] if number < len(descending) else 0
+        level = (total - over) / number
+        if level >= following:
+            return level
+    return 0.0

@@ -1,0 +1,26 @@
+"""batch-agent lint."""
+
+import asyncio
+
+from rich.console import Console
+
+from ..api import BatchAgent
+from ..observe.sharing import prefix_lines
+from .asked import Asked
+
+
+def lint(asked: Asked, *, exact: bool = False) -> int:
+    """Say what the prompts of a run would share, and what keeps them from sharing more.
+
+    No model is asked anything. Ends with 1 if something was found.
+
+    Parameters
+    ----------
+    exact
+        Connect to the backend, and count tokens as it does.
+    """
+    report = asyncio.run(BatchAgent.lint(exact=exact, **asked.options()))
+    console = Console(highlight=False, soft_wrap=True)
+    for line in prefix_lines(report):
+        console.print(line, markup=False)
+    return 1 if report.findings else 0

@@ -1,0 +1,67 @@
+"""batch-agent plan."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..api import BatchAgent
+from ..core.errors import SpecError
+from ..core.forecast import Forecast
+from ..forecasting.words import compared_lines, lines
+from ..observe.progress import PlainProgress
+from ..observe.tally import Tally
+from .asked import Asked
+from .replacing import replacing
+
+_FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
+
+
+def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), checkpoint: Path | None = None) -> int:
+    """Say what a run will be: agents, tokens, memory, time and cost.
+
+    Without a canary no model is asked, and the time is not known. `batch-agent run` compares at its end.
+
+    Parameters
+    ----------
+    canary
+        So many agents are really run, spread over the inputs. The run will not ask them again.
+    out
+        As for `run`: the canary's answers are kept beside it.
+    checkpoint
+        As for `run`.
+    """
+    folder = checkpoint or out.with_name(out.name + ".checkpoint")
+    options = {**asked.options(), "checkpoint_dir": folder if canary else None}
+    made = asyncio.run(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
+    for line in lines(made):
+        print(line)
+    _keep(made, folder)
+    return 0
+
+
+def compare(folder: Path, tally: Tally, seconds: float) -> list[str]:
+    """Forecast against fact, for a run that was planned."""
+    try:
+        made = _FORECAST.validate_json(_file(folder).read_bytes())
+    except (OSError, ValidationError):
+        return []
+    residents = tally.scheduling.most_residents if tally.scheduling else None
+    usd = tally.spent or None
+    return compared_lines(
+        made.compared(tally.done, tally.turns, tally.usage, residents=residents, seconds=seconds, usd=usd)
+    )
+
+
+def _keep(made: Forecast, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(_file(folder)) as file:
+            file.write(_FORECAST.dump_json(made, indent=2))
+    except (OSError, SpecError) as error:
+        print(f"The forecast cannot be kept for the run to compare: {error}", file=sys.stderr)
+
+
+def _file(folder: Path) -> Path:
+    return folder / "forecast.json"

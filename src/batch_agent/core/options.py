@@ -1,0 +1,199 @@
+"""The options of a run, in small groups. Every field is validated here, before anything is sent."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from .checks import at_least, is_number, text_or_none
+from .errors import SpecError
+
+_MANY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may happen at once, and how long an agent may talk."""
+
+    max_inflight: int | None = None
+    """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
+    max_dispatched: int = _MANY
+    """Agents alive at once, counting those that wait for their tools."""
+    max_turns: int = 10
+    priority: int = 0
+    """Against others who use the same server: higher goes first, where the server takes priorities."""
+    backpressure_ceiling: int | None = None
+    """Requests that may wait at the server, where it tells: fewer are sent when more do. None: a few."""
+    calibrate_backend: bool = False
+    """Find the number of requests in flight from a low start, by the run's own requests."""
+
+    def __post_init__(self) -> None:
+        self._read_old_spellings()
+        if self.backpressure_ceiling is not None:
+            at_least("backpressure_ceiling", self.backpressure_ceiling, 1)
+        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or abs(self.priority) > 10_000:
+            raise SpecError(f"priority must be a whole number between -10000 and 10000; got {self.priority!r}.")
+        if self.max_inflight is not None:
+            at_least("max_inflight", self.max_inflight, 1)
+        at_least("max_dispatched", self.max_dispatched, 1)
+        at_least("max_turns", self.max_turns, 1)
+
+    def _read_old_spellings(self) -> None:
+        """As batch-agent 0.2 wrote what is the default now: -1 and 0 for no limit."""
+        if self.max_inflight == -1:
+            object.__setattr__(self, "max_inflight", None)
+        if self.max_dispatched == -1:
+            object.__setattr__(self, "max_dispatched", _MANY)
+        if self.backpressure_ceiling == 0:
+            object.__setattr__(self, "backpressure_ceiling", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; None waits for ever. An agent's clock starts with its first turn, not while it is queued."""
+
+    agent: float | None = 1800.0
+    turn: float | None = 300.0
+    tool: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("agent", "turn", "tool"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and value > 0):
+                raise SpecError(f"timeout_per_{name} must be more than 0 seconds, or None; got {value!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A failed request is sent again, and an answer that does not fit is asked again, each at most so often."""
+
+    max_retries: int = 3
+    backoff: float = 0.5
+    """Seconds before the first retry; doubles each time, with jitter."""
+    backoff_max: float = 30.0
+    retry_failed: bool = True
+    """Agents that failed for good in an earlier run with the same checkpoint start again."""
+
+    def __post_init__(self) -> None:
+        at_least("max_retries", self.max_retries, 0)
+        if not (is_number(self.backoff_max) and is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
+            raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max!r}); got {self.backoff!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What the run may spend. Kept across resume; what it cannot pay for any more fails, what is done is kept."""
+
+    max_total_tokens: int | None = None
+    """Input and output of all agents. A request that might take more than is left is not sent."""
+    max_usd: float | None = None
+    deadline: float | None = None
+    """Seconds for the run; what is under way then ends."""
+    prices: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
+
+    def __post_init__(self) -> None:
+        if self.max_total_tokens is not None:
+            at_least("max_total_tokens", self.max_total_tokens, 1)
+        for name in ("max_usd", "deadline"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and value > 0):
+                raise SpecError(f"{name} must be more than 0, or None; got {value!r}.")
+        if not isinstance(self.prices, Mapping):
+            raise SpecError(f"prices must be a dict by model; got {self.prices!r}.")
+
+    @property
+    def counts_tokens(self) -> bool:
+        return (self.max_total_tokens, self.max_usd) != (None, None)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.counts_tokens or self.deadline is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What may enter an agent's context."""
+
+    max_tool_tokens: int = 8_000
+    """A longer tool result is cut, with a marker that says so (a token is counted as 4 characters)."""
+    streaming: bool = False
+    """Stream every turn, so that the time to the first token is measured. Costs more client CPU."""
+    streaming_tool_dispatch: bool = False
+    """Start a tool as soon as its call is whole, while the model still speaks; only tools of effect pure or read."""
+    context_tokens: int | None = None
+    """The model's window. None: as the server says; where it does not say, nothing is checked or compacted."""
+    oversized: Literal["refuse", "chunk"] = "refuse"
+    """An input that does not fit the window fails before it is sent, or is split, and the answers to its parts are
+    merged."""
+    compact_at: float | None = 0.85
+    """Share of the window beyond which old tool results are taken out of a conversation. None: never."""
+    compact_with: Literal["elide", "summarize"] = "elide"
+    """What stays of them: a line that says so, or a summary that the model makes."""
+    compact_model: str | None = None
+    """Who makes the summaries, if not the run's own model."""
+
+    def __post_init__(self) -> None:
+        at_least("max_tool_tokens", self.max_tool_tokens, 1)
+        if self.context_tokens is not None:
+            at_least("context_tokens", self.context_tokens, 1)
+        if self.oversized not in ("refuse", "chunk"):
+            raise SpecError(f"oversized must be 'refuse' or 'chunk'; got {self.oversized!r}.")
+        if self.compact_at is not None and not (is_number(self.compact_at) and 0 < self.compact_at <= 1):
+            raise SpecError(f"compact_at must be a share above 0 and up to 1, or None; got {self.compact_at!r}.")
+        if self.compact_with not in ("elide", "summarize"):
+            raise SpecError(f"compact_with must be 'elide' or 'summarize'; got {self.compact_with!r}.")
+        text_or_none("compact_model", self.compact_model)
+        if self.compact_model is not None and self.compact_with != "summarize":
+            raise SpecError("compact_model= makes summaries: it needs compact_with='summarize'.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tooling:
+    """What tools remember beyond one call."""
+
+    tool_cache_mb: int = 256
+    """Memory for results that agents share."""
+    tool_cache_dir: Path | None = None
+    """Keeps what pure tools gave for later runs, in this folder."""
+    predictive_prewarm: bool = False
+    """Make the calls of pure tools ahead that earlier runs of the same task made. Needs tool_cache_dir."""
+
+    def __post_init__(self) -> None:
+        at_least("tool_cache_mb", self.tool_cache_mb, 1)
+        if self.tool_cache_dir is not None:
+            object.__setattr__(self, "tool_cache_dir", Path(self.tool_cache_dir))
+        elif self.predictive_prewarm:
+            raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs left what they called.")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What every agent's prompt starts with."""
+
+    system_prompt: str | None = None
+    tool_mode: Literal["auto", "native", "action"] = "auto"
+    """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
+    strip_preamble: bool = True
+    """Take session headers, as some agent CLIs put them first, out of the system prompt: they defeat prefix caches."""
+    cache_salt: str | None = None
+    """Share the server's prefix cache only with runs of the same salt, where the server knows salts."""
+    warm_prefix: bool | None = None
+    """Send the shared prefix ahead of the first agents. None: where it pays."""
+    hoist: bool = True
+    """Put what is the same in all inputs, and stands behind what is not, into the shared part of the prompt."""
+    reorder: bool = True
+    """Ask inputs that begin alike one after the other. Results are in input order whatever the order of asking."""
+    strict_prefix: bool = False
+    """Refuse a run whose prompts have something that keeps them from being shared."""
+    kvflow: bool = False
+    """Touch the context of an agent that waits for its tools before the server throws it out, where the server tells
+    enough to know when, and has nothing better to do."""
+
+    def __post_init__(self) -> None:
+        text_or_none("system_prompt", self.system_prompt)
+        text_or_none("cache_salt", self.cache_salt)
+        if self.cache_salt == "":
+            raise SpecError("cache_salt must be a text that is not empty, or None.")
+        if self.tool_mode not in ("auto", "native", "action"):
+            raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")

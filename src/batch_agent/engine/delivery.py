@@ -1,0 +1,38 @@
+"""The way of a result to whoever wants it."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..core.results import AgentResult
+from .cancellation import is_being_cancelled
+from .stream import Outbox
+
+_log = logging.getLogger("batch_agent")
+
+
+class Delivery:
+    """Hands results to the caller, and to `on_result` first. A callback that raises is reported once."""
+
+    def __init__(self, outbox: Outbox, on_result: Callable[[AgentResult], Any] | None) -> None:
+        self._outbox = outbox
+        self._on_result = on_result
+        self._reported = False
+
+    async def deliver(self, result: AgentResult) -> None:
+        if self._on_result is not None:
+            try:
+                waiting = self._on_result(result)
+                if inspect.isawaitable(waiting):
+                    await waiting
+            except (Exception, asyncio.CancelledError) as error:  # a user's callback may raise anything
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
+                if not self._reported:
+                    _log.exception(
+                        "on_result raised for agent %d; the run goes on, later ones are not shown", result.index
+                    )
+                self._reported = True
+        await self._outbox.put(result)

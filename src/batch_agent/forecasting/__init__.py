@@ -1,0 +1,8 @@
+"""What a run will be, before it: from its plan, from a few agents that were really run, and from a rehearsal."""
+
+from .behaviour import Runs, behaviour_of
+from .estimate import forecast
+from .speeds import Speeds, speeds_of
+from .words import lines
+
+__all__ = ["Runs", "Speeds", "behaviour_of", "forecast", "lines", "speeds_of"]

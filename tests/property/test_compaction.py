@@ -1,0 +1,268 @@
+"""Whatever tools give and servers count: compaction shortens old results, and nothing else."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.agent.talks import rules
+
+from batch_agent.agent.compaction import Compact, Held, plan_compaction
+from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate, Step
+from batch_agent.agent.size import Size, chars_in
+from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
+from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.requests import Reply, Usage
+from batch_agent.core.rules import Compaction, Job, Rules, ToolMode
+from batch_agent.store.codec import decode, encode
+
+JOB = Job(0, "key", "input", "Do it. " * 20)
+PROMPT = 400
+LENGTHS = st.sampled_from([0, 3, 90, 400, 1_000, 2_000, 5_000, 5_000, 20_000])
+THOUGHTS = st.lists(st.builds(Thought, st.just("hm"), st.sampled_from(["", "signed"])), max_size=1).map(tuple)
+COUNTED = st.sampled_from([0.0, 1.5, 4.0, 7.0])
+"""Characters of a token, as the server has them; 0: it counts nothing."""
+
+
+@dataclass
+class Life:
+    rules: Rules
+    facts: list[Fact]
+    steps: list[Step]
+    end: Conversation
+
+
+def compaction(summarizes: bool, most: int) -> Compaction:
+    return Compaction(most, summarizes, prompt_chars=PROMPT)
+
+
+@st.composite
+def lives(draw: st.DrawFn, mode: ToolMode | None = None) -> Life:
+    modes: list[ToolMode] = ["native", "action"]
+    made = rules(
+        mode=draw(st.sampled_from([mode] if mode else modes)),
+        turns=12,
+        retries=1,
+        compaction=compaction(draw(st.booleans()), draw(st.sampled_from([150, 1_500, 4_000, 8_000]))),
+    )
+    talk, per_token = Conversation(made, JOB), draw(COUNTED)
+    facts: list[Fact] = []
+    steps: list[Step] = []
+    while not isinstance(step := talk.next(), Done):
+        assert len(facts) < 100
+        match step:
+            case Generate():
+                fact: Fact = Replied(draw(_replies(made.tool_mode, step, per_token)))
+            case CallTools():
+                fact = Returned(tuple(draw(_results(call)) for call in step.calls))
+            case Compact():
+                fact = _compacted(draw, step)
+        talk.apply(fact)
+        facts.append(fact)
+        steps.append(step)
+    return Life(made, facts, steps, talk)
+
+
+@st.composite
+def _replies(draw: st.DrawFn, mode: ToolMode, step: Generate, per_token: float) -> Reply:
+    sent = PROMPT + chars_in(step.request.messages)
+    usage = Usage(int(sent / per_token), 0, 20) if per_token else Usage()
+    if draw(st.integers(0, 9)) == 0:
+        return Reply("", "stop", usage)  # nothing that can be used: it is asked for again
+    if mode == "action":
+        return Reply('{"tool": "look", "arguments": {"at": 1}}', "stop", usage, (), draw(THOUGHTS))
+    calls = tuple(ToolCall(f"c{number}", "look", '{"at": 1}') for number in range(draw(st.integers(1, 3))))
+    return Reply("Let me look.", "calls", usage, calls, draw(THOUGHTS))
+
+
+@st.composite
+def _results(draw: st.DrawFn, call: ToolCall) -> ToolResult:
+    return ToolResult(call, "x" * draw(LENGTHS), is_error=draw(st.integers(0, 5)) == 0)
+
+
+def _compacted(draw: st.DrawFn, step: Compact) -> Compacted:
+    """As the engine does it, with a model that keeps to nothing."""
+    wanted = [each for each in step.results if each.summary_tokens]
+    texts = {each.held.place: draw(st.sampled_from([None, "", "short", "long " * 5_000])) for each in wanted}
+    return step.done({place: text for place, text in texts.items() if text is not None}, 0.5)
+
+
+def messages(talk: Conversation) -> list[Message]:
+    return [*talk._messages, *talk._asking_again]
+
+
+def size(talk: Conversation) -> Size:
+    assert talk._shortening is not None
+    return talk._shortening.size
+
+
+def results(talk: Conversation) -> list[ToolResult]:
+    return [result for message in talk._messages if isinstance(message, ToolResults) for result in message.results]
+
+
+def compactions(life: Life) -> list[tuple[Conversation, Conversation, Compact]]:
+    """The conversation before and after each, and what it did."""
+    found = []
+    for at, step in enumerate(life.steps):
+        if isinstance(step, Compact):
+            before, after = Conversation(life.rules, JOB), Conversation(life.rules, JOB)
+            before.replay(life.facts[:at])
+            after.replay(life.facts[: at + 1])
+            found.append((before, after, step))
+    return found
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_a_replayed_life_is_the_life_that_was_lived_byte_for_byte(life: Life) -> None:
+    kept = [decode(*encode(fact)) for fact in life.facts]
+    assert kept == life.facts
+    for lived in range(len(kept) + 1):
+        again = Conversation(life.rules, JOB)
+        again.replay(kept[:lived])
+        assert again.next() == again.next() == (life.steps[lived] if lived < len(life.steps) else life.end.next())
+    assert again.result(1.0) == life.end.result(1.0)
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_who_knows_no_window_reads_the_same_conversation_from_the_facts(life: Life) -> None:
+    told = Conversation(replace(life.rules, compaction=None), JOB)
+    told.replay(life.facts)
+    assert told.result(1.0) == life.end.result(1.0)
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_reasoning_calls_and_results_stay_together_and_only_contents_change(life: Life) -> None:
+    for before, after, _ in compactions(life):
+        assert len(messages(before)) == len(messages(after))
+        for one, other in zip(messages(before), messages(after), strict=True):
+            if isinstance(one, ToolResults):
+                assert isinstance(other, ToolResults)
+                blank = [tuple(replace(result, content="") for result in each.results) for each in (one, other)]
+                assert blank[0] == blank[1]
+            else:
+                assert one == other
+        for said, heard in pairwise(messages(after)):
+            if isinstance(said, Assistant) and said.calls:
+                assert isinstance(heard, ToolResults)
+                assert [call.id for call in said.calls] == [result.call.id for result in heard.results]
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_no_result_grows_errors_stay_and_each_compaction_makes_room(life: Life) -> None:
+    for before, after, step in compactions(life):
+        for one, other in zip(results(before), results(after), strict=True):
+            assert one.content == other.content or (len(other.content) < len(one.content) and not one.is_error)
+        assert chars_in(messages(after)) < chars_in(messages(before))
+        assert size(after).tokens < size(before).tokens
+        assert step.tokens == round(size(before).tokens)
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_what_the_model_has_not_read_stays_whole_unless_it_alone_does_not_fit(life: Life) -> None:
+    assert life.rules.compaction is not None
+    for before, after, _ in compactions(life):
+        newest = [message for message in after._messages if isinstance(message, ToolResults)][-1]
+        was = [message for message in before._messages if isinstance(message, ToolResults)][-1]
+        if newest == was:
+            continue
+        old = results(after)[: -len(newest.results)]
+        assert all(result.is_error or len(result.content) <= 200 for result in old)
+        cut = [result for result, one in zip(newest.results, was.results, strict=True) if result != one]
+        assert all("[cut here: " in result.content for result in cut)
+        assert max(len(result.content) for result in was.results) in [
+            len(one.content) for result, one in zip(newest.results, was.results, strict=True) if result in cut
+        ] or any(result.is_error for result in was.results)
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> None:
+    made = life.rules.compaction
+    assert made is not None
+    for _, after, step in compactions(life):
+        fact = step.done({})
+        if size(after).tokens > made.most:
+            assert all(result.is_error or len(result.content) <= 200 for result in results(after))
+        assert after._shortening is not None
+        after._shortening._is_done = False
+        assert not isinstance(after.next(), Compact)
+        assert fact.after <= step.tokens
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_there_is_at_most_one_compaction_for_each_turn_and_none_without_tool_results(life: Life) -> None:
+    for step, following in pairwise([*life.steps, life.end.next()]):
+        assert not (isinstance(step, Compact) and isinstance(following, Compact))
+    count = sum(isinstance(step, Compact) for step in life.steps)
+    assert life.end.result(0.0).compactions == count
+    assert count <= sum(isinstance(fact, Returned) for fact in life.facts) + life.rules.max_retries
+
+
+@settings(max_examples=60)
+@given(lives())
+def test_the_size_is_what_was_counted_and_what_came_since(life: Life) -> None:
+    talk = Conversation(life.rules, JOB)
+    for fact in life.facts:
+        talk.apply(fact)
+        if not isinstance(talk.next(), Done):
+            assert size(talk)._chars == PROMPT + chars_in(messages(talk))
+        if isinstance(fact, Replied) and fact.reply.usage.input and not talk._asking_again:
+            assert size(talk).tokens == fact.reply.usage.input + fact.reply.usage.output
+
+
+@settings(max_examples=40)
+@given(lives("action"))
+def test_in_action_mode_the_model_reads_what_is_left_in_its_own_words(life: Life) -> None:
+    for _, after, _ in compactions(life):
+        step = after.next()
+        assert isinstance(step, Generate)
+        assert not any(isinstance(message, ToolResults) for message in step.request.messages)
+        told = [message.text for message in step.request.messages if isinstance(message, User)]
+        for result in results(after):
+            assert f"{'Error' if result.is_error else 'Result'} of look: {result.content}" in told
+
+
+HELD = st.lists(
+    st.builds(
+        lambda tool, length, stays, summary, change: Held(
+            0, tool, "x" * length, length, stays, is_summary=summary, made_a_change=change
+        ),
+        st.sampled_from(["look", "a_tool_with_a_long_name"]),
+        st.integers(0, 5_000),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=200)
+@given(HELD, st.integers(0, 3), st.integers(1, 3_000), st.booleans(), st.integers(0, 20_000))
+def test_a_plan_takes_no_more_than_it_needs_from_the_oldest(
+    held: list[Held], newest: int, most: int, summarizes: bool, other: int
+) -> None:
+    placed = [replace(each, place=place, is_newest=place >= len(held) - newest) for place, each in enumerate(held)]
+    size = Size(other + sum(len(each.content) for each in placed))
+    plan = plan_compaction(compaction(summarizes, most), placed, size)
+    if plan is None:
+        return
+    assert size.tokens > most
+    assert [each.held.place for each in plan.results] == sorted({each.held.place for each in plan.results})
+    assert all(each.gain > 0 and not each.held.stays for each in plan.results)
+    enough = (size.tokens - most // 2) * size.chars_per_token
+    gains = [each.gain for each in plan.results]
+    if not any(each.held.is_newest for each in plan.results):
+        assert sum(gains) - max(gains) < enough, "the last that was chosen was needed"
+    assert plan.done({}) == plan.done({}) == replace(plan.done({}), before=plan.tokens)
+
+
+def test_a_fact_of_an_earlier_version_needs_no_figures() -> None:
+    fact = decode("compacted", b'{"results": [{"place": 1, "content": "x"}]}')
+    assert fact == Compacted((Shortened(1, "x"),))

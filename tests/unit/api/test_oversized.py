@@ -1,0 +1,117 @@
+"""Inputs beyond the window of a real server, with a real checkpoint; the process may be killed between the parts."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent import AgentResult, BatchAgent, ErrorKind
+from batch_agent.sim import Script, SimConfig, SimServer
+
+WINDOW = 1200
+RUN = """
+import asyncio, sys
+from batch_agent import BatchAgent, Tool
+
+TEXTS = [f"# Document {n}\\n\\n" + f"It has number {n} and some more words to say.\\n\\n" * 400 for n in range(2)]
+SHORT = ["one short text", "another short text"]
+
+@Tool.define
+async def look(key: str) -> str:
+    await asyncio.sleep(0.005)
+    print("called", flush=True)
+    return f"about {key}"
+
+def main(folder, url):
+    return BatchAgent.run(
+        task="Look this up: {it}", inputs=[*TEXTS, *SHORT], tools=[look], output_schema=dict[str, int], backend=url,
+        checkpoint_dir=folder, max_inflight=2, oversized="chunk",
+    )
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def sim() -> Iterator[SimServer]:
+    with SimServer(SimConfig(step_base_ms=3, max_model_len=WINDOW), Script(answer_tokens=4)) as server:
+        yield server
+
+
+async def test_the_server_never_sees_a_prompt_that_does_not_fit(sim: SimServer) -> None:
+    inputs = ["short", "word " * 1_500, "汉字" * 3_000, "x" * 3_000, "x" * 40_000]
+    results = await BatchAgent.run(task="{it}", inputs=inputs, backend=sim.url)
+    assert [result.ok for result in results] == [True, False, False, True, False]
+    errors = [result.error for result in results if result.error]
+    assert {error.kind for error in errors} == {ErrorKind.CONTEXT_OVERFLOW}
+    assert all("the model's window is 1,200" in error.message for error in errors)  # ours, not the server's
+
+
+async def test_every_kind_of_text_is_answered_in_parts(sim: SimServer) -> None:
+    inputs = ["short", "word " * 1_500, "汉字" * 3_000, "x" * 20_000, "def f():\n    return 1\n\n\n" * 400]
+    results = await BatchAgent.run(
+        task="Read: {it}",
+        inputs=inputs,
+        backend=sim.url,
+        oversized="chunk",
+        max_tokens=100,
+        output_schema=dict[str, int],
+    )
+    assert [str(result.error) for result in results if not result.ok] == []
+    assert results[0].turns == 1
+    assert all(result.turns >= 3 for result in results[1:])
+
+
+def rows(folder: Path) -> dict[str, list[int]]:
+    """Where the facts of each agent stand in the checkpoint."""
+    found: dict[str, list[int]] = {}
+    with sqlite3.connect(f"file:{folder}/run.sqlite3?mode=ro", uri=True) as db:
+        for key, seq in db.execute("SELECT key, seq FROM facts WHERE kind = 'replied' ORDER BY seq"):
+            found.setdefault(key, []).append(seq)
+    db.close()
+    return found
+
+
+def run_and_kill(folder: Path, url: str, calls: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), url], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        for number, _ in enumerate(process.stdout, 1):
+            if number == calls:
+                process.kill()
+
+
+def test_parts_that_were_answered_before_the_process_was_killed_are_not_asked_again(
+    sim: SimServer, tmp_path: Path
+) -> None:
+    done: dict[str, list[int]] = {}
+    for calls in (3, 4, 5):
+        run_and_kill(tmp_path, sim.url, calls)
+        now = rows(tmp_path)
+        assert all(now[key] == places for key, places in done.items())
+        done = {key: places for key, places in now.items() if len(places) == 2}
+    assert any(".part" in key for key in done)
+
+    namespace: dict[str, Any] = {"__name__": "kill_test"}
+    exec(RUN, namespace)
+    results: list[AgentResult] = asyncio.run(namespace["main"](tmp_path, sim.url))
+    assert [str(result.error) for result in results if not result.ok] == []
+    after = rows(tmp_path)
+    assert all(after[key] == places for key, places in done.items())
+    for result in results:
+        agents = [places for key, places in after.items() if key.partition(".")[0] == result.key]
+        assert result.turns == sum(map(len, agents)) == 2 * len(agents)
+        assert len(result.tool_calls) == len(agents)
+    assert [result.turns > 2 for result in results] == [True, True, False, False]
+
+    again: list[AgentResult] = asyncio.run(namespace["main"](tmp_path, sim.url))
+    assert rows(tmp_path) == after
+    assert [(r.output, r.turns, r.usage, r.tool_calls) for r in again] == [
+        (r.output, r.turns, r.usage, r.tool_calls) for r in results
+    ]
