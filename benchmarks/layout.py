@@ -27,6 +27,7 @@ SIM = SimConfig(num_blocks=2_500, max_model_len=16_384)
 """Room for 40,000 tokens: a small part of what each workload has."""
 SOURCES = Path(__file__).parents[1] / "src"
 ASPECTS = ("error handling", "naming", "concurrency", "types", "dead code")
+CANARY = 8
 Row = Mapping[str, Any]
 
 
@@ -102,19 +103,23 @@ def _text(chance: random.Random, tokens: int) -> str:
     return " ".join(chance.choices(WORDS.split(), k=tokens))
 
 
-async def measure(work: Workload, url: str, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+async def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
-    results = await BatchAgent.run(
-        inputs=work.rows,
-        system_prompt=f"Run {secrets.token_hex(8)}.",
-        backend=url,
-        model=model,
-        max_tokens=8,
-        max_retries=0,
-        progress=False,
-        **options,
-    )
+    results = await BatchAgent.run(progress=False, **_anew(options))
     return {"wall_s": round(time.perf_counter() - started, 2), **_numbers(results)}
+
+
+async def foresee(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan with a canary says of the run, beside the run."""
+    plan = await BatchAgent.plan(canary=CANARY, **_anew(options))
+    started = time.perf_counter()
+    results = await BatchAgent.run(progress=False, **_anew(options))
+    compared = plan.against(results, time.perf_counter() - started)
+    return {row.name: [row.forecast, row.fact, row.ratio and round(row.ratio, 3)] for row in compared.rows}
+
+
+def _anew(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**options, "system_prompt": f"Run {secrets.token_hex(8)}."}
 
 
 def _numbers(results: Results) -> dict[str, Any]:
@@ -132,6 +137,7 @@ def _numbers(results: Results) -> dict[str, Any]:
 
 
 async def compare(work: Workload, url: str, model: str | None) -> dict[str, Any]:
+    base = {"inputs": work.rows, "backend": url, "model": model, "max_tokens": 8, "max_retries": 0}
     off = {"hoist": False, "reorder": False}
     ways: dict[str, dict[str, Any]] = {
         "as_written": {"task": work.as_written, **off},
@@ -142,10 +148,12 @@ async def compare(work: Workload, url: str, model: str | None) -> dict[str, Any]
     }
     numbers: dict[str, Any] = {"rows": len(work.rows)}
     for name, options in ways.items():
-        numbers[name] = await measure(work, url, model, options)
+        numbers[name] = await measure({**base, **options})
         print(work.name, name, numbers[name], flush=True)
     best, base = numbers["fields"], numbers["as_written"]
     numbers["fields_against_as_written"] = {"wall": round(best["wall_s"] / base["wall_s"], 3)}
+    numbers["forecast"] = await foresee({**base, "task": work.fields})
+    print(work.name, "forecast", numbers["forecast"], flush=True)
     return numbers
 
 
