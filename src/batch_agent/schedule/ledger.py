@@ -116,11 +116,10 @@ class Ledger:
         return self._limit / self.speed.tokens_per_second
 
     def fitting(self, tokens: int) -> int | None:
-        """How many contexts like those of the residents fit into so many tokens, and one that is next; None before
-        there is one. Without headroom: what has ended is never in the way of what runs."""
+        """How many contexts like those of the residents fit into so many tokens; None before there is one."""
         if not self._residents or self._own <= 0:
             return None
-        return 1 + max(0, int((tokens - self.shared) * self._residents / self._own))
+        return max(1, int((_HEADROOM * tokens - self.shared) * self._residents / self._own))
 
     def is_resident(self, agent: str) -> bool:
         known = self._agents.get(agent)

@@ -150,7 +150,7 @@ async def test_a_conversation_that_goes_on_counts_with_all_that_was_said() -> No
 
 @virtual
 async def test_no_more_run_at_once_than_the_running_tokens_hold() -> None:
-    entered = gate(kv_tokens=None, running_tokens=2500)
+    entered = gate(kv_tokens=None, running_tokens=3500)
     held = [await entered.first_turn(job(number), ()) for number in range(3)]
     waiting = await begin(entered.first_turn(job(3), ()))
     assert not waiting.done()
@@ -161,7 +161,7 @@ async def test_no_more_run_at_once_than_the_running_tokens_hold() -> None:
 
 @virtual
 async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
-    entered = gate(kv_tokens=None, running_tokens=2500)
+    entered = gate(kv_tokens=None, running_tokens=3500)
     held = [await entered.first_turn(job(number), ()) for number in range(3)]
     for number in range(3):
         entered.answered(str(number), answer(3000))
@@ -169,9 +169,10 @@ async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_
     again = [await begin(entered.next_turn(job(number), 3)) for number in range(3)]
     assert [task.done() for task in again] == [True, False, False]
     entered.answered("0", answer(100))
+    entered.answered("1", answer(100))
     await asyncio.sleep(0)
     assert [task.done() for task in again] == [True, True, False]
-    entered.answered("1", answer(100))
+    entered.answered("2", answer(100))
     await again[2]
 
 
