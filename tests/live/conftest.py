@@ -10,6 +10,9 @@ from tests.live.engines import dynamo_server, vllm_server
 HERE = Path(__file__).parent
 # The first test that asks for an engine waits for its start, so the limit of an ordinary test does not fit.
 TEST_LIMIT = 420
+BLOCK = 32
+SMALL_BLOCKS = 100
+SMALL_WINDOW = 2048
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +22,14 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.rstrip("/")
         return
     with vllm_server(tmp_path_factory.mktemp("vllm"), "--scheduling-policy", "priority") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def small_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Root address of a vLLM whose model has a window of 2,048 tokens, and a KV cache of 100 blocks."""
+    arguments = ("--num-gpu-blocks-override", str(SMALL_BLOCKS), "--max-model-len", str(SMALL_WINDOW))
+    with vllm_server(tmp_path_factory.mktemp("small-vllm"), *arguments) as url:
         yield url
 
 

@@ -1,28 +1,16 @@
 """A real engine whose cache holds a third of the agents: they take turns in it, and find their contexts again."""
 
-from collections.abc import Iterator
-
-import pytest
 from benchmarks.gpu.played import Played
 from benchmarks.gpu.scene import Scene
 from benchmarks.gpu.watch import Watch
 from benchmarks.gpu.words import Words, nonce
-from tests.live.engines import vllm_server
+from tests.live.conftest import BLOCK, SMALL_BLOCKS
 
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
 
 AGENTS = 16
 TURNS = 3
-BLOCKS = 100
-BLOCK = 32
-
-
-@pytest.fixture(scope="module")
-def small_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    scratch = tmp_path_factory.mktemp("small-vllm")
-    with vllm_server(scratch, "--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "2048") as url:
-        yield url
 
 
 async def test_agents_take_turns_in_a_small_cache_and_find_their_contexts_again(small_vllm: str) -> None:
@@ -40,7 +28,7 @@ async def test_agents_take_turns_in_a_small_cache_and_find_their_contexts_again(
         await backend.aclose()
     assert [result.turns for result in results if result.ok] == [TURNS] * AGENTS
     how = results.scheduling
-    assert how.kv_tokens == BLOCKS * BLOCK
+    assert how.kv_tokens == SMALL_BLOCKS * BLOCK
     assert how.most_residents is not None
     assert 1 < how.most_residents < AGENTS
     found = sum(result.usage.cached for result in results)

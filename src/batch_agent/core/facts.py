@@ -1,5 +1,6 @@
 """The durable story of one agent. Replaying its facts rebuilds its conversation byte for byte."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,3 +91,17 @@ class Compacted:
 
 
 Fact = Started | Replied | Returned | Claimed | Settled | Inherited | Compacted
+
+
+def calls_made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
+    """The calls of an agent that changed something, in this life or in one before it."""
+    made: list[ToolResult] = []
+    for fact in facts:
+        match fact:
+            case Inherited(results):
+                made += results
+            case Settled(result):
+                made.append(result)
+            case _:
+                pass
+    return tuple(made)

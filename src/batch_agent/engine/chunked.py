@@ -7,9 +7,8 @@ from itertools import count, pairwise
 from typing import Any
 
 from ..core.errors import BatchAgentError, ErrorKind
-from ..core.facts import Fact, Inherited, Settled, Started
+from ..core.facts import Fact, Inherited, Started, calls_made
 from ..core.interfaces import Executor, Slot, Store
-from ..core.messages import ToolResult
 from ..core.requests import NO_USAGE
 from ..core.results import AgentError, AgentResult, Timing
 from ..core.rules import Job
@@ -165,7 +164,7 @@ class Chunked:
         return facts if _asked(facts) in (None, job.task) else self._anew(job, facts)
 
     def _anew(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
-        anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(_made(facts))]
+        anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(calls_made(facts))]
         self._store.restart(job.key, anew)
         return anew
 
@@ -228,20 +227,6 @@ def _evenly(answers: Sequence[Any], number: int) -> list[list[Any]]:
 def _asked(facts: Sequence[Fact]) -> str | None:
     """The task that a story begins with; None where there is no story."""
     return facts[0].task if facts and isinstance(facts[0], Started) else None
-
-
-def _made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
-    """The calls that changed something, in this life or in one before it."""
-    made: list[ToolResult] = []
-    for fact in facts:
-        match fact:
-            case Inherited(results):
-                made += results
-            case Settled(result):
-                made.append(result)
-            case _:
-                pass
-    return tuple(made)
 
 
 def _gravest(failures: BaseExceptionGroup[BaseException]) -> BaseException:

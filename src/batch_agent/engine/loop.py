@@ -11,7 +11,7 @@ from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import RequestRetried
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, calls_made
 from ..core.interfaces import Backend, EventSink, Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
 from ..core.options import Retry
@@ -89,24 +89,10 @@ class AgentLoop:
             self.store.record(job.key, Started(job.index, job.input, job.task))
         if facts and isinstance(talk.next(), Done):
             talk = Conversation(self.rules, job)
-            anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(_made(facts))]
+            anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(calls_made(facts))]
             self.store.restart(job.key, anew)
             talk.replay(anew)
         return talk
-
-
-def _made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
-    """The calls that changed something, in this life or in one before it."""
-    made: list[ToolResult] = []
-    for fact in facts:
-        match fact:
-            case Inherited(results):
-                made += results
-            case Settled(result):
-                made.append(result)
-            case _:
-                pass
-    return tuple(made)
 
 
 class _Agent:
