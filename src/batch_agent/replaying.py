@@ -13,6 +13,7 @@ from .core.results import AgentResult
 from .core.rules import Job
 from .core.spec import BatchSpec
 from .core.traits import Traits
+from .engine.asking import Asking
 from .engine.deadlines import Deadlines
 from .engine.engine import Engine
 from .engine.gate import Gate
@@ -124,18 +125,8 @@ async def _run(
     spec: BatchSpec, source: InputSource, plan: Plan, backend: RecordedBackend, tools: RecordedToolbox, tape: Tape
 ) -> list[AgentResult]:
     store, gate = NoStore(), Gate(Slots(InflightLimit(_INFLIGHT, fixed=True)))
-    loop = AgentLoop(
-        rules=plan.rules,
-        backend=backend,
-        tools=tools,
-        store=store,
-        gate=gate,
-        health=Health(patience=0.0),
-        agent_time=Deadlines(None),
-        turn_time=Deadlines(None),
-        retry=spec.retry,
-        compacted=tape.compaction,
-    )
+    asking = Asking(backend, gate, Health(patience=0.0), Deadlines(None), spec.retry)
+    loop = AgentLoop(plan.rules, asking, tools, store, Deadlines(None), compacted=tape.compaction)
     results: list[AgentResult] = []
 
     async def deliver(result: AgentResult) -> None:

@@ -18,6 +18,7 @@ from .core.rules import OutputType, Rules
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .core.traits import Traits
+from .engine.asking import Asking
 from .engine.chunked import Chunked
 from .engine.collector import rarer_collections
 from .engine.deadlines import Deadlines
@@ -262,20 +263,17 @@ class Run:
     ) -> AgentLoop:
         spec, rules = self._spec, prepared.plan.rules
         lead, total = prepared.layout.lead, prepared.inputs.total
-        return AgentLoop(
-            rules,
+        asking = Asking(
             backend,
-            tools,
-            store,
             gate,
             Health(spec.retry.max_retries * _PATIENCE_PER_RETRY),
-            Deadlines(spec.timeouts.agent),
             Deadlines(spec.timeouts.turn),
             spec.retry,
-            spec.retry.retry_failed,
             self._warming(backend, rules, lead, total),
             self._events,
-            summarizer,
+        )
+        return AgentLoop(
+            rules, asking, tools, store, Deadlines(spec.timeouts.agent), spec.retry.retry_failed, summarizer
         )
 
     def _emit(self, event: Event) -> None:

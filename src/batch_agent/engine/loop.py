@@ -2,29 +2,22 @@
 
 import asyncio
 import itertools
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
 from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
-from ..core.errors import BackendError, ErrorKind, RunStopped
-from ..core.events import RequestRetried
+from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, calls_made
-from ..core.interfaces import Backend, EventSink, Slot, Store, Toolbox, ToolSession
+from ..core.interfaces import Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
-from ..core.options import Retry
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
-from ..schedule.health import Alone, Health, Hold, Stop
-from ..schedule.retry import asks_for_less, retry_delay
+from .asking import Asking, OnCall
 from .deadlines import Deadlines
-from .gate import Gate
-from .replies import collect
 from .summarizer import Summarizer
-from .warming import Warming
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +25,12 @@ class AgentLoop:
     """Runs agents under the rules of one run. All of them share what is given here."""
 
     rules: Rules
-    backend: Backend
+    asking: Asking
     tools: Toolbox
     store: Store
-    gate: Gate
-    health: Health
     agent_time: Deadlines
-    turn_time: Deadlines
-    retry: Retry
     retry_failed: bool = True
     """Whether agents that failed for good in an earlier run start again."""
-    warming: Warming | None = None
-    events: EventSink | None = None
     summarizer: Summarizer | None = None
     """Who makes the summaries of a compaction; without one, results are elided."""
     compacted: Callable[[str, int], Compacted | None] | None = None
@@ -116,7 +103,7 @@ class _Agent:
             fact: Fact
             match step:
                 case Generate():
-                    fact = self._recorded_compaction(step) or await self._generate(step)
+                    fact = self._recorded_compaction(step) or await self._turn(step)
                 case CallTools():
                     fact = await self._call(step)
                 case Compact():
@@ -145,7 +132,7 @@ class _Agent:
     async def _call(self, step: CallTools) -> Returned:
         self._give_slot_back()  # resumed while it waited for its tools
         started = self._now()
-        with self._run.gate.while_waiting(self._job.key, step.calls, self._asked):
+        with self._run.asking.gate.while_waiting(self._job.key, step.calls, self._asked):
             results = await self._tools().results(step.calls, step.past)
         return Returned(results, self._now() - started)
 
@@ -163,9 +150,9 @@ class _Agent:
             self._give_slot_back()  # resumed in the middle of it: summaries need slots of their own
             texts = {each.held.place: (each.held.content, each.summary_tokens) for each in wanted}
             model = run.rules.compaction.model if run.rules.compaction else None
-            summaries = await run.summarizer.summaries(texts, model, run.turn_time.limit)
+            summaries = await run.summarizer.summaries(texts, model, run.asking.turn_time.limit)
         fact = step.done(summaries, self._now() - started)
-        run.gate.compacted(self._job.key, fact)
+        run.asking.gate.compacted(self._job.key, fact)
         return fact
 
     def _recorded_compaction(self, step: Generate) -> Compacted | None:
@@ -177,95 +164,17 @@ class _Agent:
             self._session = self._run.tools.session(self._job.key, self)
         return self._session
 
-    async def _generate(self, step: Generate) -> Replied:
-        """One turn, sent until it is answered or another try makes no sense. Raises BackendError."""
-        gate, health = self._run.gate, self._run.health
-        queued, failures = 0.0, 0
+    def _turn(self, step: Generate) -> Awaitable[Replied]:
         self._asked = step.request
-        while True:
-            if self._run.rules.starts_early:
-                await self.abandon()
-            asked = self._now()
-            slot = self._slot or await gate.next_turn(self._job, step.turns_left)
-            self._slot = None
-            if self._run.warming is not None and not self._run.warming.is_over:
-                await self._warm(slot)
-            started = self._now()
-            queued += started - asked
-            request = health.sent(started)
-            try:
-                fact = await self._ask(step.request, queued, started, failures + 1)
-            except BackendError as error:
-                failure = error
-                patience = self._judge(request, error)  # before the slot goes to the next in line
-            else:
-                gate.answered(self._job.key, fact)
-                health.succeeded(request)
-                return fact
-            finally:
-                health.left(request)
-                slot.release()
-            if patience is not None:
-                failures += 1
-                await self._back_off(failure, failures, patience)
+        slot, self._slot = self._slot, None
+        begin = self._begin if self._run.rules.starts_early else None
+        return self._run.asking.turn(self._job, step, slot, self._task, begin)
 
-    def _judge(self, request: int, error: BackendError) -> int | None:
-        """What a failure means for everybody. How patient this agent may be, or None if the try does not count;
-        raises RunStopped."""
-        run = self._run
-        if error.kind is ErrorKind.RATE_LIMITED:
-            run.gate.slots.refused(error.retry_after)
-        elif asks_for_less(error):
-            run.gate.slots.shed(error.retry_after)
-        match run.health.failed(request, self._job.key, error, self._now()):
-            case Stop(reason):
-                raise RunStopped(error.kind, reason)
-            case Hold(seconds):
-                run.gate.slots.hold(seconds, str(error), then=1)
-                self._tell(error, seconds)
-                return None
-            case Alone(patience):
-                return patience
-            case other:
-                assert_never(other)
-
-    async def _warm(self, slot: Slot) -> None:
-        assert self._run.warming is not None
-        try:
-            await self._run.warming.wait()
-        except BaseException:
-            slot.release()
-            raise
-
-    async def _ask(self, request: Request, queued: float, started: float, attempt: int) -> Replied:
-        clock = self._run.turn_time.watch(self._task)
-        try:
-            with clock:
-                async with self._run.backend.stream(request) as deltas:
-                    reply, first = await collect(deltas, self._now, self._on_call(request))
-        except TimeoutError as error:
-            if not clock.expired:
-                raise
-            message = f"The backend did not answer within timeout_per_turn={self._run.turn_time.limit:g} s."
-            raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
-        ttft = first - started if first is not None and request.stream else None
-        return Replied(reply, queued, self._now() - started, ttft, attempt)
-
-    def _on_call(self, request: Request) -> Callable[[ToolCall], None] | None:
-        """Starts calls while the model still speaks, where the run's rules say so."""
-        if not self._run.rules.starts_early or not request.may_call_tools:
+    async def _begin(self, request: Request) -> OnCall | None:
+        """Before each try of a turn: what an earlier one started is called off, and calls are started while the model
+        still speaks."""
+        await self.abandon()
+        if not request.may_call_tools:
             return None
         positions = itertools.count()
         return lambda call: self._tools().start(next(positions), call)
-
-    async def _back_off(self, error: BackendError, failures: int, patience: int) -> None:
-        """Waits before the next try, without a slot; raises the error when there shall be none."""
-        delay = retry_delay(self._run.retry, error, failures, random.random(), patience)  # noqa: S311
-        if delay is None:
-            raise error
-        self._tell(error, delay)
-        await asyncio.sleep(delay)
-
-    def _tell(self, error: BackendError, delay: float) -> None:
-        if self._run.events is not None:
-            self._run.events.emit(RequestRetried(self._job.key, error.kind, str(error), delay))

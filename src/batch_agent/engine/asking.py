@@ -1,0 +1,133 @@
+"""One turn of an agent, sent until it is answered or another try makes no sense."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from ..agent.conversation import Generate
+from ..core.errors import BackendError, ErrorKind, RunStopped
+from ..core.events import RequestRetried
+from ..core.facts import Replied
+from ..core.interfaces import Backend, EventSink, Slot
+from ..core.messages import ToolCall
+from ..core.options import Retry
+from ..core.requests import Reply, Request
+from ..core.rules import Job
+from ..schedule.health import Alone, Health, Hold, Stop
+from ..schedule.retry import asks_for_less, retry_delay
+from .deadlines import Deadlines
+from .gate import Gate
+from .replies import collect
+from .warming import Warming
+
+OnCall = Callable[[ToolCall], None]
+"""Hears of each call as soon as it is whole, while the model still speaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A backend with the way to it, and what a failure there means. All agents of a run ask through the same one."""
+
+    backend: Backend
+    gate: Gate
+    health: Health
+    turn_time: Deadlines
+    retry: Retry
+    warming: Warming | None = None
+    events: EventSink | None = None
+
+    async def turn(
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        begin: Callable[[Request], Awaitable[OnCall | None]] | None = None,
+    ) -> Replied:
+        """`slot`: for the first try, if the agent has one already; `task`: the running one; `begin` is called before
+        each try. Raises BackendError and RunStopped."""
+        now = task.get_loop().time
+        queued, failures = 0.0, 0
+        while True:
+            on_call = None if begin is None else await begin(step.request)
+            asked = now()
+            held = slot or await self.gate.next_turn(job, step.turns_left)
+            slot = None
+            if self.warming is not None and not self.warming.is_over:
+                await _warm(self.warming, held)
+            started = now()
+            queued += started - asked
+            request = self.health.sent(started)
+            try:
+                reply, ttft = await self._ask(step.request, task, started, on_call)
+            except BackendError as error:
+                failure = error
+                patience = self._judge(job, request, error, now())  # before the slot goes to the next in line
+            else:
+                fact = Replied(reply, queued, now() - started, ttft, failures + 1)
+                self.gate.answered(job.key, fact)
+                self.health.succeeded(request)
+                return fact
+            finally:
+                self.health.left(request)
+                held.release()
+            if patience is not None:
+                failures += 1
+                await self._back_off(job, failure, failures, patience)
+
+    async def _ask(
+        self, request: Request, task: "asyncio.Task[Any]", started: float, on_call: OnCall | None
+    ) -> tuple[Reply, float | None]:
+        """One try: the reply, and seconds to its first token where it was streamed."""
+        clock = self.turn_time.watch(task)
+        try:
+            with clock:
+                async with self.backend.stream(request) as deltas:
+                    reply, first = await collect(deltas, task.get_loop().time, on_call)
+        except TimeoutError as error:
+            if not clock.expired:
+                raise
+            message = f"The backend did not answer within timeout_per_turn={self.turn_time.limit:g} s."
+            raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
+        return reply, first - started if first is not None and request.stream else None
+
+    def _judge(self, job: Job, request: int, error: BackendError, now: float) -> int | None:
+        """What a failure means for everybody. How patient this agent may be, or None if the try does not count;
+        raises RunStopped."""
+        if error.kind is ErrorKind.RATE_LIMITED:
+            self.gate.slots.refused(error.retry_after)
+        elif asks_for_less(error):
+            self.gate.slots.shed(error.retry_after)
+        match self.health.failed(request, job.key, error, now):
+            case Stop(reason):
+                raise RunStopped(error.kind, reason)
+            case Hold(seconds):
+                self.gate.slots.hold(seconds, str(error), then=1)
+                self._tell(job, error, seconds)
+                return None
+            case Alone(patience):
+                return patience
+            case other:
+                assert_never(other)
+
+    async def _back_off(self, job: Job, error: BackendError, failures: int, patience: int) -> None:
+        """Waits before the next try, without a slot; raises the error when there shall be none."""
+        delay = retry_delay(self.retry, error, failures, random.random(), patience)  # noqa: S311
+        if delay is None:
+            raise error
+        self._tell(job, error, delay)
+        await asyncio.sleep(delay)
+
+    def _tell(self, job: Job, error: BackendError, delay: float) -> None:
+        if self.events is not None:
+            self.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
+
+
+async def _warm(warming: Warming, slot: Slot) -> None:
+    try:
+        await warming.wait()
+    except BaseException:
+        slot.release()
+        raise
