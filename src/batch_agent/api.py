@@ -15,6 +15,7 @@ from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .observe.progress import progress_for
 from .planning import make_plan
+from .preparing import Preparation
 from .replaying import replay
 from .running import Run
 
@@ -62,7 +63,7 @@ class BatchAgent:
         the rest. `events` sees everything that happens; without it, `progress` (None: in a terminal) is shown."""
         if events is None and (sys.stderr.isatty() if progress is None else progress):
             events = progress_for(sys.stderr)
-        return ResultStream(Run.check(_spec(spec, options), events).drive)
+        return ResultStream(Run(Preparation.check(_spec(spec, options), events)).drive)
 
     @classmethod
     async def lint(
@@ -70,10 +71,10 @@ class BatchAgent:
     ) -> PrefixReport:
         """What the prompts of this run would share, and what keeps them from sharing more. No model is asked. `exact`:
         the backend is opened, to count tokens as it does."""
-        run = Run.check(_spec(spec, options), events)
+        preparation = Preparation.check(_spec(spec, options), events)
         if not exact:
-            return await run.lint()
-        async with run.prepared() as prepared:
+            return await preparation.lint()
+        async with preparation.opened(await preparation.lay_out()) as prepared:
             return prepared.report
 
     @classmethod

@@ -13,7 +13,8 @@ from .core.interfaces import EventSink
 from .core.results import AgentResult
 from .core.spec import BatchSpec
 from .engine.stream import ResultStream
-from .running import Prepared, Run
+from .preparing import Preparation, Prepared
+from .running import Run
 from .schedule.budget import Price
 
 
@@ -22,7 +23,8 @@ async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> F
     checkpoint their answers count for the run. Raises SpecError for inputs whose number nobody knows."""
     from .forecasting import behaviour_of, forecast, speeds_of  # brings the simulator, which a run does not need
 
-    async with Run.check(spec, events).prepared() as prepared:
+    preparation = Preparation.check(spec, events)
+    async with preparation.opened(await preparation.lay_out()) as prepared:
         runs = await _canary(spec, prepared, canary, events)
         report, traits = prepared.report, prepared.server.traits
         scale, lead = prepared.chars_per_token, len(prepared.layout.lead)
@@ -59,7 +61,7 @@ async def _canary(spec: BatchSpec, prepared: Prepared, count: int, events: Event
 
 
 async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[AgentResult]:
-    async with ResultStream(Run.check(spec, events, only).drive) as stream:
+    async with ResultStream(Run(Preparation.check(spec, events), only).drive) as stream:
         return [result async for result in stream]
 
 

@@ -42,9 +42,7 @@ async def test_tokens_are_foreseen_as_they_come(sim: SimServer) -> None:
     assert forecast.usd is None
 
 
-async def test_a_canary_with_a_checkpoint_is_asked_once_under_its_own_number(
-    sim: SimServer, tmp_path: Path
-) -> None:
+async def test_a_canary_with_a_checkpoint_is_asked_once_under_its_own_number(sim: SimServer, tmp_path: Path) -> None:
     await BatchAgent.plan(canary=4, **options(sim, checkpoint_dir=tmp_path))
     with CheckpointReader(tmp_path) as reader:
         assert [agent.index for agent in reader.agents()] == [5, 15, 25, 35]

@@ -1,0 +1,147 @@
+"""A run before it begins: what was asked for, found to be sound, and then its tools, its backend and its plan."""
+
+import sys
+import warnings
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from .agent.output import output_type
+from .backends.connect import connect
+from .core.events import Notice
+from .core.interfaces import Backend, EventSink
+from .core.rules import OutputType
+from .core.sharing import PrefixReport
+from .core.spec import BatchSpec
+from .core.traits import Traits
+from .engine.opening import calibrate
+from .engine.source import Inputs
+from .plan.compile import Plan, compile_plan
+from .plan.layout import Layout, as_they_come, lay_out
+from .plan.report import CHARS_PER_TOKEN, prefix_report
+from .plan.template import check_first, template_of
+from .tools import Tool, ToolProvider, as_tool, check_names
+
+_MOST_LAID_OUT = 200_000
+"""Inputs. Looking for what more of them share takes longer than people wait for a first result."""
+_NOBODY = Traits("nobody", "", True, True, True, 1)
+"""For a look at the prompts without a server: one that can do everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """The inputs, and how their tasks are put together."""
+
+    inputs: Inputs
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that could begin."""
+
+    server: Backend
+    plan: Plan
+    layout: Layout
+    tools: list[Tool]
+    inputs: Inputs
+    chars_per_token: float
+    report: PrefixReport
+
+
+class Preparation:
+    """A spec whose parts were found to be sound, before anything is opened."""
+
+    def __init__(
+        self,
+        spec: BatchSpec,
+        output: OutputType | None,
+        tools: list[Tool],
+        providers: list[ToolProvider],
+        events: EventSink | None,
+    ) -> None:
+        self.spec = spec
+        self.events = events
+        self._output = output
+        self._tools = tools
+        self._providers = providers
+
+    @classmethod
+    def check(cls, spec: BatchSpec, events: EventSink | None) -> "Preparation":
+        """Raises SpecError."""
+        if isinstance(spec.task, str) and not template_of(spec.task).fields:
+            warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
+        if spec.tools and spec.limits.max_turns == 1:
+            warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
+        providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
+        tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
+        check_names(tools)
+        return cls(spec, output_type(spec.output_schema), tools, providers, events)
+
+    async def lay_out(self) -> LaidOut:
+        """Raises SpecError for a task that does not fit the first input."""
+        inputs, prefix = Inputs(self.spec.inputs), self.spec.prefix
+        first = await inputs.peek()
+        template = template_of(self.spec.task, first)
+        for value in first:
+            check_first(template, value)
+        if inputs.rows is None or len(inputs.rows) > _MOST_LAID_OUT:
+            return LaidOut(inputs, as_they_come(template))
+        return LaidOut(inputs, lay_out(template, inputs.rows, hoist=prefix.hoist, reorder=prefix.reorder))
+
+    async def lint(self) -> PrefixReport:
+        """What the prompts share, as far as it can be told without a server."""
+        laid_out = await self.lay_out()
+        async with AsyncExitStack() as stack:
+            plan = self._plan(await self._all_tools(stack), laid_out.layout, _NOBODY)
+            return await self._report(laid_out, plan, None)
+
+    @asynccontextmanager
+    async def opened(self, laid_out: LaidOut) -> AsyncIterator[Prepared]:
+        """With its tools and its backend, which are closed again. Raises SpecError and BackendError."""
+        async with AsyncExitStack() as stack:
+            tools = await self._all_tools(stack)
+            server = await self._backend(stack)
+            plan = self._plan(tools, laid_out.layout, server.traits)
+            known = await laid_out.inputs.known()
+            scale = await calibrate(server, f"{plan.rules.prompt.system}\n{known[0] if known else ''}")
+            report = await self._report(laid_out, plan, scale)
+            yield Prepared(server, plan, laid_out.layout, tools, laid_out.inputs, scale or CHARS_PER_TOKEN, report)
+
+    def notify(self, text: str) -> None:
+        """Tells whoever waits."""
+        if self.events is not None:
+            self.events.emit(Notice(text))
+        else:
+            print(f"batch-agent: {text}", file=sys.stderr, flush=True)
+
+    async def _report(self, laid_out: LaidOut, plan: Plan, scale: float | None) -> PrefixReport:
+        inputs = laid_out.inputs
+        return prefix_report(self.spec, plan.rules, laid_out.layout, await inputs.known(), inputs.total, scale)
+
+    async def _all_tools(self, stack: AsyncExitStack) -> list[Tool]:
+        return [*self._tools, *[tool for each in self._providers for tool in await self._provided(each, stack)]]
+
+    async def _provided(self, provider: ToolProvider, stack: AsyncExitStack) -> Sequence[Tool]:
+        self.notify(f"Starting {provider} ...")
+        return await stack.enter_async_context(provider.open())
+
+    async def _backend(self, stack: AsyncExitStack) -> Backend:
+        spec = self.spec
+        if not isinstance(spec.backend, str):
+            return spec.backend  # it stays its owner's: one backend may serve several runs
+        backend = await connect(spec.backend, spec.model, uses_tools=self._may_call_natively, notify=self.notify)
+        stack.push_async_callback(backend.aclose)
+        for name in backend.traits.ignores:
+            if getattr(spec.sampling, name) is not None:
+                self.notify(f"{backend.traits.name} has no {name}=: it is not sent.")
+        return backend
+
+    @property
+    def _may_call_natively(self) -> bool:
+        return bool(self.spec.tools) and self.spec.prefix.tool_mode != "action"
+
+    def _plan(self, tools: list[Tool], layout: Layout, traits: Traits) -> Plan:
+        specs = tuple(tool.spec for tool in tools)
+        may_start_early = any(tool.sharing.is_shared for tool in tools)
+        return compile_plan(self.spec, layout, specs, self._output, traits, may_start_early=may_start_early)
