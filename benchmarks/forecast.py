@@ -20,8 +20,7 @@ from typing import Any
 from batch_agent import BatchAgent, Forecast
 from batch_agent.core.requests import NO_USAGE
 from batch_agent.core.results import Results
-from batch_agent.forecasting import lines
-from batch_agent.forecasting.words import compared_lines
+from batch_agent.observe.forecasts import compared_lines, forecast_lines
 from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig, SimServer
 from benchmarks import report
@@ -94,7 +93,7 @@ def measure(case: Case) -> dict[str, Any]:
         raise SystemExit(f"{case.name}: not all agents took {work.turns} turns")
     usd = Price(*(each / 1e6 for each in PRICES)).of(sum((result.usage for result in results), NO_USAGE))
     compared = expected.against(results, seconds, usd)
-    print(f"\n{case.name}", *lines(expected), *compared_lines(compared), sep="\n  ", flush=True)
+    print(f"\n{case.name}", *forecast_lines(expected), *compared_lines(compared), sep="\n  ", flush=True)
     return {
         "agents": work.agents,
         "plan_s": round(plan_s, 2),

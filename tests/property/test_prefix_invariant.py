@@ -294,7 +294,7 @@ def _end(text: str, start: int) -> int:
 
 
 @on_every_wire
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_what_the_model_reads_in_a_turn_begins_with_what_it_read_in_the_one_before(
     wire: Wire, data: st.DataObject
@@ -350,7 +350,7 @@ def test_the_prefix_is_looked_for_in_the_same_place_in_every_turn(wire: Wire, da
 
 
 @on_every_wire_with_calls
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_the_models_own_arguments_are_sent_back_as_they_were(wire: Wire, data: st.DataObject) -> None:
     dialect = wire.dialect()

@@ -17,9 +17,9 @@ from batch_agent.core.results import AgentError, AgentResult, Results, Timing
 from batch_agent.core.scheduling import Scheduling
 from batch_agent.core.sharing import PrefixReport
 from batch_agent.core.traits import Traits
-from batch_agent.forecasting import Speeds, behaviour_of, forecast, lines, speeds_of
+from batch_agent.forecasting import Speeds, behaviour_of, forecast, speeds_of
 from batch_agent.forecasting.rehearsal import Stage, rehearse
-from batch_agent.forecasting.words import compared_lines
+from batch_agent.observe.forecasts import compared_lines, forecast_lines
 from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig
 
@@ -334,7 +334,7 @@ def test_a_forecast_is_held_against_the_run() -> None:
 
 
 def test_it_can_be_read() -> None:
-    told = "\n".join(lines(forecast(REPORT, once(5), traits(), speeds=speeds(), price=Price(1, 1, 1))))
+    told = "\n".join(forecast_lines(forecast(REPORT, once(5), traits(), speeds=speeds(), price=Price(1, 1, 1))))
     assert "10 of 1.0 turns" in told
     assert "72% of first prompts shared" in told
     assert "1,000 tokens" in told

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..api import BatchAgent
 from ..core.errors import SpecError
 from ..core.forecast import Forecast
-from ..forecasting.words import compared_lines, lines
+from ..observe.forecasts import compared_lines, forecast_lines
 from ..observe.progress import PlainProgress
 from ..observe.tally import Tally
 from .asked import Asked
@@ -35,7 +35,7 @@ def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), ch
     folder = checkpoint or out.with_name(out.name + ".checkpoint")
     options = {**asked.options(), "checkpoint_dir": folder if canary else None}
     made = asyncio.run(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
-    for line in lines(made):
+    for line in forecast_lines(made):
         print(line)
     _keep(made, folder)
     return 0

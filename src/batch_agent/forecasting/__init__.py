@@ -3,6 +3,5 @@
 from .behaviour import Runs, behaviour_of
 from .estimate import forecast
 from .speeds import Speeds, speeds_of
-from .words import lines
 
-__all__ = ["Runs", "Speeds", "behaviour_of", "forecast", "lines", "speeds_of"]
+__all__ = ["Runs", "Speeds", "behaviour_of", "forecast", "speeds_of"]

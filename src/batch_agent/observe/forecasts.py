@@ -3,7 +3,7 @@
 from ..core.forecast import Comparison, Forecast
 
 
-def lines(forecast: Forecast) -> list[str]:
+def forecast_lines(forecast: Forecast) -> list[str]:
     usage, behaviour = forecast.usage, forecast.behaviour
     shared = "" if forecast.shared is None else f", {forecast.shared:.0%} of first prompts shared"
     told = [
