@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .observe.progress import progress_for
 from .planning import make_plan
-from .preparing import Preparation
+from .preparing import Openings, Preparation
 from .replaying import replay
 from .running import Run
 
@@ -74,7 +75,8 @@ class BatchAgent:
         preparation = Preparation.check(_spec(spec, options), events)
         if not exact:
             return await preparation.lint()
-        async with preparation.opened(await preparation.lay_out()) as prepared:
+        async with AsyncExitStack() as stack:
+            prepared = await preparation.opened(await preparation.lay_out(), Openings([preparation], stack))
             return prepared.report
 
     @classmethod

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 
 from .backends.prices import price_of
@@ -13,7 +13,7 @@ from .core.interfaces import EventSink
 from .core.results import AgentResult
 from .core.spec import BatchSpec
 from .engine.stream import ResultStream
-from .preparing import Preparation, Prepared
+from .preparing import Openings, Preparation, Prepared
 from .running import Run
 from .schedule.budget import Price
 
@@ -24,7 +24,8 @@ async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> F
     from .forecasting import behaviour_of, forecast, speeds_of  # brings the simulator, which a run does not need
 
     preparation = Preparation.check(spec, events)
-    async with preparation.opened(await preparation.lay_out()) as prepared:
+    async with AsyncExitStack() as stack:
+        prepared = await preparation.opened(await preparation.lay_out(), Openings([preparation], stack))
         runs = await _canary(spec, prepared, canary, events)
         report, traits = prepared.report, prepared.server.traits
         scale, lead = prepared.chars_per_token, len(prepared.layout.lead)

@@ -2,8 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from .agent.output import output_type
@@ -49,6 +49,33 @@ class Prepared:
     report: PrefixReport
 
 
+class Openings:
+    """The backends and the providers of tools of runs that go side by side: each is opened once, and all are closed
+    with the stack."""
+
+    def __init__(self, preparations: Sequence["Preparation"], stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._call_natively = [each.spec.backend for each in preparations if each.may_call_natively]
+        self._backends: dict[tuple[str, str | None], Backend] = {}
+        self._provided: dict[int, Sequence[Tool]] = {}
+
+    async def backend(self, url: str, model: str | None, notify: Callable[[str], None]) -> Backend:
+        """Raises SpecError and BackendError."""
+        known = self._backends.get((url, model))
+        if known is None:
+            known = await connect(url, model, uses_tools=url in self._call_natively, notify=notify)
+            self._stack.push_async_callback(known.aclose)
+            self._backends[url, model] = known
+        return known
+
+    async def provided(self, provider: ToolProvider, notify: Callable[[str], None]) -> Sequence[Tool]:
+        known = self._provided.get(id(provider))
+        if known is None:
+            notify(f"Starting {provider} ...")
+            known = self._provided[id(provider)] = await self._stack.enter_async_context(provider.open())
+        return known
+
+
 class Preparation:
     """A spec whose parts were found to be sound, before anything is opened."""
 
@@ -59,15 +86,18 @@ class Preparation:
         tools: list[Tool],
         providers: list[ToolProvider],
         events: EventSink | None,
+        stage: str,
     ) -> None:
         self.spec = spec
         self.events = events
+        self.stage = stage
+        """Its name in a flow; empty for a run of its own."""
         self._output = output
         self._tools = tools
         self._providers = providers
 
     @classmethod
-    def check(cls, spec: BatchSpec, events: EventSink | None) -> "Preparation":
+    def check(cls, spec: BatchSpec, events: EventSink | None, stage: str = "") -> "Preparation":
         """Raises SpecError."""
         if isinstance(spec.task, str) and not template_of(spec.task).fields:
             warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
@@ -76,7 +106,7 @@ class Preparation:
         providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
         tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
         check_names(tools)
-        return cls(spec, output_type(spec.output_schema), tools, providers, events)
+        return cls(spec, output_type(spec.output_schema), tools, providers, events, stage)
 
     async def lay_out(self) -> LaidOut:
         """Raises SpecError for a task that does not fit the first input."""
@@ -89,24 +119,27 @@ class Preparation:
             return LaidOut(inputs, as_they_come(template))
         return LaidOut(inputs, lay_out(template, inputs.rows, hoist=prefix.hoist, reorder=prefix.reorder))
 
+    def as_they_come(self) -> LaidOut:
+        """For inputs that are not there yet: nobody waits for the first. Raises SpecError for fields without names."""
+        template = template_of(self.spec.task)
+        return LaidOut(Inputs(self.spec.inputs), as_they_come(template))
+
     async def lint(self) -> PrefixReport:
         """What the prompts share, as far as it can be told without a server."""
         laid_out = await self.lay_out()
         async with AsyncExitStack() as stack:
-            plan = self._plan(await self._all_tools(stack), laid_out.layout, _NOBODY)
-            return await self._report(laid_out, plan, None)
+            plan = self._plan(await self._all_tools(Openings([self], stack)), laid_out.layout, _NOBODY)
+            return self._report(laid_out, plan, None)
 
-    @asynccontextmanager
-    async def opened(self, laid_out: LaidOut) -> AsyncIterator[Prepared]:
-        """With its tools and its backend, which are closed again. Raises SpecError and BackendError."""
-        async with AsyncExitStack() as stack:
-            tools = await self._all_tools(stack)
-            server = await self._backend(stack)
-            plan = self._plan(tools, laid_out.layout, server.traits)
-            known = await laid_out.inputs.known()
-            scale = await calibrate(server, f"{plan.rules.prompt.system}\n{known[0] if known else ''}")
-            report = await self._report(laid_out, plan, scale)
-            yield Prepared(server, plan, laid_out.layout, tools, laid_out.inputs, scale or CHARS_PER_TOKEN, report)
+    async def opened(self, laid_out: LaidOut, openings: Openings) -> Prepared:
+        """With its tools and its backend. Raises SpecError and BackendError."""
+        tools = await self._all_tools(openings)
+        server = await self._backend(openings)
+        plan = self._plan(tools, laid_out.layout, server.traits)
+        known = laid_out.inputs.known
+        scale = await calibrate(server, f"{plan.rules.prompt.system}\n{known[0] if known else ''}")
+        report = self._report(laid_out, plan, scale)
+        return Prepared(server, plan, laid_out.layout, tools, laid_out.inputs, scale or CHARS_PER_TOKEN, report)
 
     def notify(self, text: str) -> None:
         """Tells whoever waits."""
@@ -115,33 +148,31 @@ class Preparation:
         else:
             print(f"batch-agent: {text}", file=sys.stderr, flush=True)
 
-    async def _report(self, laid_out: LaidOut, plan: Plan, scale: float | None) -> PrefixReport:
+    def _report(self, laid_out: LaidOut, plan: Plan, scale: float | None) -> PrefixReport:
         inputs = laid_out.inputs
-        return prefix_report(self.spec, plan.rules, laid_out.layout, await inputs.known(), inputs.total, scale)
+        return prefix_report(self.spec, plan.rules, laid_out.layout, inputs.known, inputs.total, scale)
 
-    async def _all_tools(self, stack: AsyncExitStack) -> list[Tool]:
-        return [*self._tools, *[tool for each in self._providers for tool in await self._provided(each, stack)]]
+    async def _all_tools(self, openings: Openings) -> list[Tool]:
+        found = [tool for each in self._providers for tool in await openings.provided(each, self.notify)]
+        return [*self._tools, *found]
 
-    async def _provided(self, provider: ToolProvider, stack: AsyncExitStack) -> Sequence[Tool]:
-        self.notify(f"Starting {provider} ...")
-        return await stack.enter_async_context(provider.open())
-
-    async def _backend(self, stack: AsyncExitStack) -> Backend:
+    async def _backend(self, openings: Openings) -> Backend:
         spec = self.spec
         if not isinstance(spec.backend, str):
             return spec.backend  # it stays its owner's: one backend may serve several runs
-        backend = await connect(spec.backend, spec.model, uses_tools=self._may_call_natively, notify=self.notify)
-        stack.push_async_callback(backend.aclose)
+        backend = await openings.backend(spec.backend, spec.model, self.notify)
         for name in backend.traits.ignores:
             if getattr(spec.sampling, name) is not None:
                 self.notify(f"{backend.traits.name} has no {name}=: it is not sent.")
         return backend
 
     @property
-    def _may_call_natively(self) -> bool:
+    def may_call_natively(self) -> bool:
         return bool(self.spec.tools) and self.spec.prefix.tool_mode != "action"
 
     def _plan(self, tools: list[Tool], layout: Layout, traits: Traits) -> Plan:
         specs = tuple(tool.spec for tool in tools)
         may_start_early = any(tool.sharing.is_shared for tool in tools)
-        return compile_plan(self.spec, layout, specs, self._output, traits, may_start_early=may_start_early)
+        return compile_plan(
+            self.spec, layout, specs, self._output, traits, may_start_early=may_start_early, stage=self.stage
+        )

@@ -3,12 +3,11 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.results import AgentResult
 from .cancellation import is_being_cancelled
-from .stream import Outbox
 
 _log = logging.getLogger("batch_agent")
 
@@ -16,8 +15,10 @@ _log = logging.getLogger("batch_agent")
 class Delivery:
     """Hands results to the caller, and to `on_result` first. A callback that raises is reported once."""
 
-    def __init__(self, outbox: Outbox, on_result: Callable[[AgentResult], Any] | None) -> None:
-        self._outbox = outbox
+    def __init__(
+        self, put: Callable[[AgentResult], Awaitable[None]], on_result: Callable[[AgentResult], Any] | None
+    ) -> None:
+        self._put = put
         self._on_result = on_result
         self._reported = False
 
@@ -35,4 +36,4 @@ class Delivery:
                         "on_result raised for agent %d; the run goes on, later ones are not shown", result.index
                     )
                 self._reported = True
-        await self._outbox.put(result)
+        await self._put(result)

@@ -14,8 +14,6 @@ from .residency import Residency
 from .slots import HeldSlot, Slots
 from .warmth import KeepWarm
 
-_FRESH = Rank(is_fresh=True)
-
 
 class Gate:
     """Agents go through it before each turn. Without residency, where nothing is known of a cache or no agent comes
@@ -27,24 +25,45 @@ class Gate:
         residency: Residency | None = None,
         keep_warm: KeepWarm | None = None,
         running_tokens: int | None = None,
+        *,
+        shared_chars: int = 0,
+        depth: int = 0,
     ) -> None:
-        """`running_tokens`: what the contexts of running requests may hold, where more than that can be resident."""
+        """`running_tokens`: what the contexts of running requests may hold, where more than that can be resident.
+        `shared_chars`: of the prompt that all agents which come this way have in common. `depth`: of new agents, those
+        that come deeper in a flow go first."""
         self.slots = slots
         self.residency = residency
         self._keep_warm = keep_warm
         self._running_tokens = running_tokens
+        self._shared_chars = shared_chars
+        self._fresh = Rank(True, -depth)
         self.first_turns = NO_USAGE
         """Of all agents that began here: what their first turns took, and found in the server's prefix cache."""
         self._new: set[str] = set()
+
+    def beside(self, shared_chars: int, depth: int) -> "Gate":
+        """The way to the same server for the agents of another run, which share another prompt."""
+        if self.residency is not None:
+            self.residency.share(shared_chars)
+        return Gate(
+            self.slots,
+            self.residency,
+            self._keep_warm,
+            self._running_tokens,
+            shared_chars=shared_chars,
+            depth=depth,
+        )
 
     async def first_turn(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
         if not facts:
             self._new.add(job.key)
         if self.residency is not None:
-            await self.residency.enter(job.key, len(job.task) + _told(facts), _FRESH)
+            own = len(job.task) + _told(facts)
+            await self.residency.enter(job.key, own, self._fresh, self._shared_chars)
             self._fit_running(self.residency)
         try:
-            return await self.slots.acquire(_FRESH)
+            return await self.slots.acquire(self._fresh)
         except BaseException:
             self.leave(job.key)
             raise

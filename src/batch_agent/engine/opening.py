@@ -1,7 +1,6 @@
 """The gate of a run, from what was asked for and what its backend can do."""
 
 from ..core.interfaces import Backend, CountsTokens, EventSink
-from ..core.rules import Rules
 from ..core.spec import BatchSpec
 from ..core.traits import Traits
 from ..schedule.ledger import Ledger
@@ -17,19 +16,26 @@ _SAMPLE = 20_000
 
 
 def open_gate(
-    spec: BatchSpec, rules: Rules, backend: Backend, shared_chars: int, chars_per_token: float, events: EventSink | None
+    spec: BatchSpec,
+    backend: Backend,
+    shared_chars: int,
+    chars_per_token: float,
+    events: EventSink | None,
+    *,
+    come_back: bool,
 ) -> Gate:
-    """`shared_chars`: of the prompt, in common to all agents."""
+    """`shared_chars`: of the prompt, in common to all agents. `come_back`: whether agents have more than one turn."""
     traits = backend.traits
     slots = Slots(_limit(spec, traits), events)
-    if not spec.tools or rules.max_turns == 1 or traits.managed_cache:
+    if not come_back or traits.managed_cache:
         return Gate(slots)  # nobody comes back to a context, or the cache is the service's own affair
     residency = Residency(Ledger(traits.kv_tokens), shared_chars, chars_per_token)
     keep_warm = None
     if spec.prefix.kvflow and traits.kv_tokens is not None and not (traits.keeps_agents or spec.spend.counts_tokens):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
     has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
-    return Gate(slots, residency, keep_warm, traits.kv_running_tokens if has_slower_tier else None)
+    running_tokens = traits.kv_running_tokens if has_slower_tier else None
+    return Gate(slots, residency, keep_warm, running_tokens, shared_chars=shared_chars)
 
 
 def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:

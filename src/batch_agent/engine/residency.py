@@ -22,6 +22,7 @@ class Residency:
     """Lets agents in as the ledger says, those who come back before new ones. Waiting costs nothing; nobody polls."""
 
     def __init__(self, ledger: Ledger, shared_chars: int, chars_per_token: float = 4.0) -> None:
+        """`shared_chars`: of the prompt that all agents begin with; see `share` for others that begin otherwise."""
         self.ledger = ledger
         ledger.shared = shared_chars / chars_per_token
         self._shared_chars = shared_chars
@@ -42,9 +43,15 @@ class Residency:
     def is_crowded(self) -> bool:
         return bool(self._queue)
 
-    async def enter(self, agent: str, chars: int, rank: Rank) -> None:
-        """A new agent whose first prompt has so many characters of its own."""
-        self._chars[agent] = chars
+    def share(self, chars: int) -> None:
+        """Agents of another kind come too: they have so many characters of prompt in common."""
+        self._shared_chars += chars
+        self.ledger.shared = self._shared_chars / self._chars_per_token
+
+    async def enter(self, agent: str, chars: int, rank: Rank, shared_chars: int | None = None) -> None:
+        """A new agent whose first prompt has so many characters of its own, after those that it shares: None where all
+        begin alike."""
+        self._chars[agent] = chars + (self._shared_chars if shared_chars is None else shared_chars)
         self.ledger.begin(agent, chars / self._chars_per_token)
         try:
             await self._let_in(agent, rank)
@@ -60,7 +67,7 @@ class Residency:
         """It was answered."""
         chars = self._chars.pop(agent, None)
         if chars is not None and usage.input:
-            self._learn((self._shared_chars + chars) / usage.input)
+            self._learn(chars / usage.input)
         self._turn_seconds += _LEARNING * (seconds - self._turn_seconds)
         self.ledger.speed.heard(usage, seconds, ttft, _now())
         self.ledger.heard(agent, usage.input, usage.cached, usage.output, is_crowded=self.is_crowded)

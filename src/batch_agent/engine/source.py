@@ -31,9 +31,10 @@ class Inputs:
             self._peeked = []
         return list(self._peeked)
 
-    async def known(self) -> Sequence[Any]:
-        """All that is known of them without reading on."""
-        return self.rows if self.rows is not None else await self.peek()
+    @property
+    def known(self) -> Sequence[Any]:
+        """All that is known of them so far."""
+        return self.rows if self.rows is not None else list(self._peeked)
 
     async def next(self) -> Any:
         """The next input. Raises StopAsyncIteration at the end, or whatever the user's own iterator raises."""

@@ -1,4 +1,4 @@
-"""A backend within its budget: every request that goes through it is paid for, whoever sends it."""
+"""Backends within a budget: every request that goes through them is paid for, whoever sends it."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from ..core.interfaces import Backend
 from ..core.messages import Assistant, Message, ToolResults, User
 from ..core.requests import NO_USAGE, Delta, Finished, Request, Usage
 from ..core.traits import Traits
-from ..schedule.budget import Budget, Reservation
+from ..schedule.budget import FREE, Budget, Price, Reservation
 
 _MAYBE_BILLED = frozenset({ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT})
 _LONGEST_ANSWER = 32_768
@@ -19,17 +19,48 @@ _TEMPLATE = 64
 """Tokens that a chat template may add to a message."""
 
 
-class Spending:
-    """Stands before the backend of a run. Requests that do not fit now wait for those under way to be settled; those
-    that can never fit, or come after the deadline, fail with a budget error."""
+class Purse:
+    """What may be spent, by all who pay from it. Who does not fit now waits for requests under way to be settled."""
 
-    def __init__(self, backend: Backend, budget: Budget, deadline: float | None) -> None:
+    def __init__(self, budget: Budget, deadline: float | None = None) -> None:
         """`deadline`: seconds from now."""
-        self._backend = backend
-        self._budget = budget
-        self._limit = deadline
-        self._until = None if deadline is None else asyncio.get_running_loop().time() + deadline
+        self.budget = budget
+        self.limit = deadline
+        self.until = None if deadline is None else asyncio.get_running_loop().time() + deadline
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def reserve(self, worst: Usage, price: Price) -> Reservation:
+        """Raises BackendError for what can never fit."""
+        while (reserved := self.budget.reserve(worst, price)) is None:
+            if self.budget.is_out(worst, price):
+                raise BackendError(ErrorKind.BUDGET, self._used_up(worst))
+            settled = asyncio.get_running_loop().create_future()
+            self._waiting.append(settled)
+            await settled
+        return reserved
+
+    def settle(self, reserved: Reservation, usage: Usage) -> None:
+        self.budget.settle(reserved, usage)
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    def _used_up(self, worst: Usage) -> str:
+        spent = f"{self.budget.tokens:,} tokens" + (f" (${self.budget.usd:.4f})" if self.budget.usd else "")
+        might = worst.input + worst.output
+        return f"The budget is used up: {spent} were spent, and this might take {might:,} tokens. What is done is kept."
+
+
+class Spending:
+    """Stands before the backend of a run. Requests that can never fit, or come after the deadline, fail with a budget
+    error."""
+
+    def __init__(self, backend: Backend, purse: Purse, price: Price | None = None) -> None:
+        """`price`: None where nobody needs to know it."""
+        self._backend = backend
+        self._purse = purse
+        self._price = price or FREE
 
     @property
     def traits(self) -> Traits:
@@ -38,10 +69,10 @@ class Spending:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
         worst = self._worst(request)
-        clock = asyncio.timeout_at(self._until)
+        clock = asyncio.timeout_at(self._purse.until)
         try:
             async with clock:
-                reserved = await self._reserve(worst)
+                reserved = await self._purse.reserve(worst, self._price)
                 meter = _Meter()
                 try:
                     async with self._backend.stream(request) as deltas:
@@ -51,38 +82,19 @@ class Spending:
                     raise
                 finally:
                     # A server that does not say what it took, or an answer that was left early, may have cost it all.
-                    self._budget.settle(reserved, meter.usage or worst)
-                    self._wake()
+                    self._purse.settle(reserved, meter.usage or worst)
         except TimeoutError as error:
             if not clock.expired():
                 raise
-            raise BackendError(ErrorKind.BUDGET, f"The run's deadline of {self._limit:g} s has passed.") from error
+            raise BackendError(
+                ErrorKind.BUDGET, f"The run's deadline of {self._purse.limit:g} s has passed."
+            ) from error
 
     async def leave(self, agent: str) -> None:
         await self._backend.leave(agent)
 
     async def aclose(self) -> None:
         await self._backend.aclose()
-
-    async def _reserve(self, worst: Usage) -> Reservation:
-        while (reserved := self._budget.reserve(worst)) is None:
-            if self._budget.is_out(worst):
-                raise BackendError(ErrorKind.BUDGET, self._used_up(worst))
-            settled = asyncio.get_running_loop().create_future()
-            self._waiting.append(settled)
-            await settled
-        return reserved
-
-    def _used_up(self, worst: Usage) -> str:
-        spent = f"{self._budget.tokens:,} tokens" + (f" (${self._budget.usd:.4f})" if self._budget.usd else "")
-        might = worst.input + worst.output
-        return f"The budget is used up: {spent} were spent, and this might take {might:,} tokens. What is done is kept."
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
 
     def _worst(self, request: Request) -> Usage:
         """A token is at least a byte; an answer is as long as it may get."""

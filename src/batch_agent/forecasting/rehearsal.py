@@ -164,7 +164,8 @@ class _Play:
         residency = None
         if stage.kv_tokens is not None:
             residency = Residency(Ledger(stage.kv_tokens), stage.shared, chars_per_token=1.0)
-        self._gate = Gate(Slots(InflightLimit(stage.inflight, stage.is_fixed)), residency)
+        slots = Slots(InflightLimit(stage.inflight, stage.is_fixed))
+        self._gate = Gate(slots, residency, shared_chars=stage.shared)
         self._seen = Rehearsal()
         self._in_flight = 0
 

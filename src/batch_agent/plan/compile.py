@@ -28,12 +28,13 @@ _TEXT: JsonSchema = {"type": "string"}
 class Plan:
     """The rules that all agents follow, and a job for each input."""
 
-    def __init__(self, spec: BatchSpec, layout: Layout, rules: Rules) -> None:
+    def __init__(self, spec: BatchSpec, layout: Layout, rules: Rules, stage: str) -> None:
         self.rules = rules
         self.description = _description(spec.task, layout, rules)
         """Everything that shapes an answer beside the input, as JSON has it."""
         self._layout = layout
-        self._keys = Keys(fingerprint(self.description))
+        where = {"stage": stage} if stage else {}  # two stages may ask the same of the same inputs
+        self._keys = Keys(fingerprint({**self.description, **where}))
 
     def job(self, index: int, value: Any) -> Job:
         """The job of one input. An input that does not fit the task makes a job that says so."""
@@ -53,8 +54,9 @@ def compile_plan(
     traits: Traits,
     *,
     may_start_early: bool = False,
+    stage: str = "",
 ) -> Plan:
-    return Plan(spec, layout, _rules(spec, tools, output, traits, may_start_early))
+    return Plan(spec, layout, _rules(spec, tools, output, traits, may_start_early), stage)
 
 
 def prefix_chars(prompt: Prompt) -> int:

@@ -11,10 +11,13 @@ from .fabric import ToolFabric, check_names
 from .mcp import MCP
 from .opening import open_tools
 from .provider import ToolProvider
+from .selection import Selection
 from .tool import Tool
+from .toolsets import toolsets
 
 __all__ = [
     "MCP",
+    "Selection",
     "Tool",
     "ToolFabric",
     "ToolProvider",
@@ -29,5 +32,6 @@ __all__ = [
     "read_file_tool",
     "sql_lookup_tool",
     "sql_tool",
+    "toolsets",
     "web_search_tool",
 ]

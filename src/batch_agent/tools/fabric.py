@@ -106,8 +106,9 @@ class ToolFabric:
         equipped = self._tools.get(name)
         return equipped.tool if equipped is not None else None
 
-    def unknown(self, name: str) -> str:
-        return f"There is no tool {name!r}. The tools are: {', '.join(self._tools) or 'none'}."
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
 
     def next_order(self) -> int:
         """A number for what happens now, larger than all before: two things may happen at one time of the clock."""

@@ -15,8 +15,11 @@ _MOST_PREWARMED = 200
 
 
 @asynccontextmanager
-async def open_tools(tools: Sequence[Tool], spec: BatchSpec, summarize: Summarize) -> AsyncIterator[ToolFabric]:
-    """Raises StoreError for a tool_cache_dir that cannot be used."""
+async def open_tools(
+    tools: Sequence[Tool], spec: BatchSpec, summarize: Summarize, tasks: Sequence[str]
+) -> AsyncIterator[ToolFabric]:
+    """`tasks`: those of all agents that will call them. Raises StoreError for a tool_cache_dir that cannot be used."""
+    task = "\n".join(tasks)
     async with _memory(spec) as memory:
         fabric = ToolFabric(
             tools,
@@ -26,14 +29,14 @@ async def open_tools(tools: Sequence[Tool], spec: BatchSpec, summarize: Summariz
             summarize=summarize,
             memory=memory,
         )
-        async with _prewarmed(fabric, memory, spec):
+        async with _prewarmed(fabric, memory, spec, task):
             try:
                 yield fabric
             finally:
                 await fabric.aclose()
         if memory is not None:
             with suppress(StoreError):  # what is not noted is not made ahead next time, and no more
-                await memory.note(str(spec.task), fabric.pure_calls)
+                await memory.note(task, fabric.pure_calls)
 
 
 @asynccontextmanager
@@ -51,12 +54,12 @@ async def _memory(spec: BatchSpec) -> AsyncIterator[ToolMemory | None]:
 
 
 @asynccontextmanager
-async def _prewarmed(fabric: ToolFabric, memory: ToolMemory | None, spec: BatchSpec) -> AsyncIterator[None]:
+async def _prewarmed(fabric: ToolFabric, memory: ToolMemory | None, spec: BatchSpec, task: str) -> AsyncIterator[None]:
     """Beside the run, and called off with it."""
     if memory is None or not spec.tooling.predictive_prewarm:
         yield
         return
-    likely = await memory.likely_calls(str(spec.task), _LONGEST_AGE, _MOST_PREWARMED)
+    likely = await memory.likely_calls(task, _LONGEST_AGE, _MOST_PREWARMED)
     ahead = asyncio.get_running_loop().create_task(fabric.prewarm(likely))
     try:
         yield

@@ -28,8 +28,12 @@ _UNKNOWN = (
 class FabricSession:
     """What an agent reads is never older than what it wrote itself."""
 
-    def __init__(self, fabric: "ToolFabric", agent: str, journal: Journal | None) -> None:
+    def __init__(
+        self, fabric: "ToolFabric", agent: str, journal: Journal | None, only: Sequence[str] | None = None
+    ) -> None:
+        """`only`: the names of the tools that there are for this agent; None: all."""
         self._fabric = fabric
+        self._only = only
         self._agent = agent
         self._journal = journal
         self._wrote = _NEVER
@@ -38,7 +42,7 @@ class FabricSession:
         self._early: dict[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
 
     def start(self, position: int, call: ToolCall) -> None:
-        tool = self._fabric.tool(call.name)
+        tool = self._tool(call.name)
         if tool is None or not tool.sharing.is_shared or not call.arguments.strip():
             return  # no arguments yet may also mean: cut off
         self._early[position] = call, self._fabric.adopt(self._answer(call, _NOTHING_PAST))
@@ -75,9 +79,11 @@ class FabricSession:
 
     async def _answer(self, call: ToolCall, past: CallsPast) -> ToolResult:
         started = _now()
-        tool = self._fabric.tool(call.name)
+        tool = self._tool(call.name)
         if tool is None:
-            return ToolResult(call, self._fabric.unknown(call.name), True)
+            names = self._fabric.names if self._only is None else self._only
+            known = ", ".join(names) or "none"
+            return ToolResult(call, f"There is no tool {call.name!r}. The tools are: {known}.", True)
         try:
             arguments = tool.arguments.read(call.arguments)
         except BadArguments as error:
@@ -87,6 +93,9 @@ class FabricSession:
         outcome, source = await self._ask(tool, call, arguments, past)
         self._fabric.account(tool, call, source, outcome)
         return ToolResult(call, outcome.content, outcome.is_error, _now() - started, source)
+
+    def _tool(self, name: str) -> Tool | None:
+        return self._fabric.tool(name) if self._only is None or name in self._only else None
 
     async def _ask(
         self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast

@@ -26,7 +26,9 @@ def backend(**traits: Any) -> ScriptedBackend:
 async def gate(server: ScriptedBackend, rules: Rules = RULES, **options: Any) -> Gate:
     spec = BatchSpec.of(**{"task": "{it}", "inputs": ["a"], "tools": [len], **options})
     scale = await calibrate(server, f"{rules.prompt.system}\na text of some words")
-    return open_gate(spec, rules, server, prefix_chars(rules.prompt), scale or CHARS_PER_TOKEN, None)
+    come_back = bool(spec.tools) and rules.max_turns > 1
+    shared = prefix_chars(rules.prompt)
+    return open_gate(spec, server, shared, scale or CHARS_PER_TOKEN, None, come_back=come_back)
 
 
 class Counting(ScriptedBackend):

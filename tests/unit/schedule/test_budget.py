@@ -4,30 +4,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.requests import Usage
-from batch_agent.schedule.budget import Budget, Price, Reservation
+from batch_agent.schedule.budget import FREE, Budget, Price, Reservation
 
 PRICE = Price(1e-6, 1e-7, 4e-6)
 
 
 def test_the_worst_case_must_fit_beside_what_is_reserved() -> None:
-    budget = Budget(max_tokens=100, max_usd=None, price=None)
-    first = budget.reserve(Usage(40, 0, 20))
+    budget = Budget(max_tokens=100)
+    first = budget.reserve(Usage(40, 0, 20), FREE)
     assert first is not None
-    assert budget.reserve(Usage(30, 0, 20)) is None
-    assert not budget.is_out(Usage(30, 0, 20))
+    assert budget.reserve(Usage(30, 0, 20), FREE) is None
+    assert not budget.is_out(Usage(30, 0, 20), FREE)
     budget.settle(first, Usage(40, 0, 1))
-    assert budget.reserve(Usage(30, 0, 20)) is not None
+    assert budget.reserve(Usage(30, 0, 20), FREE) is not None
 
 
 def test_what_can_never_fit_is_told_from_what_must_wait() -> None:
-    budget = Budget(max_tokens=100, max_usd=None, price=None, spent=Usage(60, 0, 10))
-    assert budget.is_out(Usage(21, 0, 10))
-    assert not budget.is_out(Usage(20, 0, 10))
+    budget = Budget(max_tokens=100)
+    budget.spend(Usage(60, 0, 10), FREE)
+    assert budget.is_out(Usage(21, 0, 10), FREE)
+    assert not budget.is_out(Usage(20, 0, 10), FREE)
 
 
 def test_cached_input_costs_its_own_price() -> None:
-    budget = Budget(max_tokens=None, max_usd=1.0, price=PRICE, spent=Usage(1000, 400, 10))
+    budget = Budget(max_usd=1.0)
+    budget.spend(Usage(1000, 400, 10), PRICE)
     assert round(budget.usd, 9) == round(600e-6 + 400e-7 + 40e-6, 9)
+
+
+def test_each_model_is_paid_at_its_own_price() -> None:
+    budget = Budget(max_usd=1.0)
+    dear = Price(1e-3, 1e-3, 1e-3)
+    cheap, expensive = budget.reserve(Usage(10, 0, 10), PRICE), budget.reserve(Usage(10, 0, 10), dear)
+    assert cheap is not None
+    assert expensive is not None
+    budget.settle(cheap, Usage(10, 0, 10))
+    budget.settle(expensive, Usage(10, 0, 10))
+    assert round(budget.usd, 9) == round(PRICE.of(Usage(10, 0, 10)) + 0.02, 9)
 
 
 sizes = st.integers(0, 50)
@@ -35,11 +48,11 @@ sizes = st.integers(0, 50)
 
 @given(st.lists(st.tuples(sizes, sizes, st.floats(0, 1), st.booleans()), max_size=60), st.integers(1, 500))
 def test_it_is_never_exceeded_in_any_order(requests: list[tuple[int, int, float, bool]], limit: int) -> None:
-    budget = Budget(max_tokens=limit, max_usd=limit * 2e-6, price=PRICE)
+    budget = Budget(max_tokens=limit, max_usd=limit * 2e-6)
     under_way: list[tuple[Reservation, Usage]] = []
     for given_tokens, answer, share, settles in requests:
         worst = Usage(given_tokens, 0, answer)
-        if (reserved := budget.reserve(worst)) is not None:
+        if (reserved := budget.reserve(worst, PRICE)) is not None:
             under_way.append((reserved, Usage(given_tokens, 0, int(answer * share))))
         if settles and under_way:
             budget.settle(*under_way.pop(0))
@@ -49,4 +62,4 @@ def test_it_is_never_exceeded_in_any_order(requests: list[tuple[int, int, float,
         budget.settle(reserved, usage)
     assert budget.tokens <= limit
     assert budget.usd <= limit * 2e-6 + 1e-12
-    assert budget.reserve(Usage(limit + 1, 0, 0)) is None
+    assert budget.reserve(Usage(limit + 1, 0, 0), PRICE) is None

@@ -1,0 +1,207 @@
+"""Runs made ready, to go side by side: whatever they can share is opened once."""
+
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from .backends.prices import price_of
+from .core.errors import BackendError, SpecError
+from .core.events import Spent, ToolsUsed
+from .core.interfaces import Backend, EventSink, Store, Toolbox
+from .core.requests import NO_USAGE
+from .core.sharing import PrefixReport
+from .core.spec import BatchSpec
+from .engine.collector import rarer_collections
+from .engine.gate import Gate
+from .engine.opening import open_gate
+from .engine.spending import Purse, Spending
+from .engine.summarizer import Summarizer
+from .engine.upkeep import upkeep
+from .plan.changes import check_plan
+from .plan.compile import prefix_chars
+from .preparing import LaidOut, Openings, Preparation, Prepared
+from .schedule.budget import FREE, Budget, Price
+from .schedule.health import Health
+from .store.memory import NoStore
+from .store.sqlite import SqliteStore
+from .tools import Selection, ToolFabric, open_tools, toolsets
+
+_PATIENCE_PER_RETRY = 5.0
+"""Seconds for which a backend that is gone is waited for, for each retry that the user allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A run that can begin. What it shares with others is theirs too: the way to the backend, tools, a budget."""
+
+    preparation: Preparation
+    prepared: Prepared
+    store: Store
+    backend: Backend
+    gate: Gate
+    health: Health
+    tools: Toolbox
+    summarizer: Summarizer
+
+
+@asynccontextmanager
+async def open_runs(
+    preparations: Sequence[Preparation], laid_out: Sequence[LaidOut], events: EventSink | None
+) -> AsyncIterator[list[Ready]]:
+    """Later ones go first where several wait. `events` hears of what concerns all. Nothing is sent. Raises SpecError,
+    BackendError and StoreError."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(rarer_collections())
+        if isinstance(events, AbstractContextManager):
+            stack.enter_context(events)
+        stores = [await _open_store(each.spec, stack) for each in preparations]
+        openings = Openings(preparations, stack)
+        opened: list[Prepared] = []
+        for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
+            with _named(preparation.stage):
+                prepared = await preparation.opened(laid, openings)
+                await _check(preparation.spec, prepared, store)
+                opened.append(prepared)
+        ways = _Ways(preparations, opened, stack, events)
+        await ways.open_purse(stores)
+        yield await ways.ready(stores)
+
+
+class _Ways:
+    """Puts the shared parts together."""
+
+    def __init__(
+        self,
+        preparations: Sequence[Preparation],
+        opened: Sequence[Prepared],
+        stack: AsyncExitStack,
+        events: EventSink | None,
+    ) -> None:
+        self._preparations = preparations
+        self._opened = opened
+        self._stack = stack
+        self._events = events
+        self._purse: Purse | None = None
+        self._gates: dict[Hashable, Gate] = {}
+        self._healths: dict[Hashable, Health] = {}
+
+    async def open_purse(self, stores: Sequence[Store]) -> None:
+        spend = self._preparations[0].spec.spend
+        if not spend.is_limited:
+            return
+        budget = Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd)
+        for each, run, store in zip(self._preparations, self._opened, stores, strict=True):
+            with _named(each.stage):
+                budget.spend(await store.spent(), _price_if_paid(each.spec, run) or FREE)
+        self._purse = Purse(budget, spend.deadline)
+        self._stack.callback(self._tell_spent, budget)
+
+    async def ready(self, stores: Sequence[Store]) -> list[Ready]:
+        runs = list(zip(self._preparations, self._opened, strict=True))
+        backends = [self._paid(each.spec, run) for each, run in runs]
+        gates = [
+            await self._gate(depth, each, run, backend)
+            for depth, ((each, run), backend) in enumerate(zip(runs, backends, strict=True))
+        ]
+        summarizers = [
+            Summarizer(backend, gate.slots, run.plan.rules.model)
+            for (_, run), backend, gate in zip(runs, backends, gates, strict=True)
+        ]
+        tools = await self._toolboxes(summarizers)
+        return [
+            Ready(
+                each,
+                run,
+                stores[at],
+                backends[at],
+                gates[at],
+                self._healths[_address(each.spec)],
+                tools[at],
+                summarizers[at],
+            )
+            for at, (each, run) in enumerate(runs)
+        ]
+
+    def _paid(self, spec: BatchSpec, run: Prepared) -> Backend:
+        if self._purse is None:
+            return run.server
+        return Spending(run.server, self._purse, _price_if_paid(spec, run))
+
+    async def _gate(self, depth: int, each: Preparation, run: Prepared, backend: Backend) -> Gate:
+        address = _address(each.spec)
+        shared = prefix_chars(run.plan.rules.prompt) + len(run.layout.lead)
+        known = self._gates.get(address)
+        if known is not None:
+            return known.beside(shared, depth)
+        beside = [other for other in self._preparations if _address(other.spec) == address]
+        come_back = any(other.spec.tools and other.spec.limits.max_turns > 1 for other in beside)
+        gate = open_gate(each.spec, backend, shared, run.chars_per_token, self._events, come_back=come_back)
+        self._gates[address] = gate
+        self._healths[address] = Health(each.spec.retry.max_retries * _PATIENCE_PER_RETRY)
+        await self._stack.enter_async_context(upkeep(run.server, gate))
+        return gate
+
+    async def _toolboxes(self, summarizers: Sequence[Summarizer]) -> list[Toolbox]:
+        needs = [(each.spec, run.tools) for each, run in zip(self._preparations, self._opened, strict=True)]
+        boxes: dict[int, Toolbox] = {}
+        for runs, tools in toolsets(needs):
+            spec, summarizer = needs[runs[0]][0], summarizers[runs[0]]
+            tasks = [str(needs[run][0].task) for run in runs]
+            fabric = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks))
+            self._stack.callback(self._tell_used, fabric, [summarizers[run] for run in runs])
+            boxes |= {run: Selection(fabric, needs[run][1]) for run in runs}
+        return [boxes[at] for at in range(len(needs))]
+
+    def _tell_used(self, fabric: ToolFabric, summarizers: Sequence[Summarizer]) -> None:
+        if self._events is not None and fabric.names:
+            self._events.emit(ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), NO_USAGE)))
+
+    def _tell_spent(self, budget: Budget) -> None:
+        if self._events is not None:
+            self._events.emit(Spent(budget.tokens, budget.usd))
+
+
+async def _open_store(spec: BatchSpec, stack: AsyncExitStack) -> Store:
+    store = _store(spec)
+    await store.open()
+    stack.push_async_callback(store.aclose)
+    return store
+
+
+def _store(spec: BatchSpec) -> Store:
+    return NoStore() if spec.checkpoint_dir is None else SqliteStore(spec.checkpoint_dir)
+
+
+async def _check(spec: BatchSpec, prepared: Prepared, store: Store) -> None:
+    if prepared.report.findings and spec.prefix.strict_prefix:
+        raise SpecError(f"strict_prefix=True, and prompts are not shared as they are. {listed(prepared.report)}")
+    await check_plan(store, prepared.plan.description, rerun=spec.plan_changed == "rerun")
+
+
+def listed(report: PrefixReport) -> str:
+    """What keeps prompts from being shared, in one line."""
+    return " ".join(map(str, report.findings))
+
+
+def _address(spec: BatchSpec) -> Hashable:
+    """Runs with the same one meet at the same server."""
+    return spec.backend if isinstance(spec.backend, str) else id(spec.backend)
+
+
+def _price_if_paid(spec: BatchSpec, run: Prepared) -> Price | None:
+    """Raises SpecError where a price is needed and nobody knows it."""
+    model = run.plan.rules.model
+    if spec.spend.max_usd is None and model not in spec.spend.prices:
+        return None
+    return price_of(model, run.server.traits.name, spec.spend.prices)
+
+
+@contextmanager
+def _named(stage: str) -> Iterator[None]:
+    """In a flow an error says whose it is."""
+    try:
+        yield
+    except (SpecError, BackendError) as error:
+        if stage:
+            error.args = (f"Stage {stage!r}: {error}", *error.args[1:])
+        raise
