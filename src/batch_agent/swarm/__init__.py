@@ -1,0 +1,1 @@
+"""Many endpoints that serve one run together."""

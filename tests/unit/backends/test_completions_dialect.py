@@ -1,0 +1,336 @@
+"""Many prompts in one request: how they look on the wire, and whose answer is whose."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from batch_agent import BackendError, ErrorKind, SpecError
+from batch_agent.backends.dialects.completions import encode, encode_chats
+from batch_agent.backends.dialects.completions_answers import (
+    Answer,
+    ManyDecoder,
+    Piece,
+    PromptDone,
+    PromptEvent,
+    Whole,
+    decode_whole,
+)
+from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.requests import Sampling, Usage
+
+SHORT = Sampling(max_tokens=12)
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+DONE = b"data: [DONE]\n\n"
+
+
+def sent(*prompts: Any, sampling: Sampling = SHORT, stream: bool = False, **options: Any) -> Any:
+    return orjson.loads(encode(prompts, "a-model", sampling, stream=stream, **options))
+
+
+def event(*choices: dict[str, Any], **body: Any) -> bytes:
+    return b"data: " + orjson.dumps({"object": "text_completion", "choices": choices, **body}) + b"\n\n"
+
+
+def said(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+
+
+def counted(read: int, written: int) -> dict[str, int]:
+    return {"prompt_tokens": read, "total_tokens": read + written, "completion_tokens": written}
+
+
+def streamed(count: int, *data: bytes) -> list[PromptEvent]:
+    decoder = ManyDecoder(count)
+    events = [found for chunk in data for found in decoder.feed(chunk)]
+    assert decoder.ended
+    return events
+
+
+def whole(count: int, *choices: Any, **body: Any) -> Whole:
+    return decode_whole(orjson.dumps({"choices": choices, **body}), count)
+
+
+def test_texts_go_as_they_are_and_get_no_special_tokens_twice() -> None:
+    assert sent("<s>one", "<s>two") == {
+        "model": "a-model",
+        "max_tokens": 12,
+        "add_special_tokens": False,
+        "prompt": ["<s>one", "<s>two"],
+    }
+
+
+def test_prompts_may_be_token_ids() -> None:
+    assert sent([1, 2], (3,))["prompt"] == [[1, 2], [3]]
+    assert sent([1, 2])["prompt"] == [[1, 2]]
+
+
+def test_a_stream_says_what_each_prompt_cost() -> None:
+    body = sent("a", stream=True)
+    assert body["stream"] is True
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+def test_a_server_that_keeps_to_the_standard_is_told_nothing_else() -> None:
+    assert sent("a", stream=True, only_standard=True) == {
+        "model": "a-model",
+        "max_tokens": 12,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "prompt": ["a"],
+    }
+
+
+def test_sampling_is_for_all_prompts() -> None:
+    sampling = Sampling(0.5, 0.9, 7, 12, ("END",), {"top_k": 5, "stream_interval": 100})
+    body = sent("a", sampling=sampling, answer_schema=SCHEMA)
+    assert (body["temperature"], body["top_p"], body["seed"], body["stop"]) == (0.5, 0.9, 7, ["END"])
+    assert (body["top_k"], body["stream_interval"]) == (5, 100)
+    assert body["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+
+
+def test_what_only_the_server_knows_cannot_change_what_is_asked() -> None:
+    sampling = Sampling(max_tokens=12, extra={"prompt": ["other"], "stream": True, "model": "other", "n": 1})
+    body = sent("a", sampling=sampling)
+    assert (body["prompt"], body["model"], "stream" in body) == (["a"], "a-model", False)
+    assert "stream" not in orjson.loads(encode_chats([(User("a"),)], "m", sampling))
+
+
+def test_half_of_a_surrogate_pair_does_not_stop_the_others() -> None:
+    assert sent("\ud800a", "b")["prompt"] == ["?a", "b"]
+
+
+def test_without_a_limit_completions_would_be_cut_off_after_16_tokens() -> None:
+    with pytest.raises(SpecError, match="max_tokens"):
+        encode(["a"], "m", Sampling(), stream=False)
+
+
+@pytest.mark.parametrize("prompts", [[], "one text", ["a", [1]], ["a", ""], [[1], []]])
+def test_what_no_server_can_answer_is_not_sent(prompts: Any) -> None:
+    with pytest.raises(SpecError, match=r"[Pp]rompt"):
+        encode(prompts, "m", SHORT, stream=False)
+
+
+def test_more_than_one_answer_for_each_prompt_would_move_the_indices() -> None:
+    with pytest.raises(SpecError, match="n=2"):
+        encode(["a"], "m", Sampling(max_tokens=1, extra={"n": 2}), stream=False)
+    with pytest.raises(SpecError, match="n=2"):
+        encode_chats([(User("a"),)], "m", Sampling(extra={"n": 2}))
+
+
+def test_conversations_in_one_request() -> None:
+    conversations = [(User("one"),), (User("two"), Assistant("2"), User("more"))]
+    body = orjson.loads(encode_chats(conversations, "a-model", SHORT, system="Be brief.", answer_schema=SCHEMA))
+    system = {"role": "system", "content": "Be brief."}
+    assert body.pop("response_format")["json_schema"]["schema"] == SCHEMA
+    assert body == {
+        "model": "a-model",
+        "max_tokens": 12,
+        "messages": [
+            [system, {"role": "user", "content": "one"}],
+            [
+                system,
+                {"role": "user", "content": "two"},
+                {"role": "assistant", "content": "2"},
+                {"role": "user", "content": "more"},
+            ],
+        ],
+    }
+
+
+def test_conversations_need_neither_a_system_prompt_nor_a_limit() -> None:
+    body = orjson.loads(encode_chats([(User("one"),)], "m", Sampling()))
+    assert body == {"model": "m", "messages": [[{"role": "user", "content": "one"}]]}
+
+
+CALL = ToolCall("c1", "look", "{}")
+
+
+@pytest.mark.parametrize(
+    "conversations",
+    [[], [()], [(User("a"), Assistant("", (CALL,)))], [(User("a"), ToolResults((ToolResult(CALL, "b"),)))]],
+)
+def test_conversations_that_the_server_would_refuse_are_not_sent(conversations: list[tuple[Message, ...]]) -> None:
+    with pytest.raises(SpecError):
+        encode_chats(conversations, "m", SHORT)
+
+
+def test_a_stream_of_mixed_answers_with_the_usage_of_each() -> None:
+    events = streamed(
+        2,
+        event(said(0, "The"), usage=counted(16, 1)),
+        event(said(1, "Hel"), usage=counted(12, 1)),
+        event(said(1, "lo", "length"), usage=counted(12, 2)),
+        event(said(0, " end"), usage=counted(16, 2)),
+        event(said(0, "", "stop"), usage=counted(16, 3)),
+        event(usage=counted(28, 5)),
+        DONE,
+    )
+    assert events == [
+        Piece(0, "The"),
+        Piece(1, "Hel"),
+        Piece(1, "lo"),
+        PromptDone(1, "length", Usage(12, 0, 2)),
+        Piece(0, " end"),
+        PromptDone(0, "stop", Usage(16, 0, 3)),
+    ]
+
+
+def test_an_event_may_speak_of_several_prompts() -> None:
+    events = streamed(2, event(said(1, "b"), said(0, "a")), event(said(0, "", "stop"), said(1, "", "stop")), DONE)
+    assert events == [Piece(1, "b"), Piece(0, "a"), PromptDone(0, "stop"), PromptDone(1, "stop")]
+
+
+def test_usage_that_is_told_only_for_all_is_not_given_to_any() -> None:
+    decoder = ManyDecoder(2)
+    total = counted(28, 5) | {"prompt_tokens_details": {"cached_tokens": 4}}
+    events = list(decoder.feed(event(said(0, "a", "stop"), usage=None) + event(said(1, "b", "stop"))))
+    assert [found.usage for found in events if isinstance(found, PromptDone)] == [None, None]
+    assert decoder.usage == Usage()
+    assert list(decoder.feed(event(usage=total) + DONE)) == []
+    assert decoder.usage == Usage(28, 4, 5)
+
+
+def test_the_usage_of_a_stream_that_broke_is_what_was_told_of_each() -> None:
+    decoder = ManyDecoder(2)
+    list(decoder.feed(event(said(0, "a", "stop"), usage=counted(3, 1)) + event(said(1, "b"), usage=counted(5, 1))))
+    list(decoder.feed(event(said(1, "b"), usage=counted(5, 2))))
+    assert decoder.usage == Usage(8, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "refusal"),
+        ("repetition", "stop"),
+        ("max_tokens", "length"),
+    ],
+)
+def test_how_an_answer_ended(reason: str, finish: Any) -> None:
+    assert streamed(1, event(said(0, "a", reason)), DONE)[-1] == PromptDone(0, finish)
+    assert whole(1, said(0, "a", reason)).answers == (Answer(0, "a", finish),)
+
+
+def test_a_stream_that_ends_early_says_which_prompts_have_no_answer() -> None:
+    decoder = ManyDecoder(4)
+    assert list(decoder.missing) == [0, 1, 2, 3]
+    list(decoder.feed(event(said(2, "a", "stop")) + event(said(0, "half"))))
+    with pytest.raises(BackendError, match="prompt 0, 1, 3") as raised:
+        decoder.close()
+    assert raised.value.kind is ErrorKind.CONNECTION
+    assert list(decoder.missing) == [0, 1, 3]
+
+
+def test_a_prompt_that_the_server_leaves_out_is_missed_at_the_end() -> None:
+    decoder = ManyDecoder(2)
+    with pytest.raises(BackendError, match="prompt 0"):
+        list(decoder.feed(event(said(1, "a", "stop")) + DONE))
+    assert decoder.ended
+
+
+def test_of_many_missing_prompts_some_are_named() -> None:
+    with pytest.raises(BackendError, match="prompt 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 more"):
+        ManyDecoder(100).close()
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_answer_that_the_server_gave_up_does_not_take_the_others_with_it(reason: str) -> None:
+    decoder = ManyDecoder(2)
+    events = list(decoder.feed(event(said(0, "half", reason)) + event(said(1, "whole", "stop"))))
+    assert events == [Piece(0, "half"), Piece(1, "whole"), PromptDone(1, "stop")]
+    assert decoder.missing == (0,)
+    with pytest.raises(BackendError, match="gave up") as raised:
+        list(decoder.feed(DONE))
+    assert raised.value.retryable
+    assert whole(2, said(0, "half", reason), said(1, "whole", "stop")).missing == (0,)
+
+
+def test_an_error_in_the_stream_is_the_servers_own_and_what_was_done_stays_done() -> None:
+    error = {"error": {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}}
+    decoder = ManyDecoder(2)
+    events = decoder.feed(event(said(1, "a", "stop")) + b"data: " + orjson.dumps(error) + b"\n\n" + DONE)
+    assert [next(events), next(events)] == [Piece(1, "a"), PromptDone(1, "stop")]
+    with pytest.raises(BackendError, match="Internal server error") as raised:
+        next(events)
+    assert raised.value.kind is ErrorKind.SERVER
+    assert decoder.missing == (0,)
+    assert decoder.ended
+
+
+def test_after_its_end_a_stream_has_nothing_more_to_say() -> None:
+    decoder = ManyDecoder(1)
+    list(decoder.feed(event(said(0, "a", "stop")) + DONE + event(said(0, "b"))))
+    assert list(decoder.feed(event(said(0, "c")))) == []
+
+
+@pytest.mark.parametrize("index", [2, -1, None, "0", 0.0, True])
+def test_text_for_a_prompt_that_was_not_sent_is_given_to_nobody(index: Any) -> None:
+    odd = said(0, "whose?") | {"index": index}
+    with pytest.raises(BackendError, match="prompt"):
+        list(ManyDecoder(2).feed(event(odd)))
+    with pytest.raises(BackendError, match="prompt"):
+        whole(2, odd)
+
+
+def test_a_single_prompt_needs_no_index() -> None:
+    choice = {"text": "a", "finish_reason": "stop"}
+    assert streamed(1, event(choice), DONE) == [Piece(0, "a"), PromptDone(0, "stop")]
+    assert whole(1, choice).answers == (Answer(0, "a", "stop"),)
+    with pytest.raises(BackendError):
+        whole(2, choice)
+
+
+def test_text_after_the_end_of_its_answer_is_not_of_the_protocol() -> None:
+    decoder = ManyDecoder(2)
+    with pytest.raises(BackendError, match="prompt 0"):
+        list(decoder.feed(event(said(0, "a", "stop")) + event(said(0, "b"))))
+
+
+def test_what_repeats_the_end_of_an_answer_is_passed_over() -> None:
+    events = streamed(1, event(said(0, "a", "stop")), event(said(0, "")), event(said(0, "", "length")), DONE)
+    assert events == [Piece(0, "a"), PromptDone(0, "stop")]
+
+
+def test_comments_and_blank_data_are_passed_over() -> None:
+    events = streamed(1, b": keep-alive\n\n", b"data: \n\n", event(said(0, "a", "stop")), b": keep-alive\n\n", DONE)
+    assert events == [Piece(0, "a"), PromptDone(0, "stop")]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"1"])
+def test_what_is_not_of_the_format_is_a_server_error(data: bytes) -> None:
+    with pytest.raises(BackendError) as raised:
+        list(ManyDecoder(1).feed(b"data: " + data + b"\n\n"))
+    assert raised.value.kind is ErrorKind.SERVER
+    with pytest.raises(BackendError):
+        decode_whole(data, 1)
+
+
+def test_a_plain_answer_is_put_into_the_order_of_the_prompts() -> None:
+    answer = whole(3, said(2, "c", "length"), said(0, "a", "stop"), usage=counted(28, 5))
+    assert answer == Whole((Answer(0, "a", "stop"), Answer(2, "c", "length")), (1,), Usage(28, 0, 5))
+
+
+def test_a_plain_answer_without_choices_is_no_answer() -> None:
+    with pytest.raises(BackendError, match="no choices"):
+        decode_whole(b'{"id": "x"}', 1)
+    assert whole(2) == Whole((), (0, 1), Usage())
+
+
+def test_a_plain_answer_that_is_an_error_is_the_servers_own() -> None:
+    with pytest.raises(BackendError, match="boom"):
+        decode_whole(b'{"error": {"message": "boom", "code": 500}}', 1)
+
+
+def test_two_answers_for_one_prompt_cannot_be_attributed() -> None:
+    with pytest.raises(BackendError, match="twice"):
+        whole(2, said(0, "a", "stop"), said(0, "b", "stop"))
+
+
+def test_answers_to_conversations_are_messages() -> None:
+    choices = [
+        {"index": 1, "message": {"role": "assistant", "content": None, "reasoning": "Hm."}, "finish_reason": "length"},
+        {"index": 0, "message": {"role": "assistant", "content": "Paris", "reasoning": None}, "finish_reason": "stop"},
+    ]
+    assert whole(2, *choices).answers == (Answer(0, "Paris", "stop"), Answer(1, "", "length", "Hm."))
