@@ -3,6 +3,7 @@
 from .api import BatchAgent
 from .core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from .core.fields import Fields
+from .core.flow import FlowResult, Item, StageReport
 from .core.forecast import Forecast
 from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from .core.requests import Sampling, Usage
@@ -10,6 +11,7 @@ from .core.results import AgentError, AgentResult, Results
 from .core.scheduling import Scheduling
 from .core.sharing import Finding, PrefixReport
 from .core.spec import BatchSpec
+from .flows import Flow
 from .tools import MCP, Tool
 
 __all__ = [
@@ -24,7 +26,10 @@ __all__ = [
     "ErrorKind",
     "Fields",
     "Finding",
+    "Flow",
+    "FlowResult",
     "Forecast",
+    "Item",
     "Limits",
     "PlanMismatch",
     "Prefix",
@@ -36,6 +41,7 @@ __all__ = [
     "Scheduling",
     "SpecError",
     "Spend",
+    "StageReport",
     "StoreError",
     "Timeouts",
     "Tool",

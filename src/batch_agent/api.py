@@ -14,6 +14,7 @@ from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
+from .flows import run_with_map_reduce, run_with_reduce
 from .observe.progress import progress_for
 from .planning import make_plan
 from .preparing import Openings, Preparation
@@ -38,6 +39,46 @@ class BatchAgent:
             stopped.results = [results[index] for index in sorted(results)]
             raise
         return Results((results[index] for index in sorted(results)), stream.scheduling, stream.prefix)
+
+    @classmethod
+    async def run_with_reduce(cls, *, reduce: str, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+        """`run`, and then one more agent that makes all results into one answer: `(results, summary)`.
+
+        `reduce` says what it shall do ({n}: the number of results). It is given every result, of failures the error.
+        Results that do not fit one prompt are merged in parts, each as soon as it is there. `reducer_model` and
+        `reduce_options` (a dict) are for that agent alone; it has no tools unless they are given there. No results:
+        no summary (None). Raises as `run` does, and RunStopped (with the results) if the reduce fails. What each stage
+        took is in `results.stages`."""
+        return await run_with_reduce(reduce=reduce, reduce_schema=reduce_schema, **options)
+
+    @classmethod
+    async def run_with_map_reduce(
+        cls,
+        *,
+        plan_prompt: str,
+        plan_output_schema: Any,
+        task: str,
+        reduce: str,
+        plan_inputs: Any = None,
+        reduce_schema: Any = None,
+        **options: Any,
+    ) -> tuple[Results, Any]:
+        """A plan, an agent for each of its items, and one answer of all of theirs: `(results, summary)`.
+
+        `plan_output_schema`: a list, or a model with a list `items`, of texts or of models. `plan_inputs`: the fields
+        of `plan_prompt`, or a list of such, each planned on its own. In `task` {item} is an item of the plan ({item.title}
+        where it is a model) and {index} its number. `planner_model`, `worker_model`, `reducer_model`, and the dicts
+        `plan_options` and `reduce_options`, are for one stage; tools, output_schema and on_result are the workers'.
+        Otherwise as `run_with_reduce`; with a checkpoint_dir a plan that was made is not made again."""
+        return await run_with_map_reduce(
+            plan_prompt=plan_prompt,
+            plan_output_schema=plan_output_schema,
+            task=task,
+            reduce=reduce,
+            plan_inputs=plan_inputs,
+            reduce_schema=reduce_schema,
+            **options,
+        )
 
     @classmethod
     async def replay(cls, run_dir: str | Path, agent: str | int | None = None, **options: Any) -> list[AgentResult]:

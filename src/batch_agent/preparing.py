@@ -99,7 +99,7 @@ class Preparation:
     @classmethod
     def check(cls, spec: BatchSpec, events: EventSink | None, stage: str = "") -> "Preparation":
         """Raises SpecError."""
-        if isinstance(spec.task, str) and not template_of(spec.task).fields:
+        if isinstance(spec.task, str) and not stage and not template_of(spec.task).fields:
             warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
         if spec.tools and spec.limits.max_turns == 1:
             warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .flow import FlowResult
     from .results import AgentResult
 
 
@@ -38,6 +39,8 @@ class ErrorKind(StrEnum):
     MAX_TURNS = "max_turns"
     BUDGET = "budget"
     """The run may not spend more, or its deadline has passed."""
+    CALLBACK = "callback"
+    """A function of a flow raised: what it was given, and where, is in the message."""
     INTERNAL = "internal"
     """A bug, ours or a tool adapter's; the message says where."""
 
@@ -83,13 +86,15 @@ class BackendError(BatchAgentError):
 
 
 class RunStopped(BatchAgentError):
-    """The backend is of no more use, so the run ended before its inputs did. `results` holds the agents that were
-    done; with a checkpoint_dir, running again goes on from there."""
+    """The backend is of no more use, or a stage of a flow that must not fail did, so the run ended before its inputs
+    did. `results` holds the agents that were done (`flow`: those of all stages); with a checkpoint_dir, running again
+    goes on from there."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
         self.results: list[AgentResult] = []
+        self.flow: FlowResult | None = None
 
 
 class StoreError(BatchAgentError):

@@ -98,6 +98,26 @@ class AgentFinished:
     """True when the answer was already in the checkpoint."""
 
 
+@dataclass(frozen=True, slots=True)
+class FlowStarted:
+    """Before the first stage of a flow: the names of all, in order."""
+
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Another item has come to a stage, and will be asked there."""
+
+
+@dataclass(frozen=True, slots=True)
+class InStage:
+    """What happened in one stage of a flow."""
+
+    stage: str
+    event: "Event"
+
+
 Event = (
     Notice
     | RunStarted
@@ -111,4 +131,7 @@ Event = (
     | Scheduled
     | Shared
     | AgentFinished
+    | FlowStarted
+    | Queued
+    | InStage
 )

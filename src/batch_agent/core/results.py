@@ -1,8 +1,8 @@
 """What a caller gets back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import ErrorKind
 from .messages import Message, ToolSource
@@ -10,6 +10,9 @@ from .quick import quick
 from .requests import NO_USAGE, FinishReason, Usage
 from .scheduling import Scheduling
 from .sharing import PrefixReport
+
+if TYPE_CHECKING:
+    from .flow import StageReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,5 +112,7 @@ class Results(list[AgentResult]):
         super().__init__(results)
         self.prefix = prefix
         """What the prompts share, as expected and as seen."""
+        self.stages: Mapping[str, StageReport] = {}
+        """In a flow: what each stage did, took and cost."""
         self.scheduling = scheduling or Scheduling()
         """How many requests were in flight and how many agents had a place in the KV cache, and why."""

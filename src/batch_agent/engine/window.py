@@ -75,6 +75,11 @@ class Window:
             return int(size / _DENSEST) if size / _DENSEST > self.room else None
         return int(estimate) if estimate + self.prefix > _CLEARLY * (self.tokens - self.answer) else None
 
+    async def size(self, text: str) -> float:
+        """Its tokens, or rather more than it has where the server does not say: the same for the same text."""
+        tokens = await self.count(text)
+        return _bytes(text) / _DENSEST if tokens is None else tokens
+
     async def count(self, text: str) -> int | None:
         """The tokens of a text, if the server says."""
         if self._count is None or not text:

@@ -7,9 +7,12 @@ from ..core.events import (
     AgentFinished,
     AgentStarted,
     Event,
+    FlowStarted,
+    InStage,
     LimitChanged,
     Notice,
     Paused,
+    Queued,
     RequestRetried,
     Resumed,
     RunStarted,
@@ -87,6 +90,8 @@ class Tally:
                 self.inflight = event.inflight
             case AgentFinished():
                 self._finished(event.result, event.resumed)
+            case FlowStarted() | Queued() | InStage():
+                pass  # a flow has a tally for each stage
 
     @property
     def ok(self) -> int:

@@ -4,8 +4,8 @@
 """
 
 from .config import FaultRates, SimConfig
+from .listen import serve
 from .process import SimServer
 from .script import Script
-from .server import serve
 
 __all__ = ["FaultRates", "Script", "SimConfig", "SimServer", "serve"]

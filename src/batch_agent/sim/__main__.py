@@ -2,8 +2,8 @@
 
 import sys
 
+from .listen import serve
 from .process import Launch
-from .server import serve
 
 if __name__ == "__main__":
     launch = Launch.from_json(sys.argv[1] if len(sys.argv) > 1 else "{}")

@@ -12,7 +12,8 @@ from .config import FaultRates
 from .directive import MARK, answer_of, fault_of, find_directive
 from .schema_instance import Instances, flatten
 from .script import Script
-from .tokens import TOKEN_BYTES, text_of
+from .tokens import TOKEN_BYTES, TOOLS, render_call, text_of
+from .transcript import read_chat
 
 _WORDS = (
     b"the engine reads every prompt once and keeps what it has read so that a later turn which begins with the same "
@@ -43,8 +44,20 @@ class Author:
         answer = answer_of(order) or self._default(body, messages, prompt, tokens or order.get("tokens"))
         return replace(answer, fault=fault_of(order, self._rates))
 
+    def completion(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> Answer:
+        """The answer to a prompt that comes as it is: what `chat` says to the conversation in it, its calls as text.
+
+        Raises ValueError like `chat`.
+        """
+        if _MARK not in prompt and TOOLS not in prompt and schema_of(body) is None:
+            return self.text(prompt, tokens)
+        chat = read_chat(prompt)
+        answer = self.chat({**body, "messages": chat.messages, "tools": chat.tools}, prompt, tokens)
+        calls = b"".join([render_call(call.name, call.arguments) for call in answer.calls])
+        return replace(answer, text=answer.text + calls.decode(), calls=())
+
     def text(self, prompt: bytes, tokens: int | None = None) -> Answer:
-        """The answer to a plain prompt."""
+        """Text of the script's length that belongs to this prompt."""
         # The end of the answer is a token too.
         return Answer(words(zlib.crc32(prompt) + self._script.seed, (tokens or self._script.answer_tokens) - 1))
 

@@ -29,7 +29,9 @@ class SimConfig:
     """One engine: its memory, its batch limits and its step times. The defaults are a 3B model on a 24 GB card.
 
     A step takes `step_base_ms`, plus `step_us_per_seq` for each sequence in it, plus `prefill_us_per_token` for each
-    prompt token computed in it, plus `step_ns_per_kv_token` for each token of context that attention reads.
+    prompt token computed in it, plus `step_ns_per_kv_token` for each token of context that attention reads; all of it
+    `slowdown` times. Before that, the server's front end spends `request_overhead_ms` on each request for answers and
+    `prompt_overhead_ms` on each prompt in it, one request at a time, whether or not steps take time.
     """
 
     model: str = "sim"
@@ -45,8 +47,14 @@ class SimConfig:
     step_us_per_seq: float = 25.0
     prefill_us_per_token: float = 100.0
     step_ns_per_kv_token: float = 380.0
+    slowdown: float = 1.0
+    request_overhead_ms: float = 0.0
+    prompt_overhead_ms: float = 0.0
     chunk_tokens: int = 1
     zero_latency: bool = False
+    list_prompts: bool = True
+    max_list_prompts: int = 1_024
+    batch_chat: bool = True
     faults: FaultRates = field(default_factory=FaultRates)
 
     def __post_init__(self) -> None:
@@ -57,9 +65,15 @@ class SimConfig:
             "max_num_seqs",
             "max_num_batched_tokens",
             "chunk_tokens",
+            "max_list_prompts",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        for name in ("request_overhead_ms", "prompt_overhead_ms"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
+        if self.slowdown <= 0:
+            raise ValueError(f"slowdown must be above 0, got {self.slowdown!r}")
         if self.policy not in ("fcfs", "priority"):
             raise ValueError(f"policy must be 'fcfs' or 'priority', got {self.policy!r}")
 
@@ -75,9 +89,12 @@ class SimConfig:
     def step_seconds(self, sequences: int, prefill_tokens: int, kv_tokens: float) -> float:
         if self.zero_latency:
             return 0.0
-        return (
+        return self.slowdown * (
             self.step_base_ms * 1e-3
             + self.step_us_per_seq * 1e-6 * sequences
             + self.prefill_us_per_token * 1e-6 * prefill_tokens
             + self.step_ns_per_kv_token * 1e-9 * kv_tokens
         )
+
+    def front_end_seconds(self, prompts: int) -> float:
+        return (self.request_overhead_ms + self.prompt_overhead_ms * prompts) * 1e-3

@@ -4,31 +4,37 @@ from collections.abc import Callable
 from typing import Any
 
 from .faults import Fault, Kind
+from .generation import Generation
 from .http import Connection
 from .openai import DONE, usage_body
-from .requests import Generation
 
 _GARBAGE_BODY = b'{"id": "chatcmpl-garbage", "choices": [{"message": {"content": '
 _GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'
 
 
 class Delivery:
-    """One generation on its way to the client who waits for it; `abort` makes the engine forget the rest of it."""
+    """One generation on its way to the client who waits for it; `abort` makes the engine forget the rest of it.
+
+    `fault` befalls all of it, where the answer at `culprit` begins, or is half sent.
+    """
 
     def __init__(
         self,
         generation: Generation,
         connection: Connection,
         fault: Fault | None,
+        culprit: int,
         abort: Callable[[Generation], None],
         chunk_tokens: int,
     ) -> None:
         self._generation = generation
         self._connection = connection
         self._fault = fault.kind if fault else None
+        self._culprit = culprit
         self._abort = abort
         self._chunk_tokens = chunk_tokens
         self._unfinished = len(generation.sequences)
+        self._first: int | None = None
         self._is_open = False
         self._is_broken_off = False
 
@@ -36,7 +42,7 @@ class Delivery:
         """Begin a stream with its head and opening event; `progress` does it where nobody did before."""
         if self._generation.is_stream and not self._is_open:
             self._is_open = True
-            self._connection.open_stream(self._generation.wire.opening())
+            self._connection.open_stream(self._generation.wire.opening(self._prompt_tokens(0)))
 
     def progress(self, index: int, start: int, stop: int, *, finished: bool) -> None:
         """The answer at `index` has got its tokens `start` to `stop`: send what shows of them."""
@@ -49,7 +55,8 @@ class Delivery:
             self._send_body()
 
     def _send_body(self) -> None:
-        body = self._generation.wire.plain(self._generation.replies, self._usage())
+        # As in vLLM, the cached tokens of a list are those of its last prompt.
+        body = self._generation.wire.plain(self._generation.replies, self._usage(-1))
         match self._fault:
             case Kind.RESET:
                 self._connection.reset()
@@ -61,22 +68,36 @@ class Delivery:
                 self._connection.reply(200, body)
 
     def _send_events(self, index: int, start: int, stop: int, finished: bool) -> None:
-        wire, reply = self._generation.wire, self._generation.replies[index]
         self.open()
-        breaks_off_at = reply.tokens // 2 if self._fault in (Kind.RESET, Kind.TRUNCATED) else reply.tokens + 1
-        events = wire.tokens(index, reply, start, min(stop, breaks_off_at), self._chunk_tokens)
-        if stop >= breaks_off_at:
-            self._break_off(events)
+        if self._first is None:
+            self._first = index
+        if self._breaks_off(index, stop):
+            half = self._generation.replies[index].tokens // 2
+            self._break_off(self._events(index, start, half, finished=False))
             return
-        if self._fault is Kind.GARBAGE and not start:
+        events = self._events(index, start, stop, finished)
+        if self._fault is Kind.GARBAGE and index == self._culprit and not start:
             events = _GARBAGE_EVENT + events
-        if finished:
-            events += wire.ending(index, reply)
         if self._unfinished:
             self._connection.send(events)
         else:
-            usage = wire.usage(self._usage()) if self._generation.include_usage else b""
+            # As in vLLM, the cached tokens of a list are those of the prompt that was first to get a token.
+            usage = self._generation.wire.usage(self._usage(self._first)) if self._generation.include_usage else b""
             self._connection.end_stream(events + usage + DONE)
+
+    def _events(self, index: int, start: int, stop: int, finished: bool) -> bytes:
+        wire, reply = self._generation.wire, self._generation.replies[index]
+        chunk, prompt_tokens = self._chunk_tokens, self._prompt_tokens(index)
+        if not finished:
+            return wire.tokens(index, reply, start, stop, chunk, prompt_tokens)
+        last = stop if wire.is_chat else start + max(0, stop - start - 1) // chunk * chunk
+        events = wire.tokens(index, reply, start, last, chunk, prompt_tokens)
+        return events + wire.ending(index, reply, last, prompt_tokens)
+
+    def _breaks_off(self, index: int, stop: int) -> bool:
+        if self._fault not in (Kind.RESET, Kind.TRUNCATED) or index != self._culprit:
+            return False
+        return stop >= self._generation.replies[index].tokens // 2
 
     def _break_off(self, events: bytes) -> None:
         self._is_broken_off = True
@@ -87,10 +108,15 @@ class Delivery:
         else:
             self._connection.end_stream(events)
 
-    def _usage(self) -> dict[str, Any]:
-        prompt_tokens = completion_tokens = cached_tokens = 0
-        for sequence in self._generation.sequences:
+    def _prompt_tokens(self, index: int) -> int | None:
+        """For usage in every event, where that is asked for."""
+        return self._generation.sequences[index].prompt_tokens if self._generation.continuous_usage else None
+
+    def _usage(self, cached_of: int) -> dict[str, Any]:
+        prompt_tokens = completion_tokens = 0
+        sequences = self._generation.sequences
+        for sequence in sequences:
             prompt_tokens += sequence.prompt_tokens
             completion_tokens += sequence.generated
-            cached_tokens += sequence.cached
+        cached_tokens = sequences[cached_of].cached if self._generation.tells_cached else None
         return usage_body(prompt_tokens, completion_tokens, cached_tokens)

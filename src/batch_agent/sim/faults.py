@@ -38,7 +38,7 @@ class Faults:
 
     def __init__(self, rates: FaultRates) -> None:
         self._rates = rates
-        self._requests = 0
+        self.requests = 0
         self._attempts: dict[bytes, int] = {}
         self._shares = [
             (rates.error_500, parse("500", rates)),
@@ -57,10 +57,10 @@ class Faults:
         return order.fault if order.times is None or tried < order.times else None
 
     def of_chance(self) -> Fault | None:
-        self._requests += 1
+        self.requests += 1
         if not self._any:
             return None
-        draw = zlib.crc32(b"%d:%d" % (self._rates.seed, self._requests)) / 2**32
+        draw = zlib.crc32(b"%d:%d" % (self._rates.seed, self.requests)) / 2**32
         for share, fault in self._shares:
             draw -= share
             if draw < 0:

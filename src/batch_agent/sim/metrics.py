@@ -5,7 +5,8 @@ import time
 from .engine import Engine
 
 
-def metrics_text(engine: Engine) -> bytes:
+def metrics_text(engine: Engine, http_requests: int) -> bytes:
+    """`http_requests`: how many asked for answers; a list of prompts is one of them, and many to the engine."""
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
     who = f'{{engine="0",model_name="{config.model}"}}'
     caches = "" if config.prefix_caching else 'enable_prefix_caching="False",'
@@ -22,6 +23,7 @@ def metrics_text(engine: Engine) -> bytes:
         *_metric("vllm:request_success_total", "counter", who, counters.finished),
         *_metric("vllm:cache_config_info", "gauge", cache, 1),
         *_metric("sim:requests_aborted_total", "counter", who, counters.aborted),
+        *_metric("sim:http_requests_total", "counter", who, http_requests),
         *_metric("process_cpu_seconds_total", "counter", "", time.process_time()),
     ]
     return ("\n".join(lines) + "\n").encode()

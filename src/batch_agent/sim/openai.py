@@ -25,28 +25,39 @@ class Wire(NamedTuple):
         shape = b"chat.completion" if self.is_chat else b"text_completion"
         return b'%b%b,"usage":%b}' % (self._head(shape), orjson.dumps(choices), orjson.dumps(usage))
 
-    def opening(self) -> bytes:
+    def opening(self, prompt_tokens: int | None = None) -> bytes:
         """The event that names the speaker; a text completion has none."""
-        return self._event({"index": 0, "delta": {"role": "assistant", "content": ""}}) if self.is_chat else b""
+        if not self.is_chat:
+            return b""
+        return self._event({"index": 0, "delta": {"role": "assistant", "content": ""}}, None, prompt_tokens, 0)
 
-    def tokens(self, index: int, reply: Reply, start: int, stop: int, chunk_tokens: int) -> bytes:
-        """The events for tokens `start` to `stop`, at most `chunk_tokens` in each; none for tokens that do not show."""
+    def tokens(
+        self, index: int, reply: Reply, start: int, stop: int, chunk_tokens: int, prompt_tokens: int | None = None
+    ) -> bytes:
+        """The events for tokens `start` to `stop`, at most `chunk_tokens` in each; none for tokens that do not show.
+
+        With `prompt_tokens` each says what this one answer has used so far.
+        """
         head = self._event_head()
-        head += b'[{"index":0,"delta":{"content":' if self.is_chat else b'[{"index":%d,"text":' % index
-        tail = b'%b,"logprobs":null,"finish_reason":null}]}\n\n' % (b"}" if self.is_chat else b"")
+        head += b'[{"index":%d,"delta":{"content":' % index if self.is_chat else b'[{"index":%d,"text":' % index
+        tail = b'%b,"logprobs":null,"finish_reason":null}]' % (b"}" if self.is_chat else b"")
+        uncounted = tail + _closing(None, 0)
+        has_calls = bool(reply.calls)
         events = []
         for first in range(start, stop, chunk_tokens):
             last = min(first + chunk_tokens, stop)
             if text := reply.text_between(first, last):
-                events.append(head + orjson.dumps(text) + tail)
-            if reply.calls:
-                pieces = reply.arguments_between(first, last)
-                events += [self._event({"index": 0, "delta": {"tool_calls": [self._piece(reply, *p)]}}) for p in pieces]
+                end = uncounted if prompt_tokens is None else tail + _closing(prompt_tokens, last)
+                events.append(head + orjson.dumps(text) + end)
+            for piece in reply.arguments_between(first, last) if has_calls else ():
+                delta = {"tool_calls": [self._piece(reply, *piece)]}
+                events.append(self._event({"index": index, "delta": delta}, None, prompt_tokens, last))
         return b"".join(events)
 
-    def ending(self, index: int, reply: Reply) -> bytes:
-        empty: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
-        return self._event({"index": index, **empty}, reply.finish_reason)
+    def ending(self, index: int, reply: Reply, start: int, prompt_tokens: int | None = None) -> bytes:
+        """The event with the finish reason. That of a text completion also has the text from token `start` on."""
+        shown: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": reply.text_between(start, reply.tokens)}
+        return self._event({"index": index, **shown}, reply.finish_reason, prompt_tokens, reply.tokens)
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         return b'%b[],"usage":%b}\n\n' % (self._event_head(), orjson.dumps(usage))
@@ -58,10 +69,12 @@ class Wire(NamedTuple):
         names = (b"chatcmpl" if self.is_chat else b"cmpl", self.number, shape, self.created, orjson.dumps(self.model))
         return b'{"id":"%b-%d","object":"%b","created":%d,"model":%b,"choices":' % names
 
-    def _event(self, choice: dict[str, Any], finish_reason: str | None = None) -> bytes:
+    def _event(
+        self, choice: dict[str, Any], finish_reason: str | None, prompt_tokens: int | None, tokens: int
+    ) -> bytes:
         choice["logprobs"] = None
         choice["finish_reason"] = finish_reason
-        return b"%b[%b]}\n\n" % (self._event_head(), orjson.dumps(choice))
+        return b"%b[%b]%b" % (self._event_head(), orjson.dumps(choice), _closing(prompt_tokens, tokens))
 
     def _piece(self, reply: Reply, call: int, opens: bool, arguments: str) -> dict[str, Any]:
         if not opens:
@@ -78,17 +91,25 @@ class Wire(NamedTuple):
         return {"index": index, "message": message, **_end(reply)}
 
 
-def usage_body(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+def usage_body(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "prompt_tokens_details": None if cached_tokens is None else {"cached_tokens": cached_tokens},
     }
 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
+
+
+def _closing(prompt_tokens: int | None, tokens: int) -> bytes:
+    """The end of an event, with the usage of one answer if it is asked for."""
+    if prompt_tokens is None:
+        return b"}\n\n"
+    counts = (prompt_tokens, prompt_tokens + tokens, tokens)
+    return b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n' % counts
 
 
 def _text_choice(index: int, reply: Reply) -> dict[str, Any]:

@@ -1,10 +1,7 @@
-"""The simulated engine as a server: routes, and the pump that moves the engine along with the clock."""
+"""The simulated engine's routes: who answers what, and what goes wrong on the way."""
 
 import asyncio
 import functools
-import gc
-import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +9,20 @@ import orjson
 
 from .config import SimConfig
 from .delivery import Delivery
-from .engine import Engine
 from .faults import Fault, Faults, Kind
+from .front_end import FrontEnd
+from .generation import Generation
 from .http import Connection
 from .metrics import metrics_text
-from .openai import error_body
+from .openai import DONE, error_body
+from .pages import Pages, openapi
+from .pump import Pump
 from .reader import HttpRequest
-from .requests import Generation, RequestError, Requests
+from .refusal import RequestError
+from .requests import Requests
 from .script import Script
-from .sequence import Sequence
 
-MIN_TIMER_S = 0.001
-"""uvloop counts in milliseconds: a shorter timer would spin. The engine's own clock stays exact."""
+Post = Callable[[dict[str, Any]], Generation | bytes]
 
 
 class Server:
@@ -33,21 +32,24 @@ class Server:
         self.connections: set[Connection] = set()
         self._config = config
         self._loop = loop
-        self._engine = Engine(config)
+        self._pump = Pump(config, loop)
+        self._front_end = FrontEnd(config, loop)
         self._faults = Faults(config.faults)
-        self._requests = Requests(config, script)
-        self._deliveries: dict[Sequence, tuple[Delivery, int]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._posts: dict[bytes, Callable[[dict[str, Any], Connection], None]] = {
-            b"/v1/chat/completions": self._chat,
-            b"/v1/completions": self._completion,
-            b"/tokenize": self._tokenize,
+        requests, pages = Requests(config, script), Pages(config)
+        self._posts: dict[bytes, Post] = {
+            b"/v1/chat/completions": requests.chat,
+            b"/v1/completions": requests.completion,
+            b"/tokenize": pages.tokenize,
+            b"/detokenize": pages.detokenize,
         }
+        if config.batch_chat:
+            self._posts[b"/v1/chat/completions/batch"] = requests.batch_chat
         self._gets: dict[bytes, Callable[[], tuple[bytes, bytes]]] = {
             b"/health": lambda: (b"", b"text/plain"),
             b"/version": lambda: (b'{"version":"batch-agent-sim"}', b"application/json"),
-            b"/v1/models": lambda: (self._requests.models(), b"application/json"),
+            b"/v1/models": lambda: (pages.models(), b"application/json"),
             b"/metrics": self._metrics,
+            b"/openapi.json": lambda: (openapi(self._posts, self._gets), b"application/json"),
         }
 
     def handle(self, request: HttpRequest, connection: Connection) -> None:
@@ -63,132 +65,69 @@ class Server:
         else:
             connection.reply(404, b'{"detail":"Not Found"}')
 
-    def _post(self, route: Callable[[dict[str, Any], Connection], None], raw: bytes, connection: Connection) -> None:
+    def _post(self, route: Post, raw: bytes, connection: Connection) -> None:
+        body: dict[str, Any] = {}
         try:
-            try:
-                body = orjson.loads(raw)
-            except orjson.JSONDecodeError as error:
-                raise RequestError(f"the body is not JSON: {error}") from error
-            if not isinstance(body, dict):
-                raise RequestError("the body must be a JSON object")
-            route(body, connection)
+            body = _object(raw)
+            answer = route(body)
         except RequestError as error:
-            connection.reply(error.status, error_body(error.status, str(error), error.kind, error.param))
-
-    def _chat(self, body: dict[str, Any], connection: Connection) -> None:
-        self._generate(self._requests.chat(body), connection)
-
-    def _completion(self, body: dict[str, Any], connection: Connection) -> None:
-        self._generate(self._requests.completion(body), connection)
-
-    def _tokenize(self, body: dict[str, Any], connection: Connection) -> None:
-        connection.reply(200, self._requests.tokenize(body))
+            refuse = functools.partial(_refuse, connection, error, in_stream=error.late and bool(body.get("stream")))
+            self._front_end.take(0, connection, refuse)
+            return
+        if isinstance(answer, Generation):
+            generate = functools.partial(self._generate, answer, connection)
+            self._front_end.take(len(answer.sequences), connection, generate)
+        else:
+            self._front_end.take(1, connection, functools.partial(connection.reply, 200, answer))
 
     def _metrics(self) -> tuple[bytes, bytes]:
-        self._pump()
-        return metrics_text(self._engine), b"text/plain; version=0.0.4; charset=utf-8"
+        self._pump.run()
+        return metrics_text(self._pump.engine, self._faults.requests), b"text/plain; version=0.0.4; charset=utf-8"
 
     def _generate(self, generation: Generation, connection: Connection) -> None:
-        fault = self._faults.of_chance()
-        if generation.order:
-            fault = self._faults.of_order(generation.order, generation.prompt)
+        fault, culprit = self._fault(generation)
         if fault and fault.kind is Kind.STATUS:
             _reply_status(connection, fault)
             return
-        delivery = Delivery(generation, connection, fault, self._abort, self._config.chunk_tokens)
+        delivery = Delivery(generation, connection, fault, culprit, self._pump.abort, self._config.chunk_tokens)
         if fault and fault.kind is Kind.STALL:
             delivery.open()
-            timer = self._loop.call_later(fault.stall_s, self._submit, generation, delivery, connection)
+            timer = self._loop.call_later(fault.stall_s, self._pump.submit, generation, delivery, connection)
             connection.on_gone = timer.cancel
         else:
-            self._submit(generation, delivery, connection)
+            self._pump.submit(generation, delivery, connection)
 
-    def _submit(self, generation: Generation, delivery: Delivery, connection: Connection) -> None:
-        if self._config.zero_latency:
-            for index, sequence in enumerate(generation.sequences):
-                self._engine.run_alone(sequence)
-                delivery.progress(index, 0, sequence.generated, finished=True)
-            return
-        connection.on_gone = functools.partial(self._leave, generation)
-        self._pump()
-        now = self._loop.time()
-        for index, sequence in enumerate(generation.sequences):
-            self._deliveries[sequence] = (delivery, index)
-            self._engine.add(sequence, now)
-        self._pump()
-
-    def _leave(self, generation: Generation) -> None:
-        """The client is gone."""
-        self._pump()
-        self._abort(generation)
-        self._pump()
-
-    def _abort(self, generation: Generation) -> None:
-        """Nobody wants the rest: free what the sequences hold. The engine must be up to date."""
-        now = self._loop.time()
-        for sequence in generation.sequences:
-            if self._deliveries.pop(sequence, None):
-                self._engine.abort(sequence, now)
-
-    def _pump(self) -> None:
-        """Bring the engine up to now, deliver what came out, and come back when there is more."""
-        for news in self._engine.advance(self._loop.time()):
-            sequence = news.sequence
-            found = self._deliveries.pop(sequence, None) if news.finished else self._deliveries.get(sequence)
-            if found:
-                delivery, index = found
-                delivery.progress(index, news.start, news.stop, finished=news.finished)
-        wake_at = self._engine.wake_at
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        if wake_at is not None:
-            self._timer = self._loop.call_later(max(wake_at - self._loop.time(), MIN_TIMER_S), self._pump)
+    def _fault(self, generation: Generation) -> tuple[Fault | None, int]:
+        """What befalls a request, and which of its prompts is to blame: the first that asks for a fault it may still
+        have, else chance and the first of all."""
+        by_chance = self._faults.of_chance()
+        if not generation.poisons:
+            return by_chance, 0
+        ordered = [(self._faults.of_order(each.order, each.prompt), each.index) for each in generation.poisons]
+        return next((each for each in ordered if each[0]), (None, 0))
 
 
-def serve(
-    config: SimConfig, script: Script, host: str = "127.0.0.1", port: int = 8000, *, until_stdin_ends: bool = False
-) -> None:
-    """Print `{"port": n}`, then serve until SIGTERM, SIGINT or, where asked for, the end of standard input."""
+def _object(raw: bytes) -> dict[str, Any]:
     try:
-        import uvloop
-    except ImportError:
-        asyncio.run(_serve(config, script, host, port, until_stdin_ends))
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RequestError("the body must be a JSON object")
+    return body
+
+
+def _refuse(connection: Connection, error: RequestError, *, in_stream: bool) -> None:
+    body = error_body(error.status, str(error), error.kind, error.param)
+    if in_stream:
+        connection.open_stream(b"data: %b\n\n" % body)
+        connection.end_stream(DONE)
     else:
-        uvloop.run(_serve(config, script, host, port, until_stdin_ends))
-
-
-async def _serve(config: SimConfig, script: Script, host: str, port: int, until_stdin_ends: bool) -> None:
-    # Requests leave no cycles behind: looking for them at every 700th object would be a tenth of the work.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    app = Server(config, script, loop)
-    listener = await loop.create_server(lambda: Connection(app.handle, app.connections), host, port, backlog=4096)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    if until_stdin_ends:
-        await loop.connect_read_pipe(lambda: _UntilEnd(stopped), sys.stdin)
-    print(orjson.dumps({"port": listener.sockets[0].getsockname()[1]}).decode(), flush=True)
-    await stopped.wait()
-    listener.close()
-    for connection in list(app.connections):
-        connection.close()
-
-
-class _UntilEnd(asyncio.Protocol):
-    """Stops the server when the process that holds the other end of the pipe has died."""
-
-    def __init__(self, stopped: asyncio.Event) -> None:
-        self._stopped = stopped
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stopped.set()
+        connection.reply(error.status, body)
 
 
 def _reply_status(connection: Connection, fault: Fault) -> None:
-    kind = {429: "RateLimitError", 500: "InternalServerError"}.get(fault.status, "APIError")
+    kinds = {400: "BadRequestError", 429: "RateLimitError", 500: "InternalServerError"}
     extra = b"" if fault.retry_after_s is None else b"retry-after: %b\r\n" % f"{fault.retry_after_s:g}".encode()
     message = f"simulated failure with status {fault.status}"
-    connection.reply(fault.status, error_body(fault.status, message, kind), extra=extra)
+    connection.reply(fault.status, error_body(fault.status, message, kinds.get(fault.status, "APIError")), extra=extra)

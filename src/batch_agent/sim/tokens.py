@@ -1,6 +1,11 @@
-"""Cheap tokens: four bytes each, of a rendered prompt in which turn n is a prefix of turn n+1."""
+"""Cheap tokens: four bytes each, of a rendered prompt in which turn n is a prefix of turn n+1.
+
+The chat template is `<|tools|>[...]<//><|system|>...<//><|user|>...<//><|assistant|>`, where a call is written
+`<tool_call>{"name": "...", "arguments": {...}}</tool_call>`. What a text leaves free in its last token never shows.
+"""
 
 import functools
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,9 +15,14 @@ import orjson
 TOKEN_BYTES = 4
 END = b"<//>"
 """Ends every message; the last token of every complete answer."""
+TOOLS = b"<|tools|>"
+CALL_CLOSING = b"}</tool_call>"
 
-_PADDING = (b"", b"   ", b"  ", b" ")
+_FILLER = b"\xff"
+"""Stands in no text: UTF-8 has no such byte."""
+_PADDING = tuple(_FILLER * (-length % TOKEN_BYTES) for length in range(TOKEN_BYTES))
 _ENDINGS = tuple(padding + END for padding in _PADDING)
+_MARKS = re.compile(rb"(<\|\w+\|>|<//>)")
 
 
 def pad(data: bytes) -> bytes:
@@ -25,7 +35,9 @@ def header(role: str) -> bytes:
     return pad(b"<|" + role.encode() + b"|>")
 
 
-def render_chat(messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] | None) -> bytes:
+def render_chat(
+    messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] | None, *, opens_answer: bool = True
+) -> bytes:
     """The prompt of a chat request: tools first, then every message, then the header of the answer to come."""
     parts = []
     if tools:
@@ -33,7 +45,8 @@ def render_chat(messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] | No
     for message in messages:
         data = render_message(message)
         parts += [header(message["role"]), data, _ENDINGS[len(data) & 3]]
-    parts.append(header("assistant"))
+    if opens_answer:
+        parts.append(header("assistant"))
     return b"".join(parts)
 
 
@@ -55,9 +68,6 @@ def call_opening(name: str) -> bytes:
     return b'<tool_call>{"name": "' + name.encode() + b'", "arguments": '
 
 
-CALL_CLOSING = b"}</tool_call>"
-
-
 def text_of(content: object) -> str:
     """The text of a message's content: a string, a list of parts, or nothing."""
     if isinstance(content, str):
@@ -68,6 +78,20 @@ def text_of(content: object) -> str:
         part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else orjson.dumps(part).decode()
         for part in content
     )
+
+
+def encode(text: str) -> bytes:
+    """A text as whole tokens. The template's marks are tokens of their own wherever they stand, so a rendered
+    conversation has the same tokens whether it comes as messages or as text."""
+    data = text.encode()
+    if b"<|" not in data and END not in data:
+        return pad(data)
+    return b"".join([pad(piece) for piece in _MARKS.split(data)])
+
+
+def decode(data: bytes) -> str:
+    """The text of tokens: `decode(encode(text)) == text`. What is no UTF-8 shows as replacement characters."""
+    return data.replace(_FILLER, b"").decode(errors="replace")
 
 
 def from_ids(ids: Sequence[int]) -> bytes:

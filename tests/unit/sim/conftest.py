@@ -1,5 +1,6 @@
 import http.client
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,19 @@ class Response:
 
 
 Send = Callable[..., Response]
+
+
+def raw(body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
+    data = json.dumps(body).encode()
+    return b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(data), data)
+
+
+def until(sim: SimServer, name: str, value: float) -> dict[str, float]:
+    """The metrics once `name` is `value`; gives up after three seconds."""
+    deadline = time.monotonic() + 3
+    while (metrics := sim.metrics())[name] != value:
+        assert time.monotonic() < deadline, f"{name} is {metrics[name]}, not {value}"
+    return metrics
 
 
 @pytest.fixture(scope="session")

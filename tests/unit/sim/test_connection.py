@@ -8,26 +8,13 @@ import pytest
 
 from batch_agent.sim import FaultRates, SimConfig, SimServer
 
-from .conftest import Send
+from .conftest import Send, raw, until
 
 CHAT = "/v1/chat/completions"
 
 
 def chat(text: str, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **more}
-
-
-def raw(body: dict[str, Any]) -> bytes:
-    data = json.dumps(body).encode()
-    return b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data)
-
-
-def until(sim: SimServer, name: str, value: float) -> dict[str, float]:
-    """The metrics once `name` is `value`; gives up after three seconds."""
-    deadline = time.monotonic() + 3
-    while (metrics := sim.metrics())[name] != value:
-        assert time.monotonic() < deadline, f"{name} is {metrics[name]}, not {value}"
-    return metrics
 
 
 def test_a_connection_serves_many_requests_also_when_they_come_at_once(sim: SimServer) -> None:

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.sim.answer import Answer, Call, reply_of
-from batch_agent.sim.tokens import block_hashes, from_ids, render_chat, text_of, to_ids
+from batch_agent.sim.tokens import block_hashes, decode, encode, from_ids, render_chat, text_of, to_ids
+from batch_agent.sim.transcript import read_chat
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
 
@@ -65,3 +66,43 @@ def test_another_salt_shares_nothing() -> None:
 @given(st.lists(st.integers(0, 2**32 - 1)))
 def test_token_ids_survive_the_way_there_and_back(ids: list[int]) -> None:
     assert to_ids(from_ids(ids)) == ids
+
+
+@given(st.text())
+def test_a_text_survives_its_tokens(text: str) -> None:
+    data = encode(text)
+    assert decode(data) == text
+    assert len(data) % 4 == 0
+
+
+@given(st.lists(st.text(st.sampled_from("<|/>auser "), max_size=12)))
+def test_so_does_one_full_of_marks(pieces: list[str]) -> None:
+    text = "<//>".join(pieces)
+    assert decode(encode(text)) == text
+
+
+unmarked = st.text(max_size=30).filter(lambda text: "<|" not in text and "<//>" not in text)
+turns = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant", "tool"]), unmarked), min_size=1, max_size=4)
+
+
+@given(turns, st.sampled_from([None, TOOLS]), st.booleans())
+def test_a_rendered_conversation_can_be_read_and_keeps_its_tokens_as_text(
+    turns: list[tuple[str, str]], tools: list[Any] | None, opens_answer: bool
+) -> None:
+    messages = [{"role": role, "content": content} for role, content in turns]
+    prompt = render_chat(messages, tools, opens_answer=opens_answer)
+    assert read_chat(prompt) == (messages, tools)
+    assert encode(decode(prompt)) == prompt
+
+
+def test_calls_are_seen_in_a_prompt_but_not_one_that_was_cut_off() -> None:
+    call = {"function": {"name": "search", "arguments": "{}"}}
+    asked = {"role": "user", "content": "hi"}
+    made = read_chat(render_chat([asked, {"role": "assistant", "tool_calls": [call]}, asked], None))
+    cut = read_chat(render_chat([asked, {"role": "assistant", "content": '<tool_call>{"name'}, asked], None))
+    assert [bool(message.get("tool_calls")) for message in made.messages] == [False, True, False]
+    assert not any(message.get("tool_calls") for message in cut.messages)
+
+
+def test_a_prompt_without_the_templates_marks_is_a_users() -> None:
+    assert read_chat(encode("once upon")) == ([{"role": "user", "content": "once upon"}], None)

@@ -1,0 +1,122 @@
+"""What stages that ask a model have in common: their inputs, their results, and what becomes of failures."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..backends.prices import price_of
+from ..core.errors import RunStopped, SpecError
+from ..core.events import Event, InStage, Queued
+from ..core.flow import Item, OnFailure, StageReport
+from ..core.interfaces import EventSink
+from ..core.results import AgentError, AgentResult, Results
+from ..readying import Ready
+from ..running import Going
+from .feed import Feed
+from .nodes import Gone, Node, place
+from .places import Position
+
+
+@dataclass(frozen=True, slots=True)
+class StageEvents:
+    """Says of everything that happens in a stage which one it is."""
+
+    stage: str
+    events: EventSink
+
+    def emit(self, event: Event) -> None:
+        self.events.emit(InStage(self.stage, event))
+
+
+class Agents:
+    """The agents of one stage, and what they did."""
+
+    def __init__(self, name: str, feed: Feed | None, events: EventSink | None) -> None:
+        """`feed`: None for a stage that reads the inputs of the flow itself."""
+        self.name = name
+        self.skipped = 0
+        self._feed = feed
+        self._events = events
+        self._going: Going | None = None
+        self._ready: Ready | None = None
+        self._put = 0
+        self._results: list[tuple[Position, AgentResult]] = []
+        self._began: float | None = None
+        self._ended = 0.0
+
+    def made_ready(self, ready: Ready) -> None:
+        self._ready = ready
+        self._going = Going(ready)
+
+    @property
+    def going(self) -> Going:
+        assert self._going is not None
+        return self._going
+
+    def ask(self, value: Any) -> int:
+        """Puts one in line; the number by which its result will be known."""
+        assert self._feed is not None
+        if self._events is not None:
+            self._events.emit(Queued())
+        self._begin()
+        self._feed.put(value)
+        number, self._put = self._put, self._put + 1
+        return number
+
+    async def room(self) -> None:
+        if self._feed is not None:
+            await self._feed.room()
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+
+    async def go(self, deliver: Callable[[AgentResult], Awaitable[None]]) -> None:
+        if self._feed is None:
+            self._begin()
+        await self.going.go(deliver)
+
+    def keep(self, position: Position, result: AgentResult) -> None:
+        """For the report."""
+        self._results.append((position, result))
+        self._ended = asyncio.get_running_loop().time()
+
+    def report(self) -> StageReport:
+        """So far."""
+        ordered = [result for _, result in sorted(self._results, key=lambda kept: (kept[0], kept[1].index))]
+        results = [replace(result, index=index) for index, result in enumerate(ordered)]
+        if self._ready is None:
+            return StageReport(self.name)
+        traits, rules = self._ready.prepared.server.traits, self._ready.prepared.plan.rules
+        report = StageReport(
+            self.name,
+            traits.name,
+            rules.model,
+            Results(results, self._ready.gate.report(), self.going.prefix),
+            self.skipped,
+            seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
+        )
+        with suppress(SpecError):  # nobody knows what it costs
+            price = price_of(rules.model, traits.name, self._ready.preparation.spec.spend.prices)
+            report = replace(report, usd=price.of(report.usage))
+        return report
+
+    def _begin(self) -> None:
+        if self._began is None:
+            self._began = asyncio.get_running_loop().time()
+
+
+async def hand_on_failure(agents: Agents, item: Item, error: AgentError, policy: OnFailure, then: Node) -> None:
+    """Raises RunStopped where that is the policy."""
+    if policy == "stop":
+        raise RunStopped(
+            error.kind,
+            f"Stage {agents.name!r} must not fail (on_failure='stop'), and did for item {place(item)}: {error}",
+        )
+    if policy == "skip":
+        agents.skipped += 1
+        await then.hear(Gone(item.position))
+    else:
+        await then.hear(item.failed(agents.name, error))

@@ -1,0 +1,159 @@
+"""A flow under way: its stages are opened together, and run side by side."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from ..core.errors import BatchAgentError, RunStopped
+from ..core.events import FlowStarted
+from ..core.flow import FlowResult, Item
+from ..core.interfaces import EventSink
+from ..engine.cancellation import is_being_cancelled
+from ..engine.source import Inputs
+from ..plan.template import template_of
+from ..preparing import LaidOut, Preparation
+from ..readying import open_runs
+from .asking import Agents, StageEvents
+from .compiling import Compiled, compile_flow, text_name
+from .feed import Feed
+from .mapping import Mapped, MappedInputs, fields_of
+from .nodes import Closed, Expanding, Expected, Filtering, Node, Sink
+from .reducing import Reduced
+from .steps import Expand, Filter, Map, Reduce, Step
+
+Worker = Mapped | MappedInputs | Reduced
+
+
+async def drive(
+    steps: Sequence[Step],
+    inputs: Iterable[Any] | AsyncIterable[Any],
+    options: Mapping[str, Any],
+    events: EventSink | None,
+) -> FlowResult:
+    """Raises SpecError and BackendError before anything is sent, RunStopped (with what was done) and StoreError."""
+    source = Inputs(inputs)
+    compiled = compile_flow(steps, options, await source.peek())
+    given = inputs if source.rows is not None else _Rest(source)
+    stages = [
+        _Stage(each, given if at == 0 and isinstance(steps[0], Map) else None, events)
+        for at, each in enumerate(compiled)
+    ]
+    if events is not None:
+        events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
+    laid_out = [await stage.laid_out() for stage in stages]
+    async with open_runs([stage.preparation for stage in stages], laid_out, events) as ready:
+        for stage, run in zip(stages, ready, strict=True):
+            stage.agents.made_ready(run)
+            await stage.agents.going.open()
+        sink = Sink()
+        head, workers = _chain(steps, stages, sink, source.total)
+        for worker in workers:
+            if isinstance(worker, Reduced):
+                await worker.open()
+        work = [worker.go() for worker in workers]
+        if stages[0].feed is not None:
+            work.append(_pump(source, text_name(steps), head))
+        try:
+            await _side_by_side(work)
+        except RunStopped as stopped:
+            stopped.flow = _result(sink, stages)
+            stopped.results = [result for report in stopped.flow.stages.values() for result in report.results]
+            raise
+        return _result(sink, stages)
+
+
+class _Stage:
+    """A stage before it is opened."""
+
+    def __init__(self, compiled: Compiled, inputs: Any, events: EventSink | None) -> None:
+        """`inputs`: those of the flow, for a stage that reads them itself."""
+        name = compiled.step.name
+        own_events = None if events is None else StageEvents(name, events)
+        self.compiled = compiled
+        self.feed = Feed() if inputs is None else None
+        self.agents = Agents(name, self.feed, own_events)
+        self.preparation = Preparation.check(
+            compiled.spec(inputs if self.feed is None else self.feed), own_events, name
+        )
+
+    async def laid_out(self) -> LaidOut:
+        return await self.preparation.lay_out() if self.feed is None else self.preparation.as_they_come()
+
+    def worker(self, then: Node, text: str, total: int | None) -> Worker:
+        step = self.compiled.step
+        if isinstance(step, Reduce):
+            return Reduced(step, self.compiled.before, self.compiled.expansions, self.agents, then)
+        if self.feed is None:
+            return MappedInputs(step, text, self.agents, then, total)
+        fields = template_of(step.task).fields
+        return Mapped(step, tuple(dict.fromkeys(_root(path) for path in fields)), self.agents, then)
+
+
+def _chain(steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: int | None) -> tuple[Node, list[Worker]]:
+    """The first node, and all that have agents."""
+    left = list(stages)
+    then: Node = sink
+    workers: list[Worker] = []
+    for step in reversed(steps):
+        match step:
+            case Filter():
+                then = Filtering(step, left[-1].agents.name if left else "", then)
+            case Expand():
+                then = Expanding(step, then)
+            case Map() | Reduce():
+                worker = left.pop().worker(then, text_name(steps), total)
+                workers.append(worker)
+                if not isinstance(worker, MappedInputs):
+                    then = worker
+    return then, workers
+
+
+async def _pump(source: Inputs, text: str, head: Node) -> None:
+    """For a flow that does not begin with agents."""
+    count = 0
+    if source.total is not None:
+        await head.hear(Expected(source.total))
+    while True:
+        try:
+            value = await source.next()
+        except StopAsyncIteration:
+            break
+        await head.hear(Item((count,), fields_of(value, text)))
+        count += 1
+    if source.total is None:
+        await head.hear(Expected(count))
+    await head.hear(Closed())
+
+
+async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Until all are done, or one has failed: then the others are called off."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+            await asyncio.wait(tasks)  # a group that fails while it is left does not take its cancel() back (3.11)
+    except BaseExceptionGroup as failures:
+        if is_being_cancelled():
+            raise asyncio.CancelledError from None
+        grave = [error for error in failures.exceptions if isinstance(error, BatchAgentError)]
+        raise (grave or failures.exceptions)[0] from None
+
+
+def _result(sink: Sink, stages: Sequence[_Stage]) -> FlowResult:
+    return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages})
+
+
+def _root(path: str) -> str:
+    return path.split(".")[0]
+
+
+class _Rest(AsyncIterator[Any]):
+    """Inputs of which the first was looked at."""
+
+    def __init__(self, source: Inputs) -> None:
+        self._source = source
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._source.next()

@@ -1,0 +1,73 @@
+"""Stages in a row, each an agent for every item: what people compose."""
+
+import sys
+from collections.abc import AsyncIterable, Iterable
+from typing import Any
+
+from ..core.fields import Fields
+from ..core.flow import FlowResult, OnFailure
+from ..core.interfaces import EventSink
+from ..core.spec import BatchSpec
+from ..engine.blocking import run_blocking
+from ..observe.stages import flow_progress_for
+from .driving import drive
+from .steps import Expand, Filter, GroupBy, Into, Keep, Map, Reduce, Shown, Step
+
+
+class Flow:
+    """`Flow(inputs, backend=...).map("review", "Review {path}: {text}").reduce("report", "Sum up {n} reviews.")`.
+
+    Each item goes to its next step as soon as it is ready; nobody waits for a whole stage. The answer of a stage is a
+    field of the item, by the stage's name. Stages may have models and backends of their own, and share slots, the
+    ledger of the KV cache, tools and one budget. A flow is never changed: each method gives a longer one."""
+
+    def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any], **options: Any) -> None:
+        """`options`: as `BatchAgent.run` takes them, for all stages."""
+        BatchSpec.of(task="-", inputs=inputs, **options)
+        self._inputs = inputs
+        self._options = options
+        self._steps: tuple[Step, ...] = ()
+
+    def map(self, name: str, task: str | Fields, *, on_failure: OnFailure = "keep", **options: Any) -> "Flow":
+        """An agent for each item. `options`: for this stage alone, such as output_schema, tools, model and backend."""
+        return self._with(Map(name, task, on_failure, options))
+
+    def filter(self, keep: Keep) -> "Flow":
+        """Only items for which `keep(item)` is true go on."""
+        return self._with(Filter(keep))
+
+    def expand(self, name: str, into: Into) -> "Flow":
+        """Many items of one: for each value of `into(item)` one with that value as field `name`, and its `index`."""
+        return self._with(Expand(name, into))
+
+    def reduce(
+        self,
+        name: str,
+        task: str,
+        *,
+        group_by: str | GroupBy | None = None,
+        shown: Shown | None = None,
+        on_failure: OnFailure = "keep",
+        **options: Any,
+    ) -> "Flow":
+        """One item of all, or of each group: an agent is given the task and what is `shown(item)` of each (by default
+        its answers and what is short of its input; of failures, their error). What does not fit one prompt is merged in
+        parts, as soon as they are there. In the task {n} is the number of results, {group} the group's key, and
+        {results} where they shall stand, if not at the end."""
+        return self._with(Reduce(name, task, group_by, shown, on_failure, options))
+
+    async def run(self, *, events: EventSink | None = None, progress: bool | None = None) -> FlowResult:
+        """Raises as `BatchAgent.run` does. RunStopped also comes of a stage with on_failure='stop'; what was done by
+        then is in its `flow`."""
+        if events is None and (sys.stderr.isatty() if progress is None else progress):
+            events = flow_progress_for(sys.stderr)
+        return await drive(self._steps, self._inputs, self._options, events)
+
+    def run_sync(self, *, events: EventSink | None = None, progress: bool | None = None) -> FlowResult:
+        """`run` for scripts and notebooks."""
+        return run_blocking(lambda: self.run(events=events, progress=progress))
+
+    def _with(self, step: Step) -> "Flow":
+        longer = Flow.__new__(Flow)
+        longer._inputs, longer._options, longer._steps = self._inputs, self._options, (*self._steps, step)
+        return longer

@@ -1,0 +1,108 @@
+"""The two flows that most people want: map and reduce, and a plan before them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from ..core.errors import RunStopped, SpecError
+from ..core.flow import FlowResult, Item
+from ..core.interfaces import EventSink
+from ..core.results import Results
+from .flow import Flow
+
+_OF_THE_WORKERS = ("task", "output_schema", "tools", "on_result")
+
+
+async def run_with_reduce(
+    *,
+    reduce: str,
+    reduce_schema: Any = None,
+    reducer_model: str | None = None,
+    reduce_options: Mapping[str, Any] | None = None,
+    events: EventSink | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> tuple[Results, Any]:
+    """See `BatchAgent.run_with_reduce`."""
+    workers, shared = _parted(options)
+    flow = Flow(_required(shared, "inputs"), **shared).map("map", _required(workers, "task"), **workers)
+    flow = flow.reduce("reduce", reduce, on_failure="stop", **_stage(reduce_schema, reducer_model, reduce_options))
+    return _answer(await _run(flow, events, progress))
+
+
+async def run_with_map_reduce(
+    *,
+    plan_prompt: str,
+    plan_output_schema: Any,
+    task: str,
+    reduce: str,
+    plan_inputs: Any = None,
+    reduce_schema: Any = None,
+    planner_model: str | None = None,
+    worker_model: str | None = None,
+    reducer_model: str | None = None,
+    plan_options: Mapping[str, Any] | None = None,
+    reduce_options: Mapping[str, Any] | None = None,
+    events: EventSink | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> tuple[Results, Any]:
+    """See `BatchAgent.run_with_map_reduce`."""
+    if "inputs" in options:
+        raise SpecError("The inputs of the workers are the items of the plan: give plan_inputs= instead of inputs=.")
+    workers, shared = _parted({"task": task, **options})
+    if worker_model is not None:
+        workers["model"] = worker_model
+    several = isinstance(plan_inputs, Sequence) and not isinstance(plan_inputs, str)
+    planned = plan_inputs if several and plan_inputs else [plan_inputs or {}]
+    flow = Flow(planned, **shared).map(
+        "plan", plan_prompt, on_failure="stop", **_stage(plan_output_schema, planner_model, plan_options)
+    )
+    flow = flow.expand("item", _items).map("map", workers.pop("task"), **workers)
+    flow = flow.reduce("reduce", reduce, on_failure="stop", **_stage(reduce_schema, reducer_model, reduce_options))
+    return _answer(await _run(flow, events, progress))
+
+
+async def _run(flow: Flow, events: EventSink | None, progress: bool | None) -> FlowResult:
+    try:
+        return await flow.run(events=events, progress=progress)
+    except RunStopped as stopped:
+        if stopped.flow is not None:
+            stopped.results = list(stopped.flow.stages["map"].results)
+        raise
+
+
+def _answer(outcome: FlowResult) -> tuple[Results, Any]:
+    results = outcome.stages["map"].results
+    results.stages = outcome.stages
+    return results, outcome.items[0]["reduce"] if outcome.items else None
+
+
+def _items(item: Item) -> Iterable[Any]:
+    """What a planner lists: its answer itself, or the field `items` of it."""
+    plan = item["plan"]
+    if isinstance(plan, BaseModel):
+        plan = dict(plan)
+    if isinstance(plan, Mapping):
+        plan = plan["items"]
+    if not isinstance(plan, Sequence) or isinstance(plan, str):
+        raise TypeError(f"a plan is a list, or has a field 'items' that is one; got {type(plan).__name__}")
+    return plan
+
+
+def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What only the workers need, and what all stages share."""
+    workers = {name: value for name, value in options.items() if name in _OF_THE_WORKERS}
+    return workers, {name: value for name, value in options.items() if name not in _OF_THE_WORKERS}
+
+
+def _stage(schema: Any, model: str | None, more: Mapping[str, Any] | None) -> dict[str, Any]:
+    named = {} if model is None else {"model": model}
+    return {"output_schema": schema, **named, **(more or {})}
+
+
+def _required(options: dict[str, Any], name: str) -> Any:
+    if name not in options:
+        raise SpecError(f"{name}= is missing.")
+    return options.pop(name)

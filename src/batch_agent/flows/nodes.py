@@ -1,0 +1,131 @@
+"""The steps of a flow under way: each hears from the one before it, and hands items on as soon as they are ready."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ..core.errors import ErrorKind
+from ..core.flow import Item
+from ..core.results import AgentError
+from .places import Position
+from .steps import Expand, Filter
+
+_MOST_EXPANDED = 1_000_000
+"""Items of one: an endless generator must come to an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """No item comes from there."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """So many positions are in the place of this one."""
+
+    position: Position
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How many inputs there are. Said as soon as it is known, before `Closed` at the latest."""
+
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """That was all."""
+
+
+News = Item | Gone | Expanded | Expected | Closed
+"""Of every position comes an item, or that it is gone, or what it was expanded into."""
+
+
+class Node(Protocol):
+    """A step under way."""
+
+    async def hear(self, news: News) -> None: ...
+
+
+class Sink:
+    """The end: keeps what comes."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return tuple(sorted(self._items, key=lambda item: item.position))
+
+    async def hear(self, news: News) -> None:
+        if isinstance(news, Item):
+            self._items.append(news)
+
+
+class Filtering:
+    """Lets through what the function says; errors pass."""
+
+    def __init__(self, step: Filter, after: str, then: Node) -> None:
+        self._step = step
+        self._where = f"the filter after {after!r}" if after else "the first filter"
+        self._then = then
+
+    async def hear(self, news: News) -> None:
+        if isinstance(news, Item) and news.ok:
+            news = self._filtered(news)
+        await self._then.hear(news)
+
+    def _filtered(self, item: Item) -> Item | Gone:
+        try:
+            return item if self._step.keep(item) else Gone(item.position)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            return item.failed(self._where, raised(self._where, item, error))
+
+
+class Expanding:
+    """Makes many of one. An error stays one."""
+
+    def __init__(self, step: Expand, then: Node) -> None:
+        self._step = step
+        self._then = then
+
+    async def hear(self, news: News) -> None:
+        match news:
+            case Item():
+                await self._expand(news)
+            case Gone(position):
+                await self._then.hear(Expanded(position, 0))
+            case _:
+                await self._then.hear(news)
+
+    async def _expand(self, item: Item) -> None:
+        made = self._made(item) if item.ok else [item]
+        await self._then.hear(Expanded(item.position, len(made)))
+        for number, each in enumerate(made):
+            await self._then.hear(replace(each, position=(*item.position, number)))
+
+    def _made(self, item: Item) -> list[Item]:
+        name = self._step.name
+        values: list[Any] = []
+        try:
+            for value in self._step.into(item):
+                if len(values) == _MOST_EXPANDED:
+                    raise ValueError(f"it gives more than {_MOST_EXPANDED:,} items")
+                values.append(value)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            where = f"expand({name!r})"
+            return [item.failed(where, raised(where, item, error))]
+        return [item.having(**{name: value, "index": number}) for number, value in enumerate(values)]
+
+
+def raised(where: str, item: Item, error: Exception) -> AgentError:
+    """What a user's function did to an item."""
+    return AgentError(ErrorKind.CALLBACK, f"{where} raised for item {place(item)}: {type(error).__name__}: {error}")
+
+
+def place(item: Item) -> str:
+    """As people read it: 3, or 3.0 for the first of what item 3 was expanded into."""
+    return ".".join(map(str, item.position))

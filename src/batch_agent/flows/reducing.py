@@ -1,0 +1,224 @@
+"""The step that makes one of many: an agent for all items or for those of each group, and for parts that do not fit one
+prompt together."""
+
+import heapq
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import ErrorKind, SpecError
+from ..core.flow import Item
+from ..core.results import AgentError, AgentResult
+from ..engine.window import Window
+from ..plan.merging import Entry, Merge, MergeTree
+from ..plan.template import parse_template
+from .asking import Agents, hand_on_failure
+from .entries import entry_of, merged_text, results_text, too_long, written
+from .nodes import Closed, Expanded, Expected, Gone, News, Node, raised
+from .places import Places, Position
+from .steps import Reduce
+
+_UNKNOWN_ROOM = 12_000.0
+"""Tokens for results where nobody knows the model's window: what any model of today can read."""
+_LEAST_ROOM = 128.0
+_NOTES = 64
+"""Tokens of what is said beside the results."""
+_BYTES_PER_TOKEN = 2.5
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is made into one."""
+
+    number: int
+    key: Hashable
+    tree: MergeTree
+    members: int = 0
+    is_done: bool = False
+    """Its answer was handed on, or that there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """An item as it is shown."""
+
+    entry: Entry
+    group: Hashable
+
+
+class Reduced:
+    """Keeps the order of items: groups, and what is merged with what, do not depend on who is done first."""
+
+    def __init__(self, step: Reduce, stages: Sequence[str], expansions: int, agents: Agents, then: Node) -> None:
+        """`stages`: where items were before, by their names."""
+        self.agents = agents
+        self._step = step
+        self._stages = stages
+        self._then = then
+        self._window: Window | None = None
+        self._room = _UNKNOWN_ROOM
+        self._places = Places(expansions)
+        self._unplaced: list[tuple[Position, _Arrived | None]] = []
+        self._in_turn: dict[int, _Arrived | None] = {}
+        self._next = 0
+        self._inputs: int | None = None
+        self._groups: dict[Hashable, _Group] = {}
+        self._merges: dict[int, tuple[_Group, Merge]] = {}
+        self._is_counted = False
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """Raises SpecError if results have no room beside the task."""
+        self._window = self.agents.going.window
+        if self._window is None:
+            return
+        bare = parse_template(self._step.task).render(self._asked(0, "", ""))
+        self._room = self._window.room - await self._window.size(bare) - _NOTES
+        if self._room < _LEAST_ROOM:
+            raise SpecError(
+                f"Stage {self._step.name!r}: beside its task and its answer the model's window of "
+                f"{self._window.tokens:,} tokens has no room for results. Shorten the task, or lower max_tokens."
+            )
+
+    async def hear(self, news: News) -> None:
+        match news:
+            case Item():
+                self._place(news.position, await self._arrived(news))
+            case Gone(position):
+                self._place(position, None)
+            case Expanded(position, count):
+                self._places.expanded(position, count)
+                self._place_more()
+            case Expected(inputs):
+                self._inputs = inputs
+                self._place_more()
+            case Closed():
+                self._is_closed = True
+                self._close_groups()
+                self._close_if_over()
+
+    async def go(self) -> None:
+        await self.agents.go(self._deliver)
+        for group in self._groups.values():
+            if not group.is_done:  # nothing came to it
+                await self._then.hear(Gone((group.number,)))
+        await self._then.hear(Expected(len(self._groups)))
+        await self._then.hear(Closed())
+
+    async def _arrived(self, item: Item) -> _Arrived:
+        """Never fails: what cannot be shown, or belongs nowhere, is shown as an error."""
+        group: Hashable = None
+        try:
+            group = self._key(item)
+            text = written(self._shown(item))
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            if item.ok:
+                item = item.failed(self._step.name, raised(f"reduce({self._step.name!r})", item, error))
+            text = written(self._as_usual(item))
+        size = await self._size(text)
+        if size > self._room:
+            text = written(too_long(self._as_usual(item), size))
+            size = await self._size(text)
+        return _Arrived(Entry(text, size), group)
+
+    def _key(self, item: Item) -> Hashable:
+        by = self._step.group_by
+        if by is None:
+            return None
+        key = item[by] if isinstance(by, str) else by(item)
+        hash(key)
+        return key
+
+    def _shown(self, item: Item) -> Any:
+        if self._step.shown is None or not item.ok:
+            return self._as_usual(item)
+        return self._step.shown(item)
+
+    def _as_usual(self, item: Item) -> dict[str, Any]:
+        return entry_of(item, self._stages)
+
+    async def _size(self, text: str) -> float:
+        if self._window is None:
+            return len(text.encode()) / _BYTES_PER_TOKEN
+        return 1 + await self._window.size(text)
+
+    def _place(self, position: Position, arrived: _Arrived | None) -> None:
+        heapq.heappush(self._unplaced, (position, arrived))
+        self._place_more()
+
+    def _place_more(self) -> None:
+        """Who cannot be placed keeps those behind from it too."""
+        while self._unplaced and (place := self._places.place(self._unplaced[0][0])) is not None:
+            arrived = heapq.heappop(self._unplaced)[1]
+            if self._step.group_by is None:
+                self._join(self._group(None), place, arrived)
+            else:
+                self._in_turn[place] = arrived
+        while self._next in self._in_turn:  # which group is the first, and who is the first of it, is a matter of order
+            member = self._in_turn.pop(self._next)
+            self._next += 1
+            if member is not None:
+                group = self._group(member.group)
+                self._join(group, group.members, member)
+        if self._step.group_by is None and self._inputs is not None and not self._is_counted:
+            total = self._places.total(self._inputs)
+            if total is not None:
+                self._is_counted = True
+                group = self._group(None)
+                self._ask(group, group.tree.expect(total))
+
+    def _group(self, key: Hashable) -> _Group:
+        if key not in self._groups:
+            self._groups[key] = _Group(len(self._groups), key, MergeTree(self._room))
+        return self._groups[key]
+
+    def _join(self, group: _Group, place: int, arrived: _Arrived | None) -> None:
+        group.members += 1
+        self._ask(group, group.tree.put(place, None if arrived is None else arrived.entry))
+
+    def _close_groups(self) -> None:
+        if self._step.group_by is not None:
+            for group in self._groups.values():
+                self._ask(group, group.tree.expect(group.members))
+
+    def _ask(self, group: _Group, merges: Sequence[Merge]) -> None:
+        if group.is_done:
+            return
+        for merge in merges:
+            asked = self._asked(merge.leaves, results_text(merge), group.key)
+            self._merges[self.agents.ask(asked)] = group, merge
+
+    def _asked(self, count: int, results: str, key: Hashable) -> dict[str, Any]:
+        """What the task can name."""
+        by = self._step.group_by
+        group = {} if by is None else {"group": key, **({by: key} if isinstance(by, str) else {})}
+        return {"n": count, "results": results, **group}
+
+    async def _deliver(self, result: AgentResult) -> None:
+        group, merge = self._merges.pop(result.index)
+        self.agents.keep((group.number,), result)
+        if result.error is not None:
+            await self._failed(group, merge, result.error)
+        elif merge.is_last:
+            group.is_done = True
+            await self._then.hear(self._item(group, merge).having(**{self._step.name: result.output}))
+        else:
+            text = merged_text(result.output, merge.leaves)
+            self._ask(group, group.tree.merged(merge, text, await self._size(text)))
+        self._close_if_over()
+
+    async def _failed(self, group: _Group, merge: Merge, error: AgentError) -> None:
+        if error.kind is ErrorKind.CONTEXT_OVERFLOW and (halves := group.tree.overflowed(merge)):
+            self._ask(group, halves)
+        elif not group.is_done:
+            group.is_done = True
+            await hand_on_failure(self.agents, self._item(group, merge), error, self._step.on_failure, self._then)
+
+    def _item(self, group: _Group, merge: Merge) -> Item:
+        fields = self._asked(merge.leaves, "", group.key)
+        del fields["results"]
+        return Item((group.number,), fields)
+
+    def _close_if_over(self) -> None:
+        if self._is_closed and not self._merges:
+            self.agents.close()

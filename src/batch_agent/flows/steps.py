@@ -1,0 +1,56 @@
+"""The steps of a flow, as they were asked for."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.fields import Fields
+from ..core.flow import Item, OnFailure
+
+Keep = Callable[[Item], Any]
+Into = Callable[[Item], Iterable[Any]]
+GroupBy = Callable[[Item], Hashable]
+Shown = Callable[[Item], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """An agent for each item; its answer is the item's field of this name from then on."""
+
+    name: str
+    task: str | Fields
+    on_failure: OnFailure = "keep"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Items for which the function says no leave the flow."""
+
+    keep: Keep
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """Many items of one, each with a field of this name, and its number as `index`."""
+
+    name: str
+    into: Into
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """An agent that makes one answer of all items, or of those of each group."""
+
+    name: str
+    task: str
+    group_by: str | GroupBy | None = None
+    shown: Shown | None = None
+    """What the agent sees of an item; None: its last answer, and the short fields of its input."""
+    on_failure: OnFailure = "keep"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+Step = Map | Filter | Expand | Reduce
+Stage = Map | Reduce
+"""A step that asks a model."""

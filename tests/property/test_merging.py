@@ -1,0 +1,126 @@
+"""Merging many results into one: the same merges in any order of arrival, and every result in exactly one place."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from batch_agent.plan.merging import Entry, Merge, MergeTree
+
+ROOM = 100.0
+Shape = tuple[tuple[tuple[str, ...], bool], ...]
+
+
+def play(
+    sizes: Sequence[float | None], seed: int, *, answer: float = 20.0, expect_at: int = 0, overflows: float = ROOM
+) -> tuple[list[Merge], list[str]]:
+    """All merges, and the leaves of the last one's story, with results and answers in an order of chance. `expect_at`:
+    after how many results their number is known."""
+    chance = random.Random(seed)
+    tree = MergeTree(ROOM)
+    order = list(range(len(sizes)))
+    chance.shuffle(order)
+    under_way: list[Merge] = []
+    made: list[Merge] = []
+    final: list[str] = []
+
+    def answered() -> None:
+        merge = under_way.pop(chance.randrange(len(under_way)))
+        if sum(entry.size for entry in merge.entries) > overflows and len(merge.entries) > 1:
+            under_way.extend(tree.overflowed(merge))
+            return
+        made.append(merge)
+        story = [leaf for entry in merge.entries for leaf in entry.value]
+        if merge.is_last:
+            final.extend(story)
+        under_way.extend(tree.merged(merge, story, answer))
+
+    for count, place in enumerate(order):
+        if count == expect_at:
+            under_way += tree.expect(len(sizes))
+        size = sizes[place]
+        under_way += tree.put(place, None if size is None else Entry([str(place)], size))
+        while under_way and chance.random() < 0.5:
+            answered()
+    if expect_at >= len(sizes):
+        under_way += tree.expect(len(sizes))
+    for _ in range(10 * len(sizes) + 10):
+        if not under_way:
+            break
+        answered()
+    assert tree.is_over
+    assert not under_way
+    return made, final
+
+
+def shape(merges: list[Merge]) -> Counter[Shape]:
+    return Counter(
+        (*((tuple(entry.value), entry.is_merged) for entry in merge.entries), ((), merge.is_last)) for merge in merges
+    )
+
+
+sizes = st.lists(st.none() | st.floats(1, 90), max_size=70)
+
+
+@given(sizes, st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 70), st.integers(0, 70))
+@example([60.0], 0, 1, 0, 1)
+@example([60.0, 60.0, 60.0], 0, 1, 0, 3)
+def test_neither_the_order_nor_when_their_number_is_known_changes_what_is_merged(
+    given_sizes: list[float | None], one: int, other: int, known_at: int, known_later: int
+) -> None:
+    first, _ = play(given_sizes, one, expect_at=known_at)
+    second, _ = play(given_sizes, other, expect_at=known_later)
+    assert shape(first) == shape(second)
+
+
+@given(sizes, st.integers(0, 1000))
+def test_every_result_comes_to_the_last_merge_once_and_in_order(given_sizes: list[float | None], seed: int) -> None:
+    merges, final = play(given_sizes, seed)
+    assert final == [str(place) for place, size in enumerate(given_sizes) if size is not None]
+    assert sum(merge.is_last for merge in merges) == (1 if final else 0)
+    last = [merge for merge in merges if merge.is_last]
+    assert [merge.leaves for merge in last] == ([len(final)] if final else [])
+
+
+@given(sizes, st.integers(0, 1000))
+def test_every_merge_fits(given_sizes: list[float | None], seed: int) -> None:
+    merges, _ = play(given_sizes, seed)
+    assert all(sum(entry.size for entry in merge.entries) <= ROOM for merge in merges)
+
+
+@given(st.lists(st.floats(1, 30), min_size=1, max_size=200), st.integers(0, 1000))
+def test_few_merges_are_made(given_sizes: list[float], seed: int) -> None:
+    merges, _ = play(given_sizes, seed, answer=5.0)
+    fewest = sum(given_sizes) / ROOM
+    assert len(merges) <= 3 * fewest + 2
+
+
+@given(st.lists(st.floats(1, 90), min_size=1, max_size=40), st.integers(0, 1000), st.integers(0, 1000))
+def test_what_did_not_fit_after_all_is_halved_until_it_does(given_sizes: list[float], one: int, other: int) -> None:
+    first, final = play(given_sizes, one, overflows=50.0)
+    second, _ = play(given_sizes, other, overflows=50.0)
+    assert final == [str(place) for place in range(len(given_sizes))]
+    assert shape(first) == shape(second)
+
+
+def test_a_late_result_holds_up_only_its_neighbours() -> None:
+    tree = MergeTree(ROOM)
+    tree.expect(64)
+    ready = [merge for place in range(1, 64) for merge in tree.put(place, Entry([place], 20.0))]
+    begun = {leaf for merge in ready for entry in merge.entries for leaf in entry.value}
+    assert begun == set(range(4, 64))
+
+
+@given(st.integers(1, 10), st.integers(0, 1000), st.integers(0, 10))
+def test_results_that_all_fit_are_merged_once(count: int, seed: int, known_at: int) -> None:
+    merges, final = play([10.0] * count, seed, expect_at=known_at)
+    assert [merge.is_last for merge in merges] == [True]
+    assert len(final) == count
+
+
+def test_nothing_at_all_is_over_at_once() -> None:
+    tree = MergeTree(ROOM)
+    assert tree.expect(0) == []
+    assert tree.is_over
