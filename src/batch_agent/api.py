@@ -66,9 +66,10 @@ class BatchAgent:
         """A plan, an agent for each of its items, and one answer of all of theirs: `(results, summary)`.
 
         `plan_output_schema`: a list, or a model with a list `items`, of texts or of models. `plan_inputs`: the fields
-        of `plan_prompt`, or a list of such, each planned on its own. In `task` {item} is an item of the plan ({item.title}
-        where it is a model) and {index} its number. `planner_model`, `worker_model`, `reducer_model`, and the dicts
-        `plan_options` and `reduce_options`, are for one stage; tools, output_schema and on_result are the workers'.
+        of `plan_prompt`, or a list of such, each planned on its own. In `task` {item} is an item of the plan (or
+        {item.title} where it is a model) and {index} its number. `planner_model`, `worker_model`, `reducer_model`, and
+        the dicts `plan_options` and `reduce_options`, are for one stage; tools, output_schema and on_result are the
+        workers'.
         Otherwise as `run_with_reduce`; with a checkpoint_dir a plan that was made is not made again."""
         return await run_with_map_reduce(
             plan_prompt=plan_prompt,

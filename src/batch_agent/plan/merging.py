@@ -37,8 +37,8 @@ Then = Callable[[Entry], list[Merge]]
 
 class MergeTree:
     """If all results fit, they are merged once. If not, what fills more than half of the room is merged as soon as it
-    is there, so that what is left of any two neighbours fits again: nobody waits for results elsewhere in the tree. Every
-    method gives the merges that can now be made; hand the answer of each to `merged`."""
+    is there, so that what is left of any two neighbours fits again: nobody waits for results elsewhere in the tree.
+    Every method gives the merges that can now be made; hand the answer of each to `merged`."""
 
     def __init__(self, room: float) -> None:
         """`room`: how large the entries of a merge may be together."""
