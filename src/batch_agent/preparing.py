@@ -56,10 +56,10 @@ class Openings:
     def __init__(self, preparations: Sequence["Preparation"], stack: AsyncExitStack) -> None:
         self._stack = stack
         self._call_natively = [each.spec.backend for each in preparations if each.may_call_natively]
-        self._backends: dict[tuple[str, str | None], Backend] = {}
+        self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
 
-    async def backend(self, url: str, model: str | None, notify: Callable[[str], None]) -> Backend:
+    async def backend(self, url: str | Sequence[str], model: str | None, notify: Callable[[str], None]) -> Backend:
         """Raises SpecError and BackendError."""
         known = self._backends.get((url, model))
         if known is None:
@@ -158,7 +158,7 @@ class Preparation:
 
     async def _backend(self, openings: Openings) -> Backend:
         spec = self.spec
-        if not isinstance(spec.backend, str):
+        if not isinstance(spec.backend, str | Sequence):
             return spec.backend  # it stays its owner's: one backend may serve several runs
         backend = await openings.backend(spec.backend, spec.model, self.notify)
         for name in backend.traits.ignores:

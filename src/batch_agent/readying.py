@@ -185,7 +185,7 @@ def listed(report: PrefixReport) -> str:
 
 def _address(spec: BatchSpec) -> Hashable:
     """Runs with the same one meet at the same server."""
-    return spec.backend if isinstance(spec.backend, str) else id(spec.backend)
+    return spec.backend if isinstance(spec.backend, str | tuple) else id(spec.backend)
 
 
 def _price_if_paid(spec: BatchSpec, run: Prepared) -> Price | None:

@@ -104,7 +104,7 @@ TestAdmission = Waiting.TestCase
 TestAdmission.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     limits=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     ranks=st.lists(RANKS, min_size=1, max_size=30),

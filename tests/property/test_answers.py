@@ -39,7 +39,7 @@ PROSE = st.text(alphabet="abc .,:;!?-()'*#\nÄ😀", max_size=30)
 FENCES = st.sampled_from(["\n```json\n{}\n```\n", "\n```\n{}\n```\n", "\n```json\n{}", " {} ", "\n{}\n"])
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(value=OBJECTS, layout=LAYOUTS, before=PROSE, after=PROSE, fence=FENCES)
 @example(value={"v": "```"}, layout={}, before="x", after="", fence="\n```json\n{}\n```\n")
 def test_an_object_is_found_in_fences_and_prose(
@@ -74,7 +74,7 @@ def test_of_several_objects_the_last_that_fits_is_the_answer(values: list[Any], 
     assert find_answer(text, WRAPPED) == values[-1]
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(value=CONTAINERS, layout=LAYOUTS, before=PROSE, data=st.data())
 def test_what_was_cut_off_is_never_an_answer(
     value: Any, layout: dict[str, Any], before: str, data: st.DataObject
@@ -99,7 +99,7 @@ def test_a_complete_answer_counts_when_the_prose_after_it_was_cut_off(
 NASTY = st.text(alphabet="{}[]\"\\`\n:,'#/*<think>01-eENaIu\ud800 ", max_size=60) | st.text(st.characters())
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(text=NASTY, is_whole=st.booleans())
 @example("[" * 5000, True)
 @example('{"a":' * 5000, True)

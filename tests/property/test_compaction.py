@@ -112,7 +112,7 @@ def compactions(life: Life) -> list[tuple[Conversation, Conversation, Compact]]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_a_replayed_life_is_the_life_that_was_lived_byte_for_byte(life: Life) -> None:
     kept = [decode(*encode(fact)) for fact in life.facts]
@@ -124,7 +124,7 @@ def test_a_replayed_life_is_the_life_that_was_lived_byte_for_byte(life: Life) ->
     assert again.result(1.0) == life.end.result(1.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_who_knows_no_window_reads_the_same_conversation_from_the_facts(life: Life) -> None:
     told = Conversation(replace(life.rules, compaction=None), JOB)
@@ -132,7 +132,7 @@ def test_who_knows_no_window_reads_the_same_conversation_from_the_facts(life: Li
     assert told.result(1.0) == life.end.result(1.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_reasoning_calls_and_results_stay_together_and_only_contents_change(life: Life) -> None:
     for before, after, _ in compactions(life):
@@ -150,7 +150,7 @@ def test_reasoning_calls_and_results_stay_together_and_only_contents_change(life
                 assert [call.id for call in said.calls] == [result.call.id for result in heard.results]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_no_result_grows_errors_stay_and_each_compaction_makes_room(life: Life) -> None:
     for before, after, step in compactions(life):
@@ -161,7 +161,7 @@ def test_no_result_grows_errors_stay_and_each_compaction_makes_room(life: Life) 
         assert step.tokens == round(size(before).tokens)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_what_the_model_has_not_read_stays_whole_unless_it_alone_does_not_fit(life: Life) -> None:
     assert life.rules.compaction is not None
@@ -179,7 +179,7 @@ def test_what_the_model_has_not_read_stays_whole_unless_it_alone_does_not_fit(li
         ] or any(result.is_error for result in was.results)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> None:
     made = life.rules.compaction
@@ -194,7 +194,7 @@ def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> 
         assert fact.after <= step.tokens
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_there_is_at_most_one_compaction_for_each_turn_and_none_without_tool_results(life: Life) -> None:
     for step, following in pairwise([*life.steps, life.end.next()]):
@@ -204,7 +204,7 @@ def test_there_is_at_most_one_compaction_for_each_turn_and_none_without_tool_res
     assert count <= sum(isinstance(fact, Returned) for fact in life.facts) + life.rules.max_retries
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(lives())
 def test_the_size_is_what_was_counted_and_what_came_since(life: Life) -> None:
     talk = Conversation(life.rules, JOB)
@@ -216,7 +216,7 @@ def test_the_size_is_what_was_counted_and_what_came_since(life: Life) -> None:
             assert size(talk).tokens == fact.reply.usage.input + fact.reply.usage.output
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(lives("action"))
 def test_in_action_mode_the_model_reads_what_is_left_in_its_own_words(life: Life) -> None:
     for _, after, _ in compactions(life):
@@ -243,7 +243,7 @@ HELD = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(HELD, st.integers(0, 3), st.integers(1, 3_000), st.booleans(), st.integers(0, 20_000))
 def test_a_plan_takes_no_more_than_it_needs_from_the_oldest(
     held: list[Held], newest: int, most: int, summarizes: bool, other: int

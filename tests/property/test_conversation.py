@@ -96,7 +96,7 @@ def requests(life: Life) -> list[Request]:
     return [step.request for step in life.steps if isinstance(step, Generate)]
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(lives())
 def test_a_replayed_life_is_the_life_that_was_lived(life: Life) -> None:
     for lived in range(len(life.facts) + 1):
@@ -118,7 +118,7 @@ def test_asking_what_is_next_changes_nothing(life: Life) -> None:
     assert twice.next() == twice.next() == life.talk.next()
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(lives())
 def test_every_life_ends_within_its_turns_and_retries(life: Life) -> None:
     replies = [fact for fact in life.facts if isinstance(fact, Replied)]
@@ -128,7 +128,7 @@ def test_every_life_ends_within_its_turns_and_retries(life: Life) -> None:
     assert sum(step.turns_left > 0 for step in life.steps if isinstance(step, Generate)) == len(replies)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(lives())
 def test_a_request_starts_with_the_one_before_it_except_while_asking_again(life: Life) -> None:
     previous: tuple[Message, ...] = ()
@@ -179,7 +179,7 @@ def test_calls_can_be_told_apart_and_every_server_can_read_their_history(life: L
                 assert isinstance(said, Assistant)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(lives())
 def test_a_good_end_has_an_answer_and_a_bad_one_says_why(life: Life) -> None:
     result = life.talk.result(0.0)

@@ -17,8 +17,8 @@ from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolFabric
 from batch_agent.tools.session import FabricSession
 
-HISTORIES = 10_000
-SHARE = 20
+HISTORIES = 4_000
+SHARE = 8
 """Tests that share the histories, so that two processes may share the tests."""
 TTL = 3.0
 KEYS = "xyz"

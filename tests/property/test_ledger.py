@@ -210,9 +210,9 @@ class AccountsWithoutCapacity(Accounts):
 
 
 TestLedger = Accounts.TestCase
-TestLedger.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestLedger.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 TestLedgerWithoutCapacity = AccountsWithoutCapacity.TestCase
-TestLedgerWithoutCapacity.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+TestLedgerWithoutCapacity.settings = settings(max_examples=25, stateful_step_count=60, deadline=None)
 
 
 @given(size=st.floats(0.0, 1e12), capacity=st.integers(1, 10_000), shared=st.floats(0.0, 1e6))
@@ -222,7 +222,7 @@ def test_a_lone_agent_is_let_in_however_big(size: float, capacity: int, shared: 
     assert ledger.let_in("a", 0.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 400), min_size=2, max_size=30), waits=st.lists(st.floats(0.0, 3.0), min_size=1))
 def test_places_are_given_up_in_the_order_in_which_their_leases_end(sizes: list[int], waits: list[float]) -> None:
     ledger = Ledger(sum(sizes) * 3)
@@ -244,7 +244,7 @@ def test_places_are_given_up_in_the_order_in_which_their_leases_end(sizes: list[
         assert still == order[len(order) - len(still) :]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     turns=st.lists(st.tuples(st.sampled_from([0, 3000, 5000, 10_000]), st.booleans()), min_size=1, max_size=30),
     capacity=st.none() | st.integers(1000, 100_000),

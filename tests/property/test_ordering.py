@@ -24,7 +24,7 @@ OVERHEADS = st.lists(st.integers(0, 4), min_size=5, max_size=5)
 EFFORTS = st.sampled_from([0, 2000, 100_000])
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(TABLES, OVERHEADS, st.booleans(), EFFORTS)
 def test_an_arrangement_has_every_row_and_field_once_and_shares_what_it_says(
     table: Table, overhead: list[int], free_fields: bool, effort: int
@@ -41,7 +41,7 @@ def test_an_arrangement_has_every_row_and_field_once_and_shares_what_it_says(
     assert found.shared == shared_prefix(table, found.rows, found.fields, overhead)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(TABLES, OVERHEADS, EFFORTS)
 def test_free_fields_share_no_less_than_given_ones_and_these_no_less_than_the_table_as_it_is(
     table: Table, overhead: list[int], effort: int
@@ -69,13 +69,13 @@ def test_the_same_table_is_arranged_the_same(table: Table) -> None:
     assert arrange(table) == arrange([["".join(list(text)) for text in row] for row in table])
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(tables(rows=4, fields=3))
 def test_nothing_shares_more_than_the_arrangement_of_a_small_table(table: Table) -> None:
     assert arrange(table).shared == most_shared(table)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(tables(rows=5, fields=3))
 def test_no_order_of_rows_shares_more_in_given_fields(table: Table) -> None:
     width = len(table[0]) if table else 0

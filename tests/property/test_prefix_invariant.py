@@ -294,7 +294,7 @@ def _end(text: str, start: int) -> int:
 
 
 @on_every_wire
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_what_the_model_reads_in_a_turn_begins_with_what_it_read_in_the_one_before(
     wire: Wire, data: st.DataObject
@@ -314,7 +314,7 @@ def test_what_the_model_reads_in_a_turn_begins_with_what_it_read_in_the_one_befo
 
 
 @on_every_wire_with_calls
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_tools_are_the_same_bytes_in_every_turn_and_the_last_only_forbids_them(
     wire: Wire, data: st.DataObject
@@ -339,7 +339,7 @@ def _can_forbid(wire: Wire, request: Request) -> bool:
 
 
 @on_every_wire
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_the_prefix_is_looked_for_in_the_same_place_in_every_turn(wire: Wire, data: st.DataObject) -> None:
     dialect = wire.dialect()
@@ -350,7 +350,7 @@ def test_the_prefix_is_looked_for_in_the_same_place_in_every_turn(wire: Wire, da
 
 
 @on_every_wire_with_calls
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_models_own_arguments_are_sent_back_as_they_were(wire: Wire, data: st.DataObject) -> None:
     dialect = wire.dialect()
@@ -385,7 +385,7 @@ def _arguments(message: str) -> Iterator[str]:
 
 
 @on_every_wire
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_agents_of_a_run_share_its_bytes_and_the_start_of_their_task(wire: Wire, data: st.DataObject) -> None:
     said = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), max_size=8)

@@ -1,6 +1,6 @@
 """From a backend URL to a connected backend, with what was seen of the server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,18 +17,53 @@ from .dialects.openai_chat import PATH, OpenAIChat
 from .embedded import EmbeddedModelError, LocalServer, guided
 from .farewell import Farewells, close_session, final_request
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
+from .fleet import Fleet
+from .hostfile import Endpoint, parse_hostfile
 from .http import HttpBackend, Server, open_session
 from .load import loads_of
 from .probe import ServedModel, Sighting, beside, choose, list_models, look, takes_tools
 from .tokens import counter_of
 
 Notify = Callable[[str], None]
+_HOSTFILE = "hostfile://"
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
-async def connect(url: str, model: str | None, *, uses_tools: bool, notify: Notify) -> Backend:
-    """Opens the backend that `url` names. Raises SpecError for a URL that names none, BackendError for a server that
-    cannot be used. Nothing is generated, but for one token where tools are used and must be tried."""
+async def connect(url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify) -> Backend:
+    """Opens the backend that `url` names; several endpoints, or those of a hostfile, are one. Raises SpecError for a
+    URL that names none, BackendError for a server that cannot be used. Nothing is generated, but for one token where
+    tools are used and must be tried."""
+    urls = _endpoints(url)
+    if len(urls) == 1:
+        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify)
+    return await open_fleet(urls, model, uses_tools=uses_tools, notify=notify)
+
+
+async def open_fleet(urls: Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify) -> Fleet:
+    """Raises as `connect` does."""
+    return await Fleet.open(urls, lambda each: _connect_one(each, model, uses_tools=uses_tools, notify=notify), notify)
+
+
+def _endpoints(url: str | Sequence[str]) -> list[str]:
+    urls = [url] if isinstance(url, str) else list(url)
+    found: list[str] = []
+    for each in urls:
+        if each.startswith(_HOSTFILE):
+            found += [_url_of(endpoint) for endpoint in parse_hostfile(each.removeprefix(_HOSTFILE))]
+        else:
+            found.append(each)
+    if twice := [each for each in found if found.count(each) > 1]:
+        raise SpecError(f"{twice[0]} is listed twice among the endpoints.")
+    return found
+
+
+def _url_of(endpoint: Endpoint) -> str:
+    """A bare host is taken for a vLLM server; who is behind a whole URL is found by asking."""
+    is_bare = endpoint.scheme == "http" and not endpoint.base
+    return endpoint.url.replace("http://", "vllm://", 1) if is_bare else endpoint.url
+
+
+async def _connect_one(url: str, model: str | None, *, uses_tools: bool, notify: Notify) -> Backend:
     parsed = parse(url)
     if parsed.scheme == "local":
         return await _open_local(parsed, model, notify)

@@ -92,7 +92,7 @@ class HttpBackend:
         counts: Callable[[str], Awaitable[int | None]] | None = None,
     ) -> None:
         self.traits = traits
-        self._server = server
+        self.server = server
         self._dialect = dialect
         self._farewells = farewells
         self._on_close = on_close
@@ -105,7 +105,7 @@ class HttpBackend:
             request = replace(request, stream=False)
         if self._farewells is not None:
             self._farewells.greet(request.agent)
-        return Exchange(self._server, self._dialect, request, self._stop_streaming)
+        return Exchange(self.server, self._dialect, request, self._stop_streaming)
 
     def _stop_streaming(self) -> None:
         """The server refuses streams: from now on it is asked for whole answers."""
@@ -127,7 +127,7 @@ class HttpBackend:
                 await self._farewells.leave_all()
         finally:
             try:
-                await self._server.session.close()
+                await self.server.session.close()
             finally:
                 if self._on_close is not None:
                     await self._on_close()

@@ -1,6 +1,6 @@
 """What a user asks for."""
 
-from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping, Set
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,8 +27,9 @@ class BatchSpec:
     tools: Collection[Any] = ()
     output_schema: Any = None
     model: str | None = None
-    backend: str | Backend = "local://"
-    """A URL, or a backend that the caller has opened and will close."""
+    backend: str | Sequence[str] | Backend = "local://"
+    """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
+    that the caller has opened and will close."""
     checkpoint_dir: Path | None = None
     plan_changed: Literal["stop", "rerun"] = "stop"
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
@@ -51,6 +52,9 @@ class BatchSpec:
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
         text_or_none("model", self.model)
+        _check_backend(self.backend)
+        if isinstance(self.backend, list):
+            object.__setattr__(self, "backend", tuple(self.backend))
         if self.plan_changed not in ("stop", "rerun"):
             raise SpecError(f"plan_changed must be 'stop' or 'rerun'; got {self.plan_changed!r}.")
         if self.on_result is not None and not callable(self.on_result):
@@ -117,6 +121,11 @@ _FLAT: dict[str, tuple[str, str]] = {
 def _did_you_mean(name: str) -> str:
     close = get_close_matches(name, [*_OWN_FIELDS, *_FLAT], n=2)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _check_backend(backend: Any) -> None:
+    if isinstance(backend, list | tuple | Set) and not (backend and all(isinstance(url, str) for url in backend)):
+        raise SpecError(f"backend must be a URL, or a list of URLs; got {backend!r}.")
 
 
 def _check_inputs(inputs: Any) -> None:

@@ -12,7 +12,7 @@ _ROUND = 0.5
 """Of the work it has under way at a time: before so much was answered, a server that works on much at once looks far
 slower than it is, for most of its work is begun but not done."""
 _TICK = 1e-6
-"""Seconds. What took less was not measured: no clock is that fine, and nobody that fast."""
+"""Seconds. What seems to have taken less took that long: no clock is finer, and nobody infinitely fast."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Throughput:
         self._seconds = self._seconds * kept + self._silent
         self._work_seconds = self._work_seconds * kept + self._silent_work
         self._silent = self._silent_work = 0.0
-        if self._seconds >= _TICK and self._answered > 0:
+        if self._seconds > 0 and self._answered > 0:
             is_round_over = self._answered * self._seconds >= _ROUND * self._work_seconds
             self._is_known = self._is_known or is_round_over
         self.ended(weight, now)

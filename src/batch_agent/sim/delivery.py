@@ -25,14 +25,12 @@ class Delivery:
         fault: Fault | None,
         culprit: int,
         abort: Callable[[Generation], None],
-        chunk_tokens: int,
     ) -> None:
         self._generation = generation
         self._connection = connection
         self._fault = fault.kind if fault else None
         self._culprit = culprit
         self._abort = abort
-        self._chunk_tokens = chunk_tokens
         self._unfinished = len(generation.sequences)
         self._first: int | None = None
         self._is_open = False
@@ -87,7 +85,7 @@ class Delivery:
 
     def _events(self, index: int, start: int, stop: int, finished: bool) -> bytes:
         wire, reply = self._generation.wire, self._generation.replies[index]
-        chunk, prompt_tokens = self._chunk_tokens, self._prompt_tokens(index)
+        chunk, prompt_tokens = self._generation.chunk_tokens, self._prompt_tokens(index)
         if not finished:
             return wire.tokens(index, reply, start, stop, chunk, prompt_tokens)
         last = stop if wire.is_chat else start + max(0, stop - start - 1) // chunk * chunk

@@ -33,3 +33,5 @@ class Generation(NamedTuple):
     include_usage: bool
     continuous_usage: bool
     tells_cached: bool
+    chunk_tokens: int
+    """Tokens in one event."""

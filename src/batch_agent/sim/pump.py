@@ -70,14 +70,13 @@ class Pump:
         for sequence in sequences:
             self.engine.run_alone(sequence)
         if generation.is_stream and len(sequences) > 1:
-            self._deliver_in_turns(sequences, delivery)
+            self._deliver_in_turns(sequences, generation.chunk_tokens, delivery)
             return
         for index, sequence in enumerate(sequences):
             delivery.progress(index, 0, sequence.generated, finished=True)
 
-    def _deliver_in_turns(self, sequences: list[Sequence], delivery: Delivery) -> None:
+    def _deliver_in_turns(self, sequences: list[Sequence], piece: int, delivery: Delivery) -> None:
         """Mix the answers of a list as they are mixed where steps take time."""
-        piece = self._config.chunk_tokens
         for start in range(0, max(sequence.generated for sequence in sequences), piece):
             for index, sequence in enumerate(sequences):
                 if start < sequence.generated:

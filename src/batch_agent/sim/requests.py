@@ -99,10 +99,13 @@ class Requests:
         if options and not is_stream:
             raise RequestError("Stream options can only be defined when `stream=True`.", param="stream_options")
         include_usage = bool(options.get("include_usage"))
+        chunk_tokens = body.get("stream_interval") or self._config.chunk_tokens
+        if not isinstance(chunk_tokens, int) or chunk_tokens < 1:
+            raise RequestError(f"stream_interval must be at least 1, got {chunk_tokens}.", param="stream_interval")
         return Generation(
             wire=Wire(next(self._numbers), int(time.time()), self._config.model, is_chat),
             replies=[reply for _, reply in parts],
-            sequences=self._sequences(body, parts, is_stream),
+            sequences=self._sequences(body, parts, chunk_tokens if is_stream else 0),
             poisons=[
                 Poison(index, data, reply.answer.fault)
                 for index, (data, reply) in enumerate(parts)
@@ -112,15 +115,16 @@ class Requests:
             include_usage=include_usage,
             continuous_usage=include_usage and bool(options.get("continuous_usage_stats")),
             tells_cached=tells_cached,
+            chunk_tokens=chunk_tokens,
         )
 
-    def _sequences(self, body: dict[str, Any], parts: list[Part], is_stream: bool) -> list[Sequence]:
+    def _sequences(self, body: dict[str, Any], parts: list[Part], chunk_tokens: int) -> list[Sequence]:
         config = self._config
         priority = body.get("priority") or 0
         if not isinstance(priority, int):
             raise RequestError(f"priority must be a whole number, got {priority!r}", param="priority")
         salt = body.get("cache_salt") or ""
-        emit_every = config.chunk_tokens if is_stream and not config.zero_latency else 0
+        emit_every = 0 if config.zero_latency else chunk_tokens
         sequences = []
         for data, reply in parts:
             hashes = block_hashes(data + reply.data, config.block_size, salt) if config.prefix_caching else ()

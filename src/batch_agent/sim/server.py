@@ -89,7 +89,7 @@ class Server:
         if fault and fault.kind is Kind.STATUS:
             _reply_status(connection, fault)
             return
-        delivery = Delivery(generation, connection, fault, culprit, self._pump.abort, self._config.chunk_tokens)
+        delivery = Delivery(generation, connection, fault, culprit, self._pump.abort)
         if fault and fault.kind is Kind.STALL:
             delivery.open()
             timer = self._loop.call_later(fault.stall_s, self._pump.submit, generation, delivery, connection)

@@ -1,12 +1,13 @@
 """The process may be killed anywhere: the next run loses nothing, and repeats nothing that was finished."""
 
 import asyncio
-import subprocess
-import sys
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.programs import Programs
 
 from batch_agent import AgentResult
 from batch_agent.core.events import AgentFinished, Event
@@ -45,24 +46,28 @@ def slow_sim() -> Iterator[SimServer]:
         yield server
 
 
-def run_and_kill(folder: Path, url: str, after: int) -> dict[int, bool]:
+def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, after: int) -> dict[int, bool]:
     """Kills the run after so many agents that it finished itself; says which were finished, and whether resumed."""
     finished: dict[int, bool] = {}
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), url], stdout=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None
-        for line in process.stdout:
+    program = programs.start(RUN, str(folder), url, stdout=said)
+    with said.open() as lines:
+        for line in lines:
             index, resumed = line.split()
             finished[int(index)] = resumed == "1"
             if list(finished.values()).count(False) == after:
-                process.kill()
+                program.send_signal(signal.SIGKILL)
+    assert program.wait() == -signal.SIGKILL
     return finished
 
 
-def test_nothing_is_lost_when_the_process_is_killed_again_and_again(slow_sim: SimServer, tmp_path: Path) -> None:
+def test_nothing_is_lost_when_the_process_is_killed_again_and_again(
+    slow_sim: SimServer, tmp_path: Path, programs: Programs
+) -> None:
+    said, folder = tmp_path / "said", tmp_path / "checkpoint"
+    os.mkfifo(said)
     done: set[int] = set()
     for after in (1, 3, 8, 2, 12):
-        finished = run_and_kill(tmp_path, slow_sim.url, after)
+        finished = run_and_kill(programs, said, folder, slow_sim.url, after)
         assert not done & {index for index in finished if not finished[index]}
         done |= finished.keys()
     assert 26 <= len(done) < AGENTS
@@ -76,7 +81,7 @@ def test_nothing_is_lost_when_the_process_is_killed_again_and_again(slow_sim: Si
 
     namespace: dict[str, object] = {"__name__": "kill_test"}
     exec(RUN, namespace)
-    results: list[AgentResult] = asyncio.run(namespace["main"](Log(), tmp_path, slow_sim.url))  # type: ignore[operator]
+    results: list[AgentResult] = asyncio.run(namespace["main"](Log(), folder, slow_sim.url))  # type: ignore[operator]
     assert [result.index for result in results] == list(range(AGENTS))
     assert [str(result.error) for result in results if not result.ok] == []
     assert all(result.turns == 2 and len(result.tool_calls) == 1 for result in results)

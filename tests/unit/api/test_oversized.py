@@ -1,14 +1,15 @@
 """Inputs beyond the window of a real server, with a real checkpoint; the process may be killed between the parts."""
 
 import asyncio
+import os
+import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.programs import Programs
 
 from batch_agent import AgentResult, BatchAgent, ErrorKind
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -78,31 +79,33 @@ def rows(folder: Path) -> dict[str, list[int]]:
     return found
 
 
-def run_and_kill(folder: Path, url: str, calls: int) -> None:
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), url], stdout=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None
-        for number, _ in enumerate(process.stdout, 1):
+def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, calls: int) -> None:
+    program = programs.start(RUN, str(folder), url, stdout=said)
+    with said.open() as lines:
+        for number, _ in enumerate(lines, 1):
             if number == calls:
-                process.kill()
+                program.send_signal(signal.SIGKILL)
+    assert program.wait() == -signal.SIGKILL
 
 
 def test_parts_that_were_answered_before_the_process_was_killed_are_not_asked_again(
-    sim: SimServer, tmp_path: Path
+    sim: SimServer, tmp_path: Path, programs: Programs
 ) -> None:
+    said, folder = tmp_path / "said", tmp_path / "checkpoint"
+    os.mkfifo(said)
     done: dict[str, list[int]] = {}
     for calls in (3, 4, 5):
-        run_and_kill(tmp_path, sim.url, calls)
-        now = rows(tmp_path)
+        run_and_kill(programs, said, folder, sim.url, calls)
+        now = rows(folder)
         assert all(now[key] == places for key, places in done.items())
         done = {key: places for key, places in now.items() if len(places) == 2}
     assert any(".part" in key for key in done)
 
     namespace: dict[str, Any] = {"__name__": "kill_test"}
     exec(RUN, namespace)
-    results: list[AgentResult] = asyncio.run(namespace["main"](tmp_path, sim.url))
+    results: list[AgentResult] = asyncio.run(namespace["main"](folder, sim.url))
     assert [str(result.error) for result in results if not result.ok] == []
-    after = rows(tmp_path)
+    after = rows(folder)
     assert all(after[key] == places for key, places in done.items())
     for result in results:
         agents = [places for key, places in after.items() if key.partition(".")[0] == result.key]
@@ -110,8 +113,8 @@ def test_parts_that_were_answered_before_the_process_was_killed_are_not_asked_ag
         assert len(result.tool_calls) == len(agents)
     assert [result.turns > 2 for result in results] == [True, True, False, False]
 
-    again: list[AgentResult] = asyncio.run(namespace["main"](tmp_path, sim.url))
-    assert rows(tmp_path) == after
+    again: list[AgentResult] = asyncio.run(namespace["main"](folder, sim.url))
+    assert rows(folder) == after
     assert [(r.output, r.turns, r.usage, r.tool_calls) for r in again] == [
         (r.output, r.turns, r.usage, r.tool_calls) for r in results
     ]

@@ -3,13 +3,12 @@
 import contextvars
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.programs import Programs
 
 from batch_agent import BatchAgent, SpecError
 from batch_agent.sim import SimServer
@@ -47,7 +46,7 @@ async def test_context_variables_are_seen_inside() -> None:
 
 
 SCRIPT = """
-import asyncio, sys, threading
+import asyncio, os, sys, threading
 from batch_agent import BatchAgent, Tool
 
 @Tool.define
@@ -69,6 +68,7 @@ def main():
 async def beside():
     main()
 
+os.setsid()
 match sys.argv[3]:
     case "a script":
         main()
@@ -80,25 +80,18 @@ match sys.argv[3]:
 
 
 @pytest.mark.parametrize("where", ["a script", "a coroutine", "a notebook"])
-def test_an_interrupt_ends_it_promptly_and_quietly(sim: SimServer, tmp_path: Path, where: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, sim.url, str(tmp_path), where],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("hangs")
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=20)
-        finally:
-            process.kill()
-    assert process.returncode == -signal.SIGINT
+def test_an_interrupt_ends_it_promptly_and_quietly(
+    sim: SimServer, tmp_path: Path, where: str, programs: Programs
+) -> None:
+    os.mkfifo(tmp_path / "stdout")
+    program = programs.start(SCRIPT, sim.url, str(tmp_path / "checkpoint"), where, stdout=tmp_path / "stdout")
+    with (tmp_path / "stdout").open() as lines:
+        assert lines.readline().startswith("hangs")
+        program.send_signal(signal.SIGINT)
+        assert program.wait() == -signal.SIGINT
+    said = program.stderr.read_text()
     assert said.rstrip().endswith("KeyboardInterrupt")
     for noise in ("never retrieved", "was destroyed", "Exception ignored", "Exception in thread", "never awaited"):
         assert noise not in said
     with pytest.raises(ProcessLookupError):  # nobody of its session is left
-        os.killpg(process.pid, 0)
+        os.killpg(program.pid, 0)

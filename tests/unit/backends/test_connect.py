@@ -11,6 +11,7 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
 
 from batch_agent import BackendError, BatchAgentError, ErrorKind, SpecError
+from batch_agent.backends import probe as probing
 from batch_agent.backends.connect import connect
 from batch_agent.core.interfaces import Backend
 from batch_agent.core.messages import User
@@ -234,7 +235,8 @@ async def test_tools_are_tried_only_where_they_are_used() -> None:
         assert not [request for request in server.requests if request.method != "GET"]
 
 
-async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used() -> None:
+async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_BACKOFF", 0.01)
     async with serving(model("m"), tools=500) as server:
         error = await refused(server.url, uses_tools=True)
         assert isinstance(error, BackendError)

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ import aiohttp
 import orjson
 import pytest
 from tests.unit.backends.servers import Line, RawRequest, raw_server
+from tests.unit.programs import Programs, typed
 from yarl import URL
 
 from batch_agent import AgentResult, BackendError, BatchAgent, BatchAgentError, ErrorKind, RunStopped, SpecError, Tool
-from batch_agent.backends import probe
+from batch_agent.backends import load, probe
 from batch_agent.backends.address import address_of, parse
 from batch_agent.backends.connect import connect
 from batch_agent.backends.doctor import Check, examine
@@ -30,8 +31,8 @@ from batch_agent.backends.farewell import Farewells, close_session
 from batch_agent.core.events import Event, Paused
 from batch_agent.sim import Script, SimConfig, SimServer
 
-PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
 KEY = "sk-very-secret-0123456789"
+Command = Callable[..., Awaitable[tuple[int, str]]]
 
 
 class Listener:
@@ -153,7 +154,7 @@ async def test_a_listener_that_dies_with_200_in_flight_and_comes_back_costs_no_a
                 seen.append(result)
                 if len(seen) == 100:
                     server.down()
-                    restart = asyncio.create_task(later(1.2))
+                    restart = asyncio.create_task(later(0.6))
         await restart
         assert [result.error for result in seen if not result.ok] == []
         assert sorted(result.index for result in seen) == list(range(600))
@@ -572,6 +573,7 @@ async def checks(url: str, model: str | None = None) -> dict[str, Check]:
 
 async def test_the_doctor_does_not_call_metrics_off_that_it_could_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_SIDE_TIMEOUT", aiohttp.ClientTimeout(total=0.1))
+    monkeypatch.setattr(load, "_TIMEOUT", aiohttp.ClientTimeout(total=0.1))
 
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/metrics":
@@ -613,24 +615,25 @@ def free_port() -> int:
         return int(probe_socket.getsockname()[1])
 
 
-async def command(*words: str, cwd: Path, **environment: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
-        *PROGRAM, *words, cwd=cwd, env={**os.environ, **environment},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    said, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+@pytest.fixture
+def command(programs: Programs, tmp_path: Path) -> Command:
+    """A command to its end, with variables of the environment by name: what it ended with, and all that it said."""
+
+    async def run_it(*words: str, **environment: str) -> tuple[int, str]:
+        done = await asyncio.to_thread(programs.call, *words, cwd=tmp_path, **environment)
+        return done.returncode, done.stdout + done.stderr
+
+    return run_it
 
 
-async def test_the_doctor_command_finds_nobody(tmp_path: Path) -> None:
-    code, said = await command("doctor", f"vllm://127.0.0.1:{free_port()}", cwd=tmp_path)
-    assert code == 2
-    assert "Cannot connect" in said
-    assert "Traceback" not in said
+def test_the_doctor_command_finds_nobody(tmp_path: Path) -> None:
+    done = typed("doctor", f"vllm://127.0.0.1:{free_port()}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Cannot connect" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
 
 
-async def test_the_doctor_command_shows_no_key(tmp_path: Path) -> None:
+async def test_the_doctor_command_shows_no_key(command: Command) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/v1/models":
             await models(line)
@@ -641,13 +644,15 @@ async def test_the_doctor_command_shows_no_key(tmp_path: Path) -> None:
             await line.reply(404, b"")
 
     async with raw_server(answer) as server:
-        code, said = await command("doctor", server.url.replace("http", "vllm"), cwd=tmp_path, VLLM_API_KEY=KEY)
+        code, said = await command("doctor", server.url.replace("http", "vllm"), VLLM_API_KEY=KEY)
     assert code == 1
     assert "FAILED" in said
     assert KEY not in said
 
 
-async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on(tmp_path: Path) -> None:
+async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on(
+    tmp_path: Path, command: Command
+) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(60)))
     alive = [30]
 
@@ -663,7 +668,7 @@ async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on
 
     async with listening(chat) as server:
         words = ("run", "--task", "{it}", "--inputs", "in.jsonl", "--backend", server.url, "--max-retries", "0")
-        code, said = await command(*words, "--max-inflight", "4", cwd=tmp_path, OPENAI_API_KEY=KEY)
+        code, said = await command(*words, "--max-inflight", "4", OPENAI_API_KEY=KEY)
         rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
         assert code == 2, said
         assert "run the same command again" in said
@@ -672,13 +677,13 @@ async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on
         assert sum(row["ok"] for row in rows) == 30
         alive[0] = 10**6
         await server.up()
-        code, said = await command(*words, "--max-inflight", "4", cwd=tmp_path)
+        code, said = await command(*words, "--max-inflight", "4")
         assert code == 0, said
         assert sorted(server.answered) == sorted(f"n{n}" for n in range(60))
         assert set(server.answered.values()) == {1}
 
 
-async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_path: Path) -> None:
+async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_path: Path, command: Command) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(60)))
     mode = ["choosy"]
 
@@ -694,11 +699,11 @@ async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_p
 
     async with listening(chat) as server:
         words = ("run", "--task", "{it}", "--inputs", "in.jsonl", "--backend", server.url, "--max-inflight", "4")
-        await command(*words, cwd=tmp_path)
+        await command(*words)
         before = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
         assert sum(row["ok"] for row in before) == 35
         mode[0] = "revoked"
-        code, said = await command(*words, cwd=tmp_path)
+        code, said = await command(*words)
         assert code == 2, said
         after = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
         assert sum(row["ok"] for row in after) == 35
@@ -728,7 +733,7 @@ async def test_an_agent_whose_goodbye_was_cut_short_is_said_goodbye_at_the_end()
 
 
 @pytest.mark.parametrize("where", ["probing", "held"])
-async def test_ctrl_c_at_any_time_is_130_without_a_traceback(where: str, tmp_path: Path) -> None:
+async def test_ctrl_c_at_any_time_is_130_without_a_traceback(where: str, tmp_path: Path, programs: Programs) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(200)))
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -742,15 +747,14 @@ async def test_ctrl_c_at_any_time_is_130_without_a_traceback(where: str, tmp_pat
             await line.say("fine")
 
     async with raw_server(answer) as server:
-        process = await asyncio.create_subprocess_exec(
-            *PROGRAM, "run", "--task", "{it}", "--inputs", "in.jsonl", "--backend", server.url, "--max-inflight", "8",
-            cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        words = ("run", "--task", "{it}", "--inputs", "in.jsonl", "--backend", server.url, "--max-inflight", "8")
+        program = programs.start_command(*words, cwd=tmp_path)
         while len(server.requests) < (1 if where == "probing" else 45):
             await asyncio.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        said = (await process.communicate())[0].decode()
-    assert process.returncode == 130, said
+        program.send_signal(signal.SIGINT)
+        status = await asyncio.to_thread(program.wait)
+    said = program.stdout.read_text() + program.stderr.read_text()
+    assert status == 130, said
     assert "Traceback" not in said
     rows = (tmp_path / "results.jsonl").read_text().splitlines()
     assert all(json.loads(row)["ok"] for row in rows)

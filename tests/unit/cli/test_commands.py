@@ -4,16 +4,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.programs import PROGRAM, Call, typed
 
 from batch_agent.sim import Script, SimConfig, SimServer
-
-PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -22,18 +20,14 @@ def sim_url() -> Iterator[str]:
         yield sim.url
 
 
-def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
-
-
 def rows(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_run_answers_every_input_and_a_second_call_asks_nothing_again(tmp_path: Path, sim_url: str) -> None:
+def test_run_answers_every_input_and_a_second_call_asks_nothing_again(tmp_path: Path, sim_url: str, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(5)))
     words = ("run", "--task", "Summarize: {text}", "--inputs", "in.jsonl", "--backend", sim_url)
-    first = call(*words, cwd=tmp_path)
+    first = typed(*words, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "5 of 5 agents answered" in first.stderr
     before = sorted(rows(tmp_path / "results.jsonl"), key=lambda row: str(row["key"]))
@@ -43,7 +37,7 @@ def test_run_answers_every_input_and_a_second_call_asks_nothing_again(tmp_path: 
     assert [(row["index"], row["output"]) for row in before] == [(row["index"], row["output"]) for row in after]
 
 
-def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url: str) -> None:
+def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url: str, call: Call) -> None:
     (tmp_path / "in.csv").write_text("name\nAda\nBob\n")
     (tmp_path / "mine.py").write_text(
         "from pydantic import BaseModel\n"
@@ -72,7 +66,9 @@ def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url:
         (("--task", "{text}", "--inputs", "in.jsonl", "--backend", "carrier://pigeon"), "names no backend"),
     ],
 )
-def test_what_cannot_run_is_one_clear_line(tmp_path: Path, sim_url: str, words: tuple[str, ...], problem: str) -> None:
+def test_what_cannot_run_is_one_clear_line(
+    tmp_path: Path, sim_url: str, words: tuple[str, ...], problem: str, call: Call
+) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
     backend = () if "--backend" in words else ("--backend", sim_url)
     done = call("run", *words, *backend, cwd=tmp_path)
@@ -81,7 +77,7 @@ def test_what_cannot_run_is_one_clear_line(tmp_path: Path, sim_url: str, words: 
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: str) -> None:
+def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: str, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n{"other": "x"}\n')
     done = call("run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, cwd=tmp_path)
     assert done.returncode == 1
@@ -92,7 +88,7 @@ def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: s
     ]
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(40)))
     with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=20)) as sim:
         words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim.url, "--max-inflight", "2"]
@@ -119,7 +115,7 @@ def _wait_for_rows(path: Path, least: int) -> None:
 
 
 def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_url: str) -> None:
-    done = call("demo", "--out", "demo", "--backend", sim_url, cwd=tmp_path)
+    done = typed("demo", "--out", "demo", "--backend", sim_url, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = rows(tmp_path / "demo" / "results.jsonl")
     assert len(found) == 24
@@ -127,7 +123,7 @@ def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_ur
     assert "24 of 24 agents answered" in (tmp_path / "demo" / "report.md").read_text()
 
 
-def test_sim_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_sim_serves_until_it_is_told_to_stop(tmp_path: Path, call: Call) -> None:
     process = subprocess.Popen([*PROGRAM, "sim", "--port", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -3,7 +3,6 @@
 import csv
 import io
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import orjson
 import pytest
 from pydantic import BaseModel, ConfigDict
+from tests.unit.programs import PROGRAM, Programs
 
 from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.cli.data import as_row
@@ -154,15 +154,17 @@ async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -
             export(tmp_path / "c", out=place)
 
 
-async def test_two_thousand_rows_go_down_a_pipe_until_nobody_reads(tmp_path: Path) -> None:
+async def test_two_thousand_rows_go_down_a_pipe_until_nobody_reads(tmp_path: Path, programs: Programs) -> None:
     huge = "ü" * 2_000
     await run(tmp_path / "c", ScriptedBackend(lambda request: say(huge)), map(str, range(2000)))
-    command = [sys.executable, "-m", "batch_agent.cli", "export", str(tmp_path / "c")]
-    whole = subprocess.run([*command, "--format", "csv"], capture_output=True, timeout=60, check=True)
-    written = list(csv.DictReader(io.StringIO(whole.stdout.decode())))
+    whole = programs.call("export", str(tmp_path / "c"), "--format", "csv", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    written = list(csv.DictReader(io.StringIO(whole.stdout)))
     assert [int(row["index"]) for row in written] == list(range(2000))
-    assert b"2000 rows written." in whole.stderr
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert "2000 rows written." in whole.stderr
+    process = subprocess.Popen(
+        [*PROGRAM, "export", str(tmp_path / "c")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()

@@ -1,11 +1,10 @@
 """What a run did, from its checkpoint, as the command shows it."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.programs import Programs, typed
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, SpecError, StoreError, Tool, Usage
 from batch_agent.cli.inspect import inspect
@@ -82,8 +81,8 @@ async def test_a_run_of_actions_and_texts_is_told_as_one(tmp_path: Path, capsys:
 
 async def test_long_lines_stay_whole_in_a_pipe_and_bear_no_marks(tmp_path: Path) -> None:
     await run(tmp_path, ["[bold]" + "ü" * 150 + " 1"])
-    command = [sys.executable, "-m", "batch_agent.cli", "inspect", str(tmp_path), "--agent", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = typed("inspect", str(tmp_path), "--agent", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert f"task      Zähle: [bold]{'ü' * 150} 1\n" in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -94,10 +93,9 @@ async def test_who_is_not_there_is_an_error_with_who_is(tmp_path: Path) -> None:
         inspect(tmp_path, agent="nobody")
 
 
-def test_what_is_no_checkpoint_is_one_clear_line(tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_is_one_clear_line(tmp_path: Path, programs: Programs) -> None:
     with pytest.raises(StoreError, match="There is no checkpoint"):
         inspect(tmp_path)
-    command = [sys.executable, "-m", "batch_agent.cli", "inspect", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.call("inspect", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1

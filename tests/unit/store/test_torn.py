@@ -1,5 +1,6 @@
 """A checkpoint whose last bytes were torn off or overwritten still gives what came before them."""
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -10,21 +11,31 @@ from batch_agent.core.facts import Replied
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.store.sqlite import SqliteStore
 
-STORY = [Replied(Reply(f"reply {number}", "stop", Usage(number))) for number in range(300)]
+STORY = [Replied(Reply(f"reply {number}", "stop", Usage(number))) for number in range(120)]
 
 
-async def torn_copy(tmp_path: Path, damage: str) -> Path:
-    """A checkpoint as a power cut may leave it: the main file and a log whose end is not sound."""
-    live, torn = tmp_path / "live", tmp_path / "torn"
-    store = SqliteStore(live)
-    await store.open()
-    for number, fact in enumerate(STORY):
-        store.record(f"agent-{number}", fact)
-        await store.settle()
-    torn.mkdir()
-    for name in ("run.sqlite3", "run.sqlite3-wal"):
-        shutil.copy(live / name, torn / name)
-    await store.aclose()
+@pytest.fixture(scope="module")
+def cut_short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint as it is in the middle of a run: the main file and a log."""
+    live, copy = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("copy")
+
+    async def run() -> None:
+        store = SqliteStore(live)
+        await store.open()
+        for number, fact in enumerate(STORY):
+            store.record(f"agent-{number}", fact)
+            await store.settle()
+        for name in ("run.sqlite3", "run.sqlite3-wal"):
+            shutil.copy(live / name, copy / name)
+        await store.aclose()
+
+    asyncio.run(run())
+    return copy
+
+
+def torn_copy(whole: Path, torn: Path, damage: str) -> Path:
+    """As a power cut may leave it: the end of the log is not sound."""
+    shutil.copytree(whole, torn)
     log = torn / "run.sqlite3-wal"
     size = log.stat().st_size
     assert size > 50_000
@@ -41,8 +52,10 @@ async def torn_copy(tmp_path: Path, damage: str) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten", "more"])
-async def test_what_came_before_a_torn_end_is_there_and_the_run_can_go_on(tmp_path: Path, damage: str) -> None:
-    store = SqliteStore(await torn_copy(tmp_path, damage))
+async def test_what_came_before_a_torn_end_is_there_and_the_run_can_go_on(
+    cut_short: Path, tmp_path: Path, damage: str
+) -> None:
+    store = SqliteStore(torn_copy(cut_short, tmp_path / "torn", damage))
     await store.open()
     known = [number for number in range(len(STORY)) if await store.facts(f"agent-{number}")]
     assert known == list(range(len(known)))

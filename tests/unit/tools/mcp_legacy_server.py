@@ -1,20 +1,15 @@
-"""An MCP server of the protocol before 2026, without the SDK: it starts in a moment. Over stdio it is run as a script;
-`over_http` serves it to tests from their own process."""
+"""An MCP server of the protocol before 2026, without the SDK, run as a script over stdio: it starts in a moment, and
+therefore imports next to nothing."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-_NAMES = ("echo", "whoami", "die", "fork", "broken")
+_NAMES = ("echo", "whoami", "die", "fork", "broken", "hang")
 _ABOUT: dict[str, Any] = {
     "protocolVersion": "2025-06-18",
     "capabilities": {"tools": {}},
@@ -40,7 +35,7 @@ def _hints(name: str) -> dict[str, bool]:
     return {"readOnlyHint": True} if name == "whoami" else {}
 
 
-def _called(message: dict[str, Any], name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _called(message: dict[str, Any], name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
     text = arguments.get("text", "")
     match name:
         case "whoami":
@@ -49,6 +44,9 @@ def _called(message: dict[str, Any], name: str, arguments: dict[str, Any]) -> di
             os.kill(os.getpid(), signal.SIGKILL)
         case "fork":
             text = str(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
+        case "hang":
+            Path(arguments["note"]).write_text("under way\n")
+            return None
         case "broken":
             error = {"code": -32602, "message": "text is too long"}
             return {"jsonrpc": "2.0", "id": message["id"], "error": error}
@@ -57,52 +55,6 @@ def _called(message: dict[str, Any], name: str, arguments: dict[str, Any]) -> di
 
 def _result(message: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
-
-
-@dataclass
-class Served:
-    url: str = ""
-    sessions: set[str] = field(default_factory=set)
-    """Those that it knows."""
-    keys: list[str] = field(default_factory=list)
-    """What every request said as X-Key."""
-    farewell: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@asynccontextmanager
-async def over_http() -> AsyncIterator[Served]:
-    """It never answers to a farewell."""
-    served = Served()
-
-    async def post(request: web.Request) -> web.Response:
-        served.keys.append(request.headers.get("X-Key", ""))
-        message = await request.json()
-        given = answer(message)
-        if message["method"] == "initialize":
-            session = f"session-{len(served.keys)}"
-            served.sessions.add(session)
-            return web.json_response(given, headers={"Mcp-Session-Id": session})
-        if request.headers.get("Mcp-Session-Id") not in served.sessions:
-            return web.Response(status=404)
-        return web.Response(status=202) if given is None else web.json_response(given)
-
-    async def delete(request: web.Request) -> web.Response:
-        served.farewell.set()
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-    app = web.Application()
-    app.router.add_post("/mcp", post)
-    app.router.add_delete("/mcp", delete)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        served.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-        yield served
-    finally:
-        await runner.cleanup()
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.unit.tools.mcp_legacy_server import over_http
+from tests.unit.tools.mcp_legacy_http import over_http
 from tests.unit.tools.processes import children_of, gone, written
 
 from batch_agent import SpecError
@@ -72,6 +72,13 @@ def tools(request: pytest.FixtureRequest) -> Tools:
 def quick_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     """For servers that do not answer to a farewell."""
     monkeypatch.setattr("batch_agent.tools.mcp.transports._FAREWELL_SECONDS", 0.1)
+
+
+@pytest.fixture
+def quick_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For servers that must be killed: how long they are first asked to go is the SDK's to say, not ours."""
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
+    monkeypatch.setattr("mcp.client.stdio.FORCE_KILL_TIMEOUT", 0.1)
 
 
 @shared
@@ -168,14 +175,14 @@ async def test_a_prefix_and_a_choice_of_tools() -> None:
     async with opened(chosen) as tools:
         assert list(tools) == ["my_echo"]
         assert await tools["my_echo"].function(text="x") == "x"
-    with pytest.raises(SpecError, match="has no tool 'ecco'; it has broken, die, echo, fork, whoami"):
+    with pytest.raises(SpecError, match="has no tool 'ecco'; it has broken, die, echo, fork, hang, whoami"):
         async with opened(MCP(_LEGACY, include=["ecco"])):
             pass
 
 
 @shared
 async def test_a_server_killed_in_mid_call_fails_that_call_and_the_next_starts_it_again(tmp_path: Path) -> None:
-    async with opened(MCP(_STDIO)) as tools:
+    async with opened(MCP(_LEGACY)) as tools:
         first = int(await tools["whoami"].function())
         async with asyncio.TaskGroup() as group:
             calls = [group.create_task(_raised(tools["hang"].function(note=str(tmp_path / "note")))) for _ in range(3)]
@@ -350,7 +357,9 @@ async def test_being_cancelled_while_an_http_server_does_not_say_goodbye_ends_it
         ("echo $$ > {pid}; echo 'no licence' >&2; exit 1", "It wrote: no licence"),
     ],
 )
-async def test_a_server_that_never_speaks_is_refused_and_killed(tmp_path: Path, script: str, says: str) -> None:
+async def test_a_server_that_never_speaks_is_refused_and_killed(
+    tmp_path: Path, quick_kill: None, script: str, says: str
+) -> None:
     pid = tmp_path / "pid"
     with pytest.raises(SpecError, match=says):
         async with opened(MCP(["sh", "-c", script.replace("{pid}", str(pid))], start_timeout=0.5)):

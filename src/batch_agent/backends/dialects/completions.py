@@ -24,8 +24,10 @@ def encode(
     stream: bool,
     answer_schema: JsonSchema | None = None,
     only_standard: bool = False,
+    is_raw: bool = False,
 ) -> bytes:
-    """One request for all `prompts`: texts that hold their chat template already, or token ids.
+    """One request for all `prompts`: texts that hold their chat template already, or token ids; `is_raw`: texts without
+    one, before which the server puts what begins a text.
 
     `only_standard` leaves out what OpenAI's own API does not know; such a server may put a token of its own before a
     text (never before token ids), and does not say what each prompt cost. Raises SpecError for what no server can
@@ -34,7 +36,7 @@ def encode(
         raise SpecError("Completions stop after 16 tokens unless they are told otherwise: set max_tokens.")
     body = _settings(model, sampling, answer_schema)
     if not only_standard:
-        body["add_special_tokens"] = False  # the template has put them there
+        body["add_special_tokens"] = is_raw  # or else the template has put them there
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         if not only_standard:

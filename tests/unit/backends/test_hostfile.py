@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_agent import SpecError
-from batch_agent.swarm.hostfile import Endpoint, parse_hostfile
+from batch_agent.backends.hostfile import Endpoint, parse_hostfile
 
 
 def one(line: str) -> Endpoint:

@@ -1,0 +1,84 @@
+"""Many prompts in one HTTP request, each answered as soon as it is done."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from ..core.errors import BackendError, ErrorKind
+from ..core.messages import User
+from ..core.requests import Sampling
+from .dialects.completions import CHATS_PATH, PATH, encode, encode_chats
+from .dialects.completions_answers import ManyDecoder, Piece, PromptDone, PromptEvent, decode_whole
+from .failures import translate_failure, translate_status
+from .http import Server, shown, without_key
+
+_STREAM = "text/event-stream"
+_STREAM_INTERVAL = 16
+"""Tokens in an event, where the server can be told: progress is seen, and costs a sixteenth."""
+
+Hear = Callable[[PromptEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ListWire:
+    """How lists of prompts go to one server."""
+
+    server: Server
+    model: str
+    are_chats: bool = False
+    """The server puts the chat template around each prompt. It gives all answers together then."""
+    is_raw: bool = False
+    """Prompts are sent without any template."""
+    only_standard: bool = False
+    """The server is not known to take what only vLLM takes."""
+
+    async def ask(self, prompts: Sequence[str], sampling: Sampling, patience: float | None, hear: Hear) -> None:
+        """`hear` is told of answers in the order in which they come. `patience`: seconds without any news. Raises
+        BackendError; prompts that were told as done stay done."""
+        url = self.server.url(CHATS_PATH if self.are_chats else PATH)
+        try:
+            async with asyncio.timeout(patience) as clock:
+                async with await self.server.post(url, self._body(prompts, sampling), None) as response:
+                    if response.status != 200:
+                        said = without_key(await response.read(), response.request_info.headers)
+                        raise translate_status(response.status, response.headers, said, shown(url))
+                    if response.content_type != _STREAM:
+                        for event in _whole(await response.read(), len(prompts)):
+                            hear(event)
+                        return
+                    decoder = ManyDecoder(len(prompts))
+                    async for chunk in response.content.iter_any():
+                        if patience is not None:
+                            clock.reschedule(asyncio.get_running_loop().time() + patience)
+                        for event in decoder.feed(chunk):
+                            hear(event)
+                    if not decoder.ended:
+                        decoder.close()
+        except TimeoutError as error:
+            message = f"{shown(url)} has said nothing for {patience:g} s."
+            raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
+        except BackendError as error:
+            raise self.server.without_secrets(error) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.server.without_secrets(translate_failure(error, shown(url))) from None
+
+    def _body(self, prompts: Sequence[str], sampling: Sampling) -> bytes:
+        if self.are_chats:
+            return encode_chats([[User(prompt)] for prompt in prompts], self.model, sampling)
+        if not self.only_standard:
+            sampling = replace(sampling, extra={"stream_interval": _STREAM_INTERVAL, **sampling.extra})
+        return encode(
+            prompts, self.model, sampling, stream=True, only_standard=self.only_standard, is_raw=self.is_raw
+        )
+
+
+def _whole(body: bytes, count: int) -> list[PromptEvent]:
+    """A server that does not stream, as events."""
+    whole = decode_whole(body, count)
+    events: list[PromptEvent] = []
+    for answer in whole.answers:
+        usage = whole.usage if count == 1 else None
+        events += [Piece(answer.index, answer.text), PromptDone(answer.index, answer.finish, usage)]
+    return events

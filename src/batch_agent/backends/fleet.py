@@ -1,0 +1,293 @@
+"""Several endpoints as one backend. Each turn goes where its context is, or where there is least to do; what one was
+doing that died is done by the others."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
+from ..core.interfaces import Backend, CountsTokens, ReportsLoad
+from ..core.load import Load
+from ..core.messages import User
+from ..core.requests import Delta, Request
+from ..core.traits import Traits
+from ..schedule.routing import Routing, Ticket
+
+_ITS_FAULT = frozenset(
+    {
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.CONNECTION,
+        ErrorKind.SERVER,
+        ErrorKind.AUTH,
+        ErrorKind.NOT_FOUND,
+        ErrorKind.TLS,
+    }
+)
+"""What another endpoint may do better. What is wrong with a request is wrong everywhere."""
+_HANGS = 10.0
+"""Seconds without an answer after which it says something about the endpoint that nobody waits any longer."""
+
+T = TypeVar("T")
+Open = Callable[[str], Awaitable[Backend]]
+Notify = Callable[[str], None]
+
+
+class Member:
+    """One endpoint. One that is not there yet is opened when it gets its first request."""
+
+    def __init__(self, url: str, open_it: Open, backend: Backend | None) -> None:
+        self.url = url
+        self.backend = backend
+        self.is_missed = backend is None
+        """It was said to be down."""
+        self.trouble = ""
+        """What it said, or what was said of it, when it last failed."""
+        self._open = open_it
+        self._opening = asyncio.Lock()
+
+    async def opened(self, model: str) -> Backend:
+        """Raises BackendError."""
+        async with self._opening:
+            if self.backend is None:
+                try:
+                    found = await self._open(self.url)
+                except SpecError as error:
+                    raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
+                if found.traits.model != model:
+                    await found.aclose()
+                    raise BackendError(ErrorKind.NOT_FOUND, f"{self.url} serves {found.traits.model!r}, not {model!r}.")
+                self.backend = found
+            return self.backend
+
+
+class Fleet:
+    """All of them serve the same model."""
+
+    def __init__(self, members: Sequence[Member], traits: Traits, notify: Notify) -> None:
+        self.traits = traits
+        self.members = members
+        self._notify = notify
+        self.routing = Routing([member.url for member in members])
+
+    @classmethod
+    async def open(cls, urls: Sequence[str], open_it: Open, notify: Notify) -> "Fleet":
+        """Raises SpecError for endpoints that cannot work together, and BackendError if none can be reached: one that
+        cannot is left for later."""
+        found = await _at_once([_tried(open_it, url) for url in urls])
+        there = [None if isinstance(each, BatchAgentError) else each for each in found]
+        try:
+            for each in found:
+                if isinstance(each, SpecError):
+                    raise each
+            if not any(there):
+                raise _all_down(urls, [each for each in found if isinstance(each, BackendError)])
+            traits = _together(urls, [None if each is None else each.traits for each in there])
+        except BatchAgentError:
+            await _at_once([each.aclose() for each in there if each is not None])
+            raise
+        members = [Member(url, open_it, each) for url, each in zip(urls, there, strict=True)]
+        fleet = cls(members, traits, notify)
+        for place, each in enumerate(found):
+            if isinstance(each, BackendError):
+                fleet.close(fleet.take(place), each)
+                members[place].trouble = str(each)
+                notify(f"{urls[place]} cannot be used, and the others do its work: {each}")
+        return fleet
+
+    def stream(self, request: Request) -> "Passage":
+        return Passage(self, request)
+
+    async def load(self) -> Load | None:
+        """Of all that say it."""
+        said = [load for load in await _at_once([_load(member) for member in self.members]) if load is not None]
+        if not said:
+            return None
+        known = [load.kv_usage for load in said if load.kv_usage is not None]
+        return Load(
+            sum(load.running for load in said),
+            sum(load.waiting for load in said),
+            sum(known) / len(known) if known else None,
+            sum(load.preemptions for load in said),
+            sum(load.computed for load in said),
+        )
+
+    async def count_tokens(self, text: str) -> int | None:
+        for place in self.routing.usable(_now()):
+            backend = self.members[place].backend
+            if isinstance(backend, CountsTokens) and (tokens := await backend.count_tokens(text)) is not None:
+                return tokens
+        return None
+
+    async def leave(self, agent: str) -> None:
+        self.routing.forget_origin(agent)
+        await _at_once([each.backend.leave(agent) for each in self.members if each.backend is not None])
+
+    async def aclose(self) -> None:
+        await _at_once([each.backend.aclose() for each in self.members if each.backend is not None])
+
+    def choose(self, request: Request, exclude: set[int]) -> int | None:
+        first = request.messages[0] if request.messages else None
+        shared = first.text[: first.shared] if isinstance(first, User) and first.shared else None
+        return self.routing.choose(
+            1.0,
+            _now(),
+            prefix=shared,
+            origin=request.agent or None,
+            exclude=exclude,
+            draw=(random.random(), random.random()),  # noqa: S311
+        )
+
+    def take(self, place: int) -> Ticket:
+        return self.routing.sent(place, 1.0, _now())
+
+    def close(self, ticket: Ticket, error: BackendError) -> None:
+        """A request failed."""
+        is_refused = error.kind is ErrorKind.UNAVAILABLE and error.status is None
+        self.routing.failed(ticket, _now(), is_endpoint_fault=error.kind in _ITS_FAULT, is_refused=is_refused)
+
+    def miss(self, place: int, error: BackendError) -> None:
+        """Says once that an endpoint is down."""
+        member = self.members[place]
+        member.trouble = str(error)
+        if not member.is_missed and place not in self.routing.usable(_now()):
+            member.is_missed = True
+            self._notify(f"{member.url} is down, and the others do its work: {error}")
+
+    def greet(self, place: int) -> None:
+        member = self.members[place]
+        if member.is_missed:
+            member.is_missed = False
+            self._notify(f"{member.url} is back.")
+
+    def nobody(self, errors: Sequence[BackendError]) -> BackendError:
+        """What is said when no endpoint takes a request."""
+        for error in errors:
+            if error.kind not in _ITS_FAULT:
+                return error
+        kind = errors[-1].kind if errors else ErrorKind.UNAVAILABLE
+        said = " ".join(f"{member.url}: {member.trouble}" for member in self.members if member.trouble)
+        return BackendError(kind, f"None of the {len(self.members)} endpoints takes it. {said}")
+
+
+class Passage:
+    """One request, sent to one endpoint after the other until one takes it."""
+
+    def __init__(self, fleet: Fleet, request: Request) -> None:
+        self._fleet = fleet
+        self._request = request
+        self._place = -1
+        self._ticket: Ticket | None = None
+        self._began = 0.0
+        self._exchange: AbstractAsyncContextManager[AsyncIterator[Delta]] | None = None
+
+    async def __aenter__(self) -> AsyncIterator[Delta]:
+        fleet, tried, errors = self._fleet, set[int](), list[BackendError]()
+        while (place := fleet.choose(self._request, tried)) is not None:
+            self._place, self._ticket, self._began = place, fleet.take(place), _now()
+            try:
+                backend = await fleet.members[place].opened(fleet.traits.model)
+                self._exchange = backend.stream(self._request)
+                return await self._exchange.__aenter__()
+            except BackendError as error:
+                self._fail(error)
+                if error.kind not in _ITS_FAULT and error.kind is not ErrorKind.RATE_LIMITED:
+                    raise
+                tried.add(place)
+                errors.append(error)
+            except BaseException:
+                self._give_up()
+                raise
+        raise fleet.nobody(errors)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            assert self._exchange is not None
+            await self._exchange.__aexit__(kind, error, trace)
+        finally:
+            if error is None and self._ticket is not None:
+                self._fleet.routing.done(self._ticket, _now())
+                self._fleet.greet(self._place)
+            elif isinstance(error, BackendError):
+                self._fail(error)
+            else:
+                self._give_up()
+
+    def _fail(self, error: BackendError) -> None:
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            self._fleet.close(ticket, error)
+            self._fleet.miss(self._place, error)
+
+    def _give_up(self) -> None:
+        """Nobody waits any longer, which is also how a turn ends that took too long."""
+        if _now() - self._began >= _HANGS:
+            self._fail(BackendError(ErrorKind.CONNECTION, f"It did not answer within {_now() - self._began:.0f} s."))
+        elif self._ticket is not None:
+            self._fleet.routing.left(self._ticket, _now())
+
+
+def _together(urls: Sequence[str], each: Sequence[Traits | None]) -> Traits:
+    """What all can do. Raises SpecError for different models."""
+    known = [(url, traits) for url, traits in zip(urls, each, strict=True) if traits is not None]
+    first_url, first = known[0]
+    for url, traits in known:
+        if traits.model != first.model:
+            raise SpecError(
+                f"The endpoints must serve the same model: {first_url} serves {first.model!r}, {url} {traits.model!r}. "
+                "Name one that all serve with model=..., or run each on its own."
+            )
+    all_traits = [traits for _, traits in known]
+    return replace(
+        first,
+        native_tools=all(traits.native_tools for traits in all_traits),
+        json_schema=all(traits.json_schema for traits in all_traits),
+        json_schema_beside_tools=all(traits.json_schema_beside_tools for traits in all_traits),
+        inflight=sum(traits.inflight for traits in all_traits) * len(urls) // len(known),
+        fixed_inflight=all(traits.fixed_inflight for traits in all_traits),
+        context_tokens=_least([traits.context_tokens for traits in all_traits]),
+        kv_tokens=_sum([traits.kv_tokens for traits in all_traits]),
+        kv_running_tokens=_sum([traits.kv_running_tokens for traits in all_traits]),
+        strict_schema=any(traits.strict_schema for traits in all_traits),
+        keeps_agents=True,  # at least where each agent was
+        seen=(f"{len(known)} of {len(urls)} endpoints", *first.seen),
+    )
+
+
+async def _tried(open_it: Open, url: str) -> Backend | BatchAgentError:
+    try:
+        return await open_it(url)
+    except BatchAgentError as error:
+        return error
+
+
+async def _at_once(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each) for each in work]
+    return [task.result() for task in tasks]
+
+
+async def _load(member: Member) -> Load | None:
+    return await member.backend.load() if isinstance(member.backend, ReportsLoad) else None
+
+
+def _least(values: Sequence[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    return None if None in values else sum(value for value in values if value is not None)
+
+
+def _all_down(urls: Sequence[str], errors: Sequence[BackendError]) -> BackendError:
+    said = " ".join(f"{url}: {error}" for url, error in zip(urls, errors, strict=False))
+    return BackendError(errors[0].kind, f"None of the {len(urls)} endpoints can be used. {said}")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

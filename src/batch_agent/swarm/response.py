@@ -1,0 +1,29 @@
+"""What a pool gives for each prompt."""
+
+from dataclasses import dataclass
+
+from ..core.errors import ErrorKind
+from ..core.requests import NO_USAGE, FinishReason, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One per prompt. Either `text` is the whole answer, or `error` says what is wrong; an answer that was cut off at
+    max_tokens is no success, and has the text that there is."""
+
+    index: int
+    """The number of its prompt."""
+    text: str = ""
+    error: str | None = None
+    kind: ErrorKind | None = None
+    """What kind of error it is."""
+    finish: FinishReason | None = None
+    usage: Usage = NO_USAGE
+    """Zero where the server does not tell it for each prompt."""
+    endpoint: str = ""
+    agent_index: int = -1
+    """The number of the endpoint in the pool that was asked; -1: none was."""
+
+    @property
+    def success(self) -> bool:
+        return self.error is None

@@ -1,0 +1,379 @@
+"""Routing never gives work to who may not have it, loses none of it, and leaves no endpoint idle or behind."""
+
+import heapq
+from copy import deepcopy
+from dataclasses import dataclass
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from batch_agent.schedule.affinity import LOYALTY, OVERLOAD
+from batch_agent.schedule.routing import Routing, Ticket
+
+ENDPOINTS = 3
+PLACES = st.integers(0, ENDPOINTS - 1)
+UNIT = st.floats(0.0, 1.0, exclude_max=True)
+DRAWS = st.tuples(UNIT, UNIT)
+WEIGHTS = st.floats(0.01, 1e5)
+KEYS = st.none() | st.integers(0, 3)
+SEEDS = st.integers(0, 2**32)
+
+
+@dataclass
+class Known:
+    """What should be known of an endpoint's standing."""
+
+    faults: int = 0
+    ejections: int = 0
+    answers: int = 0
+    until: float | None = None
+    probe: Ticket | None = None
+    stale: int = 0
+    is_draining: bool = False
+
+    def may_have_work(self, now: float) -> bool:
+        is_back = self.until is None or (self.probe is None and now >= self.until)
+        return is_back and not self.is_draining
+
+    def eject(self, now: float, newest: int) -> None:
+        self.until = now + min(60.0, 2.0**self.ejections)
+        self.ejections += 1
+        self.faults, self.probe, self.stale = 0, None, newest
+
+
+class Routes(RuleBasedStateMachine):
+    """Beside the real thing a plain account of what is under way, and of who is ejected until when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routing = Routing(["a", "b", "c"])
+        self.now = 0.0
+        self.known = [Known() for _ in range(ENDPOINTS)]
+        self.open: dict[Ticket, tuple[int, float]] = {}
+        self.newest = [0] * ENDPOINTS
+
+    tickets: Bundle[Ticket] = Bundle("tickets")
+
+    @rule(target=tickets, weight=WEIGHTS, prefix=KEYS, origin=KEYS, exclude=st.sets(PLACES, max_size=2), draw=DRAWS)
+    def send(
+        self, weight: float, prefix: int | None, origin: int | None, exclude: set[int], draw: tuple[float, float]
+    ) -> Ticket | MultipleResults[Ticket]:
+        able = {each for each in range(ENDPOINTS) if self.known[each].may_have_work(self.now)} - exclude
+        again = deepcopy(self.routing).choose(
+            weight, self.now, prefix=prefix, origin=origin, exclude=exclude, draw=draw
+        )
+        chosen = self.routing.choose(weight, self.now, prefix=prefix, origin=origin, exclude=exclude, draw=draw)
+        assert chosen == again
+        assert chosen in able if able else chosen is None
+        return self._send(chosen, weight) if chosen is not None else multiple()
+
+    @rule(target=tickets, endpoint=PLACES, left=WEIGHTS)
+    def pull(self, endpoint: int, left: float) -> Ticket | MultipleResults[Ticket]:
+        weight = self.routing.share(endpoint, left, self.now)
+        assert 0.0 <= weight <= left
+        assert weight == 0.0 or (weight >= min(1.0, left) and self.known[endpoint].may_have_work(self.now))
+        return self._send(endpoint, weight) if weight else multiple()
+
+    @rule(ticket=consumes(tickets))
+    def answer(self, ticket: Ticket) -> None:
+        self.routing.done(ticket, self.now)
+        self._was_answered(ticket)
+
+    @rule(ticket=consumes(tickets))
+    def fail_by_itself(self, ticket: Ticket) -> None:
+        self.routing.failed(ticket, self.now, is_endpoint_fault=False)
+        self._was_answered(ticket)
+
+    @rule(ticket=consumes(tickets), is_refused=st.booleans())
+    def fail(self, ticket: Ticket, is_refused: bool) -> None:
+        self.routing.failed(ticket, self.now, is_endpoint_fault=True, is_refused=is_refused)
+        endpoint, _ = self.open.pop(ticket)
+        known = self.known[endpoint]
+        if ticket <= known.stale:
+            return
+        known.faults += 1
+        if ticket == known.probe or (known.until is None and (is_refused or known.faults == 2)):
+            known.eject(self.now, self.newest[endpoint])
+
+    @rule(ticket=consumes(tickets))
+    def give_up(self, ticket: Ticket) -> None:
+        self.routing.left(ticket, self.now)
+        self.routing.left(ticket, self.now)
+        endpoint, _ = self.open.pop(ticket)
+        if self.known[endpoint].probe == ticket:
+            self.known[endpoint].probe = None
+
+    @rule(endpoint=PLACES, is_draining=st.booleans())
+    def drain(self, endpoint: int, is_draining: bool) -> None:
+        self.known[endpoint].is_draining = is_draining
+        if is_draining:
+            self.routing.drain(endpoint)
+        else:
+            self.routing.undrain(endpoint)
+
+    @rule(seconds=st.floats(0.0, 5.0))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def await_return(self) -> None:
+        self.now = self.routing.next_return(self.now) or self.now
+
+    def _send(self, endpoint: int, weight: float) -> Ticket:
+        ticket = self.routing.sent(endpoint, weight, self.now)
+        self.open[ticket] = (endpoint, weight)
+        self.newest[endpoint] = ticket
+        if self.known[endpoint].until is not None:
+            self.known[endpoint].probe = ticket
+        return ticket
+
+    def _was_answered(self, ticket: Ticket) -> None:
+        known = self.known[self.open.pop(ticket)[0]]
+        if ticket <= known.stale:
+            return
+        if ticket == known.probe:
+            known.until, known.probe, known.answers = None, None, 0
+        known.faults = 0
+        known.answers += 1
+        if known.answers >= 16:
+            known.ejections = 0
+
+    @invariant()
+    def who_may_have_work_is_right(self) -> None:
+        able = [each for each in range(ENDPOINTS) if self.known[each].may_have_work(self.now)]
+        assert self.routing.usable(self.now) == able
+        assert self.routing.all_down(self.now) == (not able)
+
+    @invariant()
+    def the_next_return_is_right(self) -> None:
+        returns = [
+            known.until
+            for known in self.known
+            if known.until is not None and known.until > self.now and known.probe is None and not known.is_draining
+        ]
+        assert self.routing.next_return(self.now) == min(returns, default=None)
+
+    @invariant()
+    def work_under_way_is_what_is_open(self) -> None:
+        for endpoint in range(ENDPOINTS):
+            weights = [weight for place, weight in self.open.values() if place == endpoint]
+            assert self.routing.requests(endpoint) == len(weights)
+            assert abs(self.routing.work(endpoint) - sum(weights)) <= 1e-6
+            assert weights or self.routing.work(endpoint) == 0.0
+
+    @invariant()
+    def loads_are_numbers(self) -> None:
+        assert all(0.0 < self.routing.wait(each, 1.0, self.now) < float("inf") for each in range(ENDPOINTS))
+
+
+TestRoutes = Routes.TestCase
+TestRoutes.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+
+
+@given(sent=st.lists(st.tuples(PLACES, WEIGHTS), max_size=30), seed=SEEDS)
+def test_when_every_ticket_is_back_nothing_is_under_way_whatever_the_order(
+    sent: list[tuple[int, float]], seed: int
+) -> None:
+    routing, order = Routing(["a", "b", "c"]), Random(seed)
+    tickets = [routing.sent(endpoint, weight, float(at)) for at, (endpoint, weight) in enumerate(sent)]
+    order.shuffle(tickets)
+    for ticket in tickets:
+        close = order.choice([routing.done, routing.left])
+        close(ticket, 30.0 + order.random())
+    assert [(routing.work(each), routing.requests(each)) for each in range(ENDPOINTS)] == [(0.0, 0)] * ENDPOINTS
+
+
+def loaded(speeds: list[float], work: list[float]) -> Routing:
+    """Endpoints that have been seen at these speeds, with so much under way now, at 1.0."""
+    routing = Routing([str(each) for each in range(len(speeds))])
+    for endpoint, speed in enumerate(speeds):
+        routing.done(routing.sent(endpoint, speed, 0.0), 1.0)
+    for endpoint, weight in enumerate(work):
+        if weight:
+            routing.sent(endpoint, weight, 1.0)
+    return routing
+
+
+SPEEDS = st.lists(st.floats(0.2, 5.0), min_size=ENDPOINTS, max_size=ENDPOINTS)
+WORK = st.lists(st.just(0.0) | st.floats(0.01, 50.0), min_size=ENDPOINTS, max_size=ENDPOINTS)
+
+
+@given(speeds=SPEEDS, work=WORK, weight=st.floats(0.01, 10.0), home=PLACES, draw=DRAWS)
+def test_an_agent_stays_at_home_exactly_until_it_would_wait_too_much_longer_there(
+    speeds: list[float], work: list[float], weight: float, home: int, draw: tuple[float, float]
+) -> None:
+    routing = loaded(speeds, work)
+    others = [each for each in range(ENDPOINTS) if each != home]
+    assert routing.choose(weight, 1.0, origin="agent", exclude=others, draw=draw) == home
+    best = min(routing.wait(each, weight, 1.0) for each in others)
+    chosen = routing.choose(weight, 1.0, origin="agent", draw=draw)
+    assert (chosen == home) == (routing.wait(home, weight, 1.0) <= LOYALTY * best)
+    assert routing.choose(weight, 1.0, origin="agent", draw=draw) == chosen  # which is its home from now on
+
+
+@given(speeds=SPEEDS, work=WORK, weight=st.floats(0.01, 10.0), holders=st.lists(PLACES, max_size=4), draw=DRAWS)
+def test_a_prefix_goes_where_it_was_last_but_never_beyond_the_cap(
+    speeds: list[float], work: list[float], weight: float, holders: list[int], draw: tuple[float, float]
+) -> None:
+    routing = loaded(speeds, work)
+    for holder in holders:
+        others = [each for each in range(ENDPOINTS) if each != holder]
+        assert routing.choose(weight, 1.0, prefix="text", exclude=others, draw=draw) == holder
+    waits = [routing.wait(each, weight, 1.0) for each in range(ENDPOINTS)]
+    cap = (1.0 + OVERLOAD) * sum(waits) / ENDPOINTS
+    expected = next((holder for holder in reversed(holders) if waits[holder] <= cap), None)
+    without = deepcopy(routing).choose(weight, 1.0, draw=draw)
+    assert routing.choose(weight, 1.0, prefix="text", draw=draw) == (without if expected is None else expected)
+
+
+@given(work=WORK, weight=st.floats(0.01, 10.0), draw=DRAWS)
+def test_without_ties_the_worst_of_all_is_never_chosen(
+    work: list[float], weight: float, draw: tuple[float, float]
+) -> None:
+    routing = loaded([1.0] * ENDPOINTS, work)
+    waits = [routing.wait(each, weight, 1.0) for each in range(ENDPOINTS)]
+    chosen = routing.choose(weight, 1.0, draw=draw)
+    assert chosen is not None
+    assert waits[chosen] < max(waits) or waits.count(max(waits)) > 1
+
+
+def seconds_by_lists(speeds: list[float], items: int, noise: float, seed: int) -> float:
+    """Each endpoint comes for a list when it has none. Lists take as long as their items, more or less."""
+    routing, random = Routing([str(each) for each in range(len(speeds))]), Random(seed)
+    under_way: list[tuple[float, Ticket, int]] = []
+    idle, left, now = set(range(len(speeds))), items, 0.0
+    while left or under_way:
+        for endpoint in sorted(idle):
+            share = routing.share(endpoint, left, now)
+            if share:
+                count = max(1, int(share))
+                seconds = count / speeds[endpoint] * (1.0 + noise * random.uniform(-1.0, 1.0))
+                heapq.heappush(under_way, (now + seconds, routing.sent(endpoint, count, now), endpoint))
+                left -= count
+                idle.remove(endpoint)
+        assert under_way, "nobody takes the rest"
+        now, ticket, endpoint = heapq.heappop(under_way)
+        routing.done(ticket, now)
+        idle.add(endpoint)
+    return now
+
+
+@settings(max_examples=150)
+@given(speeds=st.lists(st.floats(1.0, 4.0), min_size=1, max_size=6), items=st.integers(200, 2000))
+def test_endpoints_of_different_speeds_that_take_lists_finish_together(speeds: list[float], items: int) -> None:
+    assert seconds_by_lists(speeds, items, 0.0, 0) <= 1.15 * items / sum(speeds)
+
+
+@settings(max_examples=100)
+@given(items=st.integers(200, 2000), noise=st.floats(0.0, 0.2), place=st.integers(0, 3), seed=SEEDS)
+def test_one_of_four_that_takes_lists_four_times_slower_costs_no_more_than_its_part(
+    items: int, noise: float, place: int, seed: int
+) -> None:
+    speeds = [1.0] * 4
+    speeds[place] = 0.25
+    assert seconds_by_lists(speeds, items, noise, seed) <= 1.15 * items / 3.25
+
+
+@settings(max_examples=60)
+@given(items=st.integers(200, 1000), slow=st.floats(0.02, 0.25), others=st.integers(3, 12))
+def test_even_one_that_is_fifty_times_slower_only_keeps_its_first_list_waiting(
+    items: int, slow: float, others: int
+) -> None:
+    ideal = items / (others + slow)
+    first = max(1, int(items / (8 * (others + 1)))) / slow
+    assert seconds_by_lists([*[1.0] * others, slow], items, 0.0, 0) <= max(1.15 * ideal, first)
+
+
+@dataclass
+class Shared:
+    """Engines that work on all their requests at once. Below `knee` of them, one more slows nobody down."""
+
+    speeds: list[float]
+    knee: int
+    routing: Routing
+    random: Random
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.running: list[dict[Ticket, tuple[float, int]]] = [{} for _ in self.speeds]
+        """What is left of each, and whose it is."""
+
+    def send(self, agent: int, *, sticks: bool) -> int:
+        weight = self.random.uniform(0.5, 1.5)
+        draw = (self.random.random(), self.random.random())
+        endpoint = self.routing.choose(weight, self.now, origin=agent if sticks else None, draw=draw)
+        assert endpoint is not None
+        self.running[endpoint][self.routing.sent(endpoint, weight, self.now)] = (weight, agent)
+        return endpoint
+
+    def step(self) -> list[int]:
+        """Until the next is answered: whose it was."""
+        rates = [speed / max(self.knee, len(running)) for speed, running in zip(self.speeds, self.running, strict=True)]
+        seconds = min(left / rate for rate, run in zip(rates, self.running, strict=True) for left, _ in run.values())
+        self.now += seconds
+        answered: list[int] = []
+        for rate, running in zip(rates, self.running, strict=True):
+            for ticket, (left, agent) in list(running.items()):
+                running[ticket] = (left - rate * seconds, agent)
+                if running[ticket][0] <= 1e-9:
+                    del running[ticket]
+                    self.routing.done(ticket, self.now)
+                    answered.append(agent)
+        return answered
+
+
+@settings(max_examples=12)
+@given(place=st.integers(0, 3), agents=st.sampled_from([32, 64]), seed=SEEDS)
+def test_one_of_four_that_is_four_times_slower_costs_no_more_than_its_part_of_the_throughput(
+    place: int, agents: int, seed: int
+) -> None:
+    speeds = [1.0] * 4
+    speeds[place] = 0.25
+    engines = Shared(speeds, 1, Routing("abcd"), Random(seed))
+    for agent in range(agents):
+        engines.send(agent, sticks=False)
+    answered = 0
+    while answered < 20 * agents:
+        ended = engines.step()
+        answered += len(ended)
+        for agent in ended:
+            engines.send(agent, sticks=False)
+    assert answered / engines.now >= 0.85 * 3.25
+
+
+@settings(max_examples=12)
+@given(agents=st.integers(4, 64), knee=st.sampled_from([1, 16]), seed=SEEDS)
+def test_agents_hardly_ever_leave_home_when_endpoints_are_alike_and_have_as_many_each(
+    agents: int, knee: int, seed: int
+) -> None:
+    engines = Shared([1.0] * 4, knee, Routing("abcd"), Random(seed))
+    homes = [engines.send(agent, sticks=True) for agent in range(4 * (agents // 4))]
+    moves = turns = 0
+    while turns < 600:
+        for agent in engines.step():
+            turns += 1
+            before, homes[agent] = homes[agent], engines.send(agent, sticks=True)
+            moves += before != homes[agent]
+    assert moves <= 0.05 * turns
+
+
+@settings(max_examples=12)
+@given(agents=st.integers(20, 60), seed=SEEDS)
+def test_an_endpoint_that_was_only_seen_with_little_to_do_gets_its_part_all_the_same(agents: int, seed: int) -> None:
+    routing = Routing("ab")
+    engines = Shared([1.0, 1.0], 16, routing, Random(seed), now=16.0)
+    routing.done(routing.sent(1, 1.0, 0.0), 16.0)
+    routing.drain(1)
+    answered = 0
+    for agent in range(agents):
+        engines.send(agent, sticks=False)
+    while answered < 25 * agents:
+        ended = engines.step()
+        answered += len(ended)
+        if answered >= 5 * agents:
+            routing.undrain(1)
+        for agent in ended:
+            engines.send(agent, sticks=False)
+    assert min(routing.requests(0), routing.requests(1)) >= 0.3 * agents

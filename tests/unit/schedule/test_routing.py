@@ -1,0 +1,519 @@
+"""Which endpoint gets the next piece of work, and which gets none for a while."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from batch_agent.schedule.affinity import Affinity
+from batch_agent.schedule.routing import Routing
+from batch_agent.schedule.throughput import Throughput
+
+FIRST_TWO = (0.0, 0.0)
+"""Draws the first endpoint and the second; of equal ones the first is chosen."""
+
+
+@dataclass
+class Road:
+    """A routing, and short ways to let requests be answered and fail, one after the other."""
+
+    count: int = 2
+    routing: Routing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.routing = Routing([f"http://{each}" for each in range(self.count)])
+
+    def answers(self, endpoint: int, at: float = 0.0, weight: float = 1.0, seconds: float = 1.0) -> None:
+        self.routing.done(self.routing.sent(endpoint, weight, at - seconds), at)
+
+    def fails(self, endpoint: int, *times: float, is_refused: bool = False) -> None:
+        for at in times:
+            ticket = self.routing.sent(endpoint, 1.0, at)
+            self.routing.failed(ticket, at, is_endpoint_fault=True, is_refused=is_refused)
+
+
+def test_endpoints_have_names_and_places() -> None:
+    routing = Routing(["http://a", "http://b"])
+    assert len(routing) == 2
+    assert routing.name(1) == "http://b"
+
+
+def test_nobody_is_chosen_where_there_is_nobody() -> None:
+    routing = Routing([])
+    assert routing.choose(1.0, 0.0, draw=FIRST_TWO) is None
+    assert routing.all_down(0.0)
+    assert routing.next_return(0.0) is None
+
+
+def test_a_lone_endpoint_is_chosen_whatever_is_drawn() -> None:
+    assert Routing(["a"]).choose(1.0, 0.0, draw=(0.999, 0.999)) == 0
+
+
+@pytest.mark.parametrize(("draw", "chosen"), [((0.0, 0.0), 0), ((0.4, 0.0), 1), ((0.99, 0.0), 2), ((1.0, 1.0), 2)])
+def test_of_equal_ones_the_first_that_was_drawn_is_chosen(draw: tuple[float, float], chosen: int) -> None:
+    assert Routing(["a", "b", "c"]).choose(1.0, 0.0, draw=draw) == chosen
+
+
+def test_two_different_ones_are_drawn_and_the_one_with_less_to_do_is_chosen() -> None:
+    routing = Routing(["a", "b", "c"])
+    routing.sent(0, 5.0, 0.0)
+    assert routing.choose(1.0, 0.0, draw=(0.0, 0.0)) == 1
+    assert routing.choose(1.0, 0.0, draw=(0.0, 0.9)) == 2
+
+
+def test_load_is_time_and_not_work() -> None:
+    road = Road()
+    road.answers(0, 1.0, weight=10.0)
+    road.answers(1, 1.0, weight=1.0)
+    road.routing.sent(0, 4.0, 1.0)
+    road.routing.sent(1, 1.0, 1.0)
+    assert road.routing.choose(1.0, 1.0, draw=FIRST_TWO) == 0
+
+
+def test_an_endpoint_of_unknown_speed_is_taken_to_be_like_the_others() -> None:
+    road = Road(3)
+    road.answers(0, 1.0, weight=1.0)
+    road.answers(1, 1.0, weight=3.0)
+    assert road.routing.speed(2) is None
+    assert road.routing.wait(2, 4.0, 1.0) == pytest.approx(2.0)
+
+
+def test_an_endpoint_that_keeps_silent_is_taken_to_be_slower_the_longer_it_does() -> None:
+    road = Road()
+    road.answers(0, 1.0, weight=2.0)
+    for endpoint in (0, 1):
+        road.routing.sent(endpoint, 4.0, 1.0)
+        assert road.routing.wait(endpoint, 4.0, 3.0) == pytest.approx(4.0)
+        assert road.routing.wait(endpoint, 4.0, 11.0) == pytest.approx(20.0)
+
+
+def test_an_agent_goes_back_to_where_it_was() -> None:
+    routing = Routing(["a", "b", "c"])
+    assert routing.choose(1.0, 0.0, origin="agent", draw=(0.5, 0.0)) == 1
+    routing.sent(1, 1.0, 0.0)
+    assert routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 1
+    assert routing.choose(1.0, 0.0, origin="other", draw=(0.5, 0.0)) == 0
+
+
+@pytest.mark.parametrize("trouble", ["ejected", "draining", "excluded"])
+def test_an_agent_whose_home_may_not_have_work_finds_another_and_stays_there(trouble: str) -> None:
+    road = Road()
+    assert road.routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 0
+    if trouble == "ejected":
+        road.fails(0, 0.0, is_refused=True)
+    if trouble == "draining":
+        road.routing.drain(0)
+    exclude = [0] if trouble == "excluded" else []
+    assert road.routing.choose(1.0, 0.0, origin="agent", exclude=exclude, draw=FIRST_TWO) == 1
+    road.routing.undrain(0)
+    assert road.routing.choose(1.0, 9.0, origin="agent", draw=FIRST_TWO) == 1
+
+
+def test_an_agent_leaves_a_home_where_it_would_wait_much_longer() -> None:
+    routing = Routing(["a", "b"])
+    assert routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 0
+    routing.sent(0, 3.0, 0.0)
+    assert routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 0
+    routing.sent(0, 0.1, 0.0)
+    assert routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 1
+
+
+def test_an_agent_that_leaves_home_does_not_come_back_at_once_because_another_is_worse_still() -> None:
+    routing = Routing(["a", "b", "c"])
+    assert routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 0
+    routing.sent(0, 10.0, 0.0)
+    routing.sent(2, 20.0, 0.0)
+    assert routing.choose(1.0, 0.0, origin="agent", draw=(0.0, 0.9)) == 1
+
+
+def test_an_agent_with_nowhere_else_to_go_stays_however_long_it_waits() -> None:
+    routing = Routing(["a", "b"])
+    assert routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 0
+    routing.sent(0, 1000.0, 0.0)
+    routing.drain(1)
+    assert routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO) == 0
+
+
+def test_an_agent_that_left_has_no_home() -> None:
+    routing = Routing(["a", "b"])
+    routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO)
+    routing.forget_origin("agent")
+    routing.forget_origin("nobody")
+    assert routing.choose(1.0, 0.0, origin="agent", draw=(0.9, 0.0)) == 1
+
+
+def test_prompts_that_begin_alike_go_to_one_endpoint_while_it_has_no_more_than_others() -> None:
+    routing = Routing(["a", "b"])
+    assert routing.choose(1.0, 0.0, prefix="text", draw=(0.9, 0.0)) == 1
+    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 1
+    routing.sent(1, 9.0, 0.0)
+    routing.sent(0, 6.0, 0.0)
+    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 1
+    routing.sent(1, 3.0, 0.0)
+    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 0
+
+
+def test_when_the_last_that_served_a_prefix_is_full_one_that_did_before_has_it() -> None:
+    routing = Routing(["a", "b", "c", "d"])
+    routing.choose(1.0, 0.0, prefix="text", exclude=[0, 1, 2], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, prefix="text", exclude=[1, 2, 3], draw=FIRST_TWO)
+    routing.sent(0, 9.0, 0.0)
+    assert routing.choose(1.0, 0.0, prefix="text", draw=(0.3, 0.3)) == 3
+
+
+def test_an_agent_comes_before_its_prefix() -> None:
+    routing = Routing(["a", "b"])
+    routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, prefix="text", draw=(0.9, 0.0))
+    assert routing.choose(1.0, 0.0, origin="agent", prefix="text", draw=(0.9, 0.0)) == 0
+
+
+def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotten() -> None:
+    affinity = Affinity()
+    for prefix in range(4096):
+        affinity.settle(0, None, prefix)
+    affinity.settle(0, None, 0)
+    affinity.settle(0, None, "new")
+    assert affinity.prefixes == 4096
+    assert affinity.holder(0, {0: 1.0}) == 0
+    assert affinity.holder(1, {0: 1.0}) is None
+
+
+def test_agents_that_left_are_not_remembered() -> None:
+    affinity = Affinity()
+    for agent in range(10):
+        affinity.settle(0, agent, None)
+        affinity.forget(agent)
+    assert affinity.origins == 0
+
+
+def test_two_faults_in_a_row_eject_an_endpoint() -> None:
+    road = Road()
+    road.fails(0, 0.0)
+    assert road.routing.usable(0.0) == [0, 1]
+    road.fails(0, 1.0)
+    assert road.routing.usable(1.0) == [1]
+    assert road.routing.next_return(1.0) == 2.0
+
+
+def test_an_answer_between_two_faults_makes_them_two_of_different_prompts() -> None:
+    road = Road()
+    road.fails(0, 0.0)
+    road.answers(0, 0.5)
+    road.fails(0, 1.0)
+    assert road.routing.usable(1.0) == [0, 1]
+
+
+def test_a_failure_that_is_not_the_endpoints_shows_that_it_is_there() -> None:
+    road = Road()
+    road.fails(0, 0.0)
+    road.routing.failed(road.routing.sent(0, 1.0, 0.5), 0.5, is_endpoint_fault=False)
+    road.fails(0, 1.0)
+    assert road.routing.usable(1.0) == [0, 1]
+
+
+def test_a_request_that_nobody_waits_for_says_nothing() -> None:
+    road = Road()
+    road.fails(0, 0.0)
+    road.routing.left(road.routing.sent(0, 1.0, 0.5), 0.5)
+    road.fails(0, 1.0)
+    assert road.routing.usable(1.0) == [1]
+
+
+def test_one_refused_connection_ejects() -> None:
+    road = Road()
+    road.fails(0, 0.0, is_refused=True)
+    assert road.routing.usable(0.0) == [1]
+
+
+def test_an_endpoint_with_many_requests_that_dies_is_ejected_once() -> None:
+    road = Road()
+    for ticket in [road.routing.sent(0, 1.0, 0.0) for _ in range(50)]:
+        road.routing.failed(ticket, 1.0, is_endpoint_fault=True)
+    assert road.routing.next_return(1.0) == 2.0
+
+
+def test_what_was_sent_before_an_ejection_says_nothing_after_it() -> None:
+    road = Road()
+    early = [road.routing.sent(0, 1.0, 0.0) for _ in range(4)]
+    road.fails(0, 0.0, is_refused=True)
+    road.routing.done(early[0], 0.5)
+    assert road.routing.usable(0.5) == [1]
+    road.answers(0, 1.0)
+    for ticket in early[1:]:
+        road.routing.failed(ticket, 1.5, is_endpoint_fault=True)
+    assert road.routing.usable(1.5) == [0, 1]
+
+
+def test_a_late_answer_from_before_an_ejection_does_not_hide_new_faults() -> None:
+    road = Road()
+    early = road.routing.sent(0, 1.0, 0.0)
+    road.fails(0, 0.0, is_refused=True)
+    road.answers(0, 1.0)
+    road.fails(0, 2.0)
+    road.routing.done(early, 3.0)
+    road.fails(0, 4.0)
+    assert road.routing.usable(4.0) == [1]
+
+
+def test_after_its_time_an_ejected_endpoint_gets_one_request_and_when_it_answers_all() -> None:
+    road = Road()
+    road.fails(0, 0.0, is_refused=True)
+    assert road.routing.usable(0.99) == [1]
+    assert road.routing.usable(1.0) == [0, 1]
+    probe = road.routing.sent(0, 1.0, 1.0)
+    assert road.routing.usable(5.0) == [1]
+    assert road.routing.next_return(5.0) is None
+    road.routing.done(probe, 5.0)
+    assert road.routing.usable(5.0) == [0, 1]
+    road.routing.sent(0, 1.0, 5.0)
+    assert road.routing.usable(5.0) == [0, 1]
+
+
+def test_a_probe_that_nobody_waits_for_is_followed_by_another() -> None:
+    road = Road()
+    road.fails(0, 0.0, is_refused=True)
+    road.routing.left(road.routing.sent(0, 1.0, 1.0), 2.0)
+    assert road.routing.usable(2.0) == [0, 1]
+
+
+def test_each_ejection_lasts_twice_as_long_as_the_last_up_to_a_minute() -> None:
+    road = Road(1)
+    lasted: list[float] = []
+    now = 0.0
+    for _ in range(9):
+        road.fails(0, now, is_refused=True)
+        back = road.routing.next_return(now)
+        assert back is not None
+        lasted.append(back - now)
+        now = back
+    assert lasted == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize(("answers", "lasts"), [(1, 2.0), (15, 2.0), (16, 1.0)])
+def test_an_endpoint_that_comes_and_goes_is_forgiven_after_some_answers(answers: int, lasts: float) -> None:
+    road = Road()
+    road.fails(0, 0.0, is_refused=True)
+    for _ in range(answers):
+        road.answers(0, 5.0)
+    road.fails(0, 5.0, is_refused=True)
+    assert road.routing.next_return(5.0) == 5.0 + lasts
+
+
+def test_answers_from_before_an_ejection_do_not_count_for_forgiveness() -> None:
+    road = Road()
+    for _ in range(15):
+        road.answers(0, 0.0)
+    road.fails(0, 0.0, is_refused=True)
+    road.answers(0, 5.0)
+    road.answers(0, 5.0)
+    road.fails(0, 5.0, is_refused=True)
+    assert road.routing.next_return(5.0) == 7.0
+
+
+def test_when_all_are_ejected_nobody_is_chosen_until_the_first_is_back() -> None:
+    road = Road()
+    road.fails(0, 0.0, is_refused=True)
+    road.fails(1, 0.5, is_refused=True)
+    assert road.routing.all_down(0.5)
+    assert road.routing.choose(1.0, 0.5, draw=FIRST_TWO) is None
+    assert road.routing.next_return(0.5) == 1.0
+    assert not road.routing.all_down(1.0)
+    assert road.routing.choose(1.0, 1.0, draw=FIRST_TWO) == 0
+
+
+def test_a_draining_endpoint_ends_what_it_has_and_is_not_waited_for() -> None:
+    road = Road()
+    road.fails(0, 0.0, is_refused=True)
+    ticket = road.routing.sent(1, 1.0, 0.0)
+    road.routing.drain(0)
+    road.routing.drain(1)
+    assert road.routing.usable(5.0) == []
+    assert road.routing.next_return(0.0) is None
+    assert road.routing.work(1) == 1.0
+    road.routing.done(ticket, 1.0)
+    assert road.routing.work(1) == 0.0
+    road.routing.undrain(1)
+    assert road.routing.usable(0.0) == [1]
+
+
+def test_a_ticket_comes_back_once() -> None:
+    routing = Routing(["a"])
+    ticket = routing.sent(0, 1.0, 0.0)
+    routing.done(ticket, 1.0)
+    routing.left(ticket, 1.0)
+    with pytest.raises(KeyError):
+        routing.done(ticket, 1.0)
+    assert routing.requests(0) == 0
+
+
+def test_speed_is_weight_per_second_of_work_and_idle_time_does_not_count() -> None:
+    road = Road(1)
+    for at in (1.0, 100.0, 1000.0):
+        road.answers(0, at, weight=3.0, seconds=0.5)
+    assert road.routing.speed(0) == pytest.approx(6.0)
+
+
+def test_answers_that_come_in_bursts_do_not_make_an_endpoint_look_fast() -> None:
+    load = Throughput()
+    for burst in range(10):
+        for _ in range(64):
+            load.began(1.0, 10.0 * burst)
+        for _ in range(64):
+            load.answered(1.0, 10.0, 10.0 * (burst + 1))
+    assert load.speed == pytest.approx(6.4)
+
+
+def test_the_first_answers_of_many_that_are_under_way_tell_nothing_of_the_speed() -> None:
+    load = Throughput()
+    for _ in range(64):
+        load.began(1.0, 0.0)
+    for _ in range(31):
+        load.answered(1.0, 10.0, 10.0)
+    assert load.speed is None
+    load.answered(1.0, 10.0, 10.0)
+    assert load.speed == pytest.approx(3.2)
+
+
+def test_before_the_speed_is_known_it_is_no_more_than_if_all_were_answered_now() -> None:
+    load = Throughput()
+    for _ in range(64):
+        load.began(1.0, 0.0)
+    for _ in range(16):
+        load.answered(1.0, 10.0, 10.0)
+    assert load.most(20.0) == pytest.approx(64 / 20)
+
+
+def test_an_endpoint_that_became_slow_is_believed_within_some_answers() -> None:
+    road = Road(1)
+    for at in range(1, 20):
+        road.answers(0, float(at), weight=8.0)
+    for at in range(20, 40):
+        road.answers(0, 8.0 * at, weight=8.0, seconds=8.0)
+    assert road.routing.speed(0) == pytest.approx(1.0, rel=0.05)
+
+
+def test_one_slow_answer_moves_the_speed_little() -> None:
+    road = Road(1)
+    for at in range(1, 20):
+        road.answers(0, float(at))
+    road.answers(0, 30.0, seconds=2.0)
+    assert road.routing.speed(0) == pytest.approx(0.8, abs=0.1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_clock_that_stands_still_or_goes_back_makes_nobody_infinitely_fast(seconds: float) -> None:
+    road = Road(1)
+    for _ in range(100):
+        road.answers(0, 5.0, seconds=seconds)
+    assert road.routing.speed(0) is None
+
+
+def test_the_smallest_step_of_a_clock_makes_nobody_infinitely_fast() -> None:
+    routing = Routing(["a", "b"])
+    routing.done(routing.sent(0, 1.0, 0.0), 5e-324)
+    assert routing.speed(0) == pytest.approx(1e6)
+    assert routing.share(0, 100.0, 0.0) == pytest.approx(25.0)
+
+
+def test_work_that_weighs_nothing_tells_nothing() -> None:
+    road = Road(1)
+    road.answers(0, 1.0, weight=0.0)
+    assert road.routing.speed(0) is None
+    assert road.routing.wait(0, 1.0, 1.0) == 1.0
+
+
+def test_time_that_was_spent_on_a_failed_request_alone_does_not_count() -> None:
+    road = Road(1)
+    road.answers(0, 1.0)
+    road.routing.left(road.routing.sent(0, 1.0, 1.0), 61.0)
+    road.answers(0, 62.0)
+    assert road.routing.speed(0) == pytest.approx(1.0)
+
+
+def test_at_first_an_endpoint_gets_a_small_part_of_its_part() -> None:
+    assert Routing(["a", "b", "c", "d"]).share(0, 3200.0, 0.0) == 100.0
+
+
+def test_known_endpoints_get_half_of_what_they_have_to_do_until_the_end_by_their_speeds() -> None:
+    road = Road()
+    road.answers(0, 1.0, weight=3.0)
+    road.answers(1, 1.0, weight=1.0)
+    assert road.routing.share(0, 400.0, 1.0) == pytest.approx(150.0)
+    assert road.routing.share(1, 400.0, 1.0) == pytest.approx(50.0)
+
+
+def test_who_has_work_already_gets_less_and_who_waits_for_others_more() -> None:
+    road = Road()
+    for endpoint in (0, 1):
+        road.answers(endpoint, 1.0)
+    road.routing.sent(1, 100.0, 1.0)
+    assert road.routing.share(0, 100.0, 1.0) == pytest.approx(50.0)
+    assert road.routing.share(0, 100.0, 51.0) == pytest.approx(37.5)
+    assert road.routing.share(1, 100.0, 51.0) == pytest.approx(12.5)
+
+
+def test_who_has_enough_to_do_gets_nothing_while_another_is_idle() -> None:
+    road = Road()
+    for endpoint in (0, 1):
+        road.answers(endpoint, 1.0)
+    road.routing.sent(0, 100.0, 1.0)
+    assert road.routing.share(0, 10.0, 1.0) == 0.0
+
+
+def test_one_that_keeps_silent_is_counted_on_for_less() -> None:
+    road = Road()
+    for endpoint in (0, 1):
+        road.answers(endpoint, 1.0)
+    road.routing.sent(1, 10.0, 1.0)
+    assert road.routing.share(0, 110.0, 101.0) == pytest.approx(50.0)
+
+
+def test_one_that_is_draining_is_not_counted_on() -> None:
+    road = Road()
+    for endpoint in (0, 1):
+        road.answers(endpoint, 1.0)
+    road.routing.drain(1)
+    assert road.routing.share(0, 100.0, 1.0) == 50.0
+
+
+def test_a_share_is_never_less_than_is_worth_a_request_nor_more_than_is_left() -> None:
+    routing = Routing(["a", "b"], least=10.0)
+    assert routing.share(0, 40.0, 0.0) == 10.0
+    assert routing.share(0, 4.0, 0.0) == 4.0
+    assert routing.share(0, 0.0, 0.0) == 0.0
+
+
+def test_who_would_end_after_all_others_gets_nothing_and_the_quickest_gets_the_rest() -> None:
+    road = Road()
+    road.answers(0, 10.0, weight=10.0, seconds=10.0)
+    road.answers(1, 10.0, weight=1.0, seconds=10.0)
+    assert road.routing.share(1, 8.0, 10.0) == 0.0
+    assert road.routing.share(1, 12.0, 10.0) == 1.0
+    assert road.routing.share(0, 1.0, 10.0) == 1.0
+
+
+def test_who_is_left_alone_gets_its_share_however_slow_it_is() -> None:
+    road = Road()
+    road.answers(0, 10.0, weight=10.0, seconds=10.0)
+    road.answers(1, 10.0, weight=1.0, seconds=10.0)
+    road.fails(0, 10.0, is_refused=True)
+    assert road.routing.share(1, 8.0, 10.0) == 4.0
+
+
+def test_who_may_not_have_work_has_no_share_and_a_probe_is_as_small_as_can_be() -> None:
+    road = Road()
+    road.answers(0, 1.0)
+    road.fails(0, 1.0, is_refused=True)
+    assert road.routing.share(0, 100.0, 1.5) == 0.0
+    assert road.routing.share(0, 100.0, 2.0) == 1.0
+    road.routing.drain(1)
+    assert road.routing.share(1, 100.0, 2.0) == 0.0
+
+
+def test_a_slow_endpoint_that_had_little_to_do_gets_the_benefit_of_the_doubt_up_to_a_bound() -> None:
+    """It had a tenth of what the others had: it may be quicker than it looks, but is not taken for ten times so."""
+    road = Road()
+    road.answers(0, 1.0, weight=10.0)
+    road.answers(1, 1.0, weight=1.0)
+    assert road.routing.wait(1, 1.0, 1.0) == pytest.approx(0.5)
+    assert road.routing.wait(0, 1.0, 1.0) == pytest.approx(0.1)
