@@ -1,6 +1,7 @@
 """Input list in, structured result list out: N tool-using LLM agents sharing one inference backend."""
 
 from .api import BatchAgent
+from .backends.hostfile import Endpoint, parse_hostfile
 from .core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from .core.fields import Fields
 from .core.flow import FlowResult, Item, StageReport
@@ -12,6 +13,8 @@ from .core.scheduling import Scheduling
 from .core.sharing import Finding, PrefixReport
 from .core.spec import BatchSpec
 from .flows import Flow
+from .swarm.pool import VLLMPool
+from .swarm.response import Response
 from .tools import MCP, Tool
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "BatchAgentError",
     "BatchSpec",
     "Context",
+    "Endpoint",
     "ErrorKind",
     "Fields",
     "Finding",
@@ -34,6 +38,7 @@ __all__ = [
     "PlanMismatch",
     "Prefix",
     "PrefixReport",
+    "Response",
     "Results",
     "Retry",
     "RunStopped",
@@ -47,4 +52,6 @@ __all__ = [
     "Tool",
     "Tooling",
     "Usage",
+    "VLLMPool",
+    "parse_hostfile",
 ]

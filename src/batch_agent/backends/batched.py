@@ -69,9 +69,7 @@ class ListWire:
             return encode_chats([[User(prompt)] for prompt in prompts], self.model, sampling)
         if not self.only_standard:
             sampling = replace(sampling, extra={"stream_interval": _STREAM_INTERVAL, **sampling.extra})
-        return encode(
-            prompts, self.model, sampling, stream=True, only_standard=self.only_standard, is_raw=self.is_raw
-        )
+        return encode(prompts, self.model, sampling, stream=True, only_standard=self.only_standard, is_raw=self.is_raw)
 
 
 def _whole(body: bytes, count: int) -> list[PromptEvent]:

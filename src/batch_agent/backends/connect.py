@@ -49,7 +49,7 @@ def _endpoints(url: str | Sequence[str]) -> list[str]:
     found: list[str] = []
     for each in urls:
         if each.startswith(_HOSTFILE):
-            found += [_url_of(endpoint) for endpoint in parse_hostfile(each.removeprefix(_HOSTFILE))]
+            found += [url_of(endpoint) for endpoint in parse_hostfile(each.removeprefix(_HOSTFILE))]
         else:
             found.append(each)
     if twice := [each for each in found if found.count(each) > 1]:
@@ -57,7 +57,7 @@ def _endpoints(url: str | Sequence[str]) -> list[str]:
     return found
 
 
-def _url_of(endpoint: Endpoint) -> str:
+def url_of(endpoint: Endpoint) -> str:
     """A bare host is taken for a vLLM server; who is behind a whole URL is found by asking."""
     is_bare = endpoint.scheme == "http" and not endpoint.base
     return endpoint.url.replace("http://", "vllm://", 1) if is_bare else endpoint.url

@@ -10,12 +10,12 @@ from typing import Any, Self
 import orjson
 
 from ..core.errors import SpecError, StoreError
-from ..core.events import Event, RunStarted
+from ..core.events import Event, InStage, RunStarted
 from ..observe.progress import Progress
-from ..observe.tally import Tally
+from ..observe.stages import LiveStages, PlainStages
 from .replacing import replacing
 
-_FORMAT = 1
+_FORMAT = 2
 _SECRET = re.compile(r"//[^/@]*@|[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*=", re.IGNORECASE)
 
 
@@ -23,14 +23,13 @@ class KeepsCommand:
     """Progress that also keeps the command, as soon as the run has started: one that was refused, because it asks
     another question than the checkpoint answers, does not take the place of the one that made it."""
 
-    def __init__(self, progress: Progress, folder: Path, options: Mapping[str, Any]) -> None:
-        self.tally: Tally = progress.tally
+    def __init__(self, progress: Progress | LiveStages | PlainStages, folder: Path, options: Mapping[str, Any]) -> None:
         self._progress = progress
         self._folder = folder
         self._command = _command(options)
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
+        if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
             with suppress(SpecError), replacing(_file(self._folder)) as file:  # without it the run is as good
                 file.write(orjson.dumps(self._command, option=orjson.OPT_INDENT_2))
         self._progress.emit(event)
@@ -50,6 +49,8 @@ def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
     try:
         command = orjson.loads(_file(folder).read_bytes())
     except FileNotFoundError:
+        if _file(folder.parent).exists():
+            raise StoreError(f"{str(folder)!r} is one stage of the run in {str(folder.parent)!r}: name that.") from None
         raise StoreError(
             f"{str(folder)!r} has no command.json: its run was not started by `batch-agent run`. If Python code made "
             f"this checkpoint, run the same code again: with checkpoint_dir={str(folder)!r} it goes on from there."
@@ -66,8 +67,9 @@ def _command(options: Mapping[str, Any]) -> dict[str, Any]:
     kept = dict(options)
     if _SECRET.search(kept["backend"]):
         del kept["backend"]
-    if (kept["schema"] or "").endswith(".json"):
-        kept["schema"] = str(Path(kept["schema"]).absolute())
+    for name in ("schema", "reduce_schema"):
+        if (kept[name] or "").endswith(".json"):
+            kept[name] = str(Path(kept[name]).absolute())
     paths = {name: str(value.absolute()) for name, value in kept.items() if isinstance(value, Path)}
     return {
         "format": _FORMAT,

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -109,13 +110,19 @@ class ResultFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of what `write` has said already
+                self._file.close()
 
     def write(self, result: AgentResult) -> None:
-        if self._file is None:
-            self._file = self._path.open("wb")
-        self._file.write(orjson.dumps(as_row(result)) + b"\n")
-        self._file.flush()
+        """Raises SpecError where there is no more room for it."""
+        row = orjson.dumps(as_row(result)) + b"\n"
+        try:
+            if self._file is None:
+                self._file = self._path.open("wb")
+            self._file.write(row)
+            self._file.flush()
+        except OSError as error:
+            raise SpecError(f"--out {str(self._path)!r} cannot be written: {error.strerror}.") from error
 
 
 def as_row(result: AgentResult) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ..store.reader import CheckpointReader
 from .data import as_row
 from .recorded import open_recorded
 from .replacing import replacing
+from .stages import check_is_one
 
 Format = Literal["jsonl", "csv"]
 _COLUMNS = ("index", "key", "ok", "input", "output", "text", "error", "turns", "tool_calls", "usage", "seconds")
@@ -36,7 +37,7 @@ def export(
     Parameters
     ----------
     folder
-        The checkpoint.
+        The checkpoint; of a run with a reduce, that of one stage (FOLDER/map or FOLDER/reduce).
     out
         The file to write; the standard output if not given. It is replaced when all is written, not before.
     format
@@ -48,6 +49,7 @@ def export(
         The run's own, if it was started from Python with another one than 3.
     """
     kind = format or ("csv" if out is not None and out.suffix == ".csv" else "jsonl")
+    check_is_one(folder, "export")
     with open_recorded(folder, schema, max_retries) as (reader, rules):
         rows = _Rows(reader, rules)
         if out is None:

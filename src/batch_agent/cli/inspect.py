@@ -14,6 +14,7 @@ from ..observe.recorded import answer_schema
 from ..observe.story import one_line, printable, story, tokens
 from ..store.reader import CheckpointReader
 from .recorded import open_recorded
+from .stages import check_is_one, checkpoints_in
 
 _LONGEST = 100
 
@@ -26,7 +27,7 @@ def inspect(
     Parameters
     ----------
     folder
-        The checkpoint.
+        The checkpoint; of a run with a reduce, all stages are shown, or the one whose folder is named (FOLDER/map).
     agent
         The agent whose story to tell: its index, or the beginning of its key.
     schema
@@ -36,6 +37,13 @@ def inspect(
         The run's own, if it was started from Python with another one than 3.
     """
     console = Console(highlight=False, soft_wrap=True)
+    if agent is not None or schema is not None:
+        check_is_one(folder, "inspect")
+    for place in checkpoints_in(folder):
+        _show(console, place, agent, schema, max_retries)
+
+
+def _show(console: Console, folder: Path, agent: str | None, schema: str | None, max_retries: int | None) -> None:
     with open_recorded(folder, schema, max_retries) as (reader, rules):
         if agent is not None:
             key = reader.find(agent).key

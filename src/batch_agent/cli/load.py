@@ -11,16 +11,16 @@ from ..core.errors import SpecError
 from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 
 
-def load_schema(name: str) -> Any:
+def load_schema(name: str, option: str = "--schema") -> Any:
     """A JSON schema from a .json file, or a type as module:Name."""
     if name.endswith(".json"):
         try:
             return orjson.loads(Path(name).read_bytes())
         except OSError as error:
-            raise SpecError(f"--schema {name!r} cannot be read: {error.strerror}.") from error
+            raise SpecError(f"{option} {name!r} cannot be read: {error.strerror}.") from error
         except orjson.JSONDecodeError as error:
-            raise SpecError(f"--schema {name!r} is not valid JSON: {error}.") from error
-    return _import(name, "--schema")
+            raise SpecError(f"{option} {name!r} is not valid JSON: {error}.") from error
+    return _import(name, option)
 
 
 def load_tools(names: list[str], root: Path) -> list[Tool]:

@@ -20,7 +20,13 @@ def open_recorded(
     """Raises StoreError for what is no checkpoint, SpecError for a schema that is none."""
     with CheckpointReader(folder) as reader:
         own: Any = load_schema(schema) if schema else None
-        if max_retries is None:
-            with suppress(StoreError):  # made from Python
-                max_retries = read_command(folder)[1]["max_retries"]
-        yield reader, recorded_rules(reader.plan(), own, max_retries)
+        yield reader, recorded_rules(reader.plan(), own, _max_retries(folder) if max_retries is None else max_retries)
+
+
+def _max_retries(folder: Path) -> int | None:
+    """As the command said. The command of a stage is that of its run."""
+    for place in (folder, folder.absolute().parent):
+        with suppress(StoreError):  # made from Python
+            retries: int = read_command(place)[1]["max_retries"]
+            return retries
+    return None

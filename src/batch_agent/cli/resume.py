@@ -7,7 +7,9 @@ from ..core.errors import SpecError
 from ..store.reader import CheckpointReader
 from .asked import asked_again
 from .command import read_command
+from .reducing import reduced_again
 from .run import run
+from .stages import checkpoints_in
 
 
 def resume(folder: Path, *, backend: str | None = None) -> int:
@@ -21,7 +23,8 @@ def resume(folder: Path, *, backend: str | None = None) -> int:
         Where the server is now, if it moved. Needed where its URL held a password: none is kept.
     """
     folder = folder.absolute()
-    CheckpointReader(folder).close()
+    for each in checkpoints_in(folder):
+        CheckpointReader(each).close()
     place, options = read_command(folder)
     if backend is not None:
         options["backend"] = backend
@@ -31,5 +34,6 @@ def resume(folder: Path, *, backend: str | None = None) -> int:
         os.chdir(place)
     except OSError as error:
         raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
-    asked, rest = asked_again(options)
-    return run(asked, **rest, checkpoint=folder)
+    asked, others = asked_again(options)
+    reducing, rest = reduced_again(others)
+    return run(asked, reducing=reducing, **rest, checkpoint=folder)

@@ -1,0 +1,93 @@
+"""batch-agent run --reduce: a flow of two stages, whose results and whose one answer are both kept."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic_core import to_jsonable_python
+
+from ..core.errors import SpecError
+from ..core.flow import FlowResult
+from ..core.results import AgentResult
+from ..flows import Flow
+from ..observe.flow_summary import flow_summary_lines, stopped_flow_lines
+from ..observe.stages import FlowTally, flow_progress_for
+from ..observe.story import printable
+from .command import KeepsCommand
+from .data import ResultFile
+from .ending import Stopped, exit_status, run_to_the_end, say
+from .plan import compare
+from .reducing import Reduce
+from .replacing import replacing
+from .stages import MAP, REDUCE
+
+
+def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, command: dict[str, Any]) -> int:
+    """`options`: of the run whose results are reduced. Raises SpecError, BackendError and StoreError."""
+    started, folder = time.monotonic(), options["checkpoint_dir"]
+    progress = flow_progress_for(sys.stderr)
+    with ResultFile(out) as file:
+        written = _Written(file)
+        flow = _flow(options, reduce, written)
+        ended = run_to_the_end(flow.run(events=KeepsCommand(progress, folder, command)))
+    seconds = time.monotonic() - started
+    if isinstance(ended, Stopped):
+        say([*stopped_flow_lines(progress.tally, seconds), *_resumed(progress.tally), f"Results: {out}"])
+        return exit_status(ended, folder, any_failed=False)
+    say([*flow_summary_lines(ended, seconds), *_resumed(progress.tally)])
+    say(compare(folder, progress.tally.stages[MAP], ended.stages[MAP].seconds))
+    say([f"Results: {out}"])
+    status = _finish(ended, reduce, folder)
+    if written.error is not None:
+        raise written.error
+    return status
+
+
+class _Written:
+    """Results, written as they come. A flow goes on whatever becomes of them: what went wrong is for its end."""
+
+    def __init__(self, file: ResultFile) -> None:
+        self._file = file
+        self.error: SpecError | None = None
+
+    def __call__(self, result: AgentResult) -> None:
+        if self.error is None:
+            try:
+                self._file.write(result)
+            except SpecError as error:
+                self.error = error
+
+
+def _flow(options: dict[str, Any], reduce: Reduce, written: _Written) -> Flow:
+    """As `BatchAgent.run_with_reduce` makes it, but for a reduce that fails: that is a failed agent like any other."""
+    shared = dict(options)
+    workers = {name: shared.pop(name) for name in ("task", "tools", "output_schema")}
+    flow = Flow(shared.pop("inputs"), **shared).map(MAP, **workers, on_result=written)
+    return flow.reduce(REDUCE, **reduce.options)
+
+
+def _finish(outcome: FlowResult, reduce: Reduce, folder: Path) -> int:
+    """The answer is the last thing said, and the only one on the standard output."""
+    [item] = outcome.items
+    any_failed = outcome.stages[MAP].failed > 0
+    if item.error is not None:
+        say([f"There is no summary: {item.error}"])
+        return exit_status(None, folder, any_failed=True)
+    text = item[REDUCE] if reduce.is_text else _pretty(item[REDUCE])
+    with replacing(reduce.summary) as file:
+        file.write(f"{text}\n".encode())
+    say([f"Summary: {reduce.summary}"])
+    status = exit_status(None, folder, any_failed=any_failed)
+    print(printable(text) if sys.stdout.isatty() else text)
+    return status
+
+
+def _pretty(answer: Any) -> str:
+    return orjson.dumps(to_jsonable_python(answer, fallback=str), option=orjson.OPT_INDENT_2).decode()
+
+
+def _resumed(tally: FlowTally) -> list[str]:
+    resumed = sum(stage.resumed for stage in tally.stages.values())
+    return [f"{resumed:,} answers came from the checkpoint, without asking again."] if resumed else []

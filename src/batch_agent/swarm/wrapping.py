@@ -1,0 +1,70 @@
+"""The chat template of a model, found by showing it a marker: put around prompts here, so that a list of them can be
+sent as plain texts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from ..backends.http import Server
+from ..backends.probe import beside
+
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_MARKS = ("Q7xMarkerZ3", "Another 42 marker, with words.")
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """What stands before and behind a user's message."""
+
+    before: str = ""
+    behind: str = ""
+
+    def around(self, prompt: str) -> str:
+        return f"{self.before}{prompt}{self.behind}"
+
+
+async def find_wrapping(server: Server, model: str) -> Wrapping | None:
+    """None from a server that does not show its template, or whose template does more than to stand around a text."""
+    found: Wrapping | None = None
+    for mark in _MARKS:
+        conversation = [{"role": "user", "content": mark}]
+        tokens = await _tokens(server, {"model": model, "messages": conversation, "add_generation_prompt": True})
+        if tokens is None:
+            return None
+        shown = await _ask(server, "/detokenize", {"model": model, "tokens": tokens})
+        text = shown.get("prompt") if isinstance(shown, dict) else None
+        if not isinstance(text, str) or text.count(mark) != 1:
+            return None
+        seen = Wrapping(*text.split(mark))
+        again = {"model": model, "prompt": seen.around(mark), "add_special_tokens": False}
+        if (found is not None and seen != found) or await _tokens(server, again) != tokens:
+            return None
+        found = seen
+    return found
+
+
+async def has_batch_route(server: Server) -> bool:
+    """Whether it takes many conversations in one request."""
+    try:
+        async with server.session.get(beside(server.root, "/openapi.json"), timeout=_TIMEOUT) as response:
+            return response.status == 200 and b"/v1/chat/completions/batch" in await response.read()
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return False
+
+
+async def _tokens(server: Server, body: dict[str, Any]) -> list[int] | None:
+    said = await _ask(server, "/tokenize", body)
+    tokens = said.get("tokens") if isinstance(said, dict) else None
+    return tokens if isinstance(tokens, list) and tokens else None
+
+
+async def _ask(server: Server, path: str, body: dict[str, Any]) -> Any:
+    try:
+        async with server.session.post(
+            beside(server.root, path), data=orjson.dumps(body), timeout=_TIMEOUT, allow_redirects=False
+        ) as response:
+            return orjson.loads(await response.read()) if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
+        return None

@@ -1,0 +1,104 @@
+"""What is said of a flow at its end."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from batch_agent.core.errors import ErrorKind
+from batch_agent.core.events import AgentFinished, AgentStarted, FlowStarted, InStage, Queued, RunStarted
+from batch_agent.core.flow import FlowResult, StageReport
+from batch_agent.core.requests import Usage
+from batch_agent.core.results import AgentError, AgentResult, CallRecord, Results
+from batch_agent.flows import Flow
+from batch_agent.observe.flow_summary import flow_summary_lines, stopped_flow_lines
+from batch_agent.observe.stages import FlowTally
+from batch_agent.testing import ScriptedBackend, say
+
+TIMEOUT = AgentError(ErrorKind.AGENT_TIMEOUT, "too slow " * 100)
+
+
+def answered(index: int, usage: Usage = Usage(1000, 500, 100)) -> AgentResult:  # noqa: B008 - it is frozen
+    return AgentResult(index, f"k{index}", usage=usage)
+
+
+def failed(index: int, error: AgentError = TIMEOUT) -> AgentResult:
+    return AgentResult(index, f"k{index}", error=error)
+
+
+def report(name: str, *results: AgentResult, **more: Any) -> StageReport:
+    return StageReport(name, "vllm", "m", Results(results), **more)
+
+
+def test_each_stage_has_a_line_and_all_have_one() -> None:
+    called = replace(answered(1), tool_calls=(CallRecord("look", "{}", True, 0.1),) * 2)
+    stages = {
+        "map": report("map", answered(0), called, failed(2), usd=0.5, seconds=61.0, skipped=1),
+        "judge": StageReport("judge", "openai", "large", Results([answered(0, Usage(10, 0, 2))]), usd=0.25, seconds=2),
+    }
+    assert flow_summary_lines(FlowResult((), stages), 75.0)[:3] == [
+        "map: 2 of 3 agents answered, 1 failed in 1 min 01 s (m on vllm); 1 item left the flow; 2 tool calls; "
+        "2,000 tokens in (50% cached), 200 out; $0.5000.",
+        "judge: 1 of 1 agent answered in 2 s (large on openai); 10 tokens in, 2 out; $0.2500.",
+        "In all: 1 min 15 s; 2,010 tokens in (50% cached), 202 out; $0.7500.",
+    ]
+
+
+def test_what_nobody_knows_is_not_said() -> None:
+    priced = report("map", answered(0, Usage()), usd=0.5)
+    lines = flow_summary_lines(FlowResult((), {"map": priced, "all": report("all", answered(0, Usage()))}), 3.0)
+    assert lines == [
+        "map: 1 of 1 agent answered in 0 s (m on vllm); $0.5000.",
+        "all: 1 of 1 agent answered in 0 s (m on vllm).",
+        "In all: 3 s.",
+    ]
+
+
+def test_a_stage_to_which_nothing_came_and_one_that_is_alone_are_said_as_they_are() -> None:
+    assert flow_summary_lines(FlowResult((), {"map": report("map")}), 1.0) == ["map: nothing to ask."]
+
+
+def test_failures_are_counted_by_stage_and_kind_the_most_frequent_first() -> None:
+    refused = [AgentError(ErrorKind.REFUSED, why) for why in ("no", "never")]
+    stages = {
+        "map": report("map", failed(0), failed(1, refused[0]), failed(2, refused[1])),
+        "all": report("all", failed(0)),
+    }
+    lines = flow_summary_lines(FlowResult((), stages), 1.0)[3:]
+    assert lines[0] == "map failed, refused: 2. For example: no"
+    assert lines[1].startswith("map failed, agent_timeout: 1. For example: too slow ")
+    assert lines[2].startswith("all failed, agent_timeout: 1. ")
+    assert max(map(len, lines)) < 400
+
+
+def test_a_flow_that_was_stopped_is_told_as_far_as_it_came() -> None:
+    tally = FlowTally()
+    tally.emit(FlowStarted(("map", "all")))
+    for stage, total in (("map", 1200), ("all", None)):
+        tally.emit(InStage(stage, RunStarted("vllm", "m", 8, total)))
+    tally.emit(InStage("map", AgentStarted("k0", 0)))
+    tally.emit(InStage("map", AgentFinished(answered(0), resumed=False)))
+    for index in (1, 2):
+        tally.emit(InStage("map", AgentFinished(failed(index), resumed=False)))
+    assert stopped_flow_lines(tally, 5.0)[:3] == [
+        "map: 1 of 1,200 agents answered, 2 failed (m on vllm); 1,000 tokens in (50% cached), 100 out.",
+        "all: 0 answered (m on vllm).",
+        "In all: 5 s; 1,000 tokens in (50% cached), 100 out.",
+    ]
+    assert stopped_flow_lines(tally, 5.0)[3].startswith("map failed, agent_timeout: 2. For example: too slow ")
+    tally.emit(InStage("all", Queued()))
+    assert "all: 0 of 1 agent answered (m on vllm)." in stopped_flow_lines(tally, 5.0)
+
+
+def test_one_that_was_stopped_before_it_began_has_little_to_tell() -> None:
+    assert stopped_flow_lines(FlowTally(), 5.0) == ["In all: 5 s."]
+
+
+async def test_the_lines_of_a_real_flow_name_its_stages_their_model_and_their_tokens() -> None:
+    backend = ScriptedBackend(lambda request: say("fine", Usage(100, 0, 10)))
+    flow = Flow(["a", "b"], backend=backend, prices={"scripted": (1.0, 1.0, 1.0)}).map("review", "Review {it}")
+    outcome = await flow.reduce("report", "Sum up {n}.").run()
+    assert [re.sub(r"answered in \d+ s", "answered in _ s", line) for line in flow_summary_lines(outcome, 1.0)] == [
+        "review: 2 of 2 agents answered in _ s (scripted on scripted); 200 tokens in, 20 out; $0.0002.",
+        "report: 1 of 1 agent answered in _ s (scripted on scripted); 100 tokens in, 10 out; $0.0001.",
+        "In all: 1 s; 300 tokens in, 30 out; $0.0003.",
+    ]
