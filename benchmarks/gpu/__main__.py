@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .flows import flows
 from .notes import Notes
+from .pools import pools
 from .server import Server, gpu
 from .serving import ServerFailed, say, serve
 from .shapes import make_model
@@ -32,6 +34,8 @@ PARTS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "offload": lambda stage: resident(stage, "offload"),
     "inflight": inflight,
     "layout": layout,
+    "flows": flows,
+    "pools": pools,
 }
 
 
@@ -45,7 +49,7 @@ class Setup:
 
 
 SETUPS = (
-    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout")),
+    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools")),
     Setup("7b", _KV_BLOCKS + _OFFLOAD, ("offload",)),
     Setup("32b", (), ("inflight",)),
 )

@@ -39,6 +39,7 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
         ErrorKind.INVALID_OUTPUT,
         ErrorKind.MAX_TURNS,
         ErrorKind.BUDGET,
+        ErrorKind.CALLBACK,
         ErrorKind.INTERNAL,
     }
     assert [kind for kind in set(ErrorKind) - of_agents if f"| `{kind}` |" not in text] == []

@@ -30,11 +30,10 @@ class Plan:
 
     def __init__(self, spec: BatchSpec, layout: Layout, rules: Rules, stage: str) -> None:
         self.rules = rules
-        self.description = _description(spec.task, layout, rules)
+        self.description = _description(spec.task, layout, rules, stage)
         """Everything that shapes an answer beside the input, as JSON has it."""
         self._layout = layout
-        where = {"stage": stage} if stage else {}  # two stages may ask the same of the same inputs
-        self._keys = Keys(fingerprint({**self.description, **where}))
+        self._keys = Keys(fingerprint(self.description))
 
     def job(self, index: int, value: Any) -> Job:
         """The job of one input. An input that does not fit the task makes a job that says so."""
@@ -142,8 +141,9 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
     return schema if is_object(schema) else object_of({WRAPPED_ANSWER: schema})
 
 
-def _description(task: str | Fields, layout: Layout, rules: Rules) -> dict[str, Any]:
+def _description(task: str | Fields, layout: Layout, rules: Rules, stage: str) -> dict[str, Any]:
     shape = {
+        **({"stage": stage} if stage else {}),  # two stages of a flow may ask the same of the same inputs
         "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
         "system prompt": rules.prompt.system,
         "tools": [asdict(tool) for tool in rules.prompt.tools],
