@@ -9,7 +9,8 @@ from typing import Any
 
 from batch_agent import BatchAgent, Flow
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend
+from batch_agent.core.interfaces import Backend, CountsTokens, ReportsLoad
+from batch_agent.core.load import Load
 from batch_agent.core.messages import User
 from batch_agent.core.requests import Delta, Finished, Request
 from batch_agent.core.traits import Traits
@@ -42,6 +43,12 @@ class Varied:
         sampling = replace(request.sampling, max_tokens=tokens, extra={"ignore_eos": True})
         async with self._backend.stream(replace(request, sampling=sampling)) as deltas:
             yield _ended(deltas)
+
+    async def load(self) -> Load | None:
+        return await self._backend.load() if isinstance(self._backend, ReportsLoad) else None
+
+    async def count_tokens(self, text: str) -> int | None:
+        return await self._backend.count_tokens(text) if isinstance(self._backend, CountsTokens) else None
 
     async def leave(self, agent: str) -> None:
         await self._backend.leave(agent)

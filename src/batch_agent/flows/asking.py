@@ -86,7 +86,8 @@ class Agents:
     def report(self) -> StageReport:
         """So far."""
         ordered = [result for _, result in sorted(self._results, key=lambda kept: (kept[0], kept[1].index))]
-        results = [replace(result, index=index) for index, result in enumerate(ordered)]
+        if self._feed is not None:
+            ordered = [replace(result, index=index) for index, result in enumerate(ordered)]
         if self._ready is None:
             return StageReport(self.name)
         traits, rules = self._ready.prepared.server.traits, self._ready.prepared.plan.rules
@@ -94,7 +95,7 @@ class Agents:
             self.name,
             traits.name,
             rules.model,
-            Results(results, self._ready.gate.report(), self.going.prefix),
+            Results(ordered, self._ready.gate.report(), self.going.prefix),
             self.skipped,
             seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
         )

@@ -1,6 +1,5 @@
 """From the steps of a flow to a spec for each of its stages; what cannot work is refused before anything is sent."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,30 +10,14 @@ from pydantic import BaseModel
 from ..core.errors import SpecError
 from ..core.fields import Fields
 from ..core.spec import BatchSpec
-from ..plan.template import parse_template, template_of
+from ..plan.template import Template, parse_template, template_of
 from .steps import Expand, Filter, Map, Reduce, Stage, Step
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_RESERVED = frozenset({"n", "group", "results", "index"})
-_OF_THE_FLOW = frozenset(
-    {
-        "inputs",
-        "checkpoint_dir",
-        "max_inflight",
-        "max_concurrent",
-        "backpressure_ceiling",
-        "calibrate_backend",
-        "max_total_tokens",
-        "max_usd",
-        "deadline",
-        "prices",
-        "spend",
-        "limits",
-    }
-)
-"""What all stages share cannot be said of one."""
-_POLICIES = ("keep", "skip", "stop")
 _RESULTS = "\n\nResults:\n{results}"
+
+Known = Mapping[str, Any]
+"""The fields of items at some point, each with the schema of the answer that it is, or _ANYTHING."""
+_ANYTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +27,10 @@ class Compiled:
     step: Stage
     options: Mapping[str, Any]
     """As a spec takes them, but for the inputs."""
-    before: tuple[str, ...]
-    """The stages whose answers its items hold."""
+    answers: tuple[str, ...]
+    """What came of its items so far, by the names of steps: the stages since they were expanded, or what into."""
+    hidden: tuple[str, ...]
+    """Stages before that, whose answers many items have in common."""
     expansions: int
     """How often its items were expanded."""
 
@@ -56,93 +41,98 @@ class Compiled:
             raise SpecError(f"Stage {self.step.name!r}: {error}") from error
 
 
-def compile_flow(steps: Sequence[Step], options: Mapping[str, Any], first: Sequence[Any]) -> list[Compiled]:
-    """`options`: for all stages; `first`: the first input, or none. Raises SpecError."""
-    if not any(isinstance(step, Map | Reduce) for step in steps):
-        raise SpecError("A flow needs a stage that asks a model: add .map(...) or .reduce(...).")
-    _check_names(steps)
-    known = _input_names(steps, first)
-    before: tuple[str, ...] = ()
-    expansions = 0
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What items went through."""
+
+    stages: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    into: str | None = None
+    expansions: int = 0
+
+    def asked(self, name: str) -> "_Before":
+        return replace(self, stages=(*self.stages, name))
+
+    def expanded(self, name: str) -> "_Before":
+        return _Before((), (*self.hidden, *self.stages), name, self.expansions + 1)
+
+    def compiled(self, step: Stage, options: Mapping[str, Any]) -> Compiled:
+        answers = self.stages or (() if self.into is None else (self.into,))
+        return Compiled(step, _options(step, options), answers, self.hidden, self.expansions)
+
+
+def compile_flow(steps: Sequence[Step], options: Mapping[str, Any], first: Sequence[Known]) -> list[Compiled]:
+    """Of steps that were checked. `options`: for all stages; `first`: the fields of the first input, or none. Raises
+    SpecError."""
+    known: Known | None = dict.fromkeys(first[0], _ANYTHING) if first else None
+    _check_clashes(steps, known or {})
+    before = _Before()
     compiled: list[Compiled] = []
     for step in steps:
         match step:
             case Filter():
                 continue
             case Expand(name):
-                known = _added(known, step.name, "index")
-                expansions += 1
+                known = _with(known, {name: _ANYTHING, "index": _ANYTHING})
+                before = before.expanded(name)
             case Map(name):
                 step = replace(step, task=_named(step.task, known))
-                _check_fields(name, template_of(step.task).fields, known)
-                compiled.append(Compiled(step, _options(step, options), before, expansions))
-                known, before = _added(known, name), (*before, name)
+                _check_fields(name, certain_fields(template_of(step.task)), known)
+                compiled.append(before.compiled(step, options))
+                known, before = _with(known, {name: _schema(step, options)}), before.asked(name)
             case Reduce(name):
-                by = [step.group_by] if isinstance(step.group_by, str) else []
-                _check_fields(name, by, known)
                 step = replace(step, task=_with_results(step.task))
-                _check_fields(name, parse_template(step.task).fields, frozenset({"n", "group", "results", *by}))
-                compiled.append(Compiled(step, _options(step, options), before, expansions))
-                known, before, expansions = frozenset({name, "n", "group", *by}), (name,), 0
+                told = _told(step, known)
+                _check_fields(name, certain_fields(parse_template(step.task)), {**told, "results": str})
+                compiled.append(before.compiled(step, options))
+                known, before = {**told, name: _schema(step, options)}, _Before((name,))
     return compiled
 
 
 def text_name(steps: Sequence[Step]) -> str:
     """What an input that is a plain text is called: as the first task calls it."""
-    first = next((step for step in steps if isinstance(step, Map | Reduce)), None)
-    fields = template_of(first.task).fields if isinstance(first, Map) else ()
-    return fields[0] if len(fields) == 1 else "input"
-
-
-def _input_names(steps: Sequence[Step], first: Sequence[Any]) -> frozenset[str] | None:
-    """None where nobody knows them."""
-    if not first:
-        return None
-    [value] = first
-    if isinstance(value, BaseModel):
-        names: Iterable[str] = type(value).model_fields
-    elif isinstance(value, Mapping):
-        names = map(str, value)
-    else:
-        names = [text_name(steps)]
-    known = frozenset(names)
+    made = {"index"}
     for step in steps:
-        if not isinstance(step, Filter) and step.name in known:
-            raise SpecError(f"{step.name!r} is a field of the inputs: give the step another name.")
-    return known
+        match step:
+            case Expand(name):
+                made.add(name)
+            case Map():
+                fields = [path for path in certain_fields(template_of(step.task)) if path.split(".")[0] not in made]
+                return fields[0] if len(fields) == 1 else "input"
+            case Reduce():
+                break
+            case Filter():
+                continue
+    return "input"
 
 
-def _check_names(steps: Sequence[Step]) -> None:
-    seen: set[str] = set()
+def certain_fields(template: Template) -> list[str]:
+    """Those that are no text in braces, each once."""
+    cells = enumerate(template.cell_names)
+    return list(dict.fromkeys(path for cell, path in cells if cell in template.certain_cells))
+
+
+def _check_clashes(steps: Sequence[Step], known: Known) -> None:
     for step in steps:
+        if isinstance(step, Reduce):
+            return  # from there on, items have nothing of the inputs
         if isinstance(step, Filter):
-            if not callable(step.keep):
-                raise SpecError("filter(...) takes a function of an item, such as lambda item: item['review'].ok.")
             continue
-        name = step.name
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise SpecError(f"A step's name is made of letters, digits and _, and begins with a letter; got {name!r}.")
-        if name in _RESERVED:
-            raise SpecError(f"{name!r} has a meaning of its own in a flow: give the step another name.")
-        if name in seen:
-            raise SpecError(f"Two steps are called {name!r}: give one another name.")
-        seen.add(name)
-        if isinstance(step, Expand):
-            if not callable(step.into):
-                raise SpecError(f"expand({name!r}, ...) takes a function that gives a list for an item.")
-        else:
-            _check_stage(step)
+        for name in (step.name, "index") if isinstance(step, Expand) else (step.name,):
+            if name in known:
+                raise SpecError(
+                    f"{name!r} is a field of the inputs, and step {step.name!r} gives items a field of this name too: "
+                    "rename one of them."
+                )
 
 
-def _check_stage(step: Stage) -> None:
-    if not isinstance(step.task, str | Fields) or (isinstance(step.task, str) and not step.task.strip()):
-        raise SpecError(f"Stage {step.name!r}: its task must be a text that says what each agent should do.")
-    if step.on_failure not in _POLICIES:
-        raise SpecError(f"Stage {step.name!r}: on_failure must be 'keep', 'skip' or 'stop'; got {step.on_failure!r}.")
-    if misplaced := sorted(_OF_THE_FLOW.intersection(step.options)):
-        raise SpecError(f"Stage {step.name!r}: {misplaced[0]}= is the same for all stages: give it to Flow(...).")
-    if isinstance(step, Reduce) and not isinstance(step.task, str):
-        raise SpecError(f"Stage {step.name!r}: the task of a reduce is a text.")
+def _told(step: Reduce, known: Known | None) -> Known:
+    """What a reduce says of a group beside its results, and its item has afterwards."""
+    if step.group_by is None:
+        return {"n": int}
+    by = [step.group_by] if isinstance(step.group_by, str) else []
+    _check_fields(step.name, by, known)
+    return {"n": int, **dict.fromkeys(["group", *by], _ANYTHING)}
 
 
 def _options(step: Stage, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,24 +141,42 @@ def _options(step: Stage, options: Mapping[str, Any]) -> dict[str, Any]:
     return merged if folder is None else {**merged, "checkpoint_dir": Path(folder) / step.name}
 
 
-def _added(known: frozenset[str] | None, *names: str) -> frozenset[str] | None:
-    return None if known is None else known.union(names)
+def _schema(step: Stage, options: Mapping[str, Any]) -> Any:
+    return {**options, **step.options}.get("output_schema")
 
 
-def _named(task: str | Fields, known: frozenset[str] | None) -> str | Fields:
+def _with(known: Known | None, more: Known) -> Known | None:
+    return None if known is None else {**known, **more}
+
+
+def _named(task: str | Fields, known: Known | None) -> str | Fields:
     return task if isinstance(task, str) or known is None else task.named(sorted(known))
 
 
-def _check_fields(stage: str, fields: Iterable[str], known: frozenset[str] | None) -> None:
-    if known is None:
-        return
+def _check_fields(stage: str, fields: Iterable[str], known: Known | None) -> None:
     for path in fields:
-        if path not in known and path.split(".")[0] not in known and re.fullmatch(r"[^\W\d][\w.]*", path):
-            have = ", ".join(sorted(known)) or "none"
-            raise SpecError(
-                f"Stage {stage!r} names the field {{{path}}}, which items do not have there (they have: {have}). Write "
-                f"{{{{{path}}}}} if the braces are meant as text."
-            )
+        if known is None or path in known:
+            continue
+        root, _, rest = path.partition(".")
+        if root not in known:
+            have, where = sorted(known), "items do not have there (they have"
+        elif (parts := _parts(known[root])) is not None and rest.split(".")[0] not in parts:
+            have, where = parts, f"the answer of {root!r} does not have (it has"
+        else:
+            continue
+        raise SpecError(
+            f"Stage {stage!r} names the field {{{path}}}, which {where}: {', '.join(have) or 'none'}). Write "
+            f"{{{{{path}}}}} if the braces are meant as text."
+        )
+
+
+def _parts(schema: Any) -> list[str] | None:
+    """The fields of an answer; None where nobody knows them."""
+    if schema is None or schema in (str, int, float, bool):
+        return []
+    if isinstance(schema, type) and issubclass(schema, BaseModel) and schema.model_config.get("extra") != "allow":
+        return list(schema.model_fields)
+    return None
 
 
 def _with_results(task: str) -> str:

@@ -14,10 +14,11 @@ from ..plan.template import template_of
 from ..preparing import LaidOut, Preparation
 from ..readying import open_runs
 from .asking import Agents, StageEvents
+from .checking import check_steps
 from .compiling import Compiled, compile_flow, text_name
 from .feed import Feed
 from .mapping import Mapped, MappedInputs, fields_of
-from .nodes import Closed, Expanding, Expected, Filtering, Node, Sink
+from .nodes import Closed, Expanding, Expected, Filtering, Gone, Node, Sink
 from .reducing import Reduced
 from .steps import Expand, Filter, Map, Reduce, Step
 
@@ -31,12 +32,15 @@ async def drive(
     events: EventSink | None,
 ) -> FlowResult:
     """Raises SpecError and BackendError before anything is sent, RunStopped (with what was done) and StoreError."""
+    check_steps(steps)
+    if isinstance(inputs, list):
+        inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are
     source = Inputs(inputs)
-    compiled = compile_flow(steps, options, await source.peek())
+    first = [fields_of(value, text_name(steps)) for value in await source.peek()]
     given = inputs if source.rows is not None else _Rest(source)
     stages = [
         _Stage(each, given if at == 0 and isinstance(steps[0], Map) else None, events)
-        for at, each in enumerate(compiled)
+        for at, each in enumerate(compile_flow(steps, options, first))
     ]
     if events is not None:
         events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
@@ -45,21 +49,26 @@ async def drive(
         for stage, run in zip(stages, ready, strict=True):
             stage.agents.made_ready(run)
             await stage.agents.going.open()
-        sink = Sink()
-        head, workers = _chain(steps, stages, sink, source.total)
-        for worker in workers:
-            if isinstance(worker, Reduced):
-                await worker.open()
-        work = [worker.go() for worker in workers]
-        if stages[0].feed is not None:
-            work.append(_pump(source, text_name(steps), head))
-        try:
-            await _side_by_side(work)
-        except RunStopped as stopped:
-            stopped.flow = _result(sink, stages)
-            stopped.results = [result for report in stopped.flow.stages.values() for result in report.results]
-            raise
-        return _result(sink, stages)
+        return await _driven(steps, stages, source)
+
+
+async def _driven(steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs) -> FlowResult:
+    """With all stages open."""
+    sink = Sink()
+    head, workers = _chain(steps, stages, sink, source.total)
+    for worker in workers:
+        if isinstance(worker, Reduced):
+            await worker.open()
+    work = [worker.go() for worker in workers]
+    if stages[0].feed is not None:
+        work.append(_pump(source, text_name(steps), head))
+    try:
+        await _side_by_side(work)
+    except RunStopped as stopped:
+        stopped.flow = _result(sink, stages)
+        stopped.results = [result for report in stopped.flow.stages.values() for result in report.results]
+        raise
+    return _result(sink, stages)
 
 
 class _Stage:
@@ -82,11 +91,10 @@ class _Stage:
     def worker(self, then: Node, text: str, total: int | None) -> Worker:
         step = self.compiled.step
         if isinstance(step, Reduce):
-            return Reduced(step, self.compiled.before, self.compiled.expansions, self.agents, then)
+            return Reduced(self.compiled, step, self.agents, then)
         if self.feed is None:
             return MappedInputs(step, text, self.agents, then, total)
-        fields = template_of(step.task).fields
-        return Mapped(step, tuple(dict.fromkeys(_root(path) for path in fields)), self.agents, then)
+        return Mapped(step, _shown(template_of(step.task).fields), self.agents, then)
 
 
 def _chain(steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: int | None) -> tuple[Node, list[Worker]]:
@@ -122,6 +130,8 @@ async def _pump(source: Inputs, text: str, head: Node) -> None:
         count += 1
     if source.total is None:
         await head.hear(Expected(count))
+    for missing in range(count, source.total or 0):  # there are fewer than their length said
+        await head.hear(Gone((missing,)))
     await head.hear(Closed())
 
 
@@ -142,8 +152,9 @@ def _result(sink: Sink, stages: Sequence[_Stage]) -> FlowResult:
     return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages})
 
 
-def _root(path: str) -> str:
-    return path.split(".")[0]
+def _shown(paths: Sequence[str]) -> tuple[str, ...]:
+    """The fields that paths begin with; a field may have a dot in its name."""
+    return tuple(dict.fromkeys(name for path in paths for name in (path, path.split(".")[0])))
 
 
 class _Rest(AsyncIterator[Any]):

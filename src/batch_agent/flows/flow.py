@@ -4,6 +4,7 @@ import sys
 from collections.abc import AsyncIterable, Iterable
 from typing import Any
 
+from ..core.errors import SpecError
 from ..core.fields import Fields
 from ..core.flow import FlowResult, OnFailure
 from ..core.interfaces import EventSink
@@ -23,6 +24,8 @@ class Flow:
 
     def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any], **options: Any) -> None:
         """`options`: as `BatchAgent.run` takes them, for all stages."""
+        if "task" in options:
+            raise SpecError("Each stage of a flow has a task of its own: Flow(inputs, ...).map(name, task).")
         BatchSpec.of(task="-", inputs=inputs, **options)
         self._inputs = inputs
         self._options = options
@@ -51,9 +54,9 @@ class Flow:
         **options: Any,
     ) -> "Flow":
         """One item of all, or of each group: an agent is given the task and what is `shown(item)` of each (by default
-        its answers and what is short of its input; of failures, their error). What does not fit one prompt is merged in
-        parts, as soon as they are there. In the task {n} is the number of results, {group} the group's key, and
-        {results} where they shall stand, if not at the end."""
+        its answers since it was expanded, and what else of it is short; of failures, their error). What does not fit
+        one prompt is merged in parts, as soon as they are there. In the task {n} is the number of results, {group} the
+        group's key, and {results} where they shall stand, if not at the end."""
         return self._with(Reduce(name, task, group_by, shown, on_failure, options))
 
     async def run(self, *, events: EventSink | None = None, progress: bool | None = None) -> FlowResult:

@@ -1,9 +1,9 @@
 """The two flows that most people want: map and reduce, and a plan before them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 
 from ..core.errors import RunStopped, SpecError
 from ..core.flow import FlowResult, Item
@@ -27,7 +27,7 @@ async def run_with_reduce(
     """See `BatchAgent.run_with_reduce`."""
     workers, shared = _parted(options)
     flow = Flow(_required(shared, "inputs"), **shared).map("map", _required(workers, "task"), **workers)
-    flow = flow.reduce("reduce", reduce, on_failure="stop", **_stage(reduce_schema, reducer_model, reduce_options))
+    flow = flow.reduce("reduce", reduce, **_stage(reduce_schema, reducer_model, reduce_options))
     return _answer(await _run(flow, events, progress))
 
 
@@ -54,13 +54,12 @@ async def run_with_map_reduce(
     workers, shared = _parted({"task": task, **options})
     if worker_model is not None:
         workers["model"] = worker_model
-    several = isinstance(plan_inputs, Sequence) and not isinstance(plan_inputs, str)
-    planned = plan_inputs if several and plan_inputs else [plan_inputs or {}]
-    flow = Flow(planned, **shared).map(
+    _check_plan(plan_output_schema)
+    flow = Flow(_planned(plan_inputs), **shared).map(
         "plan", plan_prompt, on_failure="stop", **_stage(plan_output_schema, planner_model, plan_options)
     )
     flow = flow.expand("item", _items).map("map", workers.pop("task"), **workers)
-    flow = flow.reduce("reduce", reduce, on_failure="stop", **_stage(reduce_schema, reducer_model, reduce_options))
+    flow = flow.reduce("reduce", reduce, **_stage(reduce_schema, reducer_model, reduce_options))
     return _answer(await _run(flow, events, progress))
 
 
@@ -74,19 +73,42 @@ async def _run(flow: Flow, events: EventSink | None, progress: bool | None) -> F
 
 
 def _answer(outcome: FlowResult) -> tuple[Results, Any]:
+    """Raises RunStopped if the reduce failed; by then the others are done, and nothing of theirs is lost."""
     results = outcome.stages["map"].results
     results.stages = outcome.stages
-    return results, outcome.items[0]["reduce"] if outcome.items else None
+    if not outcome.items:
+        return results, None
+    [summary] = outcome.items
+    if summary.error is not None:
+        stopped = RunStopped(summary.error.kind, f"The reduce failed; `results` holds all others. {summary.error}")
+        stopped.results, stopped.flow = list(results), outcome
+        raise stopped
+    return results, summary["reduce"]
+
+
+def _planned(inputs: Any) -> Any:
+    """What is planned: one thing, or each of several."""
+    if inputs is None:
+        return [{}]
+    return [inputs] if isinstance(inputs, str | Mapping | BaseModel) else inputs
+
+
+def _check_plan(schema: Any) -> None:
+    is_model = isinstance(schema, type) and issubclass(schema, BaseModel) and not issubclass(schema, RootModel)
+    if schema in (None, str, int, float, bool) or (is_model and "items" not in schema.model_fields):
+        raise SpecError(f"plan_output_schema must be a list, or a model with a list called 'items'; got {schema!r}.")
 
 
 def _items(item: Item) -> Iterable[Any]:
     """What a planner lists: its answer itself, or the field `items` of it."""
     plan = item["plan"]
-    if isinstance(plan, BaseModel):
+    if isinstance(plan, RootModel):
+        plan = plan.root
+    elif isinstance(plan, BaseModel):
         plan = dict(plan)
-    if isinstance(plan, Mapping):
+    if isinstance(plan, Mapping) and "items" in plan:
         plan = plan["items"]
-    if not isinstance(plan, Sequence) or isinstance(plan, str):
+    if not isinstance(plan, Iterable) or isinstance(plan, str | Mapping):
         raise TypeError(f"a plan is a list, or has a field 'items' that is one; got {type(plan).__name__}")
     return plan
 
@@ -99,7 +121,12 @@ def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 def _stage(schema: Any, model: str | None, more: Mapping[str, Any] | None) -> dict[str, Any]:
     named = {} if model is None else {"model": model}
-    return {"output_schema": schema, **named, **(more or {})}
+    more = {} if more is None else more
+    if not isinstance(more, Mapping):
+        raise SpecError(f"The options of a stage are a dict; got {more!r}.")
+    if of_a_flow := sorted({"task", "name", "on_failure", "group_by"}.intersection(more)):
+        raise SpecError(f"{of_a_flow[0]!r} is no option here: make a Flow(...) of your own for it.")
+    return {"output_schema": schema, **named, **more}
 
 
 def _required(options: dict[str, Any], name: str) -> Any:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from ..core.flow import Item
 from ..core.results import AgentResult
 from .asking import Agents, hand_on_failure
-from .nodes import Closed, Expected, News, Node
+from .nodes import Closed, Expected, Gone, News, Node
 from .steps import Map
 
 
@@ -53,18 +53,21 @@ class MappedInputs:
         self._text_name = text_name
         self._then = then
         self._total = total
-        self._count = 0
+        self._seen: set[int] = set()
 
     async def go(self) -> None:
         if self._total is not None:
             await self._then.hear(Expected(self._total))
         await self.agents.go(self._deliver)
         if self._total is None:
-            await self._then.hear(Expected(self._count))
+            await self._then.hear(Expected(len(self._seen)))
+        elif len(self._seen) < self._total:  # there are fewer than their length said
+            for missing in sorted(set(range(self._total)) - self._seen):
+                await self._then.hear(Gone((missing,)))
         await self._then.hear(Closed())
 
     async def _deliver(self, result: AgentResult) -> None:
-        self._count += 1
+        self._seen.add(result.index)
         item = Item((result.index,), fields_of(result.input, self._text_name))
         self.agents.keep(item.position, result)
         await hand_on(self._step, self.agents, item, result, self._then)

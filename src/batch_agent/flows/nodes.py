@@ -1,7 +1,10 @@
 """The steps of a flow under way: each hears from the one before it, and hands items on as soon as they are ready."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from pydantic import BaseModel
 
 from ..core.errors import ErrorKind
 from ..core.flow import Item
@@ -111,7 +114,7 @@ class Expanding:
         name = self._step.name
         values: list[Any] = []
         try:
-            for value in self._step.into(item):
+            for value in _listed(self._step.into(item)):
                 if len(values) == _MOST_EXPANDED:
                     raise ValueError(f"it gives more than {_MOST_EXPANDED:,} items")
                 values.append(value)
@@ -119,6 +122,14 @@ class Expanding:
             where = f"expand({name!r})"
             return [item.failed(where, raised(where, item, error))]
         return [item.having(**{name: value, "index": number}) for number, value in enumerate(values)]
+
+
+def _listed(values: Any) -> Iterable[Any]:
+    if isinstance(values, str | bytes | Mapping | BaseModel) or not isinstance(values, Iterable):
+        raise TypeError(f"it must give a list, not {type(values).__name__}")
+    if isinstance(values, set | frozenset):  # whose order is another in every process
+        return sorted(values, key=repr)
+    return values
 
 
 def raised(where: str, item: Item, error: Exception) -> AgentError:

@@ -2,26 +2,30 @@
 prompt together."""
 
 import heapq
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
 
 from ..core.errors import ErrorKind, SpecError
 from ..core.flow import Item
 from ..core.results import AgentError, AgentResult
 from ..engine.window import Window
 from ..plan.merging import Entry, Merge, MergeTree
-from ..plan.template import parse_template
 from .asking import Agents, hand_on_failure
-from .entries import entry_of, merged_text, results_text, too_long, written
+from .compiling import Compiled
+from .entries import entry_of, excuses, merged_text, results_text, too_long
 from .nodes import Closed, Expanded, Expected, Gone, News, Node, raised
 from .places import Places, Position
 from .steps import Reduce
+from .writing import written
 
-_UNKNOWN_ROOM = 12_000.0
+_UNKNOWN_ROOM = 12_000
 """Tokens for results where nobody knows the model's window: what any model of today can read."""
-_LEAST_ROOM = 128.0
-_NOTES = 64
+_LEAST_ROOM = 128
+_NOTES = 96
 """Tokens of what is said beside the results."""
 _BYTES_PER_TOKEN = 2.5
 
@@ -49,15 +53,14 @@ class _Arrived:
 class Reduced:
     """Keeps the order of items: groups, and what is merged with what, do not depend on who is done first."""
 
-    def __init__(self, step: Reduce, stages: Sequence[str], expansions: int, agents: Agents, then: Node) -> None:
-        """`stages`: where items were before, by their names."""
+    def __init__(self, compiled: Compiled, step: Reduce, agents: Agents, then: Node) -> None:
         self.agents = agents
+        self._compiled = compiled
         self._step = step
-        self._stages = stages
         self._then = then
         self._window: Window | None = None
         self._room = _UNKNOWN_ROOM
-        self._places = Places(expansions)
+        self._places = Places(compiled.expansions)
         self._unplaced: list[tuple[Position, _Arrived | None]] = []
         self._in_turn: dict[int, _Arrived | None] = {}
         self._next = 0
@@ -72,8 +75,7 @@ class Reduced:
         self._window = self.agents.going.window
         if self._window is None:
             return
-        bare = parse_template(self._step.task).render(self._asked(0, "", ""))
-        self._room = self._window.room - await self._window.size(bare) - _NOTES
+        self._room = self._window.room - math.ceil(await self._window.size(self._step.task)) - _NOTES
         if self._room < _LEAST_ROOM:
             raise SpecError(
                 f"Stage {self._step.name!r}: beside its task and its answer the model's window of "
@@ -108,39 +110,42 @@ class Reduced:
     async def _arrived(self, item: Item) -> _Arrived:
         """Never fails: what cannot be shown, or belongs nowhere, is shown as an error."""
         group: Hashable = None
+        text, problem = "", None
         try:
             group = self._key(item)
             text = written(self._shown(item))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            if item.ok:
-                item = item.failed(self._step.name, raised(f"reduce({self._step.name!r})", item, error))
-            text = written(self._as_usual(item))
-        size = await self._size(text)
-        if size > self._room:
-            text = written(too_long(self._as_usual(item), size))
-            size = await self._size(text)
-        return _Arrived(Entry(text, size), group)
+            problem = raised(f"reduce({self._step.name!r})", item, error)
+        entry = await self._entry(text)
+        if problem is None and entry.size > self._room:
+            problem = too_long(entry.size)
+        return _Arrived(entry if problem is None else await self._excuse(item, problem), group)
+
+    async def _excuse(self, item: Item, problem: AgentError) -> Entry:
+        texts = excuses(item, problem, self._compiled.answers, self._compiled.hidden)
+        entries = [await self._entry(text) for text in texts]
+        return next((entry for entry in entries if entry.size <= self._room), entries[-1])
+
+    async def _entry(self, text: str) -> Entry:
+        return Entry(text, await self._size(text))
 
     def _key(self, item: Item) -> Hashable:
         by = self._step.group_by
         if by is None:
             return None
-        key = item[by] if isinstance(by, str) else by(item)
+        key = _found(item, by) if isinstance(by, str) else by(item)
         hash(key)
         return key
 
     def _shown(self, item: Item) -> Any:
         if self._step.shown is None or not item.ok:
-            return self._as_usual(item)
+            return entry_of(item, self._compiled.answers, self._compiled.hidden)
         return self._step.shown(item)
 
-    def _as_usual(self, item: Item) -> dict[str, Any]:
-        return entry_of(item, self._stages)
-
-    async def _size(self, text: str) -> float:
+    async def _size(self, text: str) -> int:
         if self._window is None:
-            return len(text.encode()) / _BYTES_PER_TOKEN
-        return 1 + await self._window.size(text)
+            return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
+        return math.ceil(1 + await self._window.size(text))
 
     def _place(self, position: Position, arrived: _Arrived | None) -> None:
         heapq.heappush(self._unplaced, (position, arrived))
@@ -195,7 +200,7 @@ class Reduced:
         return {"n": count, "results": results, **group}
 
     async def _deliver(self, result: AgentResult) -> None:
-        group, merge = self._merges.pop(result.index)
+        group, merge = self._merges[result.index]
         self.agents.keep((group.number,), result)
         if result.error is not None:
             await self._failed(group, merge, result.error)
@@ -205,6 +210,7 @@ class Reduced:
         else:
             text = merged_text(result.output, merge.leaves)
             self._ask(group, group.tree.merged(merge, text, await self._size(text)))
+        del self._merges[result.index]  # only now: until its answer is in the tree, more may come of it
         self._close_if_over()
 
     async def _failed(self, group: _Group, merge: Merge, error: AgentError) -> None:
@@ -215,10 +221,23 @@ class Reduced:
             await hand_on_failure(self.agents, self._item(group, merge), error, self._step.on_failure, self._then)
 
     def _item(self, group: _Group, merge: Merge) -> Item:
+        """What comes of a group, so far. Of one that failed in part, nobody knows how many it has."""
         fields = self._asked(merge.leaves, "", group.key)
         del fields["results"]
+        if not merge.is_last:
+            del fields["n"]
         return Item((group.number,), fields)
 
     def _close_if_over(self) -> None:
         if self._is_closed and not self._merges:
             self.agents.close()
+
+
+def _found(item: Item, path: str) -> Any:
+    """As a task finds it: review.verdict is the field verdict of review."""
+    if path in item:
+        return item[path]
+    here: Any = item
+    for step in path.split("."):
+        here = (dict(here) if isinstance(here, BaseModel) else here)[step]
+    return here

@@ -46,7 +46,7 @@ class Reduce:
     task: str
     group_by: str | GroupBy | None = None
     shown: Shown | None = None
-    """What the agent sees of an item; None: its last answer, and the short fields of its input."""
+    """What the agent sees of an item; None: its answers since it was expanded, and what else of it is short."""
     on_failure: OnFailure = "keep"
     options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -10,7 +10,8 @@ class Entry:
     """What is shown of one result, or of several that were merged."""
 
     value: Any
-    size: float
+    size: int
+    """In whole tokens: sums do not depend on the order of what is added."""
     leaves: int = 1
     """Results that it stands for."""
     is_merged: bool = False
@@ -36,17 +37,17 @@ Then = Callable[[Entry], list[Merge]]
 
 
 class MergeTree:
-    """If all results fit, they are merged once. If not, what fills more than half of the room is merged as soon as it
-    is there, so that what is left of any two neighbours fits again: nobody waits for results elsewhere in the tree.
+    """If all results fit, they are merged once. If not, results that fill more than half of the room are merged as soon
+    as they are there, so that what is left of neighbours mostly fits: nobody waits for results elsewhere in the tree.
     Every method gives the merges that can now be made; hand the answer of each to `merged`."""
 
-    def __init__(self, room: float) -> None:
+    def __init__(self, room: int) -> None:
         """`room`: how large the entries of a merge may be together."""
         self._room = room
         self._total: int | None = None
         self._seen = 0
         self._there = 0
-        self._size = 0.0
+        self._size = 0
         self._settled: dict[Node, Content] = {}
         self._parked: dict[Node, Content] = {}
         """Contents of which nobody knows yet whether they are all that there is, or fit together with the rest."""
@@ -56,7 +57,7 @@ class MergeTree:
     def put(self, place: int, entry: Entry | None) -> list[Merge]:
         """What is at a place; None: nothing. Each place once, in any order."""
         self._there += 1
-        self._size += 0.0 if entry is None else entry.size
+        self._size += 0 if entry is None else entry.size
         ready = self._settle((0, place), () if entry is None else (entry,))
         return ready + self.exists(place + 1)
 
@@ -77,17 +78,19 @@ class MergeTree:
                 ready += self._settle((level, number), self._settled.pop((level, number)))
         return ready
 
-    def merged(self, merge: Merge, value: Any, size: float) -> list[Merge]:
+    def merged(self, merge: Merge, value: Any, size: int) -> list[Merge]:
         """The answer to a merge."""
         return self._then.pop(merge)(Entry(value, size, merge.leaves, is_merged=True))
 
     def overflowed(self, merge: Merge) -> list[Merge]:
-        """It did not fit after all: its halves are to be merged first. Nothing for one that cannot be halved."""
-        if len(merge.entries) < 2:
-            return []
-        then, middle = self._then.pop(merge), len(merge.entries) // 2
+        """It did not fit after all: its halves are to be merged first. Nothing for one that cannot be made smaller."""
+        middle = len(merge.entries) // 2
         halves = [merge.entries[:middle], merge.entries[middle:]]
-        return self._flush(halves, lambda both: [self._merge(both, then, is_last=merge.is_last)], even_one=True)
+        small = [_is_shortest(half) for half in halves]
+        if not middle or all(small):
+            return []
+        then = self._then.pop(merge)
+        return self._flush(halves, small, lambda sides: [self._merge(_both(sides), then, is_last=merge.is_last)])
 
     def _settle(self, node: Node, content: Content) -> list[Merge]:
         """Goes up the tree from a node whose content will not change."""
@@ -101,13 +104,21 @@ class MergeTree:
             self._settled[node] = content
             return []
         sides = [self._settled.pop(other), content] if number % 2 else [content, self._settled.pop(other)]
-        parent = (level + 1, number // 2)
-        if _size(sides[0] + sides[1]) <= self._room:
-            return self._arrive(parent, sides[0] + sides[1])
-        return self._flush(sides, lambda both: self._arrive(parent, both))
+        return self._join((level + 1, number // 2), sides)
+
+    def _join(self, node: Node, sides: Sequence[Content]) -> list[Merge]:
+        """Two sides that do not fit together are merged first, the larger ones before others."""
+        small = [True, True]
+        if _size(_both(sides)) > self._room:
+            small = [_is_shortest(side) or 2 * _size(side) <= self._room for side in sides]
+            if all(small):
+                small = [_is_shortest(side) for side in sides]
+        if all(small):  # or nothing makes them smaller: whoever merges them has to say so
+            return self._arrive(node, _both(sides))
+        return self._flush(sides, small, lambda smaller: self._join(node, smaller))
 
     def _arrive(self, node: Node, content: Content) -> list[Merge]:
-        is_root, is_large = self._is_root(node), len(content) > 1 and _size(content) > self._room / 2
+        is_root, is_large = self._is_root(node), self._is_large(content)
         all_fit = self._all_fit if is_large else True
         if is_root is None or all_fit is None:
             self._parked[node] = content
@@ -117,6 +128,12 @@ class MergeTree:
         if is_large and not all_fit:
             return [self._merge(content, lambda entry: self._settle(node, (entry,)))]
         return self._settle(node, content)
+
+    def _is_large(self, content: Content) -> bool:
+        """Whether it is worth a merge by now. Answers to merges wait until they do not fit: each level of the tree is a
+        request more that the last one waits for."""
+        results = [entry for entry in content if not entry.is_merged]
+        return len(content) > 1 and 2 * _size(results) > self._room
 
     def _finish(self, content: Content) -> list[Merge]:
         if not content:
@@ -129,26 +146,22 @@ class MergeTree:
         return []
 
     def _flush(
-        self, sides: Sequence[Content], then: Callable[[Content], list[Merge]], *, even_one: bool = False
+        self, sides: Sequence[Content], small: Sequence[bool], then: Callable[[Sequence[Content]], list[Merge]]
     ) -> list[Merge]:
-        """Merges what is too large of two sides that do not fit together, and goes on with both."""
-        done: list[Content | None] = [None if even_one or self._is_large(side) else side for side in sides]
-        if None not in done:
-            return then(sides[0] + sides[1])  # nothing makes them smaller: whoever merges them has to say so
+        """Merges each side that is not small, and goes on with both."""
+        done = list(sides)
+        missing = small.count(False)
 
         def go_on(at: int) -> Then:
             def with_answer(entry: Entry) -> list[Merge]:
+                nonlocal missing
                 done[at] = (entry,)
-                whole = [side for side in done if side is not None]
-                return then(whole[0] + whole[1]) if len(whole) == len(done) else []
+                missing -= 1
+                return [] if missing else then(done)
 
             return with_answer
 
-        return [self._merge(side, go_on(at)) for at, side in enumerate(sides) if done[at] is None]
-
-    def _is_large(self, side: Content) -> bool:
-        is_done = len(side) == 1 and side[0].is_merged
-        return _size(side) > self._room / 2 and not is_done
+        return [self._merge(side, go_on(at)) for at, side in enumerate(sides) if not small[at]]
 
     def _merge(self, content: Content, then: Then, *, is_last: bool = False) -> Merge:
         merge = Merge(content, is_last)
@@ -181,5 +194,14 @@ class MergeTree:
         return ready
 
 
-def _size(content: Content) -> float:
+def _size(content: Sequence[Entry]) -> int:
     return sum(entry.size for entry in content)
+
+
+def _both(sides: Sequence[Content]) -> Content:
+    return sides[0] + sides[1]
+
+
+def _is_shortest(content: Content) -> bool:
+    """To merge it alone would not help: there is nothing, or the answer to another merge."""
+    return not content or (len(content) == 1 and content[0].is_merged)
