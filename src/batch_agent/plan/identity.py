@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
+from .plain import plain
+
 
 def fingerprint(shape: Mapping[str, Any]) -> bytes:
     """A hash of what all agents of a run share."""
@@ -55,7 +57,7 @@ def _with_text_keys(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        return plain(value)
     if isinstance(value, Mapping):
         return dict(value)
     # Together with its type, because the text "2024-01-01" is not the date.

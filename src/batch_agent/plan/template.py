@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from ..core.errors import SpecError
 from ..core.fields import Fields
+from .plain import plain
 
 _PATH = r"[^\W\d]\w*(?:\.\w+)*"
 # What format() understands: a number's or a text's layout, or a date's.
@@ -218,7 +219,7 @@ def _json(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        return plain(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, set | frozenset):  # in the same order in every process

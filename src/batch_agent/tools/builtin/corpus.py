@@ -98,7 +98,8 @@ class Corpus:
             inside = set(_words(paragraph))
             return sum(index.rarity(word) for word in words if word in inside)
 
-        return Hit(title, str(self._path / document.path), first_words(max(paragraphs, key=weight), 500))
+        said = [each for each in paragraphs if "\n" in each or not each.startswith("#")] or paragraphs  # not a heading
+        return Hit(title, str(self._path / document.path), first_words(max(said, key=weight), 500))
 
     def _text(self, path: str) -> str:
         try:
