@@ -1,6 +1,5 @@
 """Routing never gives work to who may not have it, loses none of it, and leaves no endpoint idle or behind."""
 
-import heapq
 from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
@@ -68,13 +67,6 @@ class Routes(RuleBasedStateMachine):
         assert chosen == again
         assert chosen in able if able else chosen is None
         return self._send(chosen, weight) if chosen is not None else multiple()
-
-    @rule(target=tickets, endpoint=PLACES, left=WEIGHTS)
-    def pull(self, endpoint: int, left: float) -> Ticket | MultipleResults[Ticket]:
-        weight = self.routing.share(endpoint, left, self.now)
-        assert 0.0 <= weight <= left
-        assert weight == 0.0 or (weight >= min(1.0, left) and self.known[endpoint].may_have_work(self.now))
-        return self._send(endpoint, weight) if weight else multiple()
 
     @rule(ticket=consumes(tickets))
     def answer(self, ticket: Ticket) -> None:
@@ -237,53 +229,6 @@ def test_without_ties_the_worst_of_all_is_never_chosen(
     chosen = routing.choose(weight, 1.0, draw=draw)
     assert chosen is not None
     assert waits[chosen] < max(waits) or waits.count(max(waits)) > 1
-
-
-def seconds_by_lists(speeds: list[float], items: int, noise: float, seed: int) -> float:
-    """Each endpoint comes for a list when it has none. Lists take as long as their items, more or less."""
-    routing, random = Routing([str(each) for each in range(len(speeds))]), Random(seed)
-    under_way: list[tuple[float, Ticket, int]] = []
-    idle, left, now = set(range(len(speeds))), items, 0.0
-    while left or under_way:
-        for endpoint in sorted(idle):
-            share = routing.share(endpoint, left, now)
-            if share:
-                count = max(1, int(share))
-                seconds = count / speeds[endpoint] * (1.0 + noise * random.uniform(-1.0, 1.0))
-                heapq.heappush(under_way, (now + seconds, routing.sent(endpoint, count, now), endpoint))
-                left -= count
-                idle.remove(endpoint)
-        assert under_way, "nobody takes the rest"
-        now, ticket, endpoint = heapq.heappop(under_way)
-        routing.done(ticket, now)
-        idle.add(endpoint)
-    return now
-
-
-@settings(max_examples=150)
-@given(speeds=st.lists(st.floats(1.0, 4.0), min_size=1, max_size=6), items=st.integers(200, 2000))
-def test_endpoints_of_different_speeds_that_take_lists_finish_together(speeds: list[float], items: int) -> None:
-    assert seconds_by_lists(speeds, items, 0.0, 0) <= 1.15 * items / sum(speeds)
-
-
-@settings(max_examples=100)
-@given(items=st.integers(200, 2000), noise=st.floats(0.0, 0.2), place=st.integers(0, 3), seed=SEEDS)
-def test_one_of_four_that_takes_lists_four_times_slower_costs_no_more_than_its_part(
-    items: int, noise: float, place: int, seed: int
-) -> None:
-    speeds = [1.0] * 4
-    speeds[place] = 0.25
-    assert seconds_by_lists(speeds, items, noise, seed) <= 1.15 * items / 3.25
-
-
-@settings(max_examples=60)
-@given(items=st.integers(200, 1000), slow=st.floats(0.02, 0.25), others=st.integers(3, 12))
-def test_even_one_that_is_fifty_times_slower_only_keeps_its_first_list_waiting(
-    items: int, slow: float, others: int
-) -> None:
-    ideal = items / (others + slow)
-    first = max(1, int(items / (8 * (others + 1)))) / slow
-    assert seconds_by_lists([*[1.0] * others, slow], items, 0.0, 0) <= max(1.15 * ideal, first)
 
 
 @dataclass

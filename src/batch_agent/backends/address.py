@@ -54,7 +54,7 @@ def parse(url: str) -> URL:
     if parsed.scheme in schemes and "://" not in given:
         raise SpecError(f"backend={url!r}: write two slashes after the colon, as in '{parsed.scheme}://...'.")
     if parsed.scheme not in schemes:
-        known = ", ".join(f"{scheme}://" for scheme in schemes)
+        known = ", ".join(f"{scheme}://" for scheme in (*schemes, "hostfile"))
         hint = f" Did you mean 'http://{url}'?" if _LOOKS_LIKE_A_HOST.match(url) else ""
         raise SpecError(f"backend={url!r} names no backend that is known here. Known: {known}.{hint}")
     if parsed.scheme in ("http", "https") and not parsed.host:

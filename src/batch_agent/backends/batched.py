@@ -1,7 +1,7 @@
 """Many prompts in one HTTP request, each answered as soon as it is done."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import aiohttp
@@ -72,11 +72,12 @@ class ListWire:
         return encode(prompts, self.model, sampling, stream=True, only_standard=self.only_standard, is_raw=self.is_raw)
 
 
-def _whole(body: bytes, count: int) -> list[PromptEvent]:
-    """A server that does not stream, as events."""
+def _whole(body: bytes, count: int) -> Iterator[PromptEvent]:
+    """A server that does not stream, as events. Raises BackendError, after the last one, if some have no answer."""
     whole = decode_whole(body, count)
-    events: list[PromptEvent] = []
     for answer in whole.answers:
         usage = whole.usage if count == 1 else None
-        events += [Piece(answer.index, answer.text), PromptDone(answer.index, answer.finish, usage)]
-    return events
+        yield Piece(answer.index, answer.text)
+        yield PromptDone(answer.index, answer.finish, usage)
+    if whole.missing:
+        raise BackendError(ErrorKind.SERVER, f"The server gave up {len(whole.missing)} of {count} answers.")

@@ -1,5 +1,6 @@
 """From a backend URL to a connected backend, with what was seen of the server."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from .farewell import Farewells, close_session, final_request
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
 from .fleet import Fleet
 from .hostfile import Endpoint, parse_hostfile
-from .http import HttpBackend, Server, open_session
+from .http import HttpBackend, Server, open_session, shown
 from .load import loads_of
 from .probe import ServedModel, Sighting, beside, choose, list_models, look, takes_tools
 from .tokens import counter_of
@@ -33,28 +34,47 @@ async def connect(url: str | Sequence[str], model: str | None, *, uses_tools: bo
     """Opens the backend that `url` names; several endpoints, or those of a hostfile, are one. Raises SpecError for a
     URL that names none, BackendError for a server that cannot be used. Nothing is generated, but for one token where
     tools are used and must be tried."""
-    urls = _endpoints(url)
+    urls = endpoints_of(url)
     if len(urls) == 1:
         return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify)
     return await open_fleet(urls, model, uses_tools=uses_tools, notify=notify)
 
 
-async def open_fleet(urls: Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify) -> Fleet:
-    """Raises as `connect` does."""
-    return await Fleet.open(urls, lambda each: _connect_one(each, model, uses_tools=uses_tools, notify=notify), notify)
+async def open_fleet(
+    urls: Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, patience: float | None = None
+) -> Fleet:
+    """`patience`: seconds in which each must have shown what it is. Raises as `connect` does."""
+
+    async def open_one(url: str) -> Backend:
+        try:
+            async with asyncio.timeout(patience):
+                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify)
+        except TimeoutError as error:
+            raise BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {patience:g} s.") from error
+
+    return await Fleet.open(urls, open_one, notify)
 
 
-def _endpoints(url: str | Sequence[str]) -> list[str]:
+def endpoints_of(url: str | Sequence[str]) -> list[str]:
+    """The URLs of all that are named, those of hostfiles too. Raises SpecError, also for one that is named twice."""
     urls = [url] if isinstance(url, str) else list(url)
-    found: list[str] = []
+    found: dict[str, str] = {}
     for each in urls:
+        listed = [each]
         if each.startswith(_HOSTFILE):
-            found += [url_of(endpoint) for endpoint in parse_hostfile(each.removeprefix(_HOSTFILE))]
-        else:
-            found.append(each)
-    if twice := [each for each in found if found.count(each) > 1]:
-        raise SpecError(f"{twice[0]} is listed twice among the endpoints.")
-    return found
+            listed = [url_of(endpoint) for endpoint in parse_hostfile(each.removeprefix(_HOSTFILE))]
+        for one in listed:
+            server = _server_of(one)
+            if server in found:
+                raise SpecError(f"{shown(URL(one))} is listed twice among the endpoints.")
+            found[server] = one
+    return list(found.values())
+
+
+def _server_of(url: str) -> str:
+    """The same for all ways to name a server."""
+    parsed = parse(url)
+    return url if parsed.scheme in ("local", "bedrock") else str(address_of(parsed).root)
 
 
 def url_of(endpoint: Endpoint) -> str:

@@ -1,21 +1,21 @@
 """What a backend can do, found by asking it, and what would make it better."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import orjson
 
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.interfaces import Backend
 from ..core.messages import User
 from ..core.prompt import Prompt
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse
-from .connect import Notify, Reached, connect, reach
+from .connect import Notify, Reached, connect, endpoints_of, reach
 from .probe import in_time, takes_tools
 
 State = Literal["ok", "off", "unknown", "failed"]
@@ -46,11 +46,16 @@ class Check:
 async def examine(url: str, model: str | None, notify: Notify) -> AsyncIterator[Check]:
     """One check after the other, as they are made. Sends a handful of short requests. Raises SpecError and
     BackendError only where the backend cannot be reached at all."""
-    parsed = parse(url)
+    urls = endpoints_of(url)
+    if len(urls) > 1:
+        async for check in _examine_each(urls, model, notify):
+            yield check
+        return
+    parsed = parse(urls[0])
     async with AsyncExitStack() as stack:
         reached: Reached | None = None
         if parsed.scheme in ("local", "bedrock"):
-            backend = await connect(url, model, uses_tools=True, notify=notify)
+            backend = await connect(urls[0], model, uses_tools=True, notify=notify)
         else:
             reached = await reach(address_of(parsed), model, tries_tools=False)
             backend = reached.backend
@@ -66,6 +71,19 @@ async def examine(url: str, model: str | None, notify: Notify) -> AsyncIterator[
         yield await ask.tools(reached)
         yield await ask.schema()
         for check in [*_sighted(reached), await ask.cached(reached), *await _busy(reached)]:
+            yield check
+
+
+async def _examine_each(urls: Sequence[str], model: str | None, notify: Notify) -> AsyncIterator[Check]:
+    """One endpoint after the other; one that is down keeps nobody from the next."""
+    for url in urls:
+        try:
+            checks = [check async for check in examine(url, model, notify)]
+        except (BackendError, SpecError) as error:
+            yield Check("endpoint", "failed", f"{url}: {error}")
+            continue
+        yield Check("endpoint", "ok", url)
+        for check in checks:
             yield check
 
 

@@ -5,7 +5,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from ..core.messages import User
 from ..core.requests import Delta, Request
 from ..core.traits import Traits
 from ..schedule.routing import Routing, Ticket
+from .together import together
 
 _ITS_FAULT = frozenset(
     {
@@ -25,9 +25,12 @@ _ITS_FAULT = frozenset(
         ErrorKind.AUTH,
         ErrorKind.NOT_FOUND,
         ErrorKind.TLS,
+        ErrorKind.TURN_TIMEOUT,
     }
 )
 """What another endpoint may do better. What is wrong with a request is wrong everywhere."""
+_MAYBE_ITS_AGENTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
+"""What a prompt may have brought about, wherever it goes."""
 _HANGS = 10.0
 """Seconds without an answer after which it says something about the endpoint that nobody waits any longer."""
 
@@ -72,12 +75,19 @@ class Fleet:
         self.members = members
         self._notify = notify
         self.routing = Routing([member.url for member in members])
+        self._unlucky: set[str] = set()
+        """Agents whose last request broke an endpoint, as it seems."""
 
     @classmethod
     async def open(cls, urls: Sequence[str], open_it: Open, notify: Notify) -> "Fleet":
         """Raises SpecError for endpoints that cannot work together, and BackendError if none can be reached: one that
         cannot is left for later."""
-        found = await _at_once([_tried(open_it, url) for url in urls])
+        opened: list[Backend] = []
+        try:
+            found = await _at_once([_tried(open_it, url, opened) for url in urls])
+        except BaseException:
+            await _at_once([each.aclose() for each in opened])
+            raise
         there = [None if isinstance(each, BatchAgentError) else each for each in found]
         try:
             for each in found:
@@ -85,7 +95,7 @@ class Fleet:
                     raise each
             if not any(there):
                 raise _all_down(urls, [each for each in found if isinstance(each, BackendError)])
-            traits = _together(urls, [None if each is None else each.traits for each in there])
+            traits = together(urls, [None if each is None else each.traits for each in there])
         except BatchAgentError:
             await _at_once([each.aclose() for each in there if each is not None])
             raise
@@ -124,6 +134,7 @@ class Fleet:
 
     async def leave(self, agent: str) -> None:
         self.routing.forget_origin(agent)
+        self._unlucky.discard(agent)
         await _at_once([each.backend.leave(agent) for each in self.members if each.backend is not None])
 
     async def aclose(self) -> None:
@@ -146,8 +157,25 @@ class Fleet:
 
     def close(self, ticket: Ticket, error: BackendError) -> None:
         """A request failed."""
-        is_refused = error.kind is ErrorKind.UNAVAILABLE and error.status is None
+        is_gone = error.kind is ErrorKind.UNAVAILABLE and error.status is None
+        is_refused = is_gone or error.kind is ErrorKind.TURN_TIMEOUT
         self.routing.failed(ticket, _now(), is_endpoint_fault=error.kind in _ITS_FAULT, is_refused=is_refused)
+
+    def answered(self, ticket: Ticket, place: int, agent: str) -> None:
+        self.routing.done(ticket, _now())
+        self._unlucky.discard(agent)
+        self.greet(place)
+
+    def failed(self, ticket: Ticket, place: int, agent: str, error: BackendError) -> None:
+        """Of an agent that has met the same before, it says nothing about the endpoint."""
+        may_be_its_own = error.kind in _MAYBE_ITS_AGENTS and bool(agent)
+        if may_be_its_own and agent in self._unlucky and self.routing.is_good(place):
+            self.routing.left(ticket, _now())
+        else:
+            self.close(ticket, error)
+            self.miss(place, error)
+        if may_be_its_own:
+            self._unlucky.add(agent)
 
     def miss(self, place: int, error: BackendError) -> None:
         """Says once that an endpoint is down."""
@@ -163,14 +191,20 @@ class Fleet:
             member.is_missed = False
             self._notify(f"{member.url} is back.")
 
-    def nobody(self, errors: Sequence[BackendError]) -> BackendError:
-        """What is said when no endpoint takes a request."""
+    def nobody(self, errors: Sequence[BackendError], places: Sequence[int] | None = None) -> BackendError:
+        """What is said when no endpoint takes a request; `places`: of those that might."""
         for error in errors:
             if error.kind not in _ITS_FAULT:
                 return error
         kind = errors[-1].kind if errors else ErrorKind.UNAVAILABLE
-        said = " ".join(f"{member.url}: {member.trouble}" for member in self.members if member.trouble)
-        return BackendError(kind, f"None of the {len(self.members)} endpoints takes it. {said}")
+        asked = range(len(self.members)) if places is None else places
+        said = " ".join(f"{self.members[place].url}: {self._trouble(place)}" for place in asked)
+        return BackendError(kind, f"None of the {len(asked)} endpoints takes it. {said}")
+
+    def _trouble(self, place: int) -> str:
+        if self.routing.is_good(place) and not self.routing.is_counted_on(place):
+            return "It is draining."
+        return self.members[place].trouble or "It has enough to do."
 
 
 class Passage:
@@ -211,8 +245,7 @@ class Passage:
             await self._exchange.__aexit__(kind, error, trace)
         finally:
             if error is None and self._ticket is not None:
-                self._fleet.routing.done(self._ticket, _now())
-                self._fleet.greet(self._place)
+                self._fleet.answered(self._ticket, self._place, self._request.agent)
             elif isinstance(error, BackendError):
                 self._fail(error)
             else:
@@ -221,8 +254,7 @@ class Passage:
     def _fail(self, error: BackendError) -> None:
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
-            self._fleet.close(ticket, error)
-            self._fleet.miss(self._place, error)
+            self._fleet.failed(ticket, self._place, self._request.agent, error)
 
     def _give_up(self) -> None:
         """Nobody waits any longer, which is also how a turn ends that took too long."""
@@ -232,38 +264,13 @@ class Passage:
             self._fleet.routing.left(self._ticket, _now())
 
 
-def _together(urls: Sequence[str], each: Sequence[Traits | None]) -> Traits:
-    """What all can do. Raises SpecError for different models."""
-    known = [(url, traits) for url, traits in zip(urls, each, strict=True) if traits is not None]
-    first_url, first = known[0]
-    for url, traits in known:
-        if traits.model != first.model:
-            raise SpecError(
-                f"The endpoints must serve the same model: {first_url} serves {first.model!r}, {url} {traits.model!r}. "
-                "Name one that all serve with model=..., or run each on its own."
-            )
-    all_traits = [traits for _, traits in known]
-    return replace(
-        first,
-        native_tools=all(traits.native_tools for traits in all_traits),
-        json_schema=all(traits.json_schema for traits in all_traits),
-        json_schema_beside_tools=all(traits.json_schema_beside_tools for traits in all_traits),
-        inflight=sum(traits.inflight for traits in all_traits) * len(urls) // len(known),
-        fixed_inflight=all(traits.fixed_inflight for traits in all_traits),
-        context_tokens=_least([traits.context_tokens for traits in all_traits]),
-        kv_tokens=_sum([traits.kv_tokens for traits in all_traits]),
-        kv_running_tokens=_sum([traits.kv_running_tokens for traits in all_traits]),
-        strict_schema=any(traits.strict_schema for traits in all_traits),
-        keeps_agents=True,  # at least where each agent was
-        seen=(f"{len(known)} of {len(urls)} endpoints", *first.seen),
-    )
-
-
-async def _tried(open_it: Open, url: str) -> Backend | BatchAgentError:
+async def _tried(open_it: Open, url: str, opened: list[Backend]) -> Backend | BatchAgentError:
     try:
-        return await open_it(url)
+        backend = await open_it(url)
     except BatchAgentError as error:
         return error
+    opened.append(backend)
+    return backend
 
 
 async def _at_once(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -274,14 +281,6 @@ async def _at_once(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 async def _load(member: Member) -> Load | None:
     return await member.backend.load() if isinstance(member.backend, ReportsLoad) else None
-
-
-def _least(values: Sequence[int | None]) -> int | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    return None if None in values else sum(value for value in values if value is not None)
 
 
 def _all_down(urls: Sequence[str], errors: Sequence[BackendError]) -> BackendError:

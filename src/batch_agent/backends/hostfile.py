@@ -53,7 +53,7 @@ class Endpoint:
 
 
 def parse_hostfile(path_or_lines: str | Path | Iterable[str]) -> list[Endpoint]:
-    """The endpoints of a file, or of lines, in their order. A text is the path of a file.
+    """The endpoints of a file, or of lines, in their order. A text is the path of a file, `~` the home in it.
 
     Each line is an address, then, apart by tabs or spaces, fields (`key=value`) and tags (bare words). An address is
     `host:port`, `host` (port 8000), `host port`, `[::1]:8000` or a URL. Raises one SpecError for all bad lines."""
@@ -68,7 +68,7 @@ class _BadLineError(Exception):
 
 def _lines_of(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").split("\n")
+        return path.expanduser().read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise SpecError(f"There is no hostfile {str(path)!r}. {_LOOKS_LIKE}") from None
     except OSError as error:

@@ -53,7 +53,7 @@ class BatchSpec:
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
         text_or_none("model", self.model)
         _check_backend(self.backend)
-        if isinstance(self.backend, list):
+        if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
         if self.plan_changed not in ("stop", "rerun"):
             raise SpecError(f"plan_changed must be 'stop' or 'rerun'; got {self.plan_changed!r}.")

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .shares import Hand
 from .throughput import Throughput
 
 _DOUBT = 2.0
@@ -34,11 +33,6 @@ class Crew:
         if load.usual_work:
             speed *= min(_DOUBT, max(1.0, self.usual_work / load.usual_work))
         return (load.work + weight) / min(speed, load.most(now))
-
-    def hand(self, load: Throughput, now: float) -> Hand:
-        """As it was seen: who gets its work in lists had as much of it as it could do."""
-        speed = min(self._seen(load), load.most(now))
-        return Hand(speed, load.left(speed, now))
 
     def _seen(self, load: Throughput) -> float:
         return self.speed if load.speed is None else load.speed

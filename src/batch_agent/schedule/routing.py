@@ -8,7 +8,6 @@ from typing import NewType
 
 from .affinity import Affinity
 from .crew import Crew
-from .shares import share
 from .standing import Standing
 from .throughput import Throughput
 
@@ -41,14 +40,11 @@ class Routing:
     """Endpoints are known by their place in the list. Each `sent` gives a ticket that must come back by one of `done`,
     `failed` and `left`.
 
-    Work is pushed by `choose`: to where its context is, else to where its prefix is, else to the better of two that
-    were drawn. Or it is pulled by endpoints with nothing to do, in lists as large as `share` says. In both cases
-    `sent` follows at once: only then the work counts."""
+    Work goes where its context is, else where its prefix is, else to the better of two that were drawn. `sent`
+    follows `choose` at once: only then the work counts."""
 
-    def __init__(self, endpoints: Sequence[str], least: float = 1.0) -> None:
-        """`least`: the smallest weight that is worth a request of its own, for `share`."""
+    def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = [_Endpoint(name) for name in endpoints]
-        self._least = least
         self._affinity = Affinity()
         self._sent: dict[Ticket, _Sent] = {}
         self._last = 0
@@ -93,19 +89,6 @@ class Routing:
             self._affinity.settle(chosen, origin, prefix)
         return chosen
 
-    def share(self, endpoint: int, left: float, now: float) -> float:
-        """How much of the weight that is left to do this endpoint should get next. 0 when it should get nothing: it
-        may not, or the others are done with the rest sooner without it. Then ask again after a ticket has come back,
-        or at `next_return`."""
-        own = self._endpoints[endpoint]
-        if left <= 0 or not own.admits(now):
-            return 0.0
-        if not own.standing.is_good:
-            return min(self._least, left)  # a probe is likely lost
-        crew = self._crew
-        others = [crew.hand(each.load, now) for each in self._endpoints if each is not own and each.is_counted_on]
-        return share(crew.hand(own.load, now), others, left, self._least, is_known=own.load.speed is not None)
-
     def sent(self, endpoint: int, weight: float, now: float) -> Ticket:
         self._last += 1
         ticket = Ticket(self._last)
@@ -144,6 +127,14 @@ class Routing:
 
     def undrain(self, endpoint: int) -> None:
         self._endpoints[endpoint].is_draining = False
+
+    def is_good(self, endpoint: int) -> bool:
+        """False for one that was ejected, until a probe has found it back."""
+        return self._endpoints[endpoint].standing.is_good
+
+    def is_counted_on(self, endpoint: int) -> bool:
+        """Whether it is good, and not draining."""
+        return self._endpoints[endpoint].is_counted_on
 
     def usable(self, now: float) -> list[int]:
         return [place for place, endpoint in enumerate(self._endpoints) if endpoint.admits(now)]

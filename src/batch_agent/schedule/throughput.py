@@ -51,10 +51,6 @@ class Throughput:
         answered, seconds = (0.0, silent) if self._is_known else (self._answered, self._seconds + silent)
         return (answered + self.work) / seconds if self.work > 0 and seconds > 0 else float("inf")
 
-    def left(self, speed: float, now: float) -> float:
-        """Weight that is still to be done, if it works at this speed."""
-        return max(0.0, self.work - speed * self._silence(now))
-
     def began(self, weight: float, now: float) -> None:
         self._pass(now)
         self.work += weight

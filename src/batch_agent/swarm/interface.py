@@ -35,7 +35,7 @@ class Pool(Protocol):
         ...
 
     async def send_all(self, prompts: Sequence[str], max_tokens: int | None = None) -> list[Response]:
-        """Each prompt to one agent, in turn. Responses are in the order of the prompts."""
+        """Each prompt as a request of its own, to whoever is done first. Responses are in the order of the prompts."""
         ...
 
     async def send_all_batched(

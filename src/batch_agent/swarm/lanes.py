@@ -1,9 +1,10 @@
 """What is under way at each endpoint, and how fast it gets on. Time is an argument."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import exp
+from math import ceil, exp, inf
 
 _MEMORY = 2.0
 """Seconds over which a speed is averaged."""
@@ -15,6 +16,17 @@ _MOST_DONE = 0.5
 """What was generated so far is lost: work is not moved that is half done."""
 _LEAST_LEFT = 0.1
 """Of an answer of usual length, for one that is already longer."""
+_LISTS_EACH = 4
+"""Lists of an endpoint: what it turns out to be slow with can be taken back in so many parts."""
+_WORTH_LISTS = 8
+"""Prompts in a list that is worth to be split further."""
+_PAUSE = 0.5
+"""Seconds in which nobody asks an endpoint that has too much to do, unless it says how long; doubled each time."""
+_LONGEST_PAUSE = 30.0
+_SOON = 1.0
+_LATE = 5.0
+"""Times as long as others take to begin an answer, and no less than `_SOON` seconds: one that says nothing for longer
+does not get to it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,12 +38,25 @@ class Asked:
     received: list[str] = field(default_factory=list)
     chars: int = 0
     failures: int = 0
-    """How often a connection that it was on broke."""
+    """How often a request that it was in broke off."""
+    avoids: set[int] = field(default_factory=set)
+    """Endpoints where that was, or which it was taken from: others come first."""
+    company: int = sys.maxsize
+    """Prompts in a list that it may be in: half as many each time that one breaks off, for it may be why."""
+    waits: int = 0
+    """How often an endpoint had no time for it."""
     moves: int = 0
 
     def begin_anew(self) -> None:
         self.received.clear()
         self.chars = 0
+
+    def broke_off(self, place: int, company: int) -> None:
+        """So did a request with so many prompts. The first time may have been chance."""
+        self.failures += 1
+        self.avoids.add(place)
+        if self.failures > 1:
+            self.company = max(1, ceil(company / 2))
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +67,7 @@ class Batch:
     asked: Sequence[Asked]
     open: set[int] = field(default_factory=set)
     """Places in the list that have no answer yet."""
+    began_at: float = 0.0
     is_taken_back: bool = False
     scope: asyncio.Timeout | None = None
     """Ends the request when it is rescheduled to now."""
@@ -54,6 +80,11 @@ class Batch:
     @property
     def left(self) -> list[Asked]:
         return [self.asked[at] for at in sorted(self.open)]
+
+    @property
+    def moves(self) -> int:
+        """How often one of the prompts that are left was taken from an endpoint."""
+        return max((each.moves for each in self.left), default=0)
 
     def progress(self, usual: float) -> float:
         """The share of its open answers that is there, on average."""
@@ -71,6 +102,13 @@ class Lane:
     pace: float | None = None
     """Characters per second of one answer. It hardly depends on how many there are, as long as all are worked on: who
     has less to do does not look slower for it."""
+    start: float | None = None
+    """Seconds before it begins to answer a list, lately."""
+    heard_at: float = -inf
+    rests_until: float = -inf
+    """It has asked to be left alone until then."""
+    _refusals: int = 0
+    """In a row."""
     _since: float = 0.0
     _busy: float = 0.0
     _chars: float = 0.0
@@ -80,11 +118,20 @@ class Lane:
     def began(self, batch: Batch, now: float) -> None:
         if not self.batches:
             self._since = now
+        batch.began_at = now
         self.batches.append(batch)
         self.unfinished += len(batch.open)
 
+    def accepted(self, batch: Batch, now: float) -> None:
+        """It begins to answer."""
+        seconds = now - batch.began_at
+        self.start = seconds if self.start is None else (self.start + seconds) / 2
+        batch.accepted.set()
+
     def heard(self, chars: int, now: float) -> None:
         """More of an answer has come."""
+        self.heard_at = now
+        self._refusals = 0
         passed, self._since = now - self._since, now
         self._busy += passed
         kept = exp(-passed / _MEMORY)
@@ -104,17 +151,35 @@ class Lane:
         self.batches.remove(batch)
         self.unfinished -= len(batch.open)
 
+    def refused(self, retry_after: float | None, now: float) -> None:
+        """It has too much to do."""
+        if now >= self.rests_until:  # or else it has said so already, to another list
+            pause = _PAUSE * 2.0**self._refusals if retry_after is None else retry_after
+            self.rests_until = now + min(pause, _LONGEST_PAUSE)
+            self._refusals += 1
+
+    def is_silent(self, batch: Batch) -> bool:
+        """Whether nothing at all was heard since it has this list."""
+        return self.heard_at <= batch.began_at
+
     def seconds_left(self, usual: float, now: float) -> float | None:
         """Until its answers are all there, if they get as long as is usual; None where nobody knows. One that is
         silent is slower than it was."""
         if not self.batches:
             return 0.0
-        silent = now - self._since
         if self.pace is None:
-            return None if silent + self._busy < 4 * _SOONEST else float("inf")
+            return None
+        silent = now - self._since
         chars = sum(max(usual - asked.chars, _LEAST_LEFT * usual) for batch in self.batches for asked in batch.left)
         pace = self.pace * min(1.0, self._seconds / (self._seconds + max(0.0, silent - _SOONEST)))
         return chars / (self.unfinished * pace) if pace > 0 and self.unfinished else float("inf")
+
+
+def fair_list(count: int, places: int) -> int:
+    """Prompts in a list, of so many for so many endpoints."""
+    each = ceil(count / max(1, places))
+    parts = _LISTS_EACH if each >= _LISTS_EACH * _WORTH_LISTS else 2 if each >= 2 * _WORTH_LISTS else 1
+    return max(1, ceil(each / parts))
 
 
 def lane_for(lanes: Sequence[Lane], usable: Iterable[int], count: int, most: int) -> int | None:
@@ -128,21 +193,39 @@ def lane_for(lanes: Sequence[Lane], usable: Iterable[int], count: int, most: int
     return best
 
 
-def to_take_back(lanes: Sequence[Lane], usable: Sequence[int], usual: float, now: float) -> Batch | None:
-    """A list that would be done sooner elsewhere: of the endpoint which ends last, the one with the least progress."""
+def to_take_back(
+    lanes: Sequence[Lane], usable: Sequence[int], own: Collection[Batch], usual: float, now: float
+) -> list[Batch]:
+    """Of `own` lists those that would be done sooner elsewhere: all that an endpoint says nothing to, else of the
+    endpoint which ends last the one with the least progress."""
+    if silent := _unheard(lanes, usable, own, now):
+        return silent
     lefts = {at: left for at, lane in enumerate(lanes) if (left := lane.seconds_left(usual, now)) is not None}
     helpers = [at for at in usable if at in lefts and lanes[at].pace is not None]
-    slow = max((at for at in lefts if lanes[at].batches), key=lambda at: lefts[at], default=None)
+    slow = max({batch.place for batch in own if batch.place in lefts}, key=lambda at: lefts[at], default=None)
     quick = min((at for at in helpers if at != slow), key=lambda at: lefts[at], default=None)
     if slow is None or quick is None:
-        return None
+        return []
+    there = lefts[quick] + usual / (lanes[quick].pace or 1.0)
+    if there >= _WORTH_MOVING * lefts[slow]:
+        return []
     movable = [
         batch
         for batch in lanes[slow].batches
-        if not batch.is_taken_back and batch.progress(usual) < _MOST_DONE and not any(each.moves for each in batch.left)
+        if batch in own and not batch.is_taken_back and not batch.moves and batch.progress(usual) < _MOST_DONE
     ]
-    batch = min(movable, key=lambda each: each.progress(usual), default=None)
-    if batch is None:
-        return None
-    there = lefts[quick] + usual / (lanes[quick].pace or 1.0)
-    return batch if there < _WORTH_MOVING * lefts[slow] else None
+    return sorted(movable, key=lambda each: each.progress(usual))[:1]
+
+
+def _unheard(lanes: Sequence[Lane], usable: Sequence[int], own: Collection[Batch], now: float) -> list[Batch]:
+    starts = [lane.start for lane in lanes if lane.start is not None]
+    late = max(_SOON, _LATE * max(starts, default=0.0))
+    return [
+        batch
+        for batch in own
+        if now - batch.began_at > late
+        and lanes[batch.place].is_silent(batch)
+        and not batch.is_taken_back
+        and batch.moves < len(lanes)
+        and any(lanes[at].start is not None for at in usable if at != batch.place)
+    ]

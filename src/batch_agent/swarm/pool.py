@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..backends.connect import open_fleet, url_of
+from ..backends.dialects.completions import encode
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
 from ..backends.hostfile import Endpoint, parse_hostfile
@@ -18,9 +19,10 @@ from ..core.checks import at_least, is_number
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
 from .lanes import Asked, Lane
-from .response import Response
-from .sending import Orders, Sending, response_of
-from .wires import Wires
+from .patterns import listed
+from .response import Response, response_of
+from .sending import Orders, Sending
+from .wires import Hear, Wires
 
 _log = logging.getLogger("batch_agent")
 OnResponse = Callable[[Response], Any]
@@ -53,14 +55,18 @@ class VLLMPool:
         timeout: float = 300.0,
         raw: bool = False,
         prompts_per_endpoint: int = 256,
+        patience: float = 30.0,
         sampling: Sampling | None = None,
     ) -> None:
-        """`timeout`: seconds in which an endpoint must say something; `max_tokens_aggregation`: for the answers of
-        agents that put others' together (None: twice max_tokens); `prompts_per_endpoint`: how many it has at once."""
+        """`timeout`: seconds in which an endpoint must say something; what is a request of its own is said as a whole.
+        `max_tokens_aggregation`: for the answers of agents that put others' together (None: twice max_tokens);
+        `prompts_per_endpoint`: how many it has at once; `patience`: seconds for which endpoints are waited for when all
+        are down. Raises SpecError."""
         at_least("max_tokens", max_tokens, 1)
+        at_least("max_tokens_aggregation", 1 if max_tokens_aggregation is None else max_tokens_aggregation, 1)
         at_least("prompts_per_endpoint", prompts_per_endpoint, 1)
-        if not is_number(timeout) or timeout <= 0:
-            raise SpecError(f"timeout must be a number of seconds above 0; got {timeout!r}.")
+        _check_seconds("timeout", timeout, is_zero_fine=False)
+        _check_seconds("patience", patience, is_zero_fine=True)
         if isinstance(endpoints, str) or not endpoints:
             raise SpecError(f"VLLMPool takes a list of endpoints, such as ['gpu1:8000']; got {endpoints!r}.")
         self.endpoints: list[Endpoint] = [_endpoint(each) for each in endpoints]
@@ -70,19 +76,24 @@ class VLLMPool:
         self.timeout = timeout
         self._model = model
         self._raw = raw
-        self._orders = Orders(most=prompts_per_endpoint)
+        self._orders = Orders(most=prompts_per_endpoint, patience=patience)
         self._sampling = sampling or Sampling()
+        encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens), stream=True)  # or it is refused in mid-call
         self._places = list(range(len(self.endpoints)))
         self._core: list[_Core] = []
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Raises SpecError for endpoints that do not fit together, BackendError if none can be reached."""
+        if self._core:
+            raise SpecError("The pool is open already.")
         urls = [url_of(endpoint) for endpoint in self.endpoints]
-        fleet = await open_fleet(urls, self._model, uses_tools=False, notify=_notify)
-        self._stack.push_async_callback(fleet.aclose)
-        wires = Wires(fleet, _notify, is_raw=self._raw)
-        await wires.open()
+        async with AsyncExitStack() as stack:
+            fleet = await open_fleet(urls, self._model, uses_tools=False, notify=_notify, patience=self.timeout)
+            stack.push_async_callback(fleet.aclose)
+            wires = Wires(fleet, _notify, is_raw=self._raw)
+            await wires.open()
+            self._stack = stack.pop_all()
         self._core.append(_Core(fleet, wires, [Lane() for _ in urls]))
         return self
 
@@ -113,7 +124,8 @@ class VLLMPool:
         return self._of(list(range(self.size))[start:stop])
 
     def sample(self, n: int) -> Self:
-        """So many, by chance."""
+        """So many, by chance; all of them, in any case, if there are no more."""
+        at_least("n", n, 0)
         return self._of(sorted(random.sample(range(self.size), min(n, self.size))))
 
     def drain(self, agent_index: int) -> None:
@@ -126,9 +138,12 @@ class VLLMPool:
     async def post(self, agent_index: int, prompt: str, max_tokens: int | None = None) -> Response:
         """One prompt to one endpoint, whatever it has to do. A failure is a response too."""
         place, received = self._place(agent_index), list[PromptEvent]()
-        core, url = self._open, self._open.fleet.members[place].url
+        core, how = self._open, self._how(max_tokens)
+        if not _is_prompt(prompt):
+            return _no_prompt(0, prompt)
+        url = core.fleet.members[place].url
         try:
-            await core.wires.alone(place, prompt, self._how(max_tokens), self.timeout, received.append)
+            await core.wires.alone(place, prompt, how, self.timeout, received.append)
         except BackendError as error:
             return Response(0, "", str(error), error.kind, endpoint=url, agent_index=agent_index)
         return _response(received, url, agent_index)
@@ -137,7 +152,8 @@ class VLLMPool:
         self, agent_index: int, prompts: Sequence[str], max_tokens: int | None = None
     ) -> list[Response]:
         """Many prompts to one endpoint."""
-        return await self.select([agent_index])._send(prompts, max_tokens, None, in_lists=self.use_batch)
+        responses = await self.select([agent_index])._send(prompts, max_tokens, None, in_lists=self.use_batch)
+        return [replace(each, agent_index=agent_index) if each.agent_index == 0 else each for each in responses]
 
     async def send_all(
         self, prompts: Sequence[str], max_tokens: int | None = None, *, on_response: OnResponse | None = None
@@ -176,7 +192,7 @@ class VLLMPool:
         self, prompts: Sequence[str], max_tokens: int | None, on_response: OnResponse | None, *, in_lists: bool
     ) -> list[Response]:
         self._check_size()
-        core, how = self._open, self._how(max_tokens)
+        core, how, all_prompts = self._open, self._how(max_tokens), listed("prompts", prompts)
         responses: dict[int, Response] = {}
         local = {place: at for at, place in enumerate(self._places)}
 
@@ -190,25 +206,24 @@ class VLLMPool:
                 except Exception:  # noqa: BLE001 - a user's function may raise anything
                     _log.exception("on_response raised for prompt %d; the others go on", response.index)
 
-        async def ask(place: int, listed: Sequence[str], hear: Callable[[PromptEvent], None]) -> None:
+        async def ask(place: int, some: Sequence[str], hear: Hear) -> None:
             if in_lists:
-                await core.wires.ask(place, listed, how, self.timeout, hear)
+                await core.wires.ask(place, some, how, self.timeout, hear)
             else:
-                await core.wires.alone(place, listed[0], how, self.timeout, hear)
+                await core.wires.alone(place, some[0], how, self.timeout, hear)
 
-        asked: list[Asked] = []
-        for index, prompt in enumerate(prompts):
-            if isinstance(prompt, str) and prompt:
-                asked.append(Asked(index, prompt))
-            else:
-                deliver(Response(index, "", f"A prompt must be a text; got {prompt!r}.", ErrorKind.BAD_INPUT))
+        for index, prompt in enumerate(all_prompts):
+            if not _is_prompt(prompt):
+                deliver(_no_prompt(index, prompt))
+        asked = [Asked(index, prompt) for index, prompt in enumerate(all_prompts) if _is_prompt(prompt)]
         orders = self._orders if in_lists else replace(self._orders, longest=1)
         await Sending(core.fleet, core.lanes, self._places, ask, orders, deliver).run(asked)
-        return [responses[index] for index in range(len(prompts))]
+        return [responses[index] for index in range(len(all_prompts))]
 
     def _how(self, max_tokens: int | None) -> Sampling:
         context = self._open.fleet.traits.context_tokens
         wanted = self.max_tokens if max_tokens is None else max_tokens
+        at_least("max_tokens", wanted, 1)
         return replace(self._sampling, max_tokens=wanted if context is None else min(wanted, context))
 
     def _check_size(self) -> None:
@@ -237,7 +252,13 @@ class VLLMPool:
 def _endpoint(given: Endpoint | str | tuple[str, int]) -> Endpoint:
     if isinstance(given, Endpoint):
         return given
-    return Endpoint(*given) if isinstance(given, tuple) else parse_hostfile([given])[0]
+    match given:
+        case (str(host), int(port)):
+            return Endpoint(host, port)
+        case str():
+            return parse_hostfile([given])[0]
+        case _:
+            raise SpecError(f"An endpoint is a text, such as 'gpu1:8000', or a host with its port; got {given!r}.")
 
 
 def _response(events: Sequence[PromptEvent], url: str, place: int) -> Response:
@@ -245,7 +266,22 @@ def _response(events: Sequence[PromptEvent], url: str, place: int) -> Response:
     done = next((event for event in events if isinstance(event, PromptDone)), None)
     if done is None:
         return Response(0, text, "The answer has no end.", ErrorKind.SERVER, endpoint=url, agent_index=place)
-    return response_of(Asked(0, "", [text]), done, url, place)
+    return response_of(0, text, done.finish, done.usage, url, place)
+
+
+def _is_prompt(given: Any) -> bool:
+    return isinstance(given, str) and bool(given)
+
+
+def _no_prompt(index: int, given: Any) -> Response:
+    return Response(index, "", f"A prompt must be a text that is not empty; got {given!r}.", ErrorKind.BAD_INPUT)
+
+
+def _check_seconds(name: str, seconds: Any, *, is_zero_fine: bool) -> None:
+    if not is_number(seconds) or not (seconds > 0 or (is_zero_fine and seconds == 0)):
+        raise SpecError(
+            f"{name} must be a number of seconds {'of at least' if is_zero_fine else 'above'} 0; got {seconds!r}."
+        )
 
 
 def _notify(text: str) -> None:

@@ -1,9 +1,15 @@
 """What a pool gives for each prompt."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.errors import ErrorKind
 from ..core.requests import NO_USAGE, FinishReason, Usage
+
+_NOT_WHOLE: Mapping[FinishReason, tuple[ErrorKind, str]] = {
+    "length": (ErrorKind.TRUNCATED, "The answer was cut off at max_tokens."),
+    "refusal": (ErrorKind.REFUSED, "The model, or a filter behind it, declined to answer."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +33,11 @@ class Response:
     @property
     def success(self) -> bool:
         return self.error is None
+
+
+def response_of(
+    index: int, text: str, finish: FinishReason, usage: Usage | None, endpoint: str, agent_index: int
+) -> Response:
+    """Of an answer that has come to its end."""
+    kind, error = _NOT_WHOLE.get(finish, (None, None))
+    return Response(index, text, error, kind, finish, usage or NO_USAGE, endpoint, agent_index)

@@ -2,38 +2,25 @@
 others nothing."""
 
 import asyncio
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
 
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
 from ..core.errors import BackendError, ErrorKind
-from ..core.requests import NO_USAGE
-from .lanes import Asked, Batch, Lane, lane_for, to_take_back
-from .response import Response
+from ..schedule.routing import Ticket
+from .lanes import Asked, Batch, Lane, fair_list, lane_for, to_take_back
+from .response import Response, response_of
+from .setbacks import TAKEN_BACK, are_next, is_refusal, set_back, tells_of_endpoint
+from .wires import AskList, Hear
 
 _TICK = 0.2
-_LISTS_EACH = 4
-"""Lists of an endpoint: what it turns out to be slow with can be taken back in so many parts."""
-_WORTH_LISTS = 8
-"""Prompts in a list that is worth to be split further."""
+_FIRST_LIST = 16
 _MOST_CHARS = 400_000
 """Characters in a list: a server reads all of it before it begins."""
-_MOST_FAILURES = 3
-"""Connections that may break under a prompt before it is given up."""
-_REFUSED = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
-"""The server has read the list, and would say the same again."""
-_MAYBE_THEIRS = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT, ErrorKind.RATE_LIMITED})
-"""What prompts may have brought about; not that nobody is there."""
-_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
-
-Hear = Callable[[PromptEvent], None]
-AskList = Callable[[int, Sequence[str], Hear], Awaitable[None]]
-"""Sends a list to an endpoint, by its place. Raises BackendError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +55,7 @@ class Sending:
         self._orders = orders
         self._deliver = deliver
         self._queue: deque[Asked] = deque()
+        self._under_way: dict[Batch, Ticket] = {}
         self._unanswered = 0
         self._answered_chars = 0
         self._answered = 0
@@ -76,93 +64,133 @@ class Sending:
         self._group: asyncio.TaskGroup
         self._down_since: float | None = None
         self._looked = 0.0
+        self._begun: set[int] = set()
+        """Endpoints that were sent a list."""
+        self._slow: set[int] = set()
+        """Endpoints that seemed to be, when it was last looked."""
 
     async def run(self, asked: Sequence[Asked]) -> None:
         """Returns when each has its response."""
         self._queue = deque(asked)
         self._unanswered = len(asked)
-        self._list_size = self._fair_list(len(asked))
-        async with asyncio.TaskGroup() as self._group:
-            while self._unanswered:
-                self._fill()
-                self._give_up_if_down()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK):
-                        await self._changed.wait()
-                self._changed.clear()
-                self._take_back()
-
-    def _fair_list(self, count: int) -> int:
-        each = ceil(count / max(1, len(self._places)))
-        parts = _LISTS_EACH if each >= _LISTS_EACH * _WORTH_LISTS else 2 if each >= 2 * _WORTH_LISTS else 1
-        return max(1, min(self._orders.longest, ceil(each / parts)))
+        self._list_size = min(self._orders.longest, fair_list(len(asked), len(self._places)))
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                while self._unanswered:
+                    self._fill()
+                    self._give_up_if_down()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_TICK):
+                            await self._changed.wait()
+                    self._changed.clear()
+                    self._take_back()
+        finally:
+            for batch in list(self._under_way):  # called off before its request began
+                self._ended(batch)
 
     def _fill(self) -> None:
         while self._queue:
-            place = self._free(min(self._list_size, len(self._queue)))
+            head = self._queue[0]
+            size = min(self._list_size, head.company, len(self._queue))
+            place = self._free(size, head.avoids)
             if place is None:
                 return
-            batch = Batch(place, self._next_list())
-            self._lanes[place].began(batch, _now())
+            batch = self._begin(place, self._next_list(self._first_size(place, size)))
             self._group.create_task(self._work(batch))
 
-    def _free(self, count: int) -> int | None:
-        usable = [place for place in self._fleet.routing.usable(_now()) if place in self._places]
-        return lane_for(self._lanes, usable, count, self._orders.most)
+    def _first_size(self, place: int, size: int) -> int:
+        """A server reads all of a list before it begins with any of it: the first one is short, so that it has
+        something to do while it reads the others. One that may be down gets a single prompt."""
+        if not self._fleet.routing.is_good(place):
+            return 1
+        if place in self._begun:
+            return size
+        self._begun.add(place)
+        return min(size, _FIRST_LIST)
 
-    def _next_list(self) -> list[Asked]:
-        """One that a connection broke under twice goes alone: it may be why."""
+    def _free(self, count: int, avoided: Collection[int] = (), most: int | None = None) -> int | None:
+        """Where a list of so many prompts goes, if anybody may be given it."""
+        usable = self._usable()
+        others = [place for place in usable if place not in avoided]
+        return lane_for(self._lanes, others or usable, count, self._orders.most if most is None else most)
+
+    def _usable(self) -> list[int]:
+        now = _now()
+        return [
+            place
+            for place in self._fleet.routing.usable(now)
+            if place in self._places and self._lanes[place].rests_until <= now
+        ]
+
+    def _next_list(self, size: int) -> list[Asked]:
+        """Those under which a request broke off are among themselves."""
         taken, chars = [self._queue.popleft()], 0
-        while self._queue and len(taken) < self._list_size and taken[0].failures < 2:
-            chars += len(self._queue[0].prompt)
-            if chars > _MOST_CHARS or self._queue[0].failures >= 2:
+        while self._queue and len(taken) < size:
+            following = self._queue[0]
+            chars += len(following.prompt)
+            if chars > _MOST_CHARS or following.failures != taken[0].failures or len(taken) >= following.company:
                 break
             taken.append(self._queue.popleft())
         return taken
 
+    def _begin(self, place: int, asked: Sequence[Asked]) -> Batch:
+        """It counts from now on, not only when its request is sent: else all would go where one may."""
+        batch = Batch(place, asked)
+        self._under_way[batch] = self._fleet.routing.sent(place, len(asked), _now())
+        self._lanes[place].began(batch, _now())
+        return batch
+
+    def _ended(self, batch: Batch) -> None:
+        self._fleet.routing.left(self._under_way.pop(batch), _now())
+        self._lanes[batch.place].ended(batch)
+        self._changed.set()
+
     async def _work(self, batch: Batch) -> None:
         """A list, and whatever it takes until each of its prompts is answered, or in line again."""
         error = await self._send(batch)
-        if error is not None and error.kind in _REFUSED and not batch.is_taken_back:
-            await self._isolate(batch.left, error)
-        elif error is not None:
-            self._try_again(batch, error)
+        if error is not None:
+            if is_refusal(batch, error) and len(batch.asked) > 1:
+                await self._isolate(batch.left, error)
+            else:
+                self._try_again(batch, error)
 
     def _try_again(self, batch: Batch, error: BackendError) -> None:
-        """After a connection that broke, or a list that was taken back."""
-        if batch.is_taken_back:
-            self._again(batch.left, moves=1)
-            return
-        is_theirs = error.kind in _MAYBE_THEIRS
-        hopeless = [each for each in batch.left if is_theirs and each.failures + 1 >= _MOST_FAILURES]
-        self._again([each for each in batch.left if each not in hopeless], failures=int(is_theirs))
+        """After a request that broke off, or was taken back."""
+        hopeless = set_back(batch, error, self._lanes[batch.place], self._places)
+        self._again([each for each in batch.left if each not in hopeless], come_next=are_next(error))
         for each in hopeless:
             self._fail(each, error, batch.place)
 
     async def _isolate(self, suspects: list[Asked], error: BackendError) -> None:
         """Finds the prompt for which a list was refused, with one request for each halving. Those that turn out not to
         be it are answered, or in line again."""
-        place = -1
+        cleared: list[Asked] = []
+        place, is_certain = -1, False
         while len(suspects) > 1:
             half, rest = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
-            usable = self._free(len(half))
+            usable = self._free(len(half), most=sys.maxsize)
             if usable is None:
-                self._again(suspects, failures=1)
-                return
+                cleared += suspects
+                break
             place = usable
-            batch = Batch(place, half)
-            self._lanes[place].began(batch, _now())
+            batch = self._begin(place, half)
             failed = await self._refusal(batch)
             if failed is None:
-                suspects = rest
-            elif failed.kind in _REFUSED:
-                self._again(rest)
-                self._changed.set()
-                suspects, error = half, failed
+                suspects, is_certain = rest, False
+            elif is_refusal(batch, failed):
+                cleared += rest
+                suspects, error, is_certain = half, failed, True
             else:
-                self._again([*batch.left, *rest], failures=1)
-                return
-        self._fail(suspects[0], error, place)
+                self._try_again(batch, failed)
+                cleared += rest
+                break
+        else:
+            if is_certain:
+                self._fail(suspects[0], error, place)
+            else:  # perhaps the server only minded that there were so many
+                suspects[0].company = 1
+                cleared += suspects
+        self._again(cleared)
 
     async def _refusal(self, batch: Batch) -> BackendError | None:
         """What is wrong with a list. Nothing as soon as the server begins to answer: what comes after that is seen to
@@ -183,35 +211,35 @@ class Sending:
 
     async def _send(self, batch: Batch) -> BackendError | None:
         """One request. What went wrong, if anything; who is not answered is still open in the batch."""
-        fleet, lane = self._fleet, self._lanes[batch.place]
-        ticket = fleet.routing.sent(batch.place, len(batch.asked), _now())
+        fleet, lane, ticket = self._fleet, self._lanes[batch.place], self._under_way[batch]
         try:
             async with asyncio.timeout(None) as batch.scope:
                 await self._ask_list(batch.place, [each.prompt for each in batch.asked], self._hearing(batch))
         except BackendError as error:
-            fleet.close(ticket, error)
-            fleet.miss(batch.place, error)
+            if tells_of_endpoint(batch, error, lane) or not fleet.routing.is_good(batch.place):
+                fleet.close(ticket, error)
+                fleet.miss(batch.place, error)
             if error.kind is ErrorKind.RATE_LIMITED:
-                await asyncio.sleep(min(error.retry_after or _PAUSE, _LONGEST_PAUSE))
+                lane.refused(error.retry_after, _now())
             return error
         except TimeoutError:
-            fleet.routing.left(ticket, _now())
-            return BackendError(ErrorKind.CONNECTION, "It was taken back, to be done elsewhere.")
+            return TAKEN_BACK
         else:
             fleet.routing.done(ticket, _now())
             fleet.greet(batch.place)
-            return None
+            return BackendError(ErrorKind.SERVER, "The answer has no end.") if batch.open else None
         finally:
-            fleet.routing.left(ticket, _now())
-            lane.ended(batch)
-            self._changed.set()
+            self._ended(batch)
 
     def _hearing(self, batch: Batch) -> Hear:
         lane = self._lanes[batch.place]
 
         def hear(event: PromptEvent) -> None:
+            if event.index not in batch.open:
+                return
             asked = batch.asked[event.index]
-            batch.accepted.set()
+            if not batch.accepted.is_set():
+                lane.accepted(batch, _now())
             match event:
                 case Piece(_, text):
                     asked.received.append(text)
@@ -226,7 +254,8 @@ class Sending:
     def _answer(self, asked: Asked, done: PromptDone, place: int) -> None:
         self._answered += 1
         self._answered_chars += asked.chars
-        self._hand_over(response_of(asked, done, self._fleet.members[place].url, place))
+        text, url = "".join(asked.received), self._fleet.members[place].url
+        self._hand_over(response_of(asked.index, text, done.finish, done.usage, url, place))
 
     def _fail(self, asked: Asked, error: BackendError, place: int) -> None:
         url = self._fleet.members[place].url if place >= 0 else ""
@@ -237,59 +266,48 @@ class Sending:
         self._changed.set()
         self._deliver(response)
 
-    def _again(self, asked: Sequence[Asked], *, failures: int = 0, moves: int = 0) -> None:
-        """They are next in line."""
-        for each in reversed(asked):
+    def _again(self, asked: Sequence[Asked], *, come_next: bool = True) -> None:
+        """They are in line again."""
+        for each in asked:
             each.begin_anew()
-            each.failures += failures
-            each.moves += moves
-            self._queue.appendleft(each)
+        if come_next:
+            self._queue.extendleft(reversed(asked))
+        else:
+            self._queue.extend(asked)
+        self._changed.set()
 
     def _take_back(self) -> None:
         """When nothing is in line any more, who is done helps those who are slow."""
         now = _now()
-        if self._queue or self._orders.longest == 1 or now < self._looked + _TICK:
+        if self._queue or now < self._looked + _TICK:
             return
         self._looked = now
-        usable = [place for place in self._fleet.routing.usable(_now()) if place in self._places]
-        batch = to_take_back(self._lanes, usable, self._usual_chars, _now())
-        if batch is not None and batch.scope is not None:
-            batch.is_taken_back = True
-            batch.scope.reschedule(_now())
+        found = to_take_back(self._lanes, self._usable(), self._under_way, self._usual_chars, now)
+        slow, self._slow = self._slow, {batch.place for batch in found}
+        for batch in found:  # of who seemed slow twice: answers come in bursts, and one may be half read
+            if batch.place in slow and batch.scope is not None:
+                batch.is_taken_back = True
+                batch.scope.reschedule(now)
 
     @property
     def _usual_chars(self) -> float:
         """Of an answer. Those that are there first are the short ones: the others get at least as long as the longest
-        is by now, and as much again."""
+        is by now, and as much again while few are there."""
         answered = self._answered_chars / self._answered if self._answered else 0.0
         opened = (each.chars for lane in self._lanes for batch in lane.batches for each in batch.left)
-        return max(1.0, answered, 2.0 * max(opened, default=0))
+        share = self._answered / max(1, self._answered + self._unanswered)
+        return max(1.0, answered, (2.0 - share) * max(opened, default=0))
 
     def _give_up_if_down(self) -> None:
         now = _now()
-        if not all(self._fleet.members[place].is_missed for place in self._places):
+        if any(self._fleet.routing.is_counted_on(place) for place in self._places):
             self._down_since = None
             return
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._orders.patience:
-            error = self._fleet.nobody(())
+            error = self._fleet.nobody((), self._places)
             while self._queue:
                 self._fail(self._queue.popleft(), error, -1)
-
-
-def response_of(asked: Asked, done: PromptDone, url: str, place: int) -> Response:
-    """Of an answer that has come to its end."""
-    is_cut = done.finish == "length"
-    return Response(
-        asked.index,
-        "".join(asked.received),
-        "The answer was cut off at max_tokens." if is_cut else None,
-        ErrorKind.TRUNCATED if is_cut else None,
-        done.finish,
-        done.usage or NO_USAGE,
-        url,
-        place,
-    )
 
 
 def _now() -> float:

@@ -1,7 +1,7 @@
 """How prompts go to the endpoints of a pool: many in a request where that can be done, each alone where not."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ..backends.batched import ListWire
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
@@ -16,54 +16,52 @@ from .wrapping import Wrapping, find_wrapping, has_batch_route
 _KNOW_VLLM = ("vllm", "sim")
 _NO_PROMPT = Prompt("")
 _PROBE = Sampling(max_tokens=1)
+_PROBES = ("Hi", "Ho")
+_PROBE_PATIENCE = 60.0
+_ASKED_FOR_TEMPLATE = 3
+"""Endpoints that are asked for the chat template before it is taken to be hidden."""
+_NOT_IMPLEMENTED = 501
 
 Hear = Callable[[PromptEvent], None]
+AskList = Callable[[int, Sequence[str], Hear], Awaitable[None]]
+"""Sends a list to an endpoint, by its place. Raises BackendError."""
 
 
 class Wires:
-    """Found out once, at the first endpoint that is there: all serve the same model."""
+    """The chat template is found out once, for all serve the same model; who takes lists is, where one is refused."""
 
     def __init__(self, fleet: Fleet, notify: Callable[[str], None], *, is_raw: bool) -> None:
         self._fleet = fleet
         self._notify = notify
         self._is_raw = is_raw
-        self._wrapping = Wrapping()
+        self._wrapping: Wrapping | None = Wrapping() if is_raw else None
         self._are_chats = False
-        self._take_lists: bool | None = None
-        """None until one was taken, or refused."""
+        self._take_lists: dict[int, bool] = {}
+        """By endpoint, from when one was taken, or refused."""
+        self._only_standard: set[int] = set()
+        """Endpoints that refuse what only vLLM takes."""
+        self._finding_out = asyncio.Lock()
+        self._is_said = False
         self.requests = 0
 
     async def open(self) -> None:
         """Finds out how a list of prompts gets the model's chat template."""
-        backend = next(member.backend for member in self._fleet.members if isinstance(member.backend, HttpBackend))
-        if self._is_raw:
-            return
-        found = await find_wrapping(backend.server, self._fleet.traits.model)
-        if found is not None:
-            self._wrapping = found
-        elif await has_batch_route(backend.server):
-            self._are_chats = True
-        else:
-            self._only_alone("it does not show its chat template")
+        there = [member.backend for member in self._fleet.members if isinstance(member.backend, HttpBackend)]
+        for backend in there[:_ASKED_FOR_TEMPLATE]:
+            if self._wrapping is None:
+                self._wrapping = await find_wrapping(backend.server, self._fleet.traits.model)
+        if self._wrapping is None:
+            self._are_chats = bool(there) and await has_batch_route(there[0].server)
+            if not self._are_chats:
+                self._say("the server does not show its chat template")
 
     async def ask(self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: Hear) -> None:
         """Raises BackendError; what was told as done stays done."""
         backend = await self._fleet.members[place].opened(self._fleet.traits.model)
-        if not isinstance(backend, HttpBackend) or self._take_lists is False:
-            await self._each_alone(place, prompts, sampling, patience, hear)
-            return
-        wire = self._wire(backend)
-        self.requests += 1
-        try:
-            await wire.ask([self._wrapping.around(prompt) for prompt in prompts], sampling, patience, hear)
-            self._take_lists = True
-        except BackendError as error:
-            if error.kind not in (ErrorKind.BAD_REQUEST, ErrorKind.NOT_FOUND) or self._take_lists:
-                raise
-            if await self._takes_a_list(wire):
-                self._take_lists = True
-                raise
-            self._only_alone(f"it takes no lists ({error})")
+        may_list = (self._wrapping is not None or self._are_chats) and self._take_lists.get(place, True)
+        if may_list and isinstance(backend, HttpBackend):
+            await self._list(place, backend, prompts, sampling, patience, hear)
+        else:
             await self._each_alone(place, prompts, sampling, patience, hear)
 
     async def alone(
@@ -71,10 +69,10 @@ class Wires:
     ) -> None:
         """As a conversation, for which the server has its template; raw ones as a list of one."""
         backend = await self._fleet.members[place].opened(self._fleet.traits.model)
-        self.requests += 1
         if self._is_raw and isinstance(backend, HttpBackend):
-            await self._wire(backend).ask([prompt], sampling, patience, lambda event: hear(_at(event, at)))
+            await self._list(place, backend, [prompt], sampling, patience, lambda event: hear(_at(event, at)))
             return
+        self.requests += 1
         request = Request(_NO_PROMPT, (User(prompt),), self._fleet.traits.model, sampling)
         try:
             async with asyncio.timeout(patience), backend.stream(request) as deltas:
@@ -87,8 +85,31 @@ class Wires:
                         case _:
                             pass
         except TimeoutError as error:
-            message = f"{self._fleet.members[place].url} did not answer within {patience:g} s."
+            message = f"{self._fleet.members[place].url} has said nothing for {patience:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
+
+    async def _list(
+        self, place: int, backend: HttpBackend, prompts: Sequence[str], sampling: Sampling, patience: float, hear: Hear
+    ) -> None:
+        wrapping, wire = self._wrapping or Wrapping(), self._wire(place, backend)
+        self.requests += 1
+
+        def taken(event: PromptEvent) -> None:
+            self._take_lists.setdefault(place, True)
+            hear(event)
+
+        try:
+            await wire.ask([wrapping.around(prompt) for prompt in prompts], sampling, patience, taken)
+        except BackendError as error:
+            if not _may_mean_no_lists(error):
+                raise
+            async with self._finding_out:
+                if place not in self._take_lists:
+                    await self._find_out(place, backend, error)
+            may_go_alone = not self._take_lists.get(place, True) and not (self._is_raw and len(prompts) == 1)
+            if not may_go_alone and self._wire(place, backend) == wire:
+                raise
+            await self.ask(place, prompts, sampling, patience, hear)
 
     async def _each_alone(
         self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: Hear
@@ -108,27 +129,48 @@ class Wires:
         if errors:
             raise errors[0]
 
-    async def _takes_a_list(self, wire: ListWire) -> bool:
+    async def _find_out(self, place: int, backend: HttpBackend, refusal: BackendError) -> None:
+        """Whether a list was refused for one of its prompts, for being one, or for what only vLLM knows."""
+        error = await self._refusal(place, backend)
+        if error is not None and _may_mean_no_lists(error) and not self._wire(place, backend).only_standard:
+            self._only_standard.add(place)
+            error = await self._refusal(place, backend)
+            if error is not None:
+                self._only_standard.discard(place)
+        if error is None:
+            self._take_lists[place] = True
+        elif _may_mean_no_lists(error):
+            self._take_lists[place] = False
+            self._say(f"the server takes no lists ({refusal})")
+
+    async def _refusal(self, place: int, backend: HttpBackend) -> BackendError | None:
+        """Of a list that no server has anything against."""
+        wrapping = self._wrapping or Wrapping()
         self.requests += 1
         try:
-            await wire.ask([self._wrapping.around("Hi"), self._wrapping.around("Ho")], _PROBE, 60.0, lambda _: None)
+            prompts = [wrapping.around(prompt) for prompt in _PROBES]
+            await self._wire(place, backend).ask(prompts, _PROBE, _PROBE_PATIENCE, lambda _: None)
         except BackendError as error:
-            return error.kind not in (ErrorKind.BAD_REQUEST, ErrorKind.NOT_FOUND)
-        return True
+            return error
+        return None
 
-    def _only_alone(self, why: str) -> None:
-        if self._take_lists is not False:
-            self._take_lists = False
+    def _say(self, why: str) -> None:
+        if not self._is_said:
+            self._is_said = True
             self._notify(f"{self._fleet.traits.name}: each prompt is a request of its own, because {why}.")
 
-    def _wire(self, backend: HttpBackend) -> ListWire:
+    def _wire(self, place: int, backend: HttpBackend) -> ListWire:
         return ListWire(
             backend.server,
             self._fleet.traits.model,
             are_chats=self._are_chats,
             is_raw=self._is_raw,
-            only_standard=backend.traits.name not in _KNOW_VLLM,
+            only_standard=backend.traits.name not in _KNOW_VLLM or place in self._only_standard,
         )
+
+
+def _may_mean_no_lists(error: BackendError) -> bool:
+    return error.kind in (ErrorKind.BAD_REQUEST, ErrorKind.NOT_FOUND) or error.status == _NOT_IMPLEMENTED
 
 
 def _at(event: PromptEvent, at: int) -> PromptEvent:

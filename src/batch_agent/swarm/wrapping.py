@@ -1,7 +1,7 @@
 """The chat template of a model, found by showing it a marker: put around prompts here, so that a list of them can be
 sent as plain texts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -11,7 +11,7 @@ from ..backends.http import Server
 from ..backends.probe import beside
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
-_MARKS = ("Q7xMarkerZ3", "Another 42 marker, with words.")
+_MARKS = ("Q7xMarkerZ3", "Another 42 marker, with words.", "\n  One more, with space around it. \n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,11 @@ class Wrapping:
 
     before: str = ""
     behind: str = ""
+    trims: bool = False
+    """Space at the ends of a message is left out, as many templates do."""
 
     def around(self, prompt: str) -> str:
-        return f"{self.before}{prompt}{self.behind}"
+        return f"{self.before}{prompt.strip() if self.trims else prompt}{self.behind}"
 
 
 async def find_wrapping(server: Server, model: str) -> Wrapping | None:
@@ -35,13 +37,14 @@ async def find_wrapping(server: Server, model: str) -> Wrapping | None:
             return None
         shown = await _ask(server, "/detokenize", {"model": model, "tokens": tokens})
         text = shown.get("prompt") if isinstance(shown, dict) else None
-        if not isinstance(text, str) or text.count(mark) != 1:
+        if not isinstance(text, str) or text.count(mark.strip()) != 1:
             return None
-        seen = Wrapping(*text.split(mark))
-        again = {"model": model, "prompt": seen.around(mark), "add_special_tokens": False}
-        if (found is not None and seen != found) or await _tokens(server, again) != tokens:
+        found = found or Wrapping(text[: text.index(mark)], text[text.index(mark) + len(mark) :])
+        if found.around(mark) != text:
+            found = replace(found, trims=True)
+        again = {"model": model, "prompt": text, "add_special_tokens": False}
+        if found.around(mark) != text or await _tokens(server, again) != tokens:
             return None
-        found = seen
     return found
 
 

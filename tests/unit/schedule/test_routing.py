@@ -412,7 +412,6 @@ def test_the_smallest_step_of_a_clock_makes_nobody_infinitely_fast() -> None:
     routing = Routing(["a", "b"])
     routing.done(routing.sent(0, 1.0, 0.0), 5e-324)
     assert routing.speed(0) == pytest.approx(1e6)
-    assert routing.share(0, 100.0, 0.0) == pytest.approx(25.0)
 
 
 def test_work_that_weighs_nothing_tells_nothing() -> None:
@@ -428,86 +427,6 @@ def test_time_that_was_spent_on_a_failed_request_alone_does_not_count() -> None:
     road.routing.left(road.routing.sent(0, 1.0, 1.0), 61.0)
     road.answers(0, 62.0)
     assert road.routing.speed(0) == pytest.approx(1.0)
-
-
-def test_at_first_an_endpoint_gets_a_small_part_of_its_part() -> None:
-    assert Routing(["a", "b", "c", "d"]).share(0, 3200.0, 0.0) == 100.0
-
-
-def test_known_endpoints_get_half_of_what_they_have_to_do_until_the_end_by_their_speeds() -> None:
-    road = Road()
-    road.answers(0, 1.0, weight=3.0)
-    road.answers(1, 1.0, weight=1.0)
-    assert road.routing.share(0, 400.0, 1.0) == pytest.approx(150.0)
-    assert road.routing.share(1, 400.0, 1.0) == pytest.approx(50.0)
-
-
-def test_who_has_work_already_gets_less_and_who_waits_for_others_more() -> None:
-    road = Road()
-    for endpoint in (0, 1):
-        road.answers(endpoint, 1.0)
-    road.routing.sent(1, 100.0, 1.0)
-    assert road.routing.share(0, 100.0, 1.0) == pytest.approx(50.0)
-    assert road.routing.share(0, 100.0, 51.0) == pytest.approx(37.5)
-    assert road.routing.share(1, 100.0, 51.0) == pytest.approx(12.5)
-
-
-def test_who_has_enough_to_do_gets_nothing_while_another_is_idle() -> None:
-    road = Road()
-    for endpoint in (0, 1):
-        road.answers(endpoint, 1.0)
-    road.routing.sent(0, 100.0, 1.0)
-    assert road.routing.share(0, 10.0, 1.0) == 0.0
-
-
-def test_one_that_keeps_silent_is_counted_on_for_less() -> None:
-    road = Road()
-    for endpoint in (0, 1):
-        road.answers(endpoint, 1.0)
-    road.routing.sent(1, 10.0, 1.0)
-    assert road.routing.share(0, 110.0, 101.0) == pytest.approx(50.0)
-
-
-def test_one_that_is_draining_is_not_counted_on() -> None:
-    road = Road()
-    for endpoint in (0, 1):
-        road.answers(endpoint, 1.0)
-    road.routing.drain(1)
-    assert road.routing.share(0, 100.0, 1.0) == 50.0
-
-
-def test_a_share_is_never_less_than_is_worth_a_request_nor_more_than_is_left() -> None:
-    routing = Routing(["a", "b"], least=10.0)
-    assert routing.share(0, 40.0, 0.0) == 10.0
-    assert routing.share(0, 4.0, 0.0) == 4.0
-    assert routing.share(0, 0.0, 0.0) == 0.0
-
-
-def test_who_would_end_after_all_others_gets_nothing_and_the_quickest_gets_the_rest() -> None:
-    road = Road()
-    road.answers(0, 10.0, weight=10.0, seconds=10.0)
-    road.answers(1, 10.0, weight=1.0, seconds=10.0)
-    assert road.routing.share(1, 8.0, 10.0) == 0.0
-    assert road.routing.share(1, 12.0, 10.0) == 1.0
-    assert road.routing.share(0, 1.0, 10.0) == 1.0
-
-
-def test_who_is_left_alone_gets_its_share_however_slow_it_is() -> None:
-    road = Road()
-    road.answers(0, 10.0, weight=10.0, seconds=10.0)
-    road.answers(1, 10.0, weight=1.0, seconds=10.0)
-    road.fails(0, 10.0, is_refused=True)
-    assert road.routing.share(1, 8.0, 10.0) == 4.0
-
-
-def test_who_may_not_have_work_has_no_share_and_a_probe_is_as_small_as_can_be() -> None:
-    road = Road()
-    road.answers(0, 1.0)
-    road.fails(0, 1.0, is_refused=True)
-    assert road.routing.share(0, 100.0, 1.5) == 0.0
-    assert road.routing.share(0, 100.0, 2.0) == 1.0
-    road.routing.drain(1)
-    assert road.routing.share(1, 100.0, 2.0) == 0.0
 
 
 def test_a_slow_endpoint_that_had_little_to_do_gets_the_benefit_of_the_doubt_up_to_a_bound() -> None:

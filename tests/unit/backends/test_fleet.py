@@ -1,0 +1,188 @@
+"""Several endpoints as one backend: a request goes to whoever takes it, and what is said of the others is true."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.unit.swarm.hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
+
+from batch_agent import BackendError, ErrorKind, SpecError
+from batch_agent.backends.connect import connect
+from batch_agent.backends.fleet import Fleet
+from batch_agent.core.messages import User
+from batch_agent.core.prompt import Prompt
+from batch_agent.core.requests import Request, Sampling, TextDelta
+from batch_agent.schedule import standing
+from batch_agent.sim import Script, SimConfig
+from batch_agent.sim.http import Connection
+
+
+@pytest.fixture(autouse=True)
+def short_ejections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "_SHORTEST_EJECTION", 0.1)
+
+
+@asynccontextmanager
+async def fleet_of(*hosts: Host, said: list[str] | None = None) -> AsyncIterator[Fleet]:
+    urls = [host.url for host in hosts]
+    backend = await connect(urls, None, uses_tools=False, notify=(said if said is not None else []).append)
+    assert isinstance(backend, Fleet)
+    try:
+        yield backend
+    finally:
+        await backend.aclose()
+
+
+async def say(fleet: Fleet, text: str = "Hi", agent: str = "", *, shared: int = 0, stream: bool = False) -> str:
+    message = User(text, shared=shared) if shared else User(text)
+    request = Request(Prompt(""), (message,), fleet.traits.model, Sampling(max_tokens=64), agent=agent, stream=stream)
+    async with fleet.stream(request) as deltas:
+        return "".join([delta.text async for delta in deltas if isinstance(delta, TextDelta)])
+
+
+def answering(status: int, extra: bytes = b"") -> Odd:
+    def odd(path: str, body: Any, connection: Connection) -> bool:
+        return path == CHAT and refuse(connection, status, "no", extra)
+
+    return odd
+
+
+def reset(path: str, body: Any, connection: Connection) -> bool:
+    if path == CHAT:
+        connection.reset()
+    return path == CHAT
+
+
+@pytest.mark.parametrize("odd", [answering(500), answering(503), answering(429), answering(401), answering(404), reset])
+async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
+    hosts = Host(odd=odd), Host()
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        for number in range(12):
+            assert await say(fleet, f"{number}")
+        assert [fleet.routing.requests(place) for place in (0, 1)] == [0, 0]
+
+
+async def test_what_is_wrong_with_a_request_is_not_tried_elsewhere() -> None:
+    hosts = Host(), Host()
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        with pytest.raises(BackendError, match="status 400"):
+            await say(fleet, '[[sim: {"fault": "400"}]]')
+        assert sum(host.requests() for host in hosts) == 1
+        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 2
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, ErrorKind.RATE_LIMITED), (503, ErrorKind.UNAVAILABLE)])
+async def test_when_nobody_takes_it_all_are_named(status: int, kind: ErrorKind) -> None:
+    hosts = Host(odd=answering(status, b"retry-after: 7\r\n")), Host(odd=answering(status, b"retry-after: 7\r\n"))
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        with pytest.raises(BackendError) as raised:
+            await say(fleet)
+    assert raised.value.kind is kind
+    if kind is ErrorKind.RATE_LIMITED:
+        assert raised.value.retry_after == 7
+    else:
+        assert all(host.url in str(raised.value) for host in hosts)
+
+
+async def test_an_endpoint_that_goes_and_comes_back_is_told_of_once_each() -> None:
+    hosts, said = (Host(), Host()), list[str]()
+    async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
+        hosts[0].kill()
+        async with asyncio.timeout(5):
+            while not said:
+                await say(fleet)
+            await hosts[0].start()
+            while len(said) < 2:
+                await say(fleet)
+        for _ in range(10):
+            await say(fleet)
+    assert len(said) == 2
+    assert said[0].startswith(f"{hosts[0].url} is down, and the others do its work")
+    assert said[1] == f"{hosts[0].url} is back."
+
+
+async def test_one_that_comes_back_with_another_model_is_not_used() -> None:
+    there, away = Host(), Host(SimConfig(zero_latency=True, model="another"))
+    async with up(away):
+        pass
+    async with up(there), fleet_of(there, away) as fleet, up(away):
+        async with asyncio.timeout(5):
+            while "'another', not 'sim'" not in fleet.members[1].trouble:
+                assert await say(fleet)
+    assert not away.requests()
+
+
+async def test_an_agent_stays_where_it_was_until_it_leaves() -> None:
+    hosts = [Host(STEPS) for _ in range(3)]
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        for turn in range(5):
+            for agent in "abcdef":
+                await say(fleet, f"{agent} {turn}", agent)
+        homes = {
+            agent: {
+                place
+                for place, host in enumerate(hosts)
+                for _, body in host.posts
+                if body["messages"][0]["content"][0] == agent
+            }
+            for agent in "abcdef"
+        }
+        assert sum(len(places) == 1 for places in homes.values()) >= 5  # one may look slow for a moment
+        assert len(set.union(*homes.values())) > 1
+        await fleet.leave("a")
+        assert fleet.routing._affinity.home("a") is None
+
+
+async def test_those_with_the_same_beginning_go_to_the_same_endpoint_while_it_has_time() -> None:
+    hosts = [Host() for _ in range(3)]
+    beginning = "The same words for all of them. " * 40
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        for number in range(12):
+            await say(fleet, f"{beginning}{number}", shared=len(beginning))
+    assert sorted(host.requests() for host in hosts) == [0, 0, 12]
+
+
+async def test_a_request_that_nobody_waits_for_any_more_is_aborted_and_leaves_no_load() -> None:
+    hosts = [Host(STEPS, Script(answer_tokens=5000)) for _ in range(2)]
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        asking = asyncio.create_task(say(fleet, stream=True))
+        await soon(lambda: any(host.requests() for host in hosts))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert [fleet.routing.work(place) for place in (0, 1)] == [0, 0]
+        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 2
+
+
+async def test_what_all_can_do_is_said_of_the_fleet() -> None:
+    hosts = Host(SimConfig(zero_latency=True, max_model_len=512)), Host(SimConfig(zero_latency=True, max_model_len=256))
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        assert fleet.traits.context_tokens == 256
+        assert fleet.traits.seen[0] == "2 of 2 endpoints"
+        one = fleet.members[0].backend
+        assert one is not None
+        assert fleet.traits.inflight == 2 * one.traits.inflight
+        assert await fleet.count_tokens("some words") is not None
+        load = await fleet.load()
+        assert load is not None
+        assert load.running == 0
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_connection_open() -> None:
+    mute = Host(odd=lambda path, body, connection: True)
+    async with up(Host(), mute) as hosts:
+        opening = asyncio.create_task(connect([host.url for host in hosts], None, uses_tools=False, notify=print))
+        await soon(lambda: bool(mute.connections))
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await soon(lambda: not any(host.connections for host in hosts))
+
+
+async def test_endpoints_that_do_not_fit_together_are_closed_again() -> None:
+    async with up(Host(), Host(SimConfig(model="tiny"))) as hosts:
+        with pytest.raises(SpecError, match="same model"):
+            await connect([host.url for host in hosts], None, uses_tools=False, notify=print)
+        await soon(lambda: not any(host.connections for host in hosts))

@@ -1,0 +1,152 @@
+"""What is under way at each endpoint, who gets the next list, and whose is taken back."""
+
+import pytest
+
+from batch_agent import BackendError, ErrorKind
+from batch_agent.swarm.lanes import Asked, Batch, Lane, lane_for, to_take_back
+from batch_agent.swarm.setbacks import TAKEN_BACK, set_back, tells_of_endpoint
+
+
+def batch(place: int, count: int = 10) -> Batch:
+    return Batch(place, [Asked(at, "a") for at in range(count)])
+
+
+def works(lane: Lane, given: Batch, chars_per_second: float, seconds: float, at: float = 0.0) -> None:
+    """Its answers get longer, five times a second."""
+    lane.began(given, at)
+    lane.accepted(given, at)
+    for tick in range(1, round(seconds * 5) + 1):
+        for asked in given.asked:
+            asked.chars += round(chars_per_second / 5)
+            lane.heard(round(chars_per_second / 5), at + tick / 5)
+
+
+def crew(*speeds: float, seconds: float = 2.0) -> tuple[list[Lane], list[Batch]]:
+    lanes, batches = [Lane() for _ in speeds], [batch(place) for place in range(len(speeds))]
+    for lane, given, speed in zip(lanes, batches, speeds, strict=True):
+        works(lane, given, speed, seconds)
+    return lanes, batches
+
+
+def test_an_endpoint_has_the_pace_of_one_answer() -> None:
+    (lane,), _ = crew(50.0)
+    assert lane.pace == pytest.approx(50.0)
+
+
+def test_what_is_answered_or_over_is_no_load() -> None:
+    lane, given = Lane(), batch(0, 3)
+    lane.began(given, 0.0)
+    assert lane.unfinished == 3
+    lane.answered(given, 1)
+    lane.answered(given, 1)
+    assert (lane.unfinished, [asked.index for asked in given.left]) == (2, [0, 2])
+    lane.ended(given)
+    assert (lane.unfinished, lane.batches) == (0, [])
+
+
+def test_a_list_goes_where_it_is_done_first() -> None:
+    lanes, _ = crew(50.0, 100.0)
+    assert lane_for(lanes, [0, 1], 10, 256) == 1
+    assert lane_for(lanes, [0], 10, 256) == 0
+    assert lane_for(lanes, [], 10, 256) is None
+
+
+def test_nobody_gets_more_than_it_may_have_but_for_who_has_nothing() -> None:
+    lanes, _ = crew(50.0, 100.0)
+    assert lane_for(lanes, [0, 1], 10, 15) is None
+    assert lane_for([Lane()], [0], 100, 15) == 0
+
+
+def test_a_list_of_a_slow_endpoint_is_taken_back_and_none_of_equal_ones() -> None:
+    lanes, batches = crew(10.0, 100.0)
+    lanes[1].ended(batches[1])
+    assert to_take_back(lanes, [0, 1], batches[:1], 200.0, 2.0) == [batches[0]]
+    lanes, batches = crew(90.0, 100.0)
+    lanes[1].ended(batches[1])
+    assert to_take_back(lanes, [0, 1], batches[:1], 200.0, 2.0) == []
+
+
+def test_only_own_lists_are_taken_back_once_and_not_when_they_are_half_done() -> None:
+    lanes, batches = crew(10.0, 100.0)
+    lanes[1].ended(batches[1])
+    assert to_take_back(lanes, [0, 1], [], 200.0, 2.0) == []
+    assert to_take_back(lanes, [0], batches[:1], 200.0, 2.0) == []
+    assert to_take_back(lanes, [0, 1], batches[:1], 30.0, 2.0) == []
+    batches[0].asked[0].moves = 1
+    assert to_take_back(lanes, [0, 1], batches[:1], 200.0, 2.0) == []
+
+
+def test_all_lists_that_an_endpoint_says_nothing_to_are_taken_back_after_a_while() -> None:
+    lanes = [Lane(), Lane()]
+    silent, other = [batch(0), batch(0)], batch(1)
+    for each in silent:
+        lanes[0].began(each, 0.0)
+    assert to_take_back(lanes, [0, 1], silent, 100.0, 60.0) == []  # the other says nothing either
+    lanes[1].began(other, 0.0)
+    lanes[1].accepted(other, 2.0)
+    lanes[1].heard(5, 2.0)
+    assert to_take_back(lanes, [0, 1], silent, 100.0, 9.0) == []  # five times as long as that is not over
+    assert to_take_back(lanes, [0, 1], silent, 100.0, 11.0) == silent
+    lanes[0].heard(5, 11.0)
+    assert len(to_take_back(lanes, [0, 1], silent, 100.0, 30.0)) == 1  # it is only slow
+
+
+def test_an_endpoint_that_has_no_time_is_left_alone_for_longer_each_time() -> None:
+    lane = Lane()
+    lane.refused(None, 0.0)
+    lane.refused(None, 0.1)  # another list, the same refusal
+    assert lane.rests_until == 0.5
+    lane.refused(None, 1.0)
+    assert lane.rests_until == 2.0
+    lane.refused(3.0, 5.0)
+    assert lane.rests_until == 8.0
+    lane.refused(9999.0, 10.0)
+    assert lane.rests_until == 40.0
+    lane.heard(1, 50.0)
+    lane.refused(None, 50.0)
+    assert lane.rests_until == 50.5
+
+
+BROKEN = BackendError(ErrorKind.CONNECTION, "broke")
+
+
+def test_prompts_under_which_requests_break_off_go_in_ever_smaller_lists() -> None:
+    asked = [Asked(at, "a") for at in range(9)]
+    sizes = []
+    for _ in range(5):
+        given = Batch(0, asked)
+        assert set_back(given, BROKEN, Lane(), [0]) == []
+        sizes.append(asked[0].company)
+        asked = asked[: asked[0].company]
+    assert sizes[1:] == [5, 3, 2, 1]
+    assert set_back(Batch(0, asked), BROKEN, Lane(), [0]) == asked
+
+
+def test_a_prompt_is_given_up_only_after_another_endpoint_had_it_too() -> None:
+    asked = [Asked(0, "a")]
+    assert [set_back(Batch(0, asked), BROKEN, Lane(), [0, 1]) for _ in range(4)] == [[]] * 4
+    assert set_back(Batch(1, asked), BROKEN, Lane(), [0, 1]) == asked
+
+
+def test_that_nobody_is_there_or_somebody_is_quicker_is_no_fault_of_a_prompt() -> None:
+    asked = [Asked(0, "a")]
+    gone = BackendError(ErrorKind.UNAVAILABLE, "gone")
+    for error in [gone, TAKEN_BACK] * 20:
+        assert set_back(Batch(0, asked), error, Lane(), [0]) == []
+    assert (asked[0].failures, asked[0].moves) == (0, 20)
+
+
+def test_a_request_that_breaks_off_tells_of_its_endpoint_only_the_first_time() -> None:
+    lane, given = Lane(), batch(0)
+    assert tells_of_endpoint(given, BROKEN, lane)
+    set_back(given, BROKEN, lane, [0])
+    assert not tells_of_endpoint(given, BROKEN, lane)
+    assert tells_of_endpoint(given, BackendError(ErrorKind.UNAVAILABLE, "gone"), lane)
+
+
+def test_a_timeout_tells_of_an_endpoint_that_says_nothing_to_others_either() -> None:
+    late, lane, given = BackendError(ErrorKind.TURN_TIMEOUT, "late"), Lane(), batch(0)
+    lane.began(given, 1.0)
+    assert tells_of_endpoint(given, late, lane)
+    lane.heard(3, 2.0)
+    assert not tells_of_endpoint(given, late, lane)
