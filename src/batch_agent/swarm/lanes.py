@@ -183,12 +183,12 @@ def fair_list(count: int, places: int) -> int:
 
 
 def lane_for(lanes: Sequence[Lane], usable: Iterable[int], count: int, most: int) -> int | None:
-    """Where a list of so many prompts is done first; None while that one has enough to do. `most`: prompts that an
-    endpoint may have under way."""
+    """Where a list of so many prompts is done first; None while that one has no room for half of it. `most`: prompts
+    that an endpoint may have under way."""
     known = [lane.pace for lane in lanes if lane.pace is not None]
     mean = sum(known) / len(known) if known else 1.0
     best = min(usable, key=lambda at: (lanes[at].unfinished + count) / (lanes[at].pace or mean), default=None)
-    if best is None or (lanes[best].batches and lanes[best].unfinished + count > most):
+    if best is None or (lanes[best].batches and lanes[best].unfinished + ceil(count / 2) > most):
         return None  # who waits for the quick one is done before those that the slow one takes
     return best
 

@@ -60,6 +60,8 @@ class Sending:
         self._answered_chars = 0
         self._answered = 0
         self._list_size = 1
+        self._first_list: int | None = None
+        """Prompts in the first list of each endpoint, if that is shorter."""
         self._changed = asyncio.Event()
         self._group: asyncio.TaskGroup
         self._down_since: float | None = None
@@ -74,6 +76,10 @@ class Sending:
         self._queue = deque(asked)
         self._unanswered = len(asked)
         self._list_size = min(self._orders.longest, fair_list(len(asked), len(self._places)))
+        if self._list_size > 2 * _FIRST_LIST:
+            self._first_list = _FIRST_LIST
+            rest = len(asked) - _FIRST_LIST * len(self._places)
+            self._list_size = min(self._orders.longest, fair_list(rest, len(self._places)))
         try:
             async with asyncio.TaskGroup() as self._group:
                 while self._unanswered:
@@ -95,18 +101,21 @@ class Sending:
             place = self._free(size, head.avoids)
             if place is None:
                 return
-            batch = self._begin(place, self._next_list(self._first_size(place, size)))
+            batch = self._begin(place, self._next_list(self._size_for(place, size)))
             self._group.create_task(self._work(batch))
 
-    def _first_size(self, place: int, size: int) -> int:
+    def _size_for(self, place: int, size: int) -> int:
         """A server reads all of a list before it begins with any of it: the first one is short, so that it has
         something to do while it reads the others. One that may be down gets a single prompt."""
+        lane = self._lanes[place]
         if not self._fleet.routing.is_good(place):
             return 1
-        if place in self._begun:
+        if lane.batches:
+            size = min(size, max(1, self._orders.most - lane.unfinished))
+        if self._first_list is None or place in self._begun:
             return size
         self._begun.add(place)
-        return min(size, _FIRST_LIST)
+        return min(size, self._first_list)
 
     def _free(self, count: int, avoided: Collection[int] = (), most: int | None = None) -> int | None:
         """Where a list of so many prompts goes, if anybody may be given it."""

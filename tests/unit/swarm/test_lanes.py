@@ -51,9 +51,10 @@ def test_a_list_goes_where_it_is_done_first() -> None:
     assert lane_for(lanes, [], 10, 256) is None
 
 
-def test_nobody_gets_more_than_it_may_have_but_for_who_has_nothing() -> None:
+def test_who_has_room_for_half_a_list_gets_one_and_so_does_who_has_nothing() -> None:
     lanes, _ = crew(50.0, 100.0)
-    assert lane_for(lanes, [0, 1], 10, 15) is None
+    assert lane_for(lanes, [0, 1], 10, 15) == 1
+    assert lane_for(lanes, [0, 1], 10, 14) is None
     assert lane_for([Lane()], [0], 100, 15) == 0
 
 
