@@ -54,7 +54,7 @@ class VLLMPool:
         use_batch: bool = True,
         timeout: float = 300.0,
         raw: bool = False,
-        prompts_per_endpoint: int = 256,
+        prompts_per_endpoint: int = 512,
         patience: float = 30.0,
         sampling: Sampling | None = None,
     ) -> None:

@@ -27,7 +27,7 @@ _MOST_CHARS = 400_000
 class Orders:
     """How much is sent at once."""
 
-    most: int = 256
+    most: int = 512
     """Prompts that an endpoint has under way."""
     longest: int = 128
     """Prompts in a list; 1: each goes alone."""
