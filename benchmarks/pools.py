@@ -376,6 +376,7 @@ def main() -> None:
     parser.add_argument("--peer-commit", help="of what is in that folder, to be written down")
     parser.add_argument("--vllm", metavar="URL", help="measure on this server instead of simulated ones")
     parser.add_argument("--rounds", type=int, default=3, help="of 8 minutes each")
+    parser.add_argument("--commit", help="of the source that is measured, if it is a copy")
     parser.add_argument("--out", type=Path, default=report.RESULTS / "pools.json")
     options = parser.parse_args()
     ways, peer = dict(OURS), "not run: no --peer was given"
@@ -386,7 +387,7 @@ def main() -> None:
         peer = f"Aurora Swarm {options.peer_commit or ''} with openai {version('openai')}, aiohttp {version('aiohttp')}"
     numbers = on_vllm(options.vllm, ways, options.rounds) if options.vllm else simulated(ways, options.rounds)
     part = {"vllm" if options.vllm else "simulated": {"peer": peer, **numbers}}
-    print(report.write("pools", {**kept(options.out), **part}, options.out))
+    print(report.write("pools", {**kept(options.out), **part}, options.out, commit=options.commit))
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def _server_of(url: str) -> str:
 
 
 def url_of(endpoint: Endpoint) -> str:
-    """A bare host is taken for a vLLM server; who is behind a whole URL is found by asking."""
+    """An address without a path is taken for a vLLM server; who is behind a URL with one is found by asking."""
     is_bare = endpoint.scheme == "http" and not endpoint.base
     return endpoint.url.replace("http://", "vllm://", 1) if is_bare else endpoint.url
 
