@@ -116,7 +116,7 @@ class Lane:
     _prompt_seconds: float = 0.0
 
     def room(self, most: int) -> int:
-        """For how many more prompts, of so many at most. One that nobody knows yet may be slow, and gets half of them."""
+        """For how many more prompts, of so many at most. One that nobody knows yet may be slow, and gets half of it."""
         return (most if self.pace is not None else most // 2) - self.unfinished
 
     def began(self, batch: Batch, now: float) -> None:
