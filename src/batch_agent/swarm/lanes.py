@@ -115,10 +115,6 @@ class Lane:
     _seconds: float = 0.0
     _prompt_seconds: float = 0.0
 
-    def room(self, most: int) -> int:
-        """For how many more prompts, of so many at most. One that nobody knows yet may be slow, and gets half of it."""
-        return (most if self.pace is not None else most // 2) - self.unfinished
-
     def began(self, batch: Batch, now: float) -> None:
         if not self.batches:
             self._since = now
@@ -192,7 +188,7 @@ def lane_for(lanes: Sequence[Lane], usable: Iterable[int], count: int, most: int
     known = [lane.pace for lane in lanes if lane.pace is not None]
     mean = sum(known) / len(known) if known else 1.0
     best = min(usable, key=lambda at: (lanes[at].unfinished + count) / (lanes[at].pace or mean), default=None)
-    if best is None or (lanes[best].batches and lanes[best].room(most) < ceil(count / 2)):
+    if best is None or (lanes[best].batches and lanes[best].unfinished + ceil(count / 2) > most):
         return None  # who waits for the quick one is done before those that the slow one takes
     return best
 

@@ -111,7 +111,7 @@ class Sending:
         if not self._fleet.routing.is_good(place):
             return 1
         if lane.batches:
-            size = min(size, max(1, lane.room(self._orders.most)))
+            size = min(size, max(1, self._orders.most - lane.unfinished))
         if self._first_list is None or place in self._begun:
             return size
         self._begun.add(place)
