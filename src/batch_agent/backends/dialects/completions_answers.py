@@ -4,13 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from ...core.errors import BackendError, ErrorKind
 from ...core.quick import quick
 from ...core.requests import FinishReason, Usage
-from ..failures import reported_error
 from ..sse import SseParser
+from .reading import read_object
 
 _FINISH: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length", "content_filter": "refusal"}
 _GIVEN_UP = ("abort", "error")
@@ -66,7 +64,7 @@ class Whole:
 def decode_whole(body: bytes, count: int) -> Whole:
     """A plain answer to `count` prompts or conversations. Raises BackendError for what is not of the format, and for
     an answer that cannot be attributed."""
-    reply = _object(body)
+    reply = read_object(body)
     choices = _choices(reply)
     if choices is None:
         raise BackendError(ErrorKind.SERVER, f"The answer has no choices: {body[:200]!r}")
@@ -107,7 +105,7 @@ class ManyDecoder:
                     self.close()
                     return
                 if data:
-                    yield from self._event(_object(data))
+                    yield from self._event(read_object(data))
         except BackendError:
             self._ended = True
             raise
@@ -158,18 +156,6 @@ class ManyDecoder:
             self._given_up.add(index)
         elif reason:
             yield PromptDone(index, _finish(reason), self._each.get(index))
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not JSON: {data[:200]!r}") from error
-    if not isinstance(value, dict):
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not an object: {data[:200]!r}")
-    if value.get("error"):
-        raise reported_error(value)
-    return value
 
 
 def _choices(answer: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -4,14 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
 from ...core.errors import BackendError, ErrorKind
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
-from ..failures import reported_error
 from ..sse import SseParser
 from .dialect import dumps
+from .reading import read_object
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -28,7 +26,7 @@ _GIVEN_UP = ("abort", "error")
 
 def decode_reply(body: bytes) -> list[Delta]:
     """A plain answer as deltas. Raises BackendError for what is not of the format."""
-    answer = _object(body)
+    answer = read_object(body)
     choice = _first_choice(answer)
     if choice is None:
         raise BackendError(ErrorKind.SERVER, f"The answer has no choices: {body[:200]!r}")
@@ -88,9 +86,9 @@ class StreamDecoder:
             if data == b"[DONE]":
                 yield from self.close()
             elif event.name == _DISPATCH:
-                yield from self._dispatch(_object(data))
+                yield from self._dispatch(read_object(data))
             elif data:
-                yield from self._chunk(_object(data))
+                yield from self._chunk(read_object(data))
 
     def close(self) -> Iterator[Delta]:
         """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
@@ -177,18 +175,6 @@ def _as_text(arguments: Any) -> str:
 
 def _whole_call(piece: _Piece) -> ToolCall:
     return ToolCall(piece.id, piece.name, piece.arguments)
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not JSON: {data[:200]!r}") from error
-    if not isinstance(value, dict):
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not an object: {data[:200]!r}")
-    if value.get("error"):
-        raise reported_error(value)
-    return value
 
 
 def _first_choice(answer: dict[str, Any]) -> dict[str, Any] | None:
