@@ -16,6 +16,7 @@ from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .flows import run_with_map_reduce, run_with_reduce
 from .observe.progress import progress_for
+from .observe.watching import Watchers, watched_by
 from .planning import make_plan
 from .preparing import Openings, Preparation
 from .replaying import replay
@@ -98,15 +99,17 @@ class BatchAgent:
         spec: BatchSpec | None = None,
         /,
         *,
-        events: EventSink | None = None,
+        events: Watchers = None,
         progress: bool | None = None,
         **options: Any,
     ) -> ResultStream:
         """Results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early cancels
-        the rest. `events` sees everything that happens; without it, `progress` (None: in a terminal) is shown."""
+        the rest. `events`, a sink or several, see everything that happens; without, `progress` (None: in a terminal or
+        a notebook) is shown. A run with a checkpoint_dir leaves a report.html there."""
         if events is None and (sys.stderr.isatty() if progress is None else progress):
             events = progress_for(sys.stderr)
-        return ResultStream(Run(Preparation.check(_spec(spec, options), events)).drive)
+        asked = _spec(spec, options)
+        return ResultStream(Run(Preparation.check(asked, watched_by(events, asked.checkpoint_dir))).drive)
 
     @classmethod
     async def lint(

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from .backends.prices import price_of
+from .backends.prices import known_price
 from .core.errors import SpecError
 from .core.events import Event, Notice
 from .core.forecast import Behaviour, Forecast
@@ -84,6 +84,4 @@ def _spread(rows: int, count: int) -> list[int]:
 
 def _price(spec: BatchSpec, prepared: Prepared) -> Price | None:
     """None where nobody knows it, as for a server of one's own."""
-    with suppress(SpecError):
-        return price_of(prepared.plan.rules.model, prepared.server.traits.name, spec.spend.prices)
-    return None
+    return known_price(prepared.plan.rules.model, prepared.server.traits.name, spec.spend.prices)

@@ -14,6 +14,7 @@ from .core.spec import BatchSpec
 from .engine.collector import rarer_collections
 from .engine.gate import Gate
 from .engine.opening import open_gate
+from .engine.sampling import sampling
 from .engine.spending import Purse, Spending
 from .engine.summarizer import Summarizer
 from .engine.upkeep import upkeep
@@ -139,6 +140,8 @@ class _Ways:
         self._gates[address] = gate
         self._healths[address] = Health(each.spec.retry.max_retries * _PATIENCE_PER_RETRY)
         await self._stack.enter_async_context(upkeep(run.server, gate))
+        if self._events is not None:
+            await self._stack.enter_async_context(sampling(gate, run.server.traits.name, self._events))
         return gate
 
     async def _toolboxes(self, summarizers: Sequence[Summarizer]) -> list[Toolbox]:

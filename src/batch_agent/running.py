@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, takewhile
 
+from .backends.prices import known_price
 from .core.events import Event, RunStarted, Scheduled, Shared
 from .core.requests import Usage
 from .core.results import AgentResult
@@ -71,7 +72,7 @@ class Going:
         ready, prepared = self._ready, self._ready.prepared
         traits = prepared.server.traits
         model, total = prepared.plan.rules.model, prepared.inputs.total
-        self._emit(RunStarted(traits.name, model, ready.gate.slots.limit, total, traits.seen))
+        self._emit(RunStarted(traits.name, model, ready.gate.slots.limit, total, traits.seen, self._prices()))
         self._tell(prepared.report)
         if self.window is None:
             await self.open()
@@ -147,6 +148,11 @@ class Going:
             self._emit(Shared(report))
         elif report.findings:
             self._ready.preparation.notify(listed(report))
+
+    def _prices(self) -> tuple[float, float, float] | None:
+        prepared = self._ready.prepared
+        price = known_price(prepared.plan.rules.model, prepared.server.traits.name, self._spec.spend.prices)
+        return None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
 
     def _emit(self, event: Event) -> None:
         if self._events is not None:

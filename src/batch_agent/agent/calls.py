@@ -1,5 +1,7 @@
 """The calls of one agent: those that it waits for, and what is known of all others."""
 
+from collections.abc import Sequence
+
 from ..core.interfaces import CallsPast
 from ..core.messages import ToolCall, ToolResult
 from ..core.results import CallRecord
@@ -33,9 +35,7 @@ class Calls:
     def returned(self, results: tuple[ToolResult, ...]) -> None:
         """The calls of a turn were answered."""
         self._note_changes(results)
-        self.records += tuple(
-            CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds, r.source) for r in results
-        )
+        self.records += call_records(results)
         self.pending = ()
         self._forget_made(results)
         if self._claimed or self._settled:
@@ -70,3 +70,8 @@ class Calls:
                 if same in kept:
                     at = kept.index(same)
                     self._inherited = self._inherited[:at] + self._inherited[at + 1 :]
+
+
+def call_records(results: Sequence[ToolResult]) -> tuple[CallRecord, ...]:
+    """Calls as they went, without what they gave."""
+    return tuple(CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds, r.source) for r in results)

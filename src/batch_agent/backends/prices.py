@@ -1,12 +1,22 @@
 """What models cost, from a dated table or as the user says."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from ..core.errors import SpecError
 from ..schedule.budget import Price
 
 _PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "bedrock": "aws"}
 _MILLION = 1_000_000
+
+
+def known_price(model: str, backend: str, given: Mapping[str, Sequence[float]]) -> Price | None:
+    """None where nobody knows it, and for a server of one's own: a name says nothing of what that costs."""
+    if model not in given and backend not in _PROVIDERS:
+        return None
+    with suppress(SpecError):
+        return price_of(model, backend, given)
+    return None
 
 
 def price_of(model: str, backend: str, given: Mapping[str, Sequence[float]]) -> Price:

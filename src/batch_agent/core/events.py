@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from .errors import ErrorKind
-from .requests import NO_USAGE, Usage
-from .results import AgentResult, ToolUse
+from .quick import quick
+from .requests import NO_USAGE, FinishReason, Usage
+from .results import AgentResult, CallRecord, ToolUse
 from .scheduling import Scheduling
 from .sharing import PrefixReport
 
@@ -25,16 +26,89 @@ class RunStarted:
     """None when the inputs are read lazily and their number is not known."""
     seen: tuple[str, ...] = ()
     """What is active on the server, in words."""
+    prices: tuple[float, float, float] | None = None
+    """Dollars for a million tokens of input, of cached input and of output; None where nobody knows them."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
     key: str
     index: int
 
 
+@quick
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A request is sent: the agent has a slot from here on. Parts of a long input have keys that begin with that of
+    their agent and a dot."""
+
+    key: str
+    turn: int
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The model answered."""
+
+    key: str
+    turn: int
+    usage: Usage
+    finish: FinishReason
+    queued: float
+    """Seconds that the turn waited for a slot."""
+    seconds: float
+    ttft: float | None
+    """Seconds to the first token; None when the turn was not streamed."""
+    attempts: int
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class CallsStarted:
+    """The agent waits for these tools, without a slot."""
+
+    key: str
+    turn: int
+    tools: tuple[str, ...]
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class CallsEnded:
+    key: str
+    turn: int
+    calls: tuple[CallRecord, ...]
+    seconds: float
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """How full a backend's two limits are, about once a second."""
+
+    backend: str
+    inflight: int
+    """Slots in use."""
+    limit: int
+    waiting: int = 0
+    """Agents that wait for a slot."""
+    residents: int | None = None
+    """Agents with a place in the KV cache; None where places are not counted."""
+    kv_held: int | None = None
+    """Tokens that they hold, as the ledger counts them."""
+    kv_limit: int | None = None
+    kv_usage: float | None = None
+    """What the server says: the share of its cache that running requests hold."""
+    server_running: int | None = None
+    server_waiting: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestRetried:
+    """A request failed and is sent again. The agent waits meanwhile, without a slot."""
+
     key: str
     kind: ErrorKind
     message: str
@@ -122,6 +196,11 @@ Event = (
     Notice
     | RunStarted
     | AgentStarted
+    | TurnStarted
+    | TurnEnded
+    | CallsStarted
+    | CallsEnded
+    | Sampled
     | RequestRetried
     | LimitChanged
     | Paused

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
-from ..core.events import RequestRetried
+from ..core.events import RequestRetried, TurnEnded, TurnStarted
 from ..core.facts import Replied
 from ..core.interfaces import Backend, EventSink, Slot
 from ..core.messages import ToolCall
@@ -60,6 +60,8 @@ class Asking:
             started = now()
             queued += started - asked
             request = self.health.sent(started)
+            if self.events is not None:
+                self.events.emit(TurnStarted(job.key, step.request.turn + 1))
             try:
                 reply, ttft = await self._ask(step.request, task, started, on_call)
             except BackendError as error:
@@ -69,6 +71,8 @@ class Asking:
                 fact = Replied(reply, queued, now() - started, ttft, failures + 1)
                 self.gate.answered(job.key, fact)
                 self.health.succeeded(request)
+                if self.events is not None:
+                    self.events.emit(_ended(job, step, fact))
                 return fact
             finally:
                 self.health.left(request)
@@ -123,6 +127,13 @@ class Asking:
     def _tell(self, job: Job, error: BackendError, delay: float) -> None:
         if self.events is not None:
             self.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
+
+
+def _ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:
+    reply = fact.reply
+    return TurnEnded(
+        job.key, step.request.turn + 1, reply.usage, reply.finish, fact.queued, fact.seconds, fact.ttft, fact.attempts
+    )
 
 
 async def _warm(warming: Warming, slot: Slot) -> None:

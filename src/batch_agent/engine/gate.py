@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ..core.events import Sampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.load import Load
 from ..core.messages import ToolCall
@@ -41,6 +42,7 @@ class Gate:
         self.first_turns = NO_USAGE
         """Of all agents that began here: what their first turns took, and found in the server's prefix cache."""
         self._new: set[str] = set()
+        self._load: Load | None = None
 
     def beside(self, shared_chars: int, depth: int) -> "Gate":
         """The way to the same server for the agents of another run, which share another prompt."""
@@ -110,10 +112,27 @@ class Gate:
 
     def looked(self, load: Load) -> None:
         """The server said how busy it is."""
+        self._load = load
         self.slots.looked(load)
         if self._keep_warm is not None and self.residency is not None:
             has_room = not (self.slots.is_full or self.residency.is_crowded)
             self._keep_warm.looked(load, self.residency.ledger.speed.tokens_per_second, has_room=has_room)
+
+    def sample(self, backend: str) -> Sampled:
+        """How full it is."""
+        ledger, load = self.residency.ledger if self.residency else None, self._load
+        return Sampled(
+            backend,
+            self.slots.in_use,
+            self.slots.limit,
+            self.slots.waiting,
+            ledger.residents if ledger else None,
+            int(ledger.held) if ledger else None,
+            int(ledger.limit) if ledger and ledger.limit is not None else None,
+            load.kv_usage if load else None,
+            load.running if load else None,
+            load.waiting if load else None,
+        )
 
     def report(self) -> Scheduling:
         """How it went so far."""

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from ..agent.calls import call_records
 from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..core.errors import BackendError, ErrorKind
+from ..core.events import CallsEnded, CallsStarted
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, calls_made
 from ..core.interfaces import Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
@@ -132,9 +134,15 @@ class _Agent:
     async def _call(self, step: CallTools) -> Returned:
         self._give_slot_back()  # resumed while it waited for its tools
         started = self._now()
-        with self._run.asking.gate.while_waiting(self._job.key, step.calls, self._asked):
+        key, asking = self._job.key, self._run.asking
+        if asking.events is not None:
+            asking.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
+        with asking.gate.while_waiting(key, step.calls, self._asked):
             results = await self._tools().results(step.calls, step.past)
-        return Returned(results, self._now() - started)
+        fact = Returned(results, self._now() - started)
+        if asking.events is not None:
+            asking.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))
+        return fact
 
     def _give_slot_back(self) -> None:
         if self._slot is not None:

@@ -38,6 +38,14 @@ class Slots:
         return self._admission.in_use >= self._admission.limit
 
     @property
+    def in_use(self) -> int:
+        return self._admission.in_use
+
+    @property
+    def waiting(self) -> int:
+        return self._admission.waiting
+
+    @property
     def limit(self) -> int:
         return self._limit.current
 

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..backends.prices import price_of
-from ..core.errors import RunStopped, SpecError
+from ..backends.prices import known_price
+from ..core.errors import RunStopped
 from ..core.events import Event, InStage, Queued
 from ..core.flow import Item, OnFailure, StageReport
 from ..core.interfaces import EventSink
@@ -99,10 +98,8 @@ class Agents:
             self.skipped,
             seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
         )
-        with suppress(SpecError):  # nobody knows what it costs
-            price = price_of(rules.model, traits.name, self._ready.preparation.spec.spend.prices)
-            report = replace(report, usd=price.of(report.usage))
-        return report
+        price = known_price(rules.model, traits.name, self._ready.preparation.spec.spend.prices)
+        return report if price is None else replace(report, usd=price.of(report.usage))
 
     def _begin(self) -> None:
         if self._began is None:

@@ -7,10 +7,10 @@ from typing import Any
 from ..core.errors import SpecError
 from ..core.fields import Fields
 from ..core.flow import FlowResult, OnFailure
-from ..core.interfaces import EventSink
 from ..core.spec import BatchSpec
 from ..engine.blocking import run_blocking
 from ..observe.stages import flow_progress_for
+from ..observe.watching import Watchers, watched_by
 from .driving import drive
 from .steps import Expand, Filter, GroupBy, Into, Keep, Map, Reduce, Shown, Step
 
@@ -59,14 +59,15 @@ class Flow:
         group's key, and {results} where they shall stand, if not at the end."""
         return self._with(Reduce(name, task, group_by, shown, on_failure, options))
 
-    async def run(self, *, events: EventSink | None = None, progress: bool | None = None) -> FlowResult:
+    async def run(self, *, events: Watchers = None, progress: bool | None = None) -> FlowResult:
         """Raises as `BatchAgent.run` does. RunStopped also comes of a stage with on_failure='stop'; what was done by
         then is in its `flow`."""
         if events is None and (sys.stderr.isatty() if progress is None else progress):
             events = flow_progress_for(sys.stderr)
-        return await drive(self._steps, self._inputs, self._options, events)
+        watched = watched_by(events, self._options.get("checkpoint_dir"))
+        return await drive(self._steps, self._inputs, self._options, watched)
 
-    def run_sync(self, *, events: EventSink | None = None, progress: bool | None = None) -> FlowResult:
+    def run_sync(self, *, events: Watchers = None, progress: bool | None = None) -> FlowResult:
         """`run` for scripts and notebooks."""
         return run_blocking(lambda: self.run(events=events, progress=progress))
 

@@ -47,7 +47,7 @@ async def test_a_finished_flow_is_read_back_without_a_request(tmp_path: Path) ->
     backend = ScriptedBackend(answer)
     first = await long_flow(backend, tmp_path).run()
     assert len(first.stages["all"].results) > 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "all", "b", "last"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "all", "b", "last"]
     asked_before = len(backend.requests)
     again = await long_flow(backend, tmp_path).run()
     assert len(backend.requests) == asked_before
