@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
+# uv is about ten times as fast as pip; where it does not find what pip is set up to find, pip does it.
+INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --python $(BIN)/python "$$@" \
+  || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
 .PHONY: help demo test check format bench test-engines test-nightly clean
 help:
@@ -48,12 +51,13 @@ $(VENV)/bin/python:
 
 $(VENV)/.user: $(VENV)/bin/python pyproject.toml
 	@echo "Installing BatchAgent into $(VENV) (a minute, once) ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[local,speed]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check uv || true
+	@$(INSTALL) -e '.[local,speed]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.user pyproject.toml
 	@echo "Installing what the tests need into $(VENV) (a minute, once) ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[local,speed,dev]'
+	@$(INSTALL) -e '.[local,speed,dev]'
 	@touch $@
 
 clean:

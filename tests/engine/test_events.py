@@ -1,0 +1,74 @@
+"""What an agent does, as those who watch it are told."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.engine.harness import EventLog, run, waiting_tool
+
+from batch_agent import BackendError, ErrorKind
+from batch_agent.core.events import (
+    AgentFinished,
+    AgentStarted,
+    CallsEnded,
+    CallsStarted,
+    Event,
+    RequestRetried,
+    Sampled,
+    TurnEnded,
+    TurnStarted,
+)
+from batch_agent.core.requests import Reply, Usage
+from batch_agent.testing import ScriptedBackend, by_turn, call, run_virtual, say
+
+LIFE = AgentStarted | TurnStarted | TurnEnded | CallsStarted | CallsEnded | RequestRetried | AgentFinished
+
+
+def life(events: Sequence[Event], key: str) -> list[str]:
+    """The kinds of an agent's events, in order, with the number of the turn."""
+    return [
+        f"{type(event).__name__} {getattr(event, 'turn', '')}".strip()
+        for event in events
+        if isinstance(event, LIFE) and (event.result.key if isinstance(event, AgentFinished) else event.key) == key
+    ]
+
+
+def test_each_turn_and_each_wait_for_tools_is_told_from_its_beginning_to_its_end() -> None:
+    log = EventLog()
+    usage = Usage(100, 60, 7)
+    backend = ScriptedBackend(by_turn(replace(call("wait"), usage=usage), say("done", usage)), seconds=2.0)
+    [result] = run_virtual(run(backend, ["a"], tools=[waiting_tool(5.0)], events=log))
+    assert life(log.events, result.key) == [
+        "AgentStarted",
+        "TurnStarted 1",
+        "TurnEnded 1",
+        "CallsStarted 1",
+        "CallsEnded 1",
+        "TurnStarted 2",
+        "TurnEnded 2",
+        "AgentFinished",
+    ]
+    turns = [event for event in log.events if isinstance(event, TurnEnded)]
+    [waited] = [event for event in log.events if isinstance(event, CallsEnded)]
+    assert [turn.seconds for turn in turns] == [2.0, 2.0]
+    assert sum((turn.usage for turn in turns[1:]), turns[0].usage) == result.usage
+    assert (waited.seconds, waited.calls) == (5.0, result.tool_calls)
+
+
+def test_a_turn_that_is_sent_again_begins_again_and_ends_once() -> None:
+    answers: list[Reply | BackendError] = [BackendError(ErrorKind.SERVER, "busy"), say("done")]
+    log = EventLog()
+    [result] = run_virtual(run(ScriptedBackend(lambda _: answers.pop(0)), ["a"], events=log))
+    assert life(log.events, result.key) == [
+        "AgentStarted", "TurnStarted 1", "RequestRetried", "TurnStarted 1", "TurnEnded 1", "AgentFinished",
+    ]  # fmt: skip
+    [ended] = [event for event in log.events if isinstance(event, TurnEnded)]
+    assert ended.attempts == 2
+
+
+def test_how_full_the_slots_are_is_told_while_the_run_goes_on() -> None:
+    log = EventLog()
+    backend = ScriptedBackend(by_turn(say("done")), seconds=10.0)
+    run_virtual(run(backend, [str(number) for number in range(6)], max_inflight=2, events=log))
+    samples = [event for event in log.events if isinstance(event, Sampled)]
+    assert {(sample.inflight, sample.limit) for sample in samples[:-1]} == {(2, 2)}
+    assert 28 <= len(samples) <= 34, "about one a second"
