@@ -4,7 +4,10 @@ from dataclasses import fields
 from pathlib import Path
 
 from scripts.backend_table import FLAVORS, table
+from scripts.benchmark_tables import PAGE, TABLES, written
 
+import batch_agent
+import batch_agent.swarm
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Tooling
@@ -43,3 +46,17 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
         ErrorKind.INTERNAL,
     }
     assert [kind for kind in set(ErrorKind) - of_agents if f"| `{kind}` |" not in text] == []
+
+
+def test_the_tables_of_benchmarks_are_those_that_the_results_make() -> None:
+    page = PAGE.read_text()
+    assert written(page) == page, "run `python -m scripts.benchmark_tables`"
+    assert [name for name in TABLES if f"<!-- table: {name} -->" not in page] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    assert [name for name in batch_agent.__all__ if f"::: batch_agent.{name}\n" not in text] == []
+    aggregators = batch_agent.swarm.aggregators.__dict__
+    patterns = set(batch_agent.swarm.__all__) - set(aggregators) - set(batch_agent.__all__)
+    assert [name for name in patterns if f"::: batch_agent.swarm.{name}\n" not in text] == []

@@ -39,6 +39,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
+        """With its base, without the path of an API."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.base}"
 

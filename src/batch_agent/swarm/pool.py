@@ -118,9 +118,11 @@ class VLLMPool:
         return self._of([at for at, endpoint in enumerate(self.endpoints) if endpoint.has(wanted)])
 
     def select(self, indices: Sequence[int]) -> Self:
+        """A pool of the endpoints with these numbers."""
         return self._of(list(indices))
 
     def slice(self, start: int, stop: int) -> Self:
+        """A pool of neighbours, as of a list."""
         return self._of(list(range(self.size))[start:stop])
 
     def sample(self, n: int) -> Self:
@@ -133,6 +135,7 @@ class VLLMPool:
         self._open.fleet.routing.drain(self._place(agent_index))
 
     def undrain(self, agent_index: int) -> None:
+        """It is given prompts again."""
         self._open.fleet.routing.undrain(self._place(agent_index))
 
     async def post(self, agent_index: int, prompt: str, max_tokens: int | None = None) -> Response:

@@ -32,6 +32,7 @@ class Response:
 
     @property
     def success(self) -> bool:
+        """Whether there is an answer, and all of it."""
         return self.error is None
 
 

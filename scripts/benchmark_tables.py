@@ -1,0 +1,89 @@
+"""Writes the tables of docs/benchmarks.md from benchmarks/results: `python -m scripts.benchmark_tables`.
+
+A table stands between `<!-- table: NAME -->` and `<!-- /table -->`. A test holds the page to what this makes of the
+results, so no number in a table is typed by hand."""
+
+import re
+from collections.abc import Callable
+
+from scripts import benchmark_batches as batches
+from scripts import benchmark_prompts as prompts
+from scripts import benchmark_serving as serving
+from scripts.benchmark_cells import RESULTS, ROOT, Json, results, table
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def written(page: str) -> str:
+    """The page with all its tables as the results have them. Raises KeyError for a table that nobody makes."""
+    return _TABLE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page)
+
+
+def main() -> None:
+    PAGE.write_text(written(PAGE.read_text()))
+
+
+def _machines() -> str:
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        found = results(path.stem)
+        machine = found["machine"]
+        where = f"{machine['cores']} cores, {machine['arch']}, Python {machine['python']}"
+        changed = found.get("changed_files") or 0
+        commit = f"`{found['commit']}`" + (f" and {changed} changed files" if changed else "")
+        rows.append(
+            [
+                f"`{path.name}`",
+                commit,
+                found["date"],
+                f"{found['gpu'].split(',')[0]}; {where}" if "gpu" in found else where,
+            ]
+        )
+    return table(["results", "commit", "date", "machine"], rows)
+
+
+def _misses() -> str:
+    rows = []
+    for name, targets in (
+        ("scheduling", results("scheduling")["targets"]),
+        ("flows", results("flows")["targets"]),
+        ("pools", results("pools")["simulated"]["targets"]),
+    ):
+        rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
+    return table(["", "what", "wanted", "found"], rows)
+
+
+def _target(one: Json) -> list[str]:
+    if "target" in one:  # of scheduling: what is wanted ends with its comparison
+        what, _, sign = one["target"].rpartition(" ")
+        return [f"{one['case']}: {what}", f"{sign} {one['limit']}", str(one["ours"])]
+    if "shape" in one:
+        return [f"{one['shape']}: stages / flow, wall", f">= {one['least']}", str(one["gain"])]
+    bounds = [f"{sign} {one[end]}" for sign, end in ((">=", "least"), ("<=", "most")) if one[end] is not None]
+    return [one["what"], ", ".join(bounds), str(one["found"])]
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "machines": _machines,
+    "misses": _misses,
+    "resident": serving.resident,
+    "inflight": serving.inflight,
+    "prefix": serving.prefix,
+    "scheduling": serving.scheduling,
+    "keep_warm": serving.keep_warm,
+    "layout": prompts.layout,
+    "forecast": prompts.forecast,
+    "compaction": prompts.compaction,
+    "overhead": batches.overhead,
+    "many": batches.many,
+    "flows": batches.flows,
+    "pools": batches.pools,
+    "real_pools": batches.real_pools,
+    "tools": batches.tools,
+    "checkpoint": batches.checkpoint,
+}
+
+
+if __name__ == "__main__":
+    main()
