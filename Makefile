@@ -6,12 +6,14 @@ BIN     = $(VENV)/bin
 INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
-.PHONY: help demo test check format bench test-engines test-nightly clean
+.PHONY: help demo test check format bench docs test-browser test-engines test-nightly clean
 help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
 	@echo "make check         ruff, mypy --strict, import rules"
 	@echo "make bench         what an agent costs beside plain gather loops, what sharing tools saves, what a checkpoint costs"
+	@echo "make docs          build the documentation into site/"
+	@echo "make test-browser  look at the report and the live page in a real Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU) and Dynamo, and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
 
@@ -19,7 +21,7 @@ demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "not engines"
+	$(BIN)/pytest -n 2 -m "not engines and not browser"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -35,6 +37,13 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.tools
 	$(BIN)/python -m benchmarks.checkpoint
+
+docs: $(VENV)/.docs
+	$(BIN)/zensical build --clean --strict
+
+test-browser: $(VENV)/.dev
+	bash scripts/browser/install.sh
+	$(BIN)/pytest -n 2 -m browser tests/browser
 
 test-engines: $(VENV)/.dev
 	bash scripts/engines/install.sh
@@ -60,5 +69,9 @@ $(VENV)/.dev: $(VENV)/.user pyproject.toml
 	@$(INSTALL) -e '.[local,speed,dev]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.user pyproject.toml
+	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -15,7 +15,7 @@ from .core.spec import BatchSpec
 from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .flows import run_with_map_reduce, run_with_reduce
-from .observe.progress import progress_for
+from .observe.progress import progress_if_seen
 from .observe.watching import Watchers, watched_by
 from .planning import make_plan
 from .preparing import Openings, Preparation
@@ -106,9 +106,8 @@ class BatchAgent:
         """Results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early cancels
         the rest. `events`, a sink or several, see everything that happens; without, `progress` (None: in a terminal or
         a notebook) is shown. A run with a checkpoint_dir leaves a report.html there."""
-        if events is None and (sys.stderr.isatty() if progress is None else progress):
-            events = progress_for(sys.stderr)
         asked = _spec(spec, options)
+        events = progress_if_seen(sys.stderr, progress) if events is None else events
         return ResultStream(Run(Preparation.check(asked, watched_by(events, asked.checkpoint_dir))).drive)
 
     @classmethod

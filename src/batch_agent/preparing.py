@@ -14,6 +14,7 @@ from .core.rules import OutputType
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .core.traits import Traits
+from .data import gather_inputs
 from .engine.opening import calibrate
 from .engine.source import Inputs
 from .plan.compile import Plan, compile_plan
@@ -109,8 +110,8 @@ class Preparation:
         return cls(spec, output_type(spec.output_schema), tools, providers, events, stage)
 
     async def lay_out(self) -> LaidOut:
-        """Raises SpecError for a task that does not fit the first input."""
-        inputs, prefix = Inputs(self.spec.inputs), self.spec.prefix
+        """Raises SpecError for inputs that cannot be read, and for a task that does not fit the first of them."""
+        inputs, prefix = Inputs(await gather_inputs(self.spec.inputs)), self.spec.prefix
         first = await inputs.peek()
         template = template_of(self.spec.task, first)
         for value in first:

@@ -9,6 +9,7 @@ from .core.events import Event, RunStarted, Scheduled, Shared
 from .core.requests import Usage
 from .core.results import AgentResult
 from .core.sharing import PrefixReport
+from .data import Write, results_to
 from .engine.asking import Asking
 from .engine.chunked import Chunked
 from .engine.deadlines import Deadlines
@@ -77,14 +78,15 @@ class Going:
         if self.window is None:
             await self.open()
         try:
-            await self._engine(put).run()
+            async with results_to(self._spec.out if self._only is None else None) as write:
+                await self._engine(put, write).run()
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
             self._emit(Scheduled(ready.gate.report()))
             if self.prefix.measured is not None:
                 self._emit(Shared(self.prefix))
 
-    def _engine(self, put: Put) -> Engine:
+    def _engine(self, put: Put, write: Write | None) -> Engine:
         ready, prepared, limits = self._ready, self._ready.prepared, self._spec.limits
         leave = ready.backend.leave if prepared.server.traits.keeps_agents else None
         executor = Chunked(
@@ -95,7 +97,7 @@ class Going:
             executor,
             ready.store,
             ready.gate,
-            Delivery(put, self._spec.on_result).deliver,
+            Delivery(put, self._spec.on_result, write).deliver,
             max_dispatched=limits.max_dispatched,
             leave=leave,
             fit=self._fit(prepared.layout),

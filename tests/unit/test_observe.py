@@ -1,41 +1,49 @@
 import io
 
+import pytest
+
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.events import AgentFinished, AgentStarted, LimitChanged, Notice, RequestRetried, RunStarted
+from batch_agent.core.events import AgentFinished, AgentStarted, Notice, RequestRetried, RunStarted, ToolsUsed
 from batch_agent.core.requests import Usage
-from batch_agent.core.results import AgentError, AgentResult, CallRecord
-from batch_agent.observe.progress import LiveProgress, PlainProgress, duration, progress_for
+from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
+from batch_agent.observe import progress as progress_module
+from batch_agent.observe.amounts import dollars, duration, per_time, rounded
+from batch_agent.observe.board import Board
+from batch_agent.observe.live import LiveProgress
+from batch_agent.observe.progress import PlainProgress, progress_for, progress_if_seen
 from batch_agent.observe.summary import summary_lines
-from batch_agent.observe.tally import Tally
 
 
-def a_tally() -> Tally:
-    tally = Tally()
-    tally.emit(RunStarted("vllm", "m", 8, 3))
-    tally.emit(AgentStarted("a", 0))
-    tally.emit(AgentStarted("b", 1))
-    tally.emit(RequestRetried("a", ErrorKind.SERVER, "boom", 1.0))
-    tally.emit(LimitChanged(4, "rate limited"))
+def a_board() -> Board:
+    board = Board()
+    board.emit(RunStarted("vllm", "m", 8, 3))
+    board.emit(AgentStarted("a", 0))
+    board.emit(AgentStarted("b", 1))
+    board.emit(RequestRetried("a", ErrorKind.SERVER, "boom", 1.0))
     call = CallRecord("f", "{}", True, 0.1)
-    tally.emit(AgentFinished(AgentResult(0, "a", usage=Usage(100, 60, 10), tool_calls=(call,)), resumed=False))
+    board.emit(AgentFinished(AgentResult(0, "a", usage=Usage(100, 60, 10), tool_calls=(call,)), resumed=False))
     failed = AgentResult(1, "b", error=AgentError(ErrorKind.MAX_TURNS, "no answer"))
-    tally.emit(AgentFinished(failed, resumed=False))
-    tally.emit(AgentFinished(AgentResult(2, "c"), resumed=True))
-    return tally
+    board.emit(AgentFinished(failed, resumed=False))
+    board.emit(AgentFinished(AgentResult(2, "c"), resumed=True))
+    board.emit(ToolsUsed((ToolUse("f", 9, executed=3, shared=4, cached=2, seconds_saved=90),), Usage(10, 0, 1)))
+    return board
 
 
 def test_a_tally_counts_what_happened() -> None:
-    tally = a_tally()
+    tally = a_board().alone
     assert (tally.done, tally.ok, tally.failed, tally.resumed, tally.running) == (3, 2, 1, 1, 0)
-    assert (tally.retries, tally.inflight, tally.tool_calls) == (1, 4, 1)
-    assert tally.failures == {"max_turns": 1}
+    assert (tally.retries, tally.tool_calls) == ({"server": 1}, 1)
+    assert tally.failures.groups == [("max_turns", 1, "no answer")]
+    assert tally.usage == Usage(110, 60, 11)
 
 
 def test_the_summary_says_what_a_person_wants_to_know() -> None:
-    said = "\n".join(summary_lines(a_tally(), 75))
+    said = "\n".join(summary_lines(a_board(), 75))
     assert "2 of 3 agents answered in 1 min 15 s (m on vllm)." in said
     assert "1 answers came from the checkpoint" in said
-    assert "60% of the input from the prefix cache" in said
+    assert "55% of the input from the prefix cache" in said
+    assert "Tool calls: 1, 3 of them executed, 6 shared (1 min 30 s of tool time saved)." in said
+    assert "Requests sent again after an error: 1." in said
     assert "Failed, max_turns: 1. For example: no answer" in said
 
 
@@ -48,18 +56,61 @@ def test_a_pipe_gets_plain_lines_and_notices_at_once() -> None:
     assert stream.getvalue() == "Starting the embedded model ...\n"
 
 
-def test_a_terminal_gets_one_live_line() -> None:
-    from rich.console import Console
+def test_a_log_is_told_of_changes_and_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_LINES", 0.0)
+    stream = io.StringIO()
+    progress = PlainProgress(stream)
+    progress.emit(RunStarted("vllm", "m", 8, 3, seen=("vLLM 0.11",)))
+    for _ in range(2):
+        progress.emit(ToolsUsed(()))
+    progress.emit(AgentStarted("a", 0))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "m on vLLM 0.11"
+    assert [line.split(";")[0] for line in lines[1:]] == ["0 of 3 done, 0 running", "0 of 3 done, 1 running"]
 
-    console = Console(file=io.StringIO(), force_terminal=True, width=120, record=True)
-    with LiveProgress(console) as progress:
-        progress.emit(Notice("Starting ..."))
-        progress.emit(RunStarted("vllm", "m", 8, 3))
-        progress.emit(AgentStarted("a", 0))
-        progress.emit(AgentFinished(AgentResult(0, "a"), resumed=False))
-        console.print(progress._render())
-    assert "1 of 3 done" in console.export_text()
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
 
 
-def test_durations_are_written_as_people_read_them() -> None:
+@pytest.fixture
+def usual(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment of a person at a terminal."""
+    for name in ("CI", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return monkeypatch
+
+
+def test_a_terminal_gets_the_dashboard_and_a_pipe_does_where_it_is_wanted(usual: pytest.MonkeyPatch) -> None:
+    assert isinstance(progress_for(Terminal()), LiveProgress)
+    assert isinstance(progress_for(Terminal(), False), PlainProgress)
+    assert isinstance(progress_for(io.StringIO(), True), LiveProgress)
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
+def test_where_nobody_looks_or_nothing_can_be_drawn_there_are_plain_lines(
+    usual: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    usual.setenv(name, value)
+    assert isinstance(progress_for(Terminal()), PlainProgress)
+
+
+def test_a_run_from_python_is_shown_where_somebody_sees_it_or_wants_it(usual: pytest.MonkeyPatch) -> None:
+    assert isinstance(progress_if_seen(Terminal()), LiveProgress)
+    assert progress_if_seen(Terminal(), False) is None
+    assert progress_if_seen(io.StringIO()) is None
+    assert isinstance(progress_if_seen(io.StringIO(), True), PlainProgress)
+
+
+def test_numbers_are_written_as_people_read_them() -> None:
     assert [duration(s) for s in (0.4, 59, 61, 3725)] == ["0 s", "59 s", "1 min 01 s", "1 h 02 min"]
+    assert [per_time(rate) for rate in (0, 2.54, 0.05)] == ["0.0/s", "2.5/s", "3.0/min"]
+    counts = (0, 999, 1000, 12_345, 99_960, 123_456, 999_400, 999_600, 4_560_000, 7.2e12)
+    assert [rounded(count) for count in counts] == [
+        "0", "999", "1.00k", "12.3k", "100k", "123k", "999k", "1.00M", "4.56M", "7200G",
+    ]  # fmt: skip
+    assert [dollars(usd) for usd in (0.01234, 1234.5)] == ["$0.0123", "$1,234.50"]

@@ -1,44 +1,105 @@
-"""The commands."""
+"""The program: its commands, its help, and how it ends."""
 
 import sys
-from importlib.metadata import version
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NoReturn
 
-from cyclopts import App, Parameter
+from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 
-from ..core.errors import BatchAgentError
-from .demo import demo
-from .doctor import doctor
-from .export import export
-from .inspect import inspect
-from .lint import lint
-from .plan import plan
-from .resume import resume
-from .run import run
-from .sim import sim
+from ..core.errors import BatchAgentError, SpecError
+from .commands import COMMANDS
+from .groups import OPTIONS
+from .mistakes import explained
+
+
+def _version() -> str:
+    from importlib.metadata import version  # nobody but --version waits for it
+
+    return version("batch-agent")
+
+
+def _shown(default: Any) -> str | None:
+    """A default as the help shows it: none for a flag, which is off where it is not named."""
+    if default is None or default is False:
+        return None
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _filled(_command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """With what a config file says."""
+    from .config import fill  # help waits for nothing that only commands need
+
+    fill(app, commands, arguments)
+
+
+def _example(lines: Iterable[str]) -> str:
+    return "\n".join(["For example:", *(f"  {line}" for line in lines)])
+
+
+_EPILOGUE = """\
+For example:
+  batch-agent run --task "Summarize: {text}" --inputs texts.jsonl
+  batch-agent run --help
+
+Ends with 0 when all agents answered, 1 when some failed, 2 when it could not
+start or go on, 130 after Ctrl-C, 143 after SIGTERM."""
 
 app = App(
     name="batch-agent",
     help="Input list in, structured result list out: many tool-using agents on one inference backend.",
-    version=version("batch-agent"),
-    default_parameter=Parameter(negative=()),
+    help_epilogue=_EPILOGUE,
+    help_format="plaintext",
+    version=_version,
+    config=_filled,
+    default_parameter=Parameter(negative=(), show_default=_shown),
 )
-app.command(run)
-app.command(resume)
-app.command(inspect)
-app.command(export)
-app.command(lint)
-app.command(plan)
-app.command(demo)
-app.command(doctor)
-app.command(sim)
+app["--help"].group = app["--version"].group = OPTIONS
+app["--help"].help = "Show this, or with a command what it takes."
+app["--version"].help = "Show the version."
+for _position, _command in enumerate(COMMANDS):
+    app.command(
+        _command.where,
+        name=_command.name,
+        help=_command.help,
+        help_epilogue=_example(_command.examples) if _command.examples else "",
+        group_parameters=_command.heading,
+        sort_key=_position,
+    )
+app.command(
+    "batch_agent.cli.completion:install_completion",
+    name="--install-completion",
+    help="Let the shell complete commands and options.",
+    help_epilogue="",
+    group=OPTIONS,
+    group_parameters=OPTIONS,
+)
 
 
 def main() -> None:
     try:
-        status = app()
+        command = _understood()
+        status = command()
     except BatchAgentError as error:
-        print(f"batch-agent: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _understood() -> Callable[[], Any]:
+    """What was typed, ready to be done. Raises SpecError."""
+    try:
+        command, words, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
+    except CycloptsError as error:
+        raise SpecError(explained(error)) from error
+    except SpecError:
+        raise
+    except ValueError as error:  # of the dataclasses that options are put into
+        raise SpecError(f"{error}.") from error
+    return partial(command, *words.args, **words.kwargs)
+
+
+def _end(why: str) -> NoReturn:
+    print(f"batch-agent: {why}", file=sys.stderr)
+    sys.exit(2)

@@ -1,19 +1,24 @@
 """What is asked on the command line: the options that `run`, `lint` and `plan` have in common."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
+from ..core.errors import SpecError
 from ..core.fields import Fields
-from .data import InputFile
-from .load import load_schema, load_tools
+from ..data import SqlQuery, read_inputs
+from .groups import LIMITS, MODEL, PROMPTS, WHAT
+from .load import importable_from, load_schema, load_tools
+
+_PASSWORD = re.compile(r"//[^/@]*:[^/@]*@|[?&][^=&]*(?:key|token|secret|password)[^=&]*=", re.IGNORECASE)
 
 
-def _said(text: str, **more: Any) -> Parameter:
-    return Parameter(help=text, **more)
+def _said(text: str, group: Group = WHAT, **more: Any) -> Parameter:
+    return Parameter(help=text, group=group, **more)
 
 
 @Parameter(name="*")
@@ -23,16 +28,15 @@ class Asked:
 
     task: Annotated[str, _said('What each agent shall do, with {fields} of the inputs: "Summarize: {text}".')]
     inputs: Annotated[
-        Path, _said("A .jsonl, .json or .csv file, or a folder: each file is an input with {path}, {name} and {text}.")
-    ]
-    fields: Annotated[
-        list[str] | None,
+        str,
         _said(
-            "Fields of the inputs to show below the task, in the order that the prefix cache likes.",
-            consume_multiple=True,
+            "A .jsonl, .json, .csv, .tsv or .parquet file; a folder: each file is an input with {path}, {name} and "
+            "{text}; or a database such as sqlite:///data.db, with --query."
         ),
+    ]
+    query: Annotated[
+        str | None, _said('What to read from a database: "SELECT id, text FROM reviews". Each row is an input.')
     ] = None
-    system_prompt: Annotated[str | None, _said("What comes before the task, the same for all agents.")] = None
     schema: Annotated[
         str | None, _said("What each answer must be: a JSON schema file, or a Pydantic model as module:Model.")
     ] = None
@@ -43,40 +47,69 @@ class Asked:
             consume_multiple=True,
         ),
     ] = None
-    tool_mode: Annotated[
-        Literal["auto", "native", "action"],
-        _said("The server's native tool calls, or one JSON action per turn; auto: what the server can do."),
-    ] = "auto"
+    config: Annotated[
+        Path | None,
+        _said("Read options from this .toml or .yaml file. What is said here counts more than what is said there."),
+    ] = None
     backend: Annotated[
         str,
         _said(
             "local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, anthropic://, "
-            "bedrock://region/model, http(s)://..."
+            "bedrock://region/model, http(s)://...",
+            MODEL,
         ),
     ] = "local://"
-    model: Annotated[str | None, _said("The model's name; not needed where a server has only one.")] = None
-    max_inflight: Annotated[int | None, _said("Requests in flight at once; found by itself if not given.")] = None
-    max_turns: Annotated[int, _said("Turns that an agent may take.")] = 10
-    max_retries: Annotated[int, _said("How often a failed request or an unusable answer is tried again.")] = 3
-    max_tokens: Annotated[int | None, _said("The longest answer of a turn.")] = None
-    temperature: Annotated[float | None, _said("Sampling temperature; the server's default if not given.")] = None
-    seed: Annotated[int | None, _said("Sampling seed.")] = None
-    timeout_per_agent: Annotated[float, _said("Seconds for an agent in all.")] = 1800.0
-    timeout_per_turn: Annotated[float, _said("Seconds for one answer of the model.")] = 300.0
-    timeout_per_tool: Annotated[float, _said("Seconds for one tool call.")] = 60.0
+    model: Annotated[str | None, _said("The model's name; not needed where a server has only one.", MODEL)] = None
+    temperature: Annotated[float | None, _said("Sampling temperature; if not given, the server's.", MODEL)] = None
+    max_tokens: Annotated[int | None, _said("The longest answer of a turn, in tokens.", MODEL)] = None
+    seed: Annotated[int | None, _said("Sampling seed.", MODEL)] = None
+    tool_mode: Annotated[
+        Literal["auto", "native", "action"],
+        _said("Tools by the server's own calls, or by one JSON action a turn; auto: what the server can do.", MODEL),
+    ] = "auto"
+    max_inflight: Annotated[int | None, _said("Requests in flight at once; if not given, found.", LIMITS)] = None
+    max_turns: Annotated[int, _said("Turns that an agent may take.", LIMITS)] = 10
+    max_retries: Annotated[int, _said("How often a failed request or an unusable answer is tried again.", LIMITS)] = 3
+    max_total_tokens: Annotated[int | None, _said("Tokens that all agents may use, input and output.", LIMITS)] = None
+    max_usd: Annotated[float | None, _said("Dollars that the run may cost, where the price is known.", LIMITS)] = None
+    deadline: Annotated[float | None, _said("Seconds for the whole run; what is under way then ends.", LIMITS)] = None
+    timeout_per_agent: Annotated[float, _said("Seconds for an agent in all.", LIMITS)] = 1800.0
+    timeout_per_turn: Annotated[float, _said("Seconds for one answer of the model.", LIMITS)] = 300.0
+    timeout_per_tool: Annotated[float, _said("Seconds for one tool call.", LIMITS)] = 60.0
+    system_prompt: Annotated[str | None, _said("What comes before the task, the same for all agents.", PROMPTS)] = None
+    fields: Annotated[
+        list[str] | None,
+        _said(
+            "Fields of the inputs to show below the task, in the order that the prefix cache likes.",
+            PROMPTS,
+            consume_multiple=True,
+        ),
+    ] = None
     oversized: Annotated[
         Literal["refuse", "chunk"],
         _said(
             "An input that does not fit the model's window fails before it is sent, or is split and its parts' "
-            "answers are merged."
+            "answers are merged.",
+            PROMPTS,
         ),
     ] = "refuse"
-    no_hoist: Annotated[bool, _said("Leave what is the same in all inputs where it stands in the task.")] = False
-    no_reorder: Annotated[bool, _said("Ask the inputs in their own order.")] = False
-    strict_prefix: Annotated[bool, _said("Refuse to run if something keeps the prompts from being shared.")] = False
+    no_hoist: Annotated[bool, _said("Leave what is the same in all inputs where it stands in the task.", PROMPTS)] = (
+        False
+    )
+    no_reorder: Annotated[bool, _said("Ask the inputs in their own order.", PROMPTS)] = False
+    strict_prefix: Annotated[
+        bool, _said("Refuse to run if something keeps the prompts from being shared.", PROMPTS)
+    ] = False
+
+    @property
+    def home(self) -> Path:
+        """The folder of the project: where its modules are, and what file tools may see where inputs are no folder."""
+        return Path.cwd() if self.config is None else self.config.absolute().parent
 
     def options(self) -> dict[str, Any]:
         """As `BatchAgent.run` takes them. Raises SpecError for what cannot be read."""
+        if self.config is not None:
+            importable_from(self.home)
         as_they_are = (
             "system_prompt",
             "tool_mode",
@@ -85,6 +118,9 @@ class Asked:
             "max_inflight",
             "max_turns",
             "max_retries",
+            "max_total_tokens",
+            "max_usd",
+            "deadline",
             "max_tokens",
             "temperature",
             "seed",
@@ -96,8 +132,8 @@ class Asked:
         )
         return {
             "task": Fields(self.task, *self.fields) if self.fields else self.task,
-            "inputs": InputFile(self.inputs).rows(),
-            "tools": load_tools(self.tools or [], self.inputs if self.inputs.is_dir() else Path.cwd()),
+            "inputs": self._read(),
+            "tools": load_tools(self.tools or [], Path(self.inputs) if Path(self.inputs).is_dir() else self.home),
             "output_schema": load_schema(self.schema) if self.schema else None,
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
@@ -105,11 +141,35 @@ class Asked:
         }
 
     def said(self) -> dict[str, Any]:
-        """All of it, to be given again."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """All of it, to be given again; but no password."""
+        said = {name: getattr(self, name) for name in self.__slots__}
+        if not self._is_database:
+            return {**said, "inputs": Path(self.inputs)}
+        if _PASSWORD.search(self.inputs):
+            del said["inputs"]
+        return said
+
+    @property
+    def _is_database(self) -> bool:
+        return "://" in self.inputs
+
+    def _read(self) -> Any:
+        if self._is_database:
+            if self.query is None:
+                raise SpecError('--inputs names a database: say what to read from it, with --query "SELECT ...".')
+            return read_inputs(SqlQuery(self.inputs, self.query))
+        if self.query is not None:
+            raise SpecError("--query is about a database: name it with --inputs, as in --inputs sqlite:///data.db")
+        return read_inputs(Path(self.inputs))
 
 
 def asked_again(options: Mapping[str, Any]) -> tuple[Asked, dict[str, Any]]:
     """What an earlier command asked, and what else it said."""
     ours = {name: value for name, value in options.items() if name in Asked.__slots__}
+    if "inputs" not in ours:
+        raise SpecError(
+            "The URL of the database held a password, which is not kept. Give the whole command again: it goes on from "
+            "its checkpoint."
+        )
+    ours["inputs"] = str(ours["inputs"])
     return Asked(**ours), {name: value for name, value in options.items() if name not in ours}

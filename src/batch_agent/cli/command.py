@@ -12,7 +12,6 @@ import orjson
 from ..core.errors import SpecError, StoreError
 from ..core.events import Event, InStage, RunStarted
 from ..observe.progress import Progress
-from ..observe.stages import LiveStages, PlainStages
 from .replacing import replacing
 
 _FORMAT = 2
@@ -23,7 +22,7 @@ class KeepsCommand:
     """Progress that also keeps the command, as soon as the run has started: one that was refused, because it asks
     another question than the checkpoint answers, does not take the place of the one that made it."""
 
-    def __init__(self, progress: Progress | LiveStages | PlainStages, folder: Path, options: Mapping[str, Any]) -> None:
+    def __init__(self, progress: Progress, folder: Path, options: Mapping[str, Any]) -> None:
         self._progress = progress
         self._folder = folder
         self._command = _command(options)

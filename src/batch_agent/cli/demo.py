@@ -13,11 +13,12 @@ from rich.table import Table
 
 from ..api import BatchAgent
 from ..core.results import AgentResult
+from ..data import ResultWriter, open_results
 from ..observe.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from ..tools import Tool
-from .data import ResultFile
 from .demo_notes import notes
+from .shown import Dashboard
 
 TASK = 'Call read_note with path "{path}", then report the order number, the product and the sentiment.'
 
@@ -32,15 +33,21 @@ class Report(BaseModel):
     sentiment: Literal["positive", "negative"]
 
 
-def demo(*, out: Path = Path("runs/demo"), backend: str = "local://", model: str | None = None) -> int:
-    """Run 24 agents: each reads a file with a tool and answers with a checked Pydantic object.
+def demo(
+    *,
+    out: Path = Path("runs/demo"),
+    backend: str = "local://",
+    model: str | None = None,
+    dashboard: Dashboard = None,
+) -> int:
+    """Runs 24 agents: each reads a file with a tool and answers with a checked Pydantic object.
 
     Parameters
     ----------
     out
         Where the notes, the results and the report are put.
     backend
-        local:// (embedded), or any other that `batch-agent run` takes.
+        local:// (embedded), or any other that batch-agent run takes.
     model
         The model's name; not needed where a server has only one.
     """
@@ -49,22 +56,22 @@ def demo(*, out: Path = Path("runs/demo"), backend: str = "local://", model: str
         f"[bold]{len(NOTES)} agents[/bold], each with a tool (read_note) and a Pydantic schema for its answer."
     )
     started = time.monotonic()
-    with ResultFile(out / "results.jsonl") as file:
-        progress = progress_for(sys.stderr)
+    with open_results(out / "results.jsonl", "--out") as file:
+        progress = progress_for(sys.stderr, dashboard)
         try:
             results = asyncio.run(_run(_write_notes(out), backend, model, file, progress))
         except KeyboardInterrupt:
             return 130
     Console().print(_table(results))
-    lines = summary_lines(progress.tally, time.monotonic() - started)
+    lines = summary_lines(progress.board, time.monotonic() - started)
     _write_report(out / "report.md", results, lines)
     for line in [*lines, f"Results: {out / 'results.jsonl'}", f"Report: {out / 'report.md'}"]:
         console.print(line, highlight=False)
-    return 1 if progress.tally.failed else 0
+    return 1 if progress.board.failed else 0
 
 
 async def _run(
-    paths: list[Path], backend: str, model: str | None, file: ResultFile, progress: Progress
+    paths: list[Path], backend: str, model: str | None, file: ResultWriter, progress: Progress
 ) -> list[AgentResult]:
     files = {f"{path.parent.name}/{path.name}": path for path in paths}
 

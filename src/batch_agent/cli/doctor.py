@@ -17,9 +17,7 @@ _MARKS: dict[State, tuple[str, str]] = {
 
 
 def doctor(url: str = "local://", *, model: str | None = None) -> int:
-    """Ask a backend what it can do, and say what would make it better.
-
-    Sends a handful of short requests (some 1,300 tokens in all).
+    """Prints what it finds; returns 1 if the backend cannot be used.
 
     Parameters
     ----------

@@ -1,25 +1,25 @@
 """batch-agent export."""
 
-import csv
-import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Literal
 
-import orjson
-
+from ..core.errors import SpecError
+from ..core.results import AgentResult
 from ..core.rules import Rules
+from ..data.exporting import csv_pieces, jsonl_pieces, to_parquet
 from ..observe.recorded import recorded_result
 from ..store.reader import CheckpointReader
-from .data import as_row
 from .recorded import open_recorded
 from .replacing import replacing
 from .stages import check_is_one
 
-Format = Literal["jsonl", "csv"]
-_COLUMNS = ("index", "key", "ok", "input", "output", "text", "error", "turns", "tool_calls", "usage", "seconds")
+Format = Literal["jsonl", "csv", "parquet"]
+Pieces = Callable[[Iterable[AgentResult]], Iterator[bytes]]
+_PIECES: dict[Format, Pieces] = {"jsonl": jsonl_pieces, "csv": csv_pieces}
+_BY_SUFFIX: dict[str, Format] = {".csv": "csv", ".parquet": "parquet"}
 
 
 def export(
@@ -30,9 +30,7 @@ def export(
     schema: str | None = None,
     max_retries: int | None = None,
 ) -> int:
-    """Write what a checkpoint holds as a table: one row per agent that is done, in the order of the inputs.
-
-    Rows are those of `batch-agent run`, with answers as plain JSON. Works while the run goes on.
+    """Writes a row for each agent that is done.
 
     Parameters
     ----------
@@ -41,79 +39,56 @@ def export(
     out
         The file to write; the standard output if not given. It is replaced when all is written, not before.
     format
-        jsonl or csv; if not given, what the name of the file says.
+        jsonl, csv or parquet; if not given, what the name of the file says.
     schema
-        The run's own Pydantic model as module:Model, where it converts answers or fills them in; if not given, the JSON
-        schema in the checkpoint.
+        The run's own Pydantic model as module:Model, where it converts answers or fills them in.
     max_retries
         The run's own, if it was started from Python with another one than 3.
     """
-    kind = format or ("csv" if out is not None and out.suffix == ".csv" else "jsonl")
+    kind = format or ("jsonl" if out is None else _BY_SUFFIX.get(out.suffix.lower(), "jsonl"))
+    if kind == "parquet" and out is None:
+        raise SpecError("A Parquet file is not for the standard output: name one with --out.")
     check_is_one(folder, "export")
     with open_recorded(folder, schema, max_retries) as (reader, rules):
-        rows = _Rows(reader, rules)
+        results = _Recorded(reader, rules)
         if out is None:
-            if not _was_read(rows, kind):
+            if not _was_read(results, _PIECES[kind]):
                 return 0
+        elif kind == "parquet":
+            to_parquet(results, out)
         else:
             with replacing(out) as file:
-                _WRITERS[kind](rows, file)
+                file.writelines(_PIECES[kind](results))
     where = f" to {out}" if out is not None else ""
-    left = f" {rows.left_out} agents are not done, and left out." if rows.left_out else ""
-    print(f"{rows.written} rows written{where}.{left}", file=sys.stderr)
+    left = f" {results.left_out} agents are not done, and left out." if results.left_out else ""
+    print(f"{results.written} rows written{where}.{left}", file=sys.stderr)
     return 0
 
 
-class _Rows:
-    """The rows, one by one, with a count of those that there are not."""
+class _Recorded:
+    """The results, one by one, with a count of those that there are not."""
 
     def __init__(self, reader: CheckpointReader, rules: Rules) -> None:
         self._reader = reader
         self._rules = rules
         self.written = self.left_out = 0
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[AgentResult]:
         for agent, facts in self._reader.stories():
             result = recorded_result(self._rules, agent.key, facts)
             if result is None:
                 self.left_out += 1
             else:
                 self.written += 1
-                yield as_row(result)
+                yield result
 
 
-def _was_read(rows: _Rows, kind: Format) -> bool:
+def _was_read(results: _Recorded, pieces: Pieces) -> bool:
     """Writes to the standard output; False when its reader, such as `head`, has had enough."""
     try:
-        _WRITERS[kind](rows, sys.stdout.buffer)
+        sys.stdout.buffer.writelines(pieces(results))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes there
         return False
     return True
-
-
-def _jsonl(rows: _Rows, file: BinaryIO) -> None:
-    for row in rows:
-        file.write(orjson.dumps(row) + b"\n")
-
-
-def _csv(rows: _Rows, file: BinaryIO) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    try:
-        writer = csv.DictWriter(text, _COLUMNS, restval="")
-        writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    finally:
-        text.detach()
-
-
-def _cell(value: Any) -> Any:
-    """Texts and numbers as they are, everything else as JSON."""
-    if value is None:
-        return ""
-    is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
-    return value if is_plain else orjson.dumps(value).decode()
-
-
-_WRITERS: dict[Format, Callable[[_Rows, BinaryIO], None]] = {"jsonl": _jsonl, "csv": _csv}

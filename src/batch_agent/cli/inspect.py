@@ -22,7 +22,7 @@ _LONGEST = 100
 def inspect(
     folder: Path, *, agent: str | None = None, schema: str | None = None, max_retries: int | None = None
 ) -> None:
-    """Show what a run did, or what one of its agents did, from its checkpoint; also while it goes on.
+    """Prints what the checkpoint holds.
 
     Parameters
     ----------
@@ -31,8 +31,7 @@ def inspect(
     agent
         The agent whose story to tell: its index, or the beginning of its key.
     schema
-        The run's own Pydantic model as module:Model, where it converts answers or fills them in; if not given, the JSON
-        schema in the checkpoint.
+        The run's own Pydantic model as module:Model, where it converts answers or fills them in.
     max_retries
         The run's own, if it was started from Python with another one than 3.
     """

@@ -10,9 +10,7 @@ from .asked import Asked
 
 
 def lint(asked: Asked, *, exact: bool = False) -> int:
-    """Say what the prompts of a run would share, and what keeps them from sharing more.
-
-    No model is asked anything. Ends with 1 if something was found.
+    """Prints what it finds; returns 1 if it found something.
 
     Parameters
     ----------

@@ -35,12 +35,17 @@ def load_tools(names: list[str], root: Path) -> list[Tool]:
     return [built_in[name] if name in built_in else as_tool(_import(name, "--tools")) for name in names]
 
 
+def importable_from(folder: Path) -> None:
+    """From now on, modules are also looked for in this folder."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
 def _import(name: str, option: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon:
         raise SpecError(f"{option} {name!r}: write module:name, as in my_tools:search.")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    importable_from(Path.cwd())
     try:
         found = importlib.import_module(module)
     except ImportError as error:

@@ -19,18 +19,16 @@ _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
 
 
 def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), checkpoint: Path | None = None) -> int:
-    """Say what a run will be: agents, tokens, memory, time and cost.
-
-    Without a canary no model is asked, and the time is not known. `batch-agent run` compares at its end.
+    """Prints the forecast, and keeps it for the run to compare.
 
     Parameters
     ----------
     canary
         So many agents are really run, spread over the inputs. The run will not ask them again.
     out
-        As for `run`: the canary's answers are kept beside it.
+        As for run: the canary's answers are kept beside it.
     checkpoint
-        As for `run`.
+        As for run.
     """
     folder = checkpoint or out.with_name(out.name + ".checkpoint")
     options = {**asked.options(), "checkpoint_dir": folder if canary else None}

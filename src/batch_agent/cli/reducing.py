@@ -9,11 +9,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ..core.errors import SpecError
+from .groups import REDUCE
 from .load import load_schema
 
 
 def _said(text: str) -> Parameter:
-    return Parameter(help=text)
+    return Parameter(help=text, group=REDUCE)
 
 
 @Parameter(name="*")
@@ -28,10 +29,10 @@ class Reducing:
     reduce_schema: Annotated[
         str | None, _said("What that answer must be: a JSON schema file, or a Pydantic model as module:Model.")
     ] = None
-    reducer_model: Annotated[str | None, _said("The model that gives it; by default the one of all agents.")] = None
+    reducer_model: Annotated[str | None, _said("The model that gives it; if not given, that of all agents.")] = None
     summary: Annotated[
         Path | None,
-        _said("Where it is written; by default beside the results: .summary.json, or .summary.txt without a schema."),
+        _said("Where it is written; if not given, beside the results, as .summary.json or .summary.txt."),
     ] = None
 
     def options(self, out: Path) -> "Reduce | None":

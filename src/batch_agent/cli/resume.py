@@ -9,16 +9,17 @@ from .asked import asked_again
 from .command import read_command
 from .reducing import reduced_again
 from .run import run
+from .shown import Dashboard
 from .stages import checkpoints_in
 
 
-def resume(folder: Path, *, backend: str | None = None) -> int:
-    """Go on with a run of `batch-agent run`: the same command again, from any folder.
+def resume(folder: Path, *, backend: str | None = None, dashboard: Dashboard = None) -> int:
+    """Gives the command that made the checkpoint again, and returns its exit status.
 
     Parameters
     ----------
     folder
-        The run's checkpoint: results.jsonl.checkpoint for results.jsonl, if not said otherwise.
+        The run's checkpoint: results.jsonl.checkpoint for results.jsonl, if nothing else was said.
     backend
         Where the server is now, if it moved. Needed where its URL held a password: none is kept.
     """
@@ -36,4 +37,4 @@ def resume(folder: Path, *, backend: str | None = None) -> int:
         raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
     asked, others = asked_again(options)
     reducing, rest = reduced_again(others)
-    return run(asked, reducing=reducing, **rest, checkpoint=folder)
+    return run(asked, reducing=reducing, **rest, checkpoint=folder, dashboard=dashboard)

@@ -8,15 +8,17 @@ from typing import Any, Literal
 
 from ..api import BatchAgent
 from ..core.interfaces import EventSink
-from ..observe.progress import progress_for
+from ..data import ResultWriter, open_results
+from ..observe.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from .asked import Asked
 from .command import KeepsCommand
-from .data import ResultFile
 from .ending import Stopped, exit_status, run_to_the_end, say
 from .plan import compare
 from .reducing import Reducing
+from .report import report_lines
 from .run_reduced import run_reduced
+from .shown import Dashboard
 from .stages import check_kind
 
 _NO_REDUCE = Reducing()
@@ -30,17 +32,16 @@ def run(
     checkpoint: Path | None = None,
     plan_changed: Literal["stop", "rerun"] = "stop",
     fresh: bool = False,
+    dashboard: Dashboard = None,
 ) -> int:
-    """Run one task over a list of inputs, and with --reduce make all results into one answer.
-
-    Results are written as they come. Stopped or killed, the same command goes on where it was.
+    """Runs it, and returns the exit status. Raises SpecError, BackendError and StoreError.
 
     Parameters
     ----------
     out
-        One JSON object per result and line.
+        Where results are written as they come: a .jsonl file (one JSON object per line), .csv or .parquet.
     checkpoint
-        Where progress is kept; by default beside the results.
+        Where progress is kept; if not given, beside the results.
     plan_changed
         If the task, the model or the like changed since: stop and say so, or ask everything anew.
     fresh
@@ -54,27 +55,27 @@ def run(
     if plan_changed == "stop":
         check_kind(folder, is_reduced=reduce is not None)
     command = {**asked.said(), **reducing.said(), "out": out}
+    progress = progress_for(sys.stderr, dashboard)
     if reduce is not None:
-        return run_reduced(options, reduce, out, command)
-    return _run(options, out, command)
+        return run_reduced(options, reduce, out, command, progress)
+    return _run(options, out, command, progress)
 
 
-def _run(options: dict[str, Any], out: Path, command: dict[str, Any]) -> int:
+def _run(options: dict[str, Any], out: Path, command: dict[str, Any], progress: Progress) -> int:
     started, folder = time.monotonic(), options["checkpoint_dir"]
-    progress = progress_for(sys.stderr)
-    with ResultFile(out) as results:
+    with open_results(out, "--out") as results:
         events = KeepsCommand(progress, folder, command)
         ended = run_to_the_end(_stream(options, results, events))
     seconds = time.monotonic() - started
     stopped = ended if isinstance(ended, Stopped) else None
-    say(summary_lines(progress.tally, seconds))
+    say(summary_lines(progress.board, seconds))
     if stopped is None:
-        say(compare(folder, progress.tally, seconds))
-    say([f"Results: {out}"])
-    return exit_status(stopped, folder, any_failed=progress.tally.failed > 0)
+        say(compare(folder, progress.board.alone, seconds))
+    say([f"Results: {out}", *report_lines(folder)])
+    return exit_status(stopped, folder, any_failed=progress.board.failed > 0)
 
 
-async def _stream(options: dict[str, Any], results: ResultFile, events: EventSink) -> None:
+async def _stream(options: dict[str, Any], results: ResultWriter, events: EventSink) -> None:
     async with BatchAgent.stream(events=events, **options) as stream:
         async for result in stream:
             results.write(result)

@@ -11,34 +11,35 @@ from pydantic_core import to_jsonable_python
 from ..core.errors import SpecError
 from ..core.flow import FlowResult
 from ..core.results import AgentResult
+from ..data import ResultWriter, open_results
 from ..flows import Flow
-from ..observe.flow_summary import flow_summary_lines, stopped_flow_lines
-from ..observe.stages import FlowTally, flow_progress_for
+from ..observe.board import Board
+from ..observe.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
+from ..observe.progress import Progress
 from ..observe.story import printable
 from .command import KeepsCommand
-from .data import ResultFile
 from .ending import Stopped, exit_status, run_to_the_end, say
 from .plan import compare
 from .reducing import Reduce
 from .replacing import replacing
+from .report import report_lines
 from .stages import MAP, REDUCE
 
 
-def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, command: dict[str, Any]) -> int:
+def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, command: dict[str, Any], progress: Progress) -> int:
     """`options`: of the run whose results are reduced. Raises SpecError, BackendError and StoreError."""
     started, folder = time.monotonic(), options["checkpoint_dir"]
-    progress = flow_progress_for(sys.stderr)
-    with ResultFile(out) as file:
+    with open_results(out, "--out") as file:
         written = _Written(file)
         flow = _flow(options, reduce, written)
         ended = run_to_the_end(flow.run(events=KeepsCommand(progress, folder, command)))
-    seconds = time.monotonic() - started
+    seconds, board = time.monotonic() - started, progress.board
     if isinstance(ended, Stopped):
-        say([*stopped_flow_lines(progress.tally, seconds), *_resumed(progress.tally), f"Results: {out}"])
+        say([*flow_lines_so_far(board, seconds), *_resumed(board), f"Results: {out}", *report_lines(folder)])
         return exit_status(ended, folder, any_failed=False)
-    say([*flow_summary_lines(ended, seconds), *_resumed(progress.tally)])
-    say(compare(folder, progress.tally.stages[MAP], ended.stages[MAP].seconds))
-    say([f"Results: {out}"])
+    say([*flow_summary_lines(ended, seconds), *flow_tool_lines(board), *_resumed(board)])
+    say(compare(folder, board.stages[MAP].tally, ended.stages[MAP].seconds))
+    say([f"Results: {out}", *report_lines(folder)])
     status = _finish(ended, reduce, folder)
     if written.error is not None:
         raise written.error
@@ -48,7 +49,7 @@ def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, command: dic
 class _Written:
     """Results, written as they come. A flow goes on whatever becomes of them: what went wrong is for its end."""
 
-    def __init__(self, file: ResultFile) -> None:
+    def __init__(self, file: ResultWriter) -> None:
         self._file = file
         self.error: SpecError | None = None
 
@@ -88,6 +89,5 @@ def _pretty(answer: Any) -> str:
     return orjson.dumps(to_jsonable_python(answer, fallback=str), option=orjson.OPT_INDENT_2).decode()
 
 
-def _resumed(tally: FlowTally) -> list[str]:
-    resumed = sum(stage.resumed for stage in tally.stages.values())
-    return [f"{resumed:,} answers came from the checkpoint, without asking again."] if resumed else []
+def _resumed(board: Board) -> list[str]:
+    return [f"{board.resumed:,} answers came from the checkpoint, without asking again."] if board.resumed else []

@@ -3,18 +3,20 @@
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
+from ..core.errors import SpecError
 from ..sim import Script, SimConfig, serve
 
 
 def sim(
     *,
     host: str = "127.0.0.1",
-    port: int = 8000,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8000,
     config: Annotated[SimConfig | None, Parameter(name="*")] = None,
     script: Annotated[Script | None, Parameter(name="script")] = None,
 ) -> None:
-    """Serve a simulated engine: an OpenAI-compatible server that behaves like vLLM, with scripted answers.
+    """Serves until it is told to stop.
 
     Parameters
     ----------
@@ -23,4 +25,7 @@ def sim(
     port
         The port to listen on; 0 chooses a free one.
     """
-    serve(config or SimConfig(), script or Script(), host, port)
+    try:
+        serve(config or SimConfig(), script or Script(), host, port)
+    except OSError as error:
+        raise SpecError(f"{host}:{port} cannot be listened on: {error}.") from error

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .flow import FlowResult
-    from .results import AgentResult
+    from .results import AgentResult, Results
 
 
 class ErrorKind(StrEnum):
@@ -95,6 +95,14 @@ class RunStopped(BatchAgentError):
         self.kind = kind
         self.results: list[AgentResult] = []
         self.flow: FlowResult | None = None
+
+
+class AgentsFailed(BatchAgentError):
+    """Some agents have no answer, and `Results.raise_for_failures` was asked to say so. `results` holds all of them."""
+
+    def __init__(self, message: str, results: "Results") -> None:
+        super().__init__(message)
+        self.results = results
 
 
 class StoreError(BatchAgentError):

@@ -19,6 +19,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
+    """The backend is open, and the first agents are about to begin."""
+
     backend: str
     model: str
     inflight: int
@@ -33,6 +35,8 @@ class RunStarted:
 @quick
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
+    """An agent has its first slot."""
+
     key: str
     index: int
 
@@ -77,6 +81,8 @@ class CallsStarted:
 @quick
 @dataclass(frozen=True, slots=True)
 class CallsEnded:
+    """All tool calls of a turn have their results."""
+
     key: str
     turn: int
     calls: tuple[CallRecord, ...]
@@ -117,6 +123,8 @@ class RequestRetried:
 
 @dataclass(frozen=True, slots=True)
 class LimitChanged:
+    """So many requests may be in flight from here on, and why."""
+
     inflight: int
     reason: str
 
@@ -167,6 +175,8 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class AgentFinished:
+    """An agent has its answer, or has failed; its facts are written."""
+
     result: AgentResult
     resumed: bool
     """True when the answer was already in the checkpoint."""

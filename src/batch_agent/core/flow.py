@@ -60,10 +60,12 @@ class StageReport:
 
     @property
     def failed(self) -> int:
+        """How many of its agents have no answer."""
         return sum(not result.ok for result in self.results)
 
     @property
     def usage(self) -> Usage:
+        """What its agents used at any time, also before a resume."""
         return sum((result.usage for result in self.results), NO_USAGE)
 
 
@@ -76,6 +78,7 @@ class FlowResult:
 
     @property
     def usage(self) -> Usage:
+        """What all stages used."""
         return sum((stage.usage for stage in self.stages.values()), NO_USAGE)
 
     @property

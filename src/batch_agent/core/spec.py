@@ -1,20 +1,21 @@
 """What a user asks for."""
 
-from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from .checks import at_least, is_number, text_or_none
 from .errors import SpecError
 from .fields import Fields
+from .inputs import check_inputs
 from .interfaces import Backend
 from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from .requests import Sampling
 from .results import AgentResult
 
-Input = Any
 OnResult = Callable[[AgentResult], Any]
 
 
@@ -23,7 +24,8 @@ class BatchSpec:
     """One run. `BatchSpec.of(task=..., inputs=..., max_turns=4)` takes the fields of all groups flat."""
 
     task: str | Fields
-    inputs: Iterable[Input] | AsyncIterable[Input]
+    inputs: Any
+    """An iterable, sync or async; or a file, a folder, a table, a dataset or a query that holds them: docs/data.md."""
     tools: Collection[Any] = ()
     output_schema: Any = None
     model: str | None = None
@@ -35,6 +37,8 @@ class BatchSpec:
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
     its answers for what they were and ask everything anew."""
     on_result: OnResult | None = None
+    out: Path | None = None
+    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: Retry = field(default_factory=Retry)
@@ -47,7 +51,7 @@ class BatchSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.task, Fields) and not (isinstance(self.task, str) and self.task.strip()):
             raise SpecError("task must be a text that says what each agent should do, such as 'Summarize: {text}'.")
-        _check_inputs(self.inputs)
+        check_inputs(self.inputs)
         tools = () if self.tools is None else self.tools
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
@@ -66,8 +70,9 @@ class BatchSpec:
         if not isinstance(tools, Set):  # one whose order nobody knows stays what it is, for the lint to see
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
-        if self.checkpoint_dir is not None:
-            object.__setattr__(self, "checkpoint_dir", Path(self.checkpoint_dir))
+        for name in ("checkpoint_dir", "out"):
+            if (place := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _path(name, place))
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -128,11 +133,10 @@ def _check_backend(backend: Any) -> None:
         raise SpecError(f"backend must be a URL, or a list of URLs; got {backend!r}.")
 
 
-def _check_inputs(inputs: Any) -> None:
-    if isinstance(inputs, str | bytes | Mapping):
-        raise SpecError(f"inputs must be a list of inputs, not one {type(inputs).__name__}: write inputs=[...].")
-    if not isinstance(inputs, Iterable | AsyncIterable):
-        raise SpecError(f"inputs must be iterable; got {type(inputs).__name__}.")
+def _path(name: str, place: Any) -> Path:
+    if not isinstance(place, str | PathLike) or not str(place):
+        raise SpecError(f"{name} must be a path; got {place!r}.")
+    return Path(place)
 
 
 def _check_sampling(sampling: Sampling) -> None:

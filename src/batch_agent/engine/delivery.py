@@ -13,16 +13,25 @@ _log = logging.getLogger("batch_agent")
 
 
 class Delivery:
-    """Hands results to the caller, and to `on_result` first. A callback that raises is reported once."""
+    """Hands results to the caller, and to `on_result` first; before both, they are written. A callback that raises is
+    reported once."""
 
     def __init__(
-        self, put: Callable[[AgentResult], Awaitable[None]], on_result: Callable[[AgentResult], Any] | None
+        self,
+        put: Callable[[AgentResult], Awaitable[None]],
+        on_result: Callable[[AgentResult], Any] | None,
+        write: Callable[[AgentResult], None] | None = None,
     ) -> None:
+        """`write`: to a file, if there is one."""
         self._put = put
         self._on_result = on_result
+        self._write = write
         self._reported = False
 
     async def deliver(self, result: AgentResult) -> None:
+        """Raises SpecError where the file has no more room for it."""
+        if self._write is not None:
+            self._write(result)
         if self._on_result is not None:
             try:
                 waiting = self._on_result(result)

@@ -1,13 +1,14 @@
 """A flow under way: its stages are opened together, and run side by side."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, Self
 
-from ..core.errors import BatchAgentError, RunStopped
+from ..core.errors import BatchAgentError, RunStopped, SpecError
 from ..core.events import FlowStarted
 from ..core.flow import FlowResult, Item
 from ..core.interfaces import EventSink
+from ..data import gather_inputs
 from ..engine.cancellation import is_being_cancelled
 from ..engine.source import Inputs
 from ..plan.template import template_of
@@ -27,12 +28,15 @@ Worker = Mapped | MappedInputs | Reduced
 
 async def drive(
     steps: Sequence[Step],
-    inputs: Iterable[Any] | AsyncIterable[Any],
+    inputs: Any,
     options: Mapping[str, Any],
     events: EventSink | None,
 ) -> FlowResult:
     """Raises SpecError and BackendError before anything is sent, RunStopped (with what was done) and StoreError."""
     check_steps(steps)
+    if options.get("out") is not None:
+        raise SpecError("out= is one file: give it to a stage, as in .map(name, task, out='results.parquet').")
+    inputs = await gather_inputs(inputs)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are
     source = Inputs(inputs)

@@ -9,7 +9,7 @@ from ..core.fields import Fields
 from ..core.flow import FlowResult, OnFailure
 from ..core.spec import BatchSpec
 from ..engine.blocking import run_blocking
-from ..observe.stages import flow_progress_for
+from ..observe.progress import progress_if_seen
 from ..observe.watching import Watchers, watched_by
 from .driving import drive
 from .steps import Expand, Filter, GroupBy, Into, Keep, Map, Reduce, Shown, Step
@@ -62,9 +62,9 @@ class Flow:
     async def run(self, *, events: Watchers = None, progress: bool | None = None) -> FlowResult:
         """Raises as `BatchAgent.run` does. RunStopped also comes of a stage with on_failure='stop'; what was done by
         then is in its `flow`."""
-        if events is None and (sys.stderr.isatty() if progress is None else progress):
-            events = flow_progress_for(sys.stderr)
-        watched = watched_by(events, self._options.get("checkpoint_dir"))
+        watched = watched_by(
+            progress_if_seen(sys.stderr, progress) if events is None else events, self._options.get("checkpoint_dir")
+        )
         return await drive(self._steps, self._inputs, self._options, watched)
 
     def run_sync(self, *, events: Watchers = None, progress: bool | None = None) -> FlowResult:

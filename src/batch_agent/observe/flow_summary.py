@@ -1,14 +1,12 @@
 """What a flow came to, in a few lines."""
 
-from collections import Counter
-from collections.abc import Iterable
-
 from ..core.flow import FlowResult, StageReport
-from ..core.requests import NO_USAGE, Usage
-from .progress import duration
-from .stages import FlowTally
+from ..core.requests import Usage
+from .amounts import duration
+from .board import Board, Stage
 from .story import tokens
-from .tally import Tally
+from .summary import saved_by_sharing
+from .tally import Failures
 
 
 def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
@@ -18,20 +16,31 @@ def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
     if len(lines) > 1:
         lines.append(f"In all: {'; '.join([duration(seconds), *_spent(outcome.usage, outcome.usd)])}.")
     for stage in stages:
-        errors = [result.error for result in stage.results if result.error is not None]
-        lines += _failure_lines(stage.name, [(error.kind, error.message) for error in errors])
+        failures = Failures()
+        for result in stage.results:
+            if result.error is not None:
+                failures.add(result.error)
+        lines += _failure_lines(stage.name, failures)
     return lines
 
 
-def stopped_flow_lines(tally: FlowTally, seconds: float) -> list[str]:
-    """The same for a flow that did not come to its end: what each stage had done by then."""
-    lines = [_so_far(name, stage, tally.of(name)) for name, stage in tally.stages.items()]
-    usage = sum((stage.usage for stage in tally.stages.values()), NO_USAGE)
-    lines.append(f"In all: {'; '.join([duration(seconds), *_spent(usage, None)])}.")
-    for name, stage in tally.stages.items():
-        kinds = [(kind, stage.examples[kind]) for kind in stage.failures.elements()]
-        lines += _failure_lines(name, kinds)
+def flow_lines_so_far(board: Board, seconds: float) -> list[str]:
+    """The same, told from what was seen of it: also of a flow that did not come to its end."""
+    lines = [_so_far(name, stage) for name, stage in board.stages.items() if name]
+    usage = sum((stage.tally.usage for stage in board.stages.values()), board.tools.summaries)
+    usd = board.spent.usd if board.spent is not None else None
+    lines.append(f"In all: {'; '.join([duration(seconds), *_spent(usage, usd)])}.")
+    lines += flow_tool_lines(board)
+    for name, stage in board.stages.items():
+        lines += _failure_lines(name, stage.tally.failures)
     return lines
+
+
+def flow_tool_lines(board: Board) -> list[str]:
+    """What the stages saved by sharing their tools."""
+    calls = sum(tool.requested for tool in board.tools.used)
+    saved = saved_by_sharing(board.tools)
+    return [f"Tool calls: {calls:,}{saved}."] if saved else []
 
 
 def _stage_line(stage: StageReport) -> str:
@@ -47,8 +56,9 @@ def _stage_line(stage: StageReport) -> str:
     return f"{stage.name}: {'; '.join([*parts, *_spent(stage.usage, stage.usd)])}."
 
 
-def _so_far(name: str, tally: Tally, of: int | None) -> str:
-    done = f"{tally.ok:,} of {_many(of, 'agent')}" if of is not None else f"{tally.ok:,}"
+def _so_far(name: str, stage: Stage) -> str:
+    tally = stage.tally
+    done = f"{tally.ok:,} of {_many(stage.of, 'agent')}" if stage.of is not None else f"{tally.ok:,}"
     states = f"{done} answered{_failed(tally.failed)}{_where(tally.model, tally.backend)}"
     return f"{name}: {'; '.join([states, *_spent(tally.usage, None)])}."
 
@@ -59,16 +69,9 @@ def _spent(usage: Usage, usd: float | None) -> list[str]:
     return [*spent, f"${usd:,.4f}"] if usd else spent
 
 
-def _failure_lines(stage: str, failures: Iterable[tuple[str, str]]) -> list[str]:
-    """`failures`: kinds and messages."""
-    examples: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for kind, message in failures:
-        counts[kind] += 1
-        examples.setdefault(kind, message)
+def _failure_lines(stage: str, failures: Failures) -> list[str]:
     return [
-        f"{stage} failed, {kind}: {count:,}. For example: {examples[kind][:300]}"
-        for kind, count in counts.most_common()
+        f"{stage} failed, {kind}: {count:,}. For example: {example[:300]}" for kind, count, example in failures.groups
     ]
 
 

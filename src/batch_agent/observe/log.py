@@ -3,14 +3,16 @@
 A line is a JSON list: when it was (seconds since the epoch), what it is, the stage of a flow ("" elsewhere), and its
 parts. What the agents read and said is not in it: that is in the checkpoint."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
-from ..core.errors import ErrorKind
+from ..core.errors import ErrorKind, StoreError
 from ..core.events import (
     AgentFinished,
     AgentStarted,
@@ -36,13 +38,13 @@ from ..core.events import (
 )
 from ..core.requests import Usage
 from ..core.results import AgentError, AgentResult, CallRecord, Timing
-from .story import as_text
 
 FILE = "events.jsonl"
 _FORMAT = 1
 _OPENED, _CLOSED = "Opened", "Closed"
 _LONGEST = 300
 """Characters of an answer or of an error."""
+_LARGEST = 2**63 - 1
 
 _RARE = (
     Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, Spent, Scheduled, Shared,
@@ -56,9 +58,9 @@ def opened_line(at: float) -> bytes:
     return _line([at, _OPENED, "", _FORMAT])
 
 
-def closed_line(at: float) -> bytes:
-    """The last, of one that came to an end by itself."""
-    return _line([at, _CLOSED, ""])
+def closed_line(at: float, opened: float) -> bytes:
+    """The last, of one that came to an end by itself. `opened`: when it began; another may have begun since."""
+    return _line([at, _CLOSED, "", round(opened, 4)])
 
 
 def event_line(at: float, event: Event) -> bytes:
@@ -68,51 +70,80 @@ def event_line(at: float, event: Event) -> bytes:
 
 class LogReader:
     """Reads what there is, and then what has come since. Times are seconds from the beginning of the first process;
-    the time between two processes counts for nothing."""
+    the time between two processes counts for nothing, and a clock that is set back stands still for a moment."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._path = folder / FILE
+        self._head = b""
         self._position = 0
         self._offset = 0.0
         self._last = 0.0
+        self._opened: float | None = None
         self.began: float | None = None
         """Of the first process, in seconds since the epoch."""
-        self.latest: float | None = None
-        """Of the last event, in seconds since the epoch."""
         self.processes: list[float] = []
         """When each began."""
         self.is_closed = False
         """Whether the last process came to its end; one that was killed did not."""
 
+    @property
+    def seconds(self) -> float:
+        """When the last event was."""
+        return self._last
+
+    def is_replaced(self) -> bool:
+        """Whether the file is another one than that which was read. Raises FileNotFoundError where there is none."""
+        with self._path.open("rb") as file:
+            return file.read(len(self._head)) != self._head
+
     def read(self) -> Iterator[tuple[float, Event]]:
         """What is new. A line that is not whole yet is left for the next time; one that cannot be read is passed over.
-        Raises FileNotFoundError where there is no log."""
+        Raises FileNotFoundError where there is no log, and StoreError for one of a newer version."""
         with self._path.open("rb") as file:
             file.seek(self._position)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
+                if not self._position:
+                    self._head = line
+                try:
+                    event = self._told(line)
+                except (ValueError, TypeError, IndexError, ValidationError):
+                    event = None  # torn by a kill in the middle, or written by a newer version
                 self._position += len(line)
-                yield from self._told(line)
+                if event is not None:
+                    yield self._last, event
 
-    def _told(self, line: bytes) -> Iterator[tuple[float, Event]]:
-        try:
-            at, kind, stage, *parts = orjson.loads(line)
-            if kind == _OPENED:
-                self._opens(at)
-            self.latest = at
-            self._last = max(self._last, at - self._offset)
-            if kind in (_OPENED, _CLOSED):
-                self.is_closed = kind == _CLOSED
-                return
-            event = _event(kind, parts)
-        except (ValueError, TypeError, IndexError, KeyError, ValidationError):
-            return  # torn by a kill in the middle, or written by a newer version
-        yield self._last, InStage(stage, event) if stage else event
+    def _told(self, line: bytes) -> Event | None:
+        """None for what is no event. Raises StoreError, and other errors for a line that cannot be read."""
+        at, kind, stage, *parts = orjson.loads(line)
+        if kind in (_OPENED, _CLOSED):
+            self._turns(kind, at, *parts)
+            return None
+        event = _READ[kind](*parts) if kind in _READ else _rare(kind, parts)
+        self._tick(at)
+        return InStage(stage, event) if stage else event
 
-    def _opens(self, at: float) -> None:
+    def _tick(self, at: float) -> None:
+        since = at - self._offset
+        if since >= self._last:
+            self._last = since
+        else:
+            self._offset = at - self._last
+
+    def _turns(self, kind: str, at: float, *parts: Any) -> None:
+        if kind == _CLOSED:
+            self._tick(at)
+            self.is_closed = not parts or parts[0] == self._opened
+            return
+        if parts[0] > _FORMAT:
+            raise StoreError(
+                f"The log in {str(self._folder)!r} was written by a newer version of batch-agent. Upgrade batch-agent."
+            )
         if self.began is None:
             self.began = at
+        self._opened, self.is_closed = at, False
         self._offset = at - self._last
         self.processes.append(self._last)
 
@@ -136,6 +167,10 @@ def _parts(event: Event) -> Sequence[Any]:
             return [getattr(event, name) for name in Sampled.__slots__]
         case AgentFinished():
             return _finished(event)
+        case RequestRetried():
+            return (replace(event, message=event.message[:_LONGEST]),)
+        case Notice():
+            return (Notice(event.text[:_LONGEST]),)
         case _:
             return (event,)  # dataclasses are plain data to orjson
 
@@ -143,18 +178,30 @@ def _parts(event: Event) -> Sequence[Any]:
 def _finished(event: AgentFinished) -> Sequence[Any]:
     result = event.result
     error = result.error
-    said = as_text(result.output) if error is None else result.text
     return (
-        result.index, result.key, event.resumed, said[:_LONGEST],
+        result.index, result.key, event.resumed, _said(result)[:_LONGEST],
         None if error is None else (error.kind, error.message[:_LONGEST], error.retryable),
-        _usage(result.usage), result.turns, _calls(result.tool_calls), _ms(result.timing.queued),
-        _ms(result.timing.total), result.compactions,
+        _usage(result.usage), result.turns, [] if event.resumed else _calls(result.tool_calls),
+        _ms(result.timing.queued), _ms(result.timing.total), result.compactions,
     )  # fmt: skip
 
 
-def _event(kind: str, parts: list[Any]) -> Event:
-    if kind in _READ:
-        return _READ[kind](*parts)
+def _said(result: AgentResult) -> str:
+    """The answer, as JSON where it is no text; else what the model said last."""
+    if result.error is not None or isinstance(result.output, str):
+        return result.text if result.error is not None else str(result.output)
+    try:
+        return orjson.dumps(result.output, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # what JSON cannot hold
+        return result.text
+
+
+def _jsonable(value: Any) -> Any:
+    return to_jsonable_python(value, fallback=repr)
+
+
+def _rare(kind: str, parts: list[Any]) -> Event:
+    """Raises ValueError for a kind that a newer version has."""
     adapter = _READ_RARE.get(kind)
     if adapter is None:
         [known] = [each for each in _RARE if each.__name__ == kind]
@@ -177,7 +224,7 @@ def _read_finished(
     index: int, key: str, resumed: bool, said: str, error: Any, usage: list[int], turns: int, calls: list[Any],
     queued: float, seconds: float, compactions: int,
 ) -> Event:  # fmt: skip
-    reason = None if error is None else AgentError(ErrorKind(error[0]), error[1], error[2])
+    reason = None if error is None else _error(*error)
     result = AgentResult(
         index, key, output=said if reason is None else None, text=said, error=reason, usage=Usage(*usage), turns=turns,
         tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
@@ -185,6 +232,14 @@ def _read_finished(
     return AgentFinished(result, resumed)
 
 
+def _error(kind: str, message: str, retryable: bool) -> AgentError:
+    """One of a kind that a newer version has is a failure all the same."""
+    if kind in _KINDS:
+        return AgentError(ErrorKind(kind), message, retryable)
+    return AgentError(ErrorKind.INTERNAL, f"{kind}: {message}", retryable)
+
+
+_KINDS = frozenset(ErrorKind)
 _READ: dict[str, Callable[..., Event]] = {
     "AgentStarted": AgentStarted,
     "TurnStarted": TurnStarted,
@@ -214,4 +269,22 @@ def _ms(seconds: float) -> float:
 
 def _line(row: list[Any]) -> bytes:
     row[0] = round(row[0], 4)
-    return orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # half a character, or a number without bounds
+        return orjson.dumps(_sound(row), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _sound(value: Any) -> Any:
+    """The same, as far as JSON can hold it."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-_LARGEST, min(value, _LARGEST))
+    if isinstance(value, Mapping):
+        return {_sound(str(name)): _sound(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sound(each) for each in value]
+    if is_dataclass(value):
+        return {each.name: _sound(getattr(value, each.name)) for each in fields(value)}
+    return value if value is None or isinstance(value, bool | float) else _sound(str(value))

@@ -1,19 +1,20 @@
-"""A run as it goes, in a terminal: one live line there, a plain line now and then elsewhere."""
+"""Who shows a run as it goes: a dashboard in a terminal or a notebook, a plain line now and then elsewhere."""
 
+import os
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
-from ..core.events import Event, Notice, RunStarted, Shared
-from .sharing import prefix_lines
-from .tally import Tally
+from ..core.events import Event, InStage, Notice, RunStarted
+from .amounts import duration, per_time
+from .board import Board, Stage
+from .live import LiveProgress
+from .notebook import NotebookProgress, is_notebook
+from .rows import said_before
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -21,7 +22,8 @@ _SECONDS_BETWEEN_LINES = 5.0
 class Progress(Protocol):
     """An event sink that shows what it sees while it is open."""
 
-    tally: Tally
+    @property
+    def board(self) -> Board: ...
 
     def emit(self, event: Event) -> None: ...
 
@@ -32,67 +34,36 @@ class Progress(Protocol):
     ) -> None: ...
 
 
-def progress_for(stream: TextIO) -> Progress:
-    """The live view for a terminal, plain lines for everything else."""
-    console = Console(file=stream)
-    return LiveProgress(console) if console.is_terminal else PlainProgress(stream)
+def progress_for(stream: TextIO, wanted: bool | None = None) -> Progress:
+    """The dashboard, where somebody can see it; plain lines elsewhere. `wanted`: True for a dashboard even where
+    `stream` is not known to be a terminal, False for plain lines in any case."""
+    if wanted is False:
+        return PlainProgress(stream)
+    if is_notebook():
+        return NotebookProgress()
+    console = Console(file=stream, force_terminal=wanted, force_jupyter=False)
+    return LiveProgress(console) if wanted or _can_show(console) else PlainProgress(stream)
 
 
-class LiveProgress:
-    """Redrawn eight times a second by a thread of its own; an event only changes a number."""
-
-    def __init__(self, console: Console) -> None:
-        self.tally = Tally()
-        self._since = time.monotonic()
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
-
-    def emit(self, event: Event) -> None:
-        self.tally.emit(event)
-        for line in _before(event):
-            self._live.console.print(line, style="dim", highlight=False, markup=False)
-
-    def __enter__(self) -> Self:
-        self._since = time.monotonic()
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def _render(self) -> Table:
-        tally = self.tally
-        grid = Table.grid(padding=(0, 1))
-        if not tally.model:
-            grid.add_row(Text(tally.notice or "Connecting ...", style="cyan"))
-            return grid
-        bar = ProgressBar(total=tally.total or None, completed=tally.done, width=30, pulse=tally.total is None)
-        failed = Text(f"{tally.failed} failed", style="red" if tally.failed else "dim")
-        grid.add_row(bar, *_numbers(tally, time.monotonic() - self._since), failed)
-        return grid
+def progress_if_seen(stream: TextIO, wanted: bool | None = None) -> Progress | None:
+    """For a run that was started from Python: nothing, unless somebody is there to see it or it is wanted."""
+    is_seen = is_notebook() or stream.isatty() if wanted is None else wanted
+    return progress_for(stream) if is_seen else None
 
 
 class PlainProgress:
-    """For logs and pipes: notices, then a line every few seconds while something happens."""
+    """For logs and pipes: notices, then a line every few seconds while something changes."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self.tally = Tally()
+        self.board = Board()
         self._stream = stream
-        self._since = self._shown = time.monotonic()
+        self._since = self._looked = time.monotonic()
+        self._said = ""
 
     def emit(self, event: Event) -> None:
-        self.tally.emit(event)
-        for line in _before(event):
+        self.board.emit(event)
+        for line in self._worth_saying(event):
             print(line, file=self._stream, flush=True)
-        if isinstance(event, Notice):
-            print(event.text, file=self._stream, flush=True)
-        elif isinstance(event, RunStarted) and event.seen:
-            print(f"{event.model} on {', '.join(event.seen)}", file=self._stream, flush=True)
-        elif self.tally.model and time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            self._shown = time.monotonic()
-            numbers = _numbers(self.tally, self._shown - self._since)
-            print(", ".join([*numbers, f"{self.tally.failed} failed"]), file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
         return self
@@ -102,35 +73,48 @@ class PlainProgress:
     ) -> None:
         pass
 
+    def _worth_saying(self, event: Event) -> Iterator[str]:
+        yield from said_before(event)
+        told = event.event if isinstance(event, InStage) else event
+        if isinstance(told, Notice):
+            yield told.text
+        elif isinstance(event, RunStarted) and event.seen:
+            yield f"{event.model} on {', '.join(event.seen)}"
+        elif self.board.has_begun and time.monotonic() - self._looked >= _SECONDS_BETWEEN_LINES:
+            self._looked = time.monotonic()
+            self.board.tick(self._looked - self._since)
+            changed = counts(self.board)
+            if changed != self._said:
+                self._said = changed
+                yield f"{changed}{speed(self.board)}"
 
-def _before(event: Event) -> list[str]:
-    """What is said once, before the first agent."""
-    return prefix_lines(event.prefix) if isinstance(event, Shared) and event.prefix.measured is None else []
+
+def counts(board: Board) -> str:
+    """How far it is."""
+    stages = [f"{name}: {_stage(stage)}" if name else _stage(stage) for name, stage in board.stages.items()]
+    waits = [f"waiting: {board.paused[:80]}"] if board.paused else []
+    return "; ".join([*stages, *waits])
 
 
-def _numbers(tally: Tally, seconds: float) -> list[str]:
-    of = f" of {tally.total}" if tally.total is not None else ""
-    fresh = tally.done - tally.resumed
-    rate = fresh / seconds if seconds > 0 else 0.0
-    parts = [f"{tally.done}{of} done", f"{max(0, tally.running)} running", f"{_per_time(rate)}"]
-    if tally.total is not None and rate > 0:
-        parts.append(f"{duration((tally.total - tally.done) / rate)} left")
+def speed(board: Board) -> str:
+    rate = sum(stage.pace.rate for stage in board.stages.values())
+    left = "" if board.seconds_left is None else f", {duration(board.seconds_left)} left"
+    return f"; {per_time(rate)}{left}"
+
+
+def _stage(stage: Stage) -> str:
+    tally = stage.tally
+    parts = [f"{tally.done:,} done" if stage.of is None else f"{tally.done:,} of {stage.of:,} done"]
+    parts.append(f"{tally.running:,} running")
+    if tally.failed:
+        parts.append(f"{tally.failed:,} failed")
     if tally.retries:
-        parts.append(f"{tally.retries} retries")
-    if tally.paused:
-        parts.append(f"waiting: {tally.paused[:80]}")
-    return parts
+        parts.append(f"{tally.retries.total():,} retries")
+    return ", ".join(parts)
 
 
-def _per_time(rate: float) -> str:
-    return f"{rate:.1f}/s" if rate >= 1 or rate == 0 else f"{rate * 60:.1f}/min"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them: 42 s, 3 min 05 s, 2 h 07 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def _can_show(console: Console) -> bool:
+    """Whether a frame can be drawn there, and somebody looks."""
+    is_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    is_utf8 = console.encoding.startswith("utf")
+    return console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows and is_utf8 and not is_ci

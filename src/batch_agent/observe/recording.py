@@ -3,9 +3,10 @@
 import logging
 import time
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
+from ..core.errors import BatchAgentError
 from ..core.events import Event, InStage, RunStarted
 from .log import FILE, closed_line, event_line, opened_line
 
@@ -14,78 +15,84 @@ _log = logging.getLogger("batch_agent")
 
 class Recording:
     """Begins with the run, not before: another process may be using the folder. What cannot be written is missed by
-    the report alone, never by the run."""
+    the report alone, never by the run. Nothing of it waits in a buffer that a fork of the process would write, too."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()
         self._before: list[tuple[float, Event]] = []
-        self._file: BinaryIO | None = None
+        self._lines: list[bytes] = []
+        self._file: FileIO | None = None
+        self._opened = 0.0
         self._gave_up = False
 
     def take(self, at: float, event: Event) -> None:
         if self._gave_up:
             return
-        if self._file is None:
-            self._before.append((at, event))
-            if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
-                self._open()
+        if self._file is not None:
+            self._lines.append(event_line(at, event))
             return
-        self._write(event_line(at, event))
+        self._before.append((at, event))
+        if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
+            self._open()
 
     def flush(self) -> None:
-        if self._file is not None:
-            try:
-                self._file.flush()
-            except OSError as error:
-                self._give_up(error)
+        if self._file is None or not self._lines:
+            return
+        left = memoryview(b"".join(self._lines))
+        self._lines.clear()
+        try:
+            while left:
+                left = left[self._file.write(left) or 0 :]
+        except OSError as error:
+            self._give_up(error)
 
     def close(self) -> None:
         """Writes the report, if the run began."""
-        if self._file is None:
-            return
-        self._write(closed_line(time.time()))
         if self._file is not None:
-            self._file.close()
-        self._report()
+            self._lines.append(closed_line(time.time(), self._opened))
+            self.flush()
+        file, self._file = self._file, None
+        self._before.clear()
+        self._gave_up = False
+        if file is not None:
+            file.close()
+            self._report()
 
     def _open(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = (self._folder / FILE).open("ab")
-            if self._file.tell() and not _ends_whole(self._folder / FILE):
-                self._file.write(b"\n")  # torn by a kill in the middle
+            is_torn = _is_torn(self._folder / FILE)  # by a kill in the middle
+            self._file = FileIO(self._folder / FILE, "a")
         except OSError as error:
             self._give_up(error)
             return
-        self._write(opened_line(self._before[0][0]))
-        for at, event in self._before:
-            self._write(event_line(at, event))
+        self._opened = self._before[0][0]
+        self._lines = [b"\n"] if is_torn else []
+        self._lines.append(opened_line(self._opened))
+        self._lines += [event_line(at, event) for at, event in self._before]
         self._before.clear()
-
-    def _write(self, line: bytes) -> None:
-        if self._file is not None:
-            try:
-                self._file.write(line)
-            except OSError as error:
-                self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         _log.warning("The log of the run in %r cannot be written, and ends here: %s", str(self._folder), error.strerror)
         self._gave_up, file, self._file = True, self._file, None
+        self._before.clear()
         if file is not None:
             with suppress(OSError):
                 file.close()
 
     def _report(self) -> None:
-        from .report import write_report
+        from .report import write_report  # nobody waits for it at the beginning
 
         try:
             write_report(self._folder)
-        except OSError as error:
-            _log.warning("There is no report in %r: %s", str(self._folder), error.strerror)
+        except (BatchAgentError, OSError) as error:
+            _log.warning("There is no report of the run in %r: %s", str(self._folder), error)
 
 
-def _ends_whole(path: Path) -> bool:
+def _is_torn(path: Path) -> bool:
+    """Whether its last line has no end."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
     with path.open("rb") as file:
         file.seek(-1, 2)
-        return file.read(1) == b"\n"
+        return file.read(1) != b"\n"

@@ -1,10 +1,48 @@
-"""The report of a run: one HTML file that needs nothing else."""
+"""The report of a run: one HTML file that needs nothing else, not even a network."""
 
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ..files import replacing
+from .following import Following
+from .page_files import INDEX, page_files
+
+REPORT = "report.html"
+_STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
+_SCRIPT = re.compile(r'<script src="([^"]+)" defer></script>\s*')
+_ALLOWED = re.compile(r"script-src [^;\"]*")
+_DATA = '<script type="application/json" id="run"></script>'
 
 
-def write_report(folder: Path) -> Path:
-    """Of the run in this folder, from its log. Raises OSError."""
-    path = folder / "report.html"
-    path.write_text("<!doctype html>\n")
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Of the run in this folder, from its log; also of one that goes on or was killed. Raises StoreError where there is
+    no log, SpecError for a place that cannot be written, and OSError."""
+    following = Following(folder)
+    following.look_at_all()
+    path = out or folder / REPORT
+    with replacing(path) as file:
+        file.write(report_of(following.model()))
     return path
+
+
+def report_of(model: Mapping[str, Any]) -> bytes:
+    """The page with a run in it. Scripts come at its end, where those that wait for the page are run anyhow, and no
+    others are allowed in it."""
+    page = {name: text for name, (_, text) in page_files().items()}
+    html = _STYLE.sub(lambda found: f"<style>\n{page[found[1]]}</style>", page[INDEX])
+    scripts = [page[name].replace("</script", "<\\/script") for name in _SCRIPT.findall(html)]
+    hashes = " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in scripts)
+    html = _ALLOWED.sub(lambda _: f"script-src {hashes}", _SCRIPT.sub("", html), count=1)
+    before, found, after = html.partition(_DATA)
+    assert found, "the page has a place for the run"
+    data = orjson.dumps(model).replace(b"<", b"\\u003c")  # neither the end of the script nor a comment is in it
+    tag, end = _DATA.removesuffix("</script>"), "</script>"
+    inline = "".join(f"<script>{text}</script>\n" for text in scripts)
+    rest = after.replace("</body>", f"{inline}</body>", 1)
+    return b"".join([before.encode(), tag.encode(), data, end.encode(), rest.encode()])

@@ -1,13 +1,15 @@
 """What a run came to, in a few lines."""
 
-from ..core.results import ToolUse
 from ..core.scheduling import Scheduling
-from .progress import duration
+from .amounts import duration
+from .board import Board
 from .sharing import outcome_line
-from .tally import Tally
+from .tool_counts import ToolCounts
 
 
-def summary_lines(tally: Tally, seconds: float) -> list[str]:
+def summary_lines(board: Board, seconds: float) -> list[str]:
+    """Of a run that is no flow."""
+    tally = board.alone
     lines = [f"{tally.ok} of {tally.done} agents answered in {duration(seconds)} ({tally.model} on {tally.backend})."]
     if tally.resumed:
         lines.append(f"{tally.resumed} answers came from the checkpoint, without asking again.")
@@ -20,14 +22,23 @@ def summary_lines(tally: Tally, seconds: float) -> list[str]:
     if tally.spent:
         lines.append(f"Cost: ${tally.spent:,.4f}.")
     if tally.tool_calls:
-        lines.append(f"Tool calls: {tally.tool_calls:,}{_sharing(tally.tools)}.")
+        lines.append(f"Tool calls: {tally.tool_calls:,}{saved_by_sharing(board.tools)}.")
     if tally.retries:
-        lines.append(f"Requests sent again after an error: {tally.retries:,}.")
+        lines.append(f"Requests sent again after an error: {tally.retries.total():,}.")
     if tally.scheduling is not None:
         lines += _scheduling(tally.scheduling, tally.done)
-    for kind, count in tally.failures.most_common():
-        lines.append(f"Failed, {kind}: {count}. For example: {tally.examples[kind][:300]}")
+    for kind, count, example in tally.failures.groups:
+        lines.append(f"Failed, {kind}: {count}. For example: {example[:300]}")
     return lines
+
+
+def saved_by_sharing(tools: ToolCounts) -> str:
+    """What one execution for many saved; empty where nothing was shared."""
+    answered = sum(tool.shared + tool.cached for tool in tools.used)
+    if not answered:
+        return ""
+    executed, saved = sum(tool.executed for tool in tools.used), sum(tool.seconds_saved for tool in tools.used)
+    return f", {executed:,} of them executed, {answered:,} shared ({duration(saved)} of tool time saved)"
 
 
 def _scheduling(how: Scheduling, agents: int) -> list[str]:
@@ -48,12 +59,3 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
             f"Contexts kept warm: {warmth.touches:,} touches for {warmth.tokens:,} tokens, {warmth.hits:,} hits."
         )
     return lines
-
-
-def _sharing(tools: tuple[ToolUse, ...]) -> str:
-    """What one execution for many saved."""
-    answered = sum(tool.shared + tool.cached for tool in tools)
-    if not answered:
-        return ""
-    executed, saved = sum(tool.executed for tool in tools), sum(tool.seconds_saved for tool in tools)
-    return f", {executed:,} of them executed, {answered:,} shared ({duration(saved)} of tool time saved)"

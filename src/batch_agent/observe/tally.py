@@ -7,12 +7,7 @@ from ..core.events import (
     AgentFinished,
     AgentStarted,
     Event,
-    FlowStarted,
-    InStage,
-    LimitChanged,
-    Notice,
     Paused,
-    Queued,
     RequestRetried,
     Resumed,
     RunStarted,
@@ -21,60 +16,68 @@ from ..core.events import (
     Spent,
     ToolsUsed,
 )
-from ..core.requests import Usage
-from ..core.results import AgentResult, ToolUse
+from ..core.requests import NO_USAGE, Usage
+from ..core.results import AgentError, AgentResult
 from ..core.scheduling import Scheduling
 from ..core.sharing import PrefixReport
 
 
+class Failures:
+    """Errors that ended agents, grouped by their kind."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, error: AgentError) -> None:
+        self._counts[error.kind] += 1
+        self._examples.setdefault(error.kind, error.message)
+
+    @property
+    def total(self) -> int:
+        return self._counts.total()
+
+    @property
+    def groups(self) -> list[tuple[str, int, str]]:
+        """Kind, how many, and the first message; the most frequent kind first."""
+        return [(kind, count, self._examples[kind]) for kind, count in self._counts.most_common()]
+
+
 @dataclass(slots=True)
 class Tally:
-    """Mutable on purpose: it is the one place where a run's numbers are kept while it runs."""
+    """Of one run, or of one stage of a flow. Mutable on purpose: it is where these numbers are kept while it runs."""
 
-    backend: str = ""
-    model: str = ""
-    notice: str = ""
+    run: RunStarted | None = None
     paused: str = ""
     """Why nothing is sent at the moment."""
-    total: int | None = None
-    inflight: int = 0
     started: int = 0
     done: int = 0
     resumed: int = 0
-    failed: int = 0
-    retries: int = 0
     turns: int = 0
     tool_calls: int = 0
+    usage: Usage = NO_USAGE
+    """Of the agents that are done."""
+    retries: Counter[str] = field(default_factory=Counter)
+    """Requests that were sent again, by what had gone wrong."""
+    failures: Failures = field(default_factory=Failures)
     spent: float = 0.0
     """US dollars, where the run has a budget and a price."""
-    tools: tuple[ToolUse, ...] = ()
     scheduling: Scheduling | None = None
     """How it went; known at the end."""
     prefix: PrefixReport | None = None
     """What the prompts share, as expected; at the end also as seen."""
-    usage: Usage = field(default_factory=Usage)
-    failures: Counter[str] = field(default_factory=Counter)
-    """How often each kind of error ended an agent."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """The first message of each kind."""
 
     def emit(self, event: Event) -> None:
         match event:
-            case RunStarted():
-                self.backend, self.model, self.total, self.inflight = (
-                    event.backend,
-                    event.model,
-                    event.total,
-                    event.inflight,
-                )
-            case Notice():
-                self.notice = event.text
             case AgentStarted():
                 self.started += 1
+            case AgentFinished():
+                self._finished(event.result, event.resumed)
             case RequestRetried():
-                self.retries += 1
+                self.retries[event.kind] += 1
+            case RunStarted():
+                self.run = event
             case ToolsUsed():
-                self.tools = event.tools
                 self.usage += event.summaries
             case Scheduled():
                 self.scheduling = event.scheduling
@@ -86,12 +89,20 @@ class Tally:
                 self.paused = event.reason
             case Resumed():
                 self.paused = ""
-            case LimitChanged():
-                self.inflight = event.inflight
-            case AgentFinished():
-                self._finished(event.result, event.resumed)
-            case FlowStarted() | Queued() | InStage():
-                pass  # a flow has a tally for each stage
+            case _:
+                pass  # of interest only to who looks on
+
+    @property
+    def model(self) -> str:
+        return self.run.model if self.run else ""
+
+    @property
+    def backend(self) -> str:
+        return self.run.backend if self.run else ""
+
+    @property
+    def failed(self) -> int:
+        return self.failures.total
 
     @property
     def ok(self) -> int:
@@ -99,7 +110,7 @@ class Tally:
 
     @property
     def running(self) -> int:
-        return self.started - (self.done - self.resumed)
+        return max(0, self.started - (self.done - self.resumed))
 
     def _finished(self, result: AgentResult, resumed: bool) -> None:
         self.done += 1
@@ -108,6 +119,4 @@ class Tally:
         self.tool_calls += len(result.tool_calls)
         self.usage += result.usage
         if result.error is not None:
-            self.failed += 1
-            self.failures[result.error.kind] += 1
-            self.examples.setdefault(result.error.kind, result.error.message)
+            self.failures.add(result.error)

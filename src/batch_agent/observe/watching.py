@@ -39,15 +39,17 @@ class Together:
             sink.emit(event)
 
     def __enter__(self) -> Self:
-        for sink in self._sinks:
-            if isinstance(sink, AbstractContextManager):
-                self._open.enter_context(sink)
+        with ExitStack() as opened:
+            for sink in self._sinks:
+                if isinstance(sink, AbstractContextManager):
+                    opened.enter_context(sink)
+            self._open = opened.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        self._open.__exit__(kind, error, trace)
 
 
 def _listed(events: Watchers) -> list[Watcher]:

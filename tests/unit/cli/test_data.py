@@ -1,87 +1,105 @@
+"""`batch-agent run` with inputs from wherever they are, and results to a table."""
+
+import csv
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-import orjson
+import duckdb
 import pytest
+from tests.unit.programs import Call
 
-from batch_agent.cli.data import InputFile, ResultFile, as_row
-from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.core.results import AgentError, AgentResult
-
-
-def test_json_lines_are_counted_and_can_be_read_twice(tmp_path: Path) -> None:
-    file = tmp_path / "in.jsonl"
-    file.write_text('{"a": 1}\n\n"two"\n')
-    inputs = InputFile(file)
-    assert len(inputs) == 2
-    assert list(inputs) == list(inputs) == [{"a": 1}, "two"]
+from batch_agent.cli.command import read_command
+from batch_agent.sim import Script, SimConfig, SimServer
 
 
-def test_a_broken_line_is_named_before_anything_runs(tmp_path: Path) -> None:
-    file = tmp_path / "in.jsonl"
-    file.write_text('{"a": 1}\n{"a": \n')
-    with pytest.raises(SpecError, match=r"in\.jsonl, line 2"):
-        InputFile(file)
+@pytest.fixture(scope="module")
+def sim_url() -> Iterator[str]:
+    with SimServer(SimConfig(zero_latency=True), Script(answer_tokens=6)) as sim:
+        yield sim.url
 
 
-def test_json_csv_and_folders_are_inputs_too(tmp_path: Path) -> None:
-    (tmp_path / "in.json").write_text('[{"a": 1}]')
-    assert list(InputFile(tmp_path / "in.json")) == [{"a": 1}]
-    (tmp_path / "in.csv").write_text("name,age\nAda,36\n", encoding="utf-8-sig")
-    assert list(InputFile(tmp_path / "in.csv")) == [{"name": "Ada", "age": "36"}]
-    folder = tmp_path / "folder"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "sub" / "a.txt").write_text("hello")
-    (folder / ".hidden").write_text("no")
-    (folder / "image.bin").write_bytes(b"\0\1\2")
-    assert list(InputFile(folder)) == [{"path": "sub/a.txt", "name": "a.txt", "text": "hello"}]
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "in.tsv").write_text("name\tage\nZoë\t36\nAda\t\n")
+    duckdb.sql("SELECT 'Zoë' AS name UNION ALL SELECT 'Ada'").write_parquet(str(folder / "in.parquet"))
+    with closing(sqlite3.connect(folder / "in.db")) as database, database:
+        database.execute("CREATE TABLE people AS SELECT 'Zoë' AS name UNION ALL SELECT 'Ada'")
+    return folder
+
+
+def words(url: str, inputs: str, *more: str) -> list[str]:
+    return ["run", "--task", "Who is {name}?", "--inputs", inputs, "--backend", url, *more]
+
+
+@pytest.mark.parametrize("more", [(), ("--reduce", "Sum up {n} people.")])
+def test_parquet_in_and_parquet_out(place: Path, sim_url: str, call: Call, more: tuple[str, ...]) -> None:
+    done = call(*words(sim_url, "in.parquet", "--out", "out.parquet", *more), cwd=place)
+    assert done.returncode == 0, done.stderr
+    found = duckdb.read_parquet(str(place / "out.parquet"))
+    assert found.select('index, "input.name", ok').fetchall() == [(0, "Zoë", True), (1, "Ada", True)]
+    assert not list(place.glob("*.rows.jsonl"))
+
+
+def test_tsv_in_and_csv_out(place: Path, sim_url: str, call: Call) -> None:
+    done = call(*words(sim_url, "in.tsv", "--out", "out.csv"), cwd=place)
+    assert done.returncode == 0, done.stderr
+    with (place / "out.csv").open(newline="", encoding="utf-8") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: row["index"])
+    assert [json.loads(row["input"]) for row in rows] == [{"name": "Zoë", "age": "36"}, {"name": "Ada", "age": ""}]
+
+
+def test_a_database_is_asked_again_by_resume_from_any_folder(place: Path, sim_url: str, call: Call) -> None:
+    done = call(*words(sim_url, "sqlite:///in.db", "--query", "SELECT name FROM people"), cwd=place)
+    assert done.returncode == 0, done.stderr
+    again = call("resume", "here/results.jsonl.checkpoint", cwd=place.parent)
+    assert again.returncode == 0, again.stderr
+    assert "2 answers came from the checkpoint" in again.stderr
+    rows = [json.loads(line) for line in (place / "results.jsonl").read_text().splitlines()]
+    assert [row["input"] for row in rows] == [{"name": "Zoë"}, {"name": "Ada"}]
+
+
+def test_a_file_is_found_again_by_resume_from_any_folder(place: Path, sim_url: str, call: Call) -> None:
+    assert call(*words(sim_url, "in.parquet", "--out", "out.parquet"), cwd=place).returncode == 0
+    checkpoint = place / "out.parquet.checkpoint"
+    assert read_command(checkpoint)[1]["inputs"] == place / "in.parquet"
+    again = call("resume", str(checkpoint), cwd=place.parent)
+    assert again.returncode == 0, again.stderr
+    assert "2 answers came from the checkpoint" in again.stderr
+    assert duckdb.read_parquet(str(place / "out.parquet")).shape[0] == 2
+
+
+def test_the_password_of_a_database_is_not_kept(place: Path, sim_url: str, call: Call) -> None:
+    url = "sqlite:///in.db?password=s3cret"
+    asked = words(sim_url, url, "--query", "SELECT name FROM people")
+    done = call(*asked, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "s3cret" not in (place / "results.jsonl.checkpoint" / "command.json").read_text()
+    refused = call("resume", "results.jsonl.checkpoint", cwd=place)
+    assert refused.returncode == 2
+    assert "Give the whole command again" in refused.stderr
+    assert "2 answers came from the checkpoint" in call(*asked, cwd=place).stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "problem"),
+    ("more", "problem"),
     [
-        ("in.txt", "x", "takes a .jsonl"),
-        ("in.json", "{}", "must hold a list"),
-        ("in.json", "[", "not valid JSON"),
-        ("in.jsonl", "", "has no inputs"),
+        (("sqlite:///in.db",), '--inputs names a database: say what to read from it, with --query "SELECT ...".'),
+        (("in.tsv", "--query", "SELECT 1"), "--query is about a database"),
+        (("sqlite:///in.db", "--query", "SELECT * FROM gone"), "no such table: gone"),
+        (("sqlite:///gone.db", "--query", "SELECT 1"), "There is no database 'gone.db'"),
+        (("in.txt",), "There is no 'in.txt'"),
+        (("in.tsv", "--out", "out.xlsx"), "--out 'out.xlsx': results are a .jsonl, .csv or .parquet file"),
     ],
 )
-def test_what_is_no_list_of_inputs_is_refused(tmp_path: Path, name: str, content: str, problem: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(SpecError, match=problem):
-        InputFile(tmp_path / name)
-
-
-def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="There is no"):
-        InputFile(tmp_path / "nothing.jsonl")
-
-
-def test_a_result_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    with ResultFile(tmp_path / "deep" / "out.jsonl") as file:
-        file.write(AgentResult(0, "k", {"a": 1}, output={"b": {1, 2}}))
-        row = orjson.loads((tmp_path / "deep" / "out.jsonl").read_bytes())
-        assert row["ok"] is True
-        assert row["output"] == {"b": [1, 2]}
-
-
-def test_older_results_are_replaced_by_the_first_new_one_and_not_before(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    path.write_text("old\n")
-    with ResultFile(path) as file:
-        assert path.read_text() == "old\n"
-        file.write(AgentResult(0, "k"))
-    assert "old" not in path.read_text()
-
-
-def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match="cannot be written"):
-        ResultFile(tmp_path / "file" / "out.jsonl")
-
-
-def test_a_failed_row_says_why_and_a_long_input_is_shortened() -> None:
-    error = AgentError(ErrorKind.SERVER, "boom", retryable=True)
-    row = as_row(AgentResult(3, "k", {"text": "x" * 10_000}, text="half", error=error))
-    assert row["error"] == {"kind": "server", "message": "boom", "retryable": True}
-    assert row["text"] == "half"
-    assert len(row["input"]["text"]) < 600
+def test_what_cannot_be_read_or_written_is_one_clear_line(
+    place: Path, sim_url: str, call: Call, more: tuple[str, ...], problem: str
+) -> None:
+    done = call(*words(sim_url, *more), cwd=place)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from tests.unit.programs import PROGRAM, Programs
 
 from batch_agent import BatchAgent, SpecError, Tool
-from batch_agent.cli.data import as_row
 from batch_agent.cli.export import export
 from batch_agent.core.requests import Request
 from batch_agent.core.results import AgentResult
+from batch_agent.data import as_row, read_inputs
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, say
 
@@ -128,8 +128,22 @@ async def test_a_csv_has_the_same_columns_in_every_row(tmp_path: Path) -> None:
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert first["output"] == second["output"] == 'a "quoted"\ntext, ünd'
-    assert (first["index"], first["ok"], first["error"], first["input"]) == ("0", "true", "", '{"it":1}')
-    assert orjson.loads(first["usage"]) == {"input": 0, "cached": 0, "output": 0}
+    assert (first["index"], first["ok"], first["error_message"], first["input"]) == ("0", "true", "", '{"it":1}')
+    assert (first["turns"], first["input_tokens"], first["error_kind"]) == ("1", "0", "")
+
+
+async def test_parquet_has_a_column_for_each_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backend = ScriptedBackend(lambda request: say('{"name": "Köln"}'))
+    results = await run(tmp_path / "c", backend, [{"it": 1}, {"it": 2}], output_schema=City)
+    assert export(tmp_path / "c", out=tmp_path / "out.parquet") == 0
+    assert "2 rows written" in capsys.readouterr().err
+    found: Any = read_inputs(tmp_path / "out.parquet")
+    assert [(row["index"], row["key"], row["input.it"]) for row in found] == [
+        (result.index, result.key, result.input["it"]) for result in results
+    ]
+    assert [row["output.name"] for row in found] == ["Köln", "Köln"]
+    with pytest.raises(SpecError, match="name one with --out"):
+        export(tmp_path / "c", format="parquet")
 
 
 async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +153,7 @@ async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeyp
     def break_down(*_: Any) -> Iterator[Any]:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("batch_agent.cli.export.as_row", break_down)
+    monkeypatch.setattr("batch_agent.cli.export.recorded_result", break_down)
     with pytest.raises(RuntimeError):
         export(tmp_path / "c", out=tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text() == "old\n"

@@ -1,0 +1,49 @@
+"""What may be given as inputs, told by its look alone: nothing is opened."""
+
+from collections.abc import AsyncIterable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import SpecError
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+"""Of files that hold inputs."""
+_TABLES = frozenset({"pandas", "polars", "pyarrow", "duckdb", "datasets"})
+_LONGEST_PATH = 4096
+
+
+def check_inputs(inputs: Any) -> None:
+    """Raises SpecError."""
+    if is_path(inputs) or table_library(inputs):
+        return
+    if isinstance(inputs, str | bytes | Mapping):
+        raise SpecError(
+            f"inputs must be a list of inputs, not one {type(inputs).__name__}: write inputs=[...].{_hint(inputs)}"
+        )
+    if not isinstance(inputs, Iterable | AsyncIterable):
+        raise SpecError(f"inputs must be iterable; got {type(inputs).__name__}.")
+
+
+def is_path(inputs: Any) -> bool:
+    """Whether it names a file or a folder. A text does if it ends as files of inputs do, or has a slash."""
+    if not isinstance(inputs, str):
+        return isinstance(inputs, Path)
+    if len(inputs) > _LONGEST_PATH or "\n" in inputs:
+        return False
+    return inputs.lower().endswith(SUFFIXES) or "/" in inputs or "\\" in inputs
+
+
+def table_library(inputs: Any) -> str | None:
+    """The library that a table, a column or a dataset is of: its classes are never imported here."""
+    if isinstance(inputs, Mapping):  # such as all splits of a dataset
+        return None
+    packages = [kind.__module__.partition(".")[0].lstrip("_") for kind in type(inputs).__mro__]
+    return next((package for package in packages if package in _TABLES), None)
+
+
+def _hint(inputs: Any) -> str:
+    if isinstance(inputs, str):
+        return f" A file is known by its suffix ({', '.join(SUFFIXES)}), a folder by a slash: 'texts/'."
+    if type(inputs).__module__.partition(".")[0] == "datasets":
+        return f" Choose one of its splits: {', '.join(map(repr, inputs))}."
+    return ""

@@ -1,0 +1,91 @@
+"""Parquet files, by DuckDB."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ..core.errors import SpecError
+from .counted import Counted
+from .extras import needed
+from .values import plain_value
+
+_AT_ONCE = 1000
+_MOST_BYTES = 256 * 1024 * 1024
+"""Of what is in a file, without compression: more is read while the run goes on."""
+_USUAL_LINE = 2**24
+
+
+def parquet_rows(path: Path) -> "list[Any] | Counted":
+    """Raises SpecError."""
+    with _reading(path) as connection:
+        name = [str(path)]
+        [(rows,)] = connection.execute("SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata(?)", name).fetchall()
+        [(size,)] = connection.execute(
+            "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)", name
+        ).fetchall()
+    found = Counted(rows, lambda: _rows(path))
+    return found.kept() if (size or 0) <= _MOST_BYTES else found
+
+
+def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_line: int) -> None:
+    """The objects in a file of JSON lines, in the order of their `index`. `columns`: the type of each. Raises
+    SpecError."""
+    duckdb = needed("duckdb", "A Parquet file")
+    room = max(longest_line, _USUAL_LINE)
+    try:
+        with duckdb.connect() as connection:
+            rows = connection.read_json(
+                str(lines), format="newline_delimited", columns=dict(columns), maximum_object_size=room
+            )
+            rows.order("index").write_parquet(str(path), compression="zstd")
+    except duckdb.Error as error:
+        raise SpecError(_first_line(error)) from error
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    with _reading(path) as connection:
+        found = connection.execute("SELECT * FROM read_parquet(?)", [str(path)])
+        names = _names(path, connection.cursor(), [column[0] for column in found.description])
+        texts = [str(column[1]) == "JSON" for column in found.description]
+        while rows := found.fetchmany(_AT_ONCE):
+            for row in rows:
+                yield {
+                    name: orjson.loads(value) if is_json and value is not None else plain_value(value)
+                    for name, value, is_json in zip(names, row, texts, strict=True)
+                }
+
+
+def _names(path: Path, connection: Any, seen: Sequence[str]) -> list[str]:
+    """As they are in the file: DuckDB does not tell A from a, and renames one of them."""
+    schema = connection.execute("SELECT name, num_children FROM parquet_schema(?)", [str(path)]).fetchall()
+    names: list[str] = []
+    at = 1
+    while at < len(schema):
+        names.append(schema[at][0])
+        left = 1
+        while left:  # past all that is below it
+            left += (schema[at][1] or 0) - 1
+            at += 1
+    if len(names) != len(seen):  # more than one file, or columns that are made of its path
+        return list(seen)
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise SpecError(f"{str(path)!r} has two columns {twice[0]!r}: rename one of them.")
+    return names
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    duckdb = needed("duckdb", f"{path.name!r}, a Parquet file,")
+    try:
+        with duckdb.connect() as connection:
+            yield connection
+    except duckdb.Error as error:
+        raise SpecError(f"{str(path)!r} cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """Without the query."""
+    return str(error).partition("\n")[0]

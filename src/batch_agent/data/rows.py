@@ -1,0 +1,59 @@
+"""A result as one row of the results file: plain data, which JSON can hold."""
+
+import json
+from typing import Any
+
+import orjson
+from pydantic_core import to_jsonable_python
+
+from ..core.results import AgentResult
+
+_LONGEST_SHOWN = 500
+_JSON = frozenset({str, int, bool, type(None)})
+
+
+def as_row(result: AgentResult) -> dict[str, Any]:
+    """A result as plain data."""
+    error = result.error
+    row = {
+        "index": result.index,
+        "key": result.key,
+        "ok": result.ok,
+        "input": _short(result.input),
+        "output": result.output,
+        "error": {"kind": error.kind, "message": error.message, "retryable": error.retryable} if error else None,
+        "turns": result.turns,
+        "tool_calls": result.tool_calls,
+        "usage": result.usage,
+        "seconds": round(result.timing.total, 3),
+    }
+    if error is not None:
+        row["text"] = result.text
+    return {name: jsonable(value) for name, value in row.items()}
+
+
+def jsonable(value: Any) -> Any:
+    """As JSON has it; bytes that are no text in base64, numbers that are none as null."""
+    if type(value) in _JSON:
+        return value
+    try:
+        return to_jsonable_python(value, fallback=str, inf_nan_mode="null")
+    except UnicodeDecodeError:
+        return to_jsonable_python(value, fallback=str, inf_nan_mode="null", bytes_mode="base64")
+
+
+def encoded(row: Any) -> bytes:
+    """Plain data as JSON."""
+    try:
+        return orjson.dumps(row)
+    except TypeError:  # what orjson refuses: long numbers, lone surrogates
+        return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def _short(value: Any) -> Any:
+    """An input as far as it is needed to know which one it was."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
+    if isinstance(value, dict):
+        return {name: _short(part) for name, part in value.items()}
+    return value

@@ -1,0 +1,73 @@
+"""Inputs from tables in memory: frames and columns of pandas, polars and pyarrow, relations of DuckDB, datasets."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..core.errors import SpecError
+from .counted import Counted
+from .extras import needed
+from .threaded import Threaded
+from .values import plain_row, plain_value
+
+Rows = list[Any] | Counted | Threaded
+
+
+def read_table(source: Any, library: str) -> Rows:
+    """A row is a dict by the names of the columns; of a single column, its values. Raises SpecError."""
+    match library:
+        case "duckdb":
+            return _relation(source)
+        case "datasets":
+            return _dataset(source)
+        case _:
+            return _frame(source)
+
+
+def _frame(source: Any) -> Rows:
+    narwhals = needed("narwhals", f"A {_kind(source)} as inputs")
+    try:
+        table = narwhals.from_native(source, allow_series=True)
+    except narwhals.exceptions.DuplicateError as error:
+        raise SpecError(f"inputs: two columns have the same name. {' '.join(str(error).split())}.") from error
+    except TypeError as error:
+        raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a table, or one column of it.") from error
+    if isinstance(table, narwhals.LazyFrame):
+        table = table.collect()
+    if isinstance(table, narwhals.Series):
+        return Counted(len(table), lambda: map(plain_value, table.to_list())).kept()
+    return Counted(len(table), lambda: map(plain_row, table.iter_rows(named=True))).kept()
+
+
+def _relation(source: Any) -> Rows:
+    duckdb = needed("duckdb", "A relation of DuckDB as inputs")
+    if not isinstance(source, duckdb.DuckDBPyRelation):
+        raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a relation, as connection.sql(...) does.")
+    try:
+        rows = source.fetchall()  # at once: another query on its connection would end a reading under way
+    except duckdb.Error as error:
+        raise SpecError(f"inputs: the query of the relation failed: {error}") from error
+    return [plain_row(dict(zip(source.columns, row, strict=True))) for row in rows]
+
+
+def _dataset(source: Any) -> Rows:
+    datasets = needed("datasets", "A dataset as inputs", "datasets")
+    if isinstance(source, datasets.Dataset):
+        plain = source.with_format(None, columns=source.format["columns"])
+        return Counted(len(plain), lambda: map(plain_row, plain)).kept()
+    if isinstance(source, datasets.IterableDataset):
+        return Threaded(_Streamed(source.with_format(None)))
+    raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a Dataset or an IterableDataset.")
+
+
+class _Streamed:
+    """A dataset that is downloaded while it is read."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(plain_row, self._dataset)
+
+
+def _kind(source: Any) -> str:
+    return f"{type(source).__module__.partition('.')[0].lstrip('_')} {type(source).__name__}"

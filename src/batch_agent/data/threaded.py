@@ -1,0 +1,61 @@
+"""Rows of what blocks, such as a database or a download, for an event loop that must not."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from queue import SimpleQueue
+from typing import Any
+
+_AT_ONCE = 256
+
+_Orders = SimpleQueue["asyncio.Future[list[Any]] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Threaded:
+    """Each reading has a thread of its own, which opens, reads and closes the rows, some at a time, when they are
+    asked for. A thread that hangs does not keep the program from ending."""
+
+    rows: Iterable[Any]
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        orders: _Orders = SimpleQueue()
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=_serve, args=(self.rows, orders, loop), name="batch-agent-rows", daemon=True).start()
+        try:
+            while True:
+                order: asyncio.Future[list[Any]] = loop.create_future()
+                orders.put(order)
+                rows = await order
+                for row in rows:
+                    yield row
+                if len(rows) < _AT_ONCE:
+                    return
+        finally:
+            orders.put(None)
+
+
+def _serve(rows: Iterable[Any], orders: _Orders, loop: asyncio.AbstractEventLoop) -> None:
+    reading: Iterator[Any] | None = None
+    while (order := orders.get()) is not None:
+        found, error = [], None
+        try:
+            reading = iter(rows) if reading is None else reading
+            found = list(islice(reading, _AT_ONCE))
+        except Exception as raised:  # noqa: BLE001 - carried over to whoever waits
+            error = raised
+        with suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(_settle, order, found, error)
+    del reading  # a generator that was left in the middle closes what it has opened, in the thread that opened it
+
+
+def _settle(order: "asyncio.Future[list[Any]]", found: list[Any], error: Exception | None) -> None:
+    if order.done():  # cancelled by now
+        return
+    if error is None:
+        order.set_result(found)
+    else:
+        order.set_exception(error)

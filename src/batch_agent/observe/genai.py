@@ -1,0 +1,62 @@
+"""Names of the OpenTelemetry conventions for generative AI (all in development, and since mid-2026 in the repository
+open-telemetry/semantic-conventions-genai), and our own where they have none."""
+
+from ..core.requests import FinishReason
+
+OPERATION = "gen_ai.operation.name"
+INVOKE_WORKFLOW = "invoke_workflow"
+INVOKE_AGENT = "invoke_agent"
+CHAT = "chat"
+EXECUTE_TOOL = "execute_tool"
+
+PROVIDER = "gen_ai.provider.name"
+MODEL = "gen_ai.request.model"
+WORKFLOW_NAME = "gen_ai.workflow.name"
+AGENT_NAME = "gen_ai.agent.name"
+AGENT_ID = "gen_ai.agent.id"
+CONVERSATION = "gen_ai.conversation.id"
+STREAM = "gen_ai.request.stream"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_TYPE = "gen_ai.tool.type"
+FUNCTION = "function"
+ERROR = "error.type"
+
+TOOL_FAILED = "tool_error"
+"""An `error.type`: what went wrong is in the tool's own words, which are not told."""
+STOPPED = "stopped"
+"""An `error.type`: the run ended first."""
+
+INDEX = "batch_agent.index"
+TURN = "batch_agent.turn"
+TURNS = "batch_agent.turns"
+TOOL_CALLS = "batch_agent.tool_calls"
+QUEUED = "batch_agent.queued"
+ATTEMPTS = "batch_agent.attempts"
+TOOL_SOURCE = "batch_agent.tool.source"
+INPUTS = "batch_agent.inputs"
+ANSWERED = "batch_agent.answered"
+FAILED = "batch_agent.failed"
+RESUMED = "batch_agent.resumed"
+SECONDS = "batch_agent.seconds"
+
+RETRY = "batch_agent.retry"
+PAUSED = "batch_agent.paused"
+GOES_ON = "batch_agent.goes_on"
+"""Events of spans."""
+
+_PROVIDERS = {"bedrock": "aws.bedrock"}
+_REASONS: dict[FinishReason, str] = {"calls": "tool_call"}
+
+
+def provider(backend: str) -> str:
+    """A backend as the conventions call it; a server of one's own has no name there but its own."""
+    return _PROVIDERS.get(backend, backend)
+
+
+def finish_reason(reason: FinishReason) -> str:
+    return _REASONS.get(reason, reason)

@@ -1,0 +1,67 @@
+"""A run as it goes, in a notebook: one block of HTML in the cell, which is replaced as it changes.
+
+It needs no ipywidgets: those have to be installed on both sides, and their state is gone when a notebook is opened
+again. What is displayed last stays in the cell."""
+
+import sys
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+
+from ..core.events import Event
+from .board import Board
+from .flow_summary import flow_lines_so_far
+from .notebook_html import board_html
+from .redrawing import Redrawing
+from .summary import summary_lines
+
+_TIMES_A_SECOND = 4
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook: Jupyter's own, VS Code's, Colab's."""
+    ipython = sys.modules.get("IPython")  # it is running, or this is none
+    shell = None if ipython is None else ipython.get_ipython()
+    return any(each.__name__ == "ZMQInteractiveShell" for each in type(shell).__mro__)
+
+
+class NotebookProgress:
+    """Works from a thread, so also while the notebook's own loop is blocked by `run_sync`."""
+
+    def __init__(self) -> None:
+        self._redrawing = Redrawing(board_html, self._show, _TIMES_A_SECOND)
+        self._display: Any = None
+        self._shown = ""
+
+    @property
+    def board(self) -> Board:
+        return self._redrawing.board
+
+    def emit(self, event: Event) -> None:
+        self._redrawing.emit(event)
+
+    def __enter__(self) -> Self:
+        self._display = import_module("IPython.display").display(_bundle(""), raw=True, display_id=True)
+        self._redrawing.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._redrawing.stop()
+        board, seconds = self.board, self._redrawing.seconds
+        if board.has_begun:
+            lines = flow_lines_so_far(board, seconds) if board.is_flow else summary_lines(board, seconds)
+            self._display.update(_bundle(board_html(board, seconds, lines), "\n".join(lines)), raw=True)
+        else:
+            self._display.update(_bundle(""), raw=True)
+
+    def _show(self, html: str) -> None:
+        if html != self._shown:
+            self._shown = html
+            self._display.update(_bundle(html), raw=True)
+
+
+def _bundle(html: str, text: str = "batch-agent") -> dict[str, str]:
+    """`text`: for who cannot show HTML."""
+    return {"text/html": html, "text/plain": text}

@@ -1,0 +1,158 @@
+"""What a run did not have to do, each against what would have been done without."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.requests import Usage
+from .tool_uses import Use
+
+_NOTHING, _ASKED, _ANSWERED, _CALLED, _TO_BE_SENT_AGAIN = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """`saved`: None where nobody knows, and `basis` says why. `without`: what it would have been."""
+
+    name: str
+    saved: float | None
+    unit: str
+    without: float | None
+    formula: str
+    basis: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Repeats:
+    """What would have been paid twice if every error, unusable answer and end of a process had sent an agent back to
+    its first turn. An actor is an agent, or a part of a long input."""
+
+    def __init__(self) -> None:
+        self.sent_again = 0
+        self.asked_again = 0
+        self.tokens_again = 0
+        """Of the turns before the one that was repeated."""
+        self.went_on = 0
+        """Agents that a new process found in the middle of their work."""
+        self.recalled = 0
+        """Answers from the checkpoint."""
+        self.tokens_kept = 0
+        """Of those two."""
+        self._paid = array("q")
+        self._last_turn = array("q")
+        self._last = bytearray()
+
+    def add(self) -> None:
+        """One more actor; they are numbered."""
+        self._paid.append(0)
+        self._last_turn.append(0)
+        self._last.append(_NOTHING)
+
+    def turn_starts(self, actor: int, turn: int) -> None:
+        last = self._last[actor]
+        if last == _NOTHING and turn == 1:
+            self._paid[actor] = 0
+        elif last == _NOTHING and self._paid[actor]:
+            self.went_on += 1
+            self.tokens_kept += self._paid[actor]
+        elif last == _ANSWERED:  # and the answer was of no use
+            self.asked_again += 1
+            self.tokens_again += self._paid[actor] - self._last_turn[actor]
+        self._last[actor] = _ASKED
+
+    def turn_ends(self, actor: int, usage: Usage) -> None:
+        self._last_turn[actor] = usage.input + usage.output
+        self._paid[actor] += self._last_turn[actor]
+        self._last[actor] = _ANSWERED
+
+    def is_sent_again(self, actor: int) -> None:
+        self.sent_again += 1
+        self.tokens_again += self._paid[actor]
+        self._last[actor] = _TO_BE_SENT_AGAIN
+
+    def calls(self, actor: int) -> None:
+        self._last[actor] = _CALLED
+
+    def is_recalled(self, usage: Usage) -> None:
+        self.recalled += 1
+        self.tokens_kept += usage.input + usage.output
+
+    def begins_process(self) -> None:
+        self._last = bytearray(len(self._last))
+
+
+def savings(turns: Usage, tools: Sequence[Use], repeats: Repeats) -> list[Saving]:
+    """`turns`: what all turns of the log have used."""
+    used = turns.input + turns.output
+    return [
+        _prefill(turns),
+        *_tools(tools),
+        Saving(
+            "tokens not paid again after errors",
+            repeats.tokens_again,
+            "tokens",
+            used + repeats.tokens_again,
+            "For each request that was sent again and each answer that was asked for again: input and output of the "
+            "turns of that agent before it. A loop that starts the agent anew pays for them again.",
+            f"{_count(repeats.sent_again, 'request')} sent again and {_count(repeats.asked_again, 'answer')} asked for "
+            "again, by the log; tokens as the server counted them.",
+        ),
+        Saving(
+            "tokens not paid again after a restart",
+            repeats.tokens_kept,
+            "tokens",
+            used + repeats.tokens_kept,
+            "Input and output of each answer that a later process found in the checkpoint, and of the turns that an "
+            "agent had behind it when a later process went on with it. Each process that starts anew pays for them.",
+            f"{_count(repeats.recalled, 'answer')} from the checkpoint, and {_count(repeats.went_on, 'agent')} that "
+            "went on in the middle, by the log.",
+        ),
+    ]
+
+
+def _prefill(turns: Usage) -> Saving:
+    is_known = turns.cached > 0
+    return Saving(
+        "prefill tokens not computed",
+        turns.cached if is_known else None,
+        "tokens",
+        turns.input if is_known else None,
+        "The cached part of the input of all turns. Without a prefix cache, every prompt is computed in full.",
+        "As the server counted." if is_known else "Not known: the server names no cached tokens.",
+    )
+
+
+def _tools(tools: Sequence[Use]) -> list[Saving]:
+    if not tools:
+        return []
+    requested, avoided = sum(tool.requested for tool in tools), sum(tool.shared + tool.cached for tool in tools)
+    unknown = [tool.name for tool in tools if tool.seconds_saved is None]
+    saved = None if unknown else sum(tool.seconds_saved or 0.0 for tool in tools)
+    return [
+        Saving(
+            "tool executions avoided",
+            avoided,
+            "calls",
+            requested,
+            "Calls that were answered by another agent's execution while it ran, or by a kept result. Without, each "
+            "agent runs its own.",
+            "As the tools counted.",
+        ),
+        Saving(
+            "tool time saved",
+            None if saved is None else round(saved, 3),
+            "seconds",
+            None if saved is None else round(saved + sum(tool.seconds for tool in tools), 3),
+            "For each call that was not executed, the seconds that the execution took whose result it got.",
+            "As the tools counted."
+            if saved is not None
+            else f"Not known: tools tell it at the end of a run, and {', '.join(unknown)} did not yet.",
+        ),
+    ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,162 @@
+"""What there is to see of one stage; a run without stages has one, without a name."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.events import AgentFinished, RunStarted
+from ..core.requests import NO_USAGE, Usage
+from ..core.results import AgentResult
+from ..core.sharing import PrefixReport
+
+_LATEST = 8
+_SLOWEST = 10
+_KEPT_EXAMPLES = 20
+_SHOWN_EXAMPLES = 3
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of agents. Mutable on purpose: it is added up row by row."""
+
+    started: int = 0
+    answered: int = 0
+    failed: int = 0
+    resumed: int = 0
+    waiting: int = 0
+    generating: int = 0
+    tools: int = 0
+
+
+class StageView:
+    """Mutable on purpose: folded from the stage's events."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.began: RunStarted | None = None
+        self.came = 0
+        """Items that were given to it in this process, in a flow."""
+        self.turns = 0
+        self.retries = 0
+        self.compactions = 0
+        self.usage = NO_USAGE
+        """Of the turns in the log."""
+        self.recalled = NO_USAGE
+        """Of answers from the checkpoint that the log does not tell of otherwise."""
+        self.prefix: PrefixReport | None = None
+        self.actors: dict[str, int] = {}
+        """Its agents and the parts of their long inputs, by key."""
+        self.agents = 0
+        self._failures: dict[str, dict[int, tuple[int, str, str]]] = {}
+        self._kinds: dict[int, str] = {}
+        self._latest: deque[dict[str, Any]] = deque(maxlen=_LATEST)
+        self._slowest: list[tuple[float, int, dict[str, Any]]] = []
+
+    @property
+    def total(self) -> int | None:
+        """How many there will be, as far as anybody knows."""
+        return self.came or (self.began.total if self.began else None)
+
+    def finished(self, at: float, row: int, event: AgentFinished) -> None:
+        """An agent that the log has no end of yet."""
+        result = event.result
+        self.compactions += result.compactions
+        if result.error is not None:
+            self._failed(row, result, result.error.kind, result.error.message)
+        if event.resumed:
+            return
+        said = result.text if result.error is None else result.error.message
+        seconds = round(result.timing.total, 3)
+        self._latest.append(
+            {"index": result.index, "ok": result.ok, "text": said, "seconds": seconds, "at": round(at, 2)}
+        )
+        self._note_slow(row, seconds, result)
+
+    def is_undone(self, row: int) -> None:
+        """It failed, and begins anew."""
+        kind = self._kinds.pop(row, None)
+        if kind is not None:
+            self._failures[kind].pop(row, None)
+
+    def turn_ended(self, usage: Usage) -> None:
+        self.turns += 1
+        self.usage += usage
+
+    def is_recalled(self, result: AgentResult) -> None:
+        """Of an agent that the log does not know."""
+        self.turns += result.turns
+        self.recalled += result.usage
+
+    def as_json(self, counts: Counts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
+        """`is_shown`: whether an agent, by its row, is one of this run as it is now."""
+        began, usage = self.began, self.usage + self.recalled
+        return {
+            "name": self.name,
+            "model": began.model if began else "",
+            "backend": began.backend if began else "",
+            "seen": list(began.seen) if began else [],
+            "total": self.total,
+            "started": counts.started,
+            "answered": counts.answered,
+            "failed": counts.failed,
+            "resumed": counts.resumed,
+            "states": {"waiting": counts.waiting, "generating": counts.generating, "tools": counts.tools},
+            "turns": self.turns,
+            "retries": self.retries,
+            "compactions": self.compactions,
+            "usage": {"input": usage.input, "cached": usage.cached, "output": usage.output},
+            "usd": _usd(usage, began),
+            "prefix": None if self.prefix is None else _prefix(self.prefix),
+            "failures": self._failures_as_json(is_shown),
+            "latest": list(reversed(self._latest)),
+            "slowest": [shown for _, _, shown in self._slowest],
+        }
+
+    def _failed(self, row: int, result: AgentResult, kind: str, message: str) -> None:
+        self._kinds[row] = kind
+        examples = self._failures.setdefault(kind, {})
+        if len(examples) < _KEPT_EXAMPLES:
+            examples[row] = (result.index, result.key, message)
+
+    def _note_slow(self, row: int, seconds: float, result: AgentResult) -> None:
+        if len(self._slowest) == _SLOWEST and seconds <= self._slowest[-1][0]:
+            return
+        shown = {"index": result.index, "key": result.key, "seconds": seconds, "turns": result.turns}
+        others = [each for each in self._slowest if each[1] != row]
+        self._slowest = sorted([*others, (seconds, row, shown)], key=lambda each: -each[0])[:_SLOWEST]
+
+    def _failures_as_json(self, is_shown: Callable[[int], bool]) -> list[dict[str, Any]]:
+        counts = Counter(kind for row, kind in self._kinds.items() if is_shown(row))
+        return [
+            {
+                "kind": kind,
+                "count": count,
+                "examples": [
+                    {"index": index, "key": key, "message": message}
+                    for row, (index, key, message) in self._failures[kind].items()
+                    if is_shown(row)
+                ][:_SHOWN_EXAMPLES],
+            }
+            for kind, count in counts.most_common()
+        ]
+
+
+def _usd(usage: Usage, began: RunStarted | None) -> float | None:
+    if began is None or began.prices is None:
+        return None
+    fresh, cached, output = began.prices
+    spent = (usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output
+    return round(spent / 1e6, 6)
+
+
+def _prefix(prefix: PrefixReport) -> dict[str, Any]:
+    return {
+        "shared_tokens": prefix.shared_tokens,
+        "prompt_tokens": prefix.prompt_tokens,
+        "predicted": prefix.predicted,
+        "measured": prefix.measured,
+        "diverges_at": prefix.diverges_at,
+        "findings": [str(each) for each in prefix.findings],
+    }

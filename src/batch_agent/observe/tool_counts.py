@@ -1,0 +1,58 @@
+"""Tool calls of a run while it goes, by where their results came from."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..core.messages import ToolSource
+from ..core.requests import NO_USAGE, Usage
+from ..core.results import CallRecord, ToolUse
+
+
+@dataclass(slots=True)
+class ToolCount:
+    """Of one tool. Seconds are those of its executions."""
+
+    sources: Counter[ToolSource] = field(default_factory=Counter)
+    failed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def calls(self) -> int:
+        return self.sources.total()
+
+    @property
+    def seconds_each(self) -> float:
+        return self.seconds / self.sources["executed"] if self.sources["executed"] else 0.0
+
+
+class ToolCounts:
+    """Of all tools, as agents get their results; at the end also what the tools themselves say."""
+
+    def __init__(self) -> None:
+        self.by_tool: dict[str, ToolCount] = {}
+        self.used: tuple[ToolUse, ...] = ()
+        self.summaries: Usage = NO_USAGE
+        """Tokens that went into summaries of long results."""
+
+    def ended(self, calls: Sequence[CallRecord]) -> None:
+        for call in calls:
+            count = self.by_tool.get(call.name)
+            if count is None:
+                count = self.by_tool[call.name] = ToolCount()
+            count.sources[call.source] += 1
+            count.failed += not call.ok
+            if call.source == "executed":
+                count.seconds += call.seconds
+
+    def told(self, used: tuple[ToolUse, ...], summaries: Usage) -> None:
+        self.used += used
+        self.summaries += summaries
+
+    @property
+    def sources(self) -> Counter[ToolSource]:
+        return sum((count.sources for count in self.by_tool.values()), Counter())
+
+    @property
+    def failed(self) -> int:
+        return sum(count.failed for count in self.by_tool.values())

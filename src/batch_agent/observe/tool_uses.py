@@ -1,0 +1,107 @@
+"""What the tools of a run were asked, did and saved."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from ..core.results import CallRecord, ToolUse
+from .distribution import Distribution
+
+_ADD_UP = ("requested", "executed", "shared", "cached", "failed", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Of one tool. `seconds_saved`: None where nobody knows."""
+
+    name: str
+    requested: int = 0
+    executed: int = 0
+    shared: int = 0
+    cached: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    seconds_saved: float | None = 0.0
+    p50: float | None = None
+    p99: float | None = None
+
+    @classmethod
+    def of(cls, tool: ToolUse) -> Self:
+        """As the tools themselves account for it."""
+        return cls(
+            tool.name, tool.requested, tool.executed, tool.shared, tool.cached, tool.failed, tool.seconds,
+            tool.seconds_saved, tool.p50, tool.p99,
+        )  # fmt: skip
+
+    def plus(self, later: "Use") -> "Use":
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(later, name) for name in _ADD_UP}
+        is_known = self.seconds_saved is not None and later.seconds_saved is not None
+        saved = (self.seconds_saved or 0.0) + (later.seconds_saved or 0.0) if is_known else None
+        p50 = self.p50 if later.p50 is None else later.p50
+        return replace(
+            self, **sums, seconds_saved=saved, p50=p50, p99=self.p99 if later.p99 is None else later.p99
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: round(each, 4) if isinstance(each, float) else each for name, each in asdict(self).items()}
+
+
+class ToolUses:
+    """Counted from the agents' calls while a process goes on; at its end the tools' own account takes their place. What
+    sharing saved is known from that alone."""
+
+    def __init__(self) -> None:
+        self.durations = Distribution()
+        """Of all executions."""
+        self._past: tuple[Use, ...] = ()
+        self._counted: dict[str, _Calls] = {}
+        self._told: list[Use] = []
+
+    def called(self, calls: Iterable[CallRecord]) -> None:
+        for call in calls:
+            if call.source == "recalled":
+                continue  # made by an earlier process, and counted there
+            counted = self._counted.get(call.name)
+            if counted is None:
+                counted = self._counted[call.name] = _Calls(call.name)
+            counted.add(call)
+            if call.source == "executed":
+                self.durations.add(call.seconds)
+
+    def told(self, tools: Sequence[ToolUse]) -> None:
+        """At the end of a process; of a flow, once for each set of tools."""
+        self._told += map(Use.of, tools)
+
+    def begins_process(self) -> None:
+        self._past, self._counted, self._told = self.all(), {}, []
+
+    def all(self) -> tuple[Use, ...]:
+        found: dict[str, Use] = {}
+        for use in (*self._past, *(self._told or (each.use() for each in self._counted.values()))):
+            found[use.name] = found[use.name].plus(use) if use.name in found else use
+        return tuple(found.values())
+
+
+class _Calls:
+    """Of one tool, as its agents saw them: seconds are what they waited."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._sources = {"executed": 0, "shared": 0, "cached": 0}
+        self._failed = 0
+        self._seconds = 0.0
+        self._durations = Distribution()
+
+    def add(self, call: CallRecord) -> None:
+        self._sources[call.source] += 1
+        self._failed += not call.ok
+        if call.source == "executed":
+            self._seconds += call.seconds
+            self._durations.add(call.seconds)
+
+    def use(self) -> Use:
+        executed, shared, cached = self._sources.values()
+        return Use(
+            self._name, executed + shared + cached, executed, shared, cached, self._failed, self._seconds,
+            None if shared + cached else 0.0, self._durations.quantile(0.5), self._durations.quantile(0.99),
+        )  # fmt: skip

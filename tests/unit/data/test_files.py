@@ -1,0 +1,135 @@
+"""Inputs from files and folders: what is in them, and what is wrong with them."""
+
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from batch_agent import SpecError
+from batch_agent.data import files, gather_inputs, parquet, read_inputs
+from batch_agent.data.counted import Counted
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "inputs"),
+    [
+        ("in.jsonl", '{"a": 1}\n\n"two"\n', [{"a": 1}, "two"]),
+        ("in.ndjson", '\ufeff{"a": "ü"}\r\n{"a": null}', [{"a": "ü"}, {"a": None}]),
+        ("IN.JSON", '[{"a": 1}]', [{"a": 1}]),
+        ("in.csv", "\ufeffname,age\nAda,36\n\nZoë,\n", [{"name": "Ada", "age": "36"}, {"name": "Zoë", "age": ""}]),
+        ("in.csv", 'text\n"two\nlines, ""quoted"""\n', [{"text": 'two\nlines, "quoted"'}]),
+        ("in.tsv", "a\tb\n1\t2,3\n", [{"a": "1", "b": "2,3"}]),
+        ("in.csv", f"text\n{'x' * 200_000}\n", [{"text": "x" * 200_000}]),
+    ],
+)
+def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, content: str, inputs: list[Any]) -> None:
+    path = written(tmp_path / name, content)
+    assert read_inputs(path) == read_inputs(str(path)) == inputs
+
+
+def test_a_folder_is_its_text_files(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    written(tmp_path / "sub" / "a.txt", "hello")
+    written(tmp_path / ".hidden", "no")
+    written(tmp_path / "image.bin", b"\0\1\2")
+    expected = [{"path": "sub/a.txt", "name": "a.txt", "text": "hello"}]
+    assert read_inputs(tmp_path) == read_inputs(f"{tmp_path}/") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("in.txt", "x", "unknown suffix: inputs are a .jsonl, .json, .csv, .tsv or .parquet file"),
+        ("in.json", "{}", "must hold a list of inputs, not one dict"),
+        ("in.json", "[", "not valid JSON"),
+        ("in.jsonl", '{"a": 1}\n{"a": \n', r"in\.jsonl, line 2: not valid JSON"),
+        ("in.jsonl", b'{"a": "\xff"}\n', r"in\.jsonl, line 1: not valid JSON"),
+        ("in.jsonl", "", "has no inputs"),
+        ("in.csv", "", "has no inputs"),
+        ("in.csv", "a,b\n", "has no inputs"),
+        ("in.csv", "a,b\n1,2\n1,2,3\n", r"in\.csv, line 3: 3 cells for 2 columns"),
+        ("in.csv", "a,b\n1\n", r"in\.csv, line 2: 1 cells for 2 columns"),
+        ("in.csv", 'a,b\n1,"2\n', r"in\.csv, line 2: not valid CSV"),
+        ("in.csv", b"a\n\xe4\n", r"in\.csv, after line 0: not UTF-8"),
+        ("in.csv", "a,b,a\n1,2,3\n", "two columns 'a'"),
+        ("in.parquet", "no parquet", "cannot be read"),
+    ],
+)
+def test_what_is_no_list_of_inputs_is_refused(tmp_path: Path, name: str, content: str | bytes, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem):
+        read_inputs(written(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("place", ["nothing.jsonl", "nothing/", "nothing.parquet"])
+def test_what_is_not_there_is_a_clear_error(tmp_path: Path, place: str) -> None:
+    with pytest.raises(SpecError, match="There is no"):
+        read_inputs(f"{tmp_path}/{place}")
+
+
+def test_a_text_that_is_no_path_is_one_input_and_a_url_a_database() -> None:
+    with pytest.raises(SpecError, match=r"not one str: write inputs=\[\.\.\.\]\. A file is known by its suffix"):
+        read_inputs("texts")
+    with pytest.raises(SpecError, match=r"postgresql://\.\.\.: inputs from a database are SqlQuery"):
+        read_inputs("postgresql://me:secret@host/db")
+
+
+def test_a_large_file_is_checked_at_once_and_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_BYTES", 100)
+    path = written(tmp_path / "in.jsonl", "".join(f'{{"n": {n}}}\n' for n in range(1000)))
+    rows = read_inputs(path)
+    assert isinstance(rows, Counted)
+    assert len(rows) == 1000
+    assert list(rows) == list(rows) == [{"n": n} for n in range(1000)]
+    with pytest.raises(SpecError, match="line 1001"):
+        read_inputs(written(tmp_path / "in.jsonl", path.read_text() + "broken\n"))
+
+
+def test_a_large_parquet_file_is_read_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "it's [1] big.parquet"
+    duckdb.sql("SELECT range AS n, 'text ' || range AS text FROM range(100000)").write_parquet(str(path))
+    monkeypatch.setattr(parquet, "_MOST_BYTES", 1000)
+    rows = read_inputs(path)
+    assert isinstance(rows, Counted)
+    assert len(rows) == 100_000
+    tracemalloc.start()
+    try:
+        assert sum(row["n"] for row in islice(rows, 20_000)) == sum(range(20_000))
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000  # all of them are fifteen times that
+    finally:
+        tracemalloc.stop()
+    monkeypatch.undo()
+    assert read_inputs(path) == [{"n": n, "text": f"text {n}"} for n in range(100_000)]
+
+
+def test_columns_of_parquet_that_differ_in_case_keep_their_names(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet as writer
+
+    table = pa.table({"a": [1], "A": [[{"x": None}]], "s": [{"A": 1, "b": [2]}], "last": [float("nan")]})
+    writer.write_table(table, tmp_path / "in.parquet")
+    assert read_inputs(tmp_path / "in.parquet") == [{"a": 1, "A": [{"x": None}], "s": {"A": 1, "b": [2]}, "last": None}]
+    writer.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "twice.parquet")
+    with pytest.raises(SpecError, match="two columns 'a'"):
+        read_inputs(tmp_path / "twice.parquet")
+
+
+async def test_an_event_loop_reads_the_same(tmp_path: Path) -> None:
+    assert await gather_inputs(written(tmp_path / "in.jsonl", "1\n2\n")) == [1, 2]
+    rows = [1, 2]
+    assert await gather_inputs(rows) is rows
+    with pytest.raises(SpecError, match="There is no"):
+        await gather_inputs(tmp_path / "nothing.csv")
+
+
+def test_parquet_without_duckdb_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    with pytest.raises(SpecError, match=r"pip install 'batch-agent\[data\]'"):
+        read_inputs(written(tmp_path / "in.parquet", b"PAR1"))

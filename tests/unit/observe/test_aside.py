@@ -1,0 +1,180 @@
+"""Views that take their time, in a thread of their own."""
+
+import logging
+import os
+import signal
+import threading
+import time
+import warnings
+
+import pytest
+
+from batch_agent import SpecError
+from batch_agent.core.events import Event, Notice, Resumed
+from batch_agent.observe.aside import Aside
+from batch_agent.observe.watching import Together, watched_by
+
+
+class Noted:
+    """A view that notes what it is told, and by whom."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.told: list[Event] = []
+        self.threads: set[int] = set()
+        self.closed = 0
+        self._fails_at = fails_at
+
+    def take(self, at: float, event: Event) -> None:
+        self._note("take")
+        self.told.append(event)
+
+    def flush(self) -> None:
+        self._note("flush")
+
+    def close(self) -> None:
+        self.closed += 1
+        self._note("close")
+
+    def _note(self, what: str) -> None:
+        self.threads.add(threading.get_ident())
+        if what == self._fails_at:
+            raise RuntimeError(f"cannot {what}")
+
+
+def test_a_view_is_told_everything_and_closed_in_one_thread_that_is_not_the_runs() -> None:
+    view = Noted()
+    aside = Aside([view])
+    aside.emit(Notice("before"))
+    with aside:
+        aside.emit(Notice("during"))
+    assert view.told == [Notice("before"), Notice("during")]
+    assert view.closed == 1
+    assert len(view.threads) == 1
+    assert threading.get_ident() not in view.threads
+
+
+@pytest.mark.parametrize("fails_at", ["take", "flush", "close"])
+def test_a_view_that_fails_is_told_no_more_and_the_others_do_not_notice(
+    fails_at: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, sound = Noted(fails_at), Noted()
+    with caplog.at_level(logging.WARNING, "batch_agent"), Aside([broken, sound]) as aside:
+        aside.emit(Resumed())
+    assert sound.told == [Resumed()]
+    assert (broken.closed, sound.closed) == (1, 1)
+    assert f"cannot {fails_at}" in caplog.text
+
+
+def test_entered_twice_at_once_it_ends_once() -> None:
+    view = Noted()
+    with Aside([view]) as aside:
+        with aside:
+            aside.emit(Notice("inner"))
+        aside.emit(Notice("outer"))
+        assert view.closed == 0
+    assert view.told == [Notice("inner"), Notice("outer")]
+    assert view.closed == 1
+
+
+def test_entered_again_it_begins_again_also_for_one_that_failed() -> None:
+    view = Noted("take")
+    aside = Aside([view])
+    for _ in range(2):
+        with aside:
+            aside.emit(Resumed())
+        view._fails_at = ""
+    assert view.told == [Resumed()]
+    assert view.closed == 2
+
+
+def test_what_is_emitted_where_nobody_listens_does_not_pile_up_without_end() -> None:
+    aside = Aside([Noted()])
+    with aside:
+        pass
+    for _ in range(20_000):
+        aside.emit(Resumed())
+    assert len(aside._events) == 10_000
+
+
+def test_an_interrupt_while_the_views_are_waited_for_does_not_keep_them_from_their_end() -> None:
+    closing, may_close, is_closed = threading.Event(), threading.Event(), threading.Event()
+    waiting, interrupts = threading.get_ident(), list[int]()
+
+    class Slow(Noted):
+        def close(self) -> None:
+            closing.set()
+            assert may_close.wait(10)
+            is_closed.set()
+
+    def interrupt() -> None:
+        assert closing.wait(10)
+        while not interrupts:  # one that comes right before the wait is not noticed in it
+            signal.pthread_kill(waiting, signal.SIGINT)
+            time.sleep(0.01)
+
+    def interrupted(number: int, _: object) -> None:
+        interrupts.append(number)
+        if len(interrupts) == 1:
+            raise KeyboardInterrupt
+
+    aside, before = Aside([Slow()]), signal.signal(signal.SIGINT, interrupted)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    aside.__enter__()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            aside.__exit__(None, None, None)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        may_close.set()
+    assert is_closed.wait(10)
+
+
+def test_a_fork_of_the_process_leaves_the_views_to_it() -> None:
+    view = Noted()
+    with Aside([view]) as aside:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # that forks are not liked
+            child = os.fork()
+        if child == 0:
+            aside.emit(Notice("of the child"))
+            aside.__exit__(None, None, None)
+            os._exit(view.closed + len(view.told))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (view.told, view.closed) == ([], 1)
+
+
+class Opened:
+    """A sink that is opened and closed."""
+
+    def __init__(self, *, opens: bool = True) -> None:
+        self.opens = opens
+        self.exits: list[type[BaseException] | None] = []
+
+    def emit(self, event: Event) -> None: ...
+
+    def __enter__(self) -> None:
+        if not self.opens:
+            raise OSError("no screen")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.exits.append(kind)
+
+
+def test_sinks_that_were_opened_are_closed_where_another_cannot_be() -> None:
+    first = Opened()
+    with pytest.raises(OSError, match="no screen"), Together([first, Opened(opens=False)]):
+        raise AssertionError("it was not opened")
+    assert first.exits == [OSError]
+
+
+def test_sinks_hear_how_a_run_ended() -> None:
+    first = Opened()
+    with pytest.raises(ValueError, match="bad"), Together([first, Opened()]):
+        raise ValueError("bad")
+    assert first.exits == [ValueError]
+
+
+def test_what_is_no_sink_is_refused_by_name() -> None:
+    with pytest.raises(SpecError, match="got 7"):
+        watched_by([Opened(), 7])  # type: ignore[list-item]

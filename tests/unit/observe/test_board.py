@@ -1,0 +1,257 @@
+"""What a live view knows of a run, folded from its events."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batch_agent import BatchAgent, Flow, Results, Tool
+from batch_agent.core.errors import ErrorKind
+from batch_agent.core.events import (
+    AgentFinished,
+    AgentStarted,
+    CallsEnded,
+    CallsStarted,
+    Event,
+    FlowStarted,
+    InStage,
+    Notice,
+    Paused,
+    RequestRetried,
+    Resumed,
+    RunStarted,
+    Sampled,
+    Spent,
+    ToolsUsed,
+    TurnEnded,
+    TurnStarted,
+)
+from batch_agent.core.requests import NO_USAGE, Usage
+from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
+from batch_agent.observe.board import Board, Stage
+from batch_agent.observe.growth import Growth
+from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
+
+STARTED = RunStarted("vllm", "m", 8, 100, prices=(2.0, 0.5, 8.0))
+
+
+@Tool.define
+async def look(key: str) -> str:
+    """Look a key up."""
+    return f"the value of {key}"
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+@pytest.fixture(scope="module")
+def sim_url() -> Iterator[str]:
+    faults = FaultRates(error_500=0.1, retry_after_s=0.01)
+    with SimServer(SimConfig(zero_latency=True, faults=faults), Script(parallel_calls=2, keys=3)) as sim:
+        yield sim.url
+
+
+def board_of(*events: Event) -> Board:
+    board = Board()
+    for event in events:
+        board.emit(event)
+    return board
+
+
+def ended(key: str, usage: Usage = NO_USAGE) -> TurnEnded:
+    return TurnEnded(key, 1, usage, "stop", 0.0, 1.0, None, 1)
+
+
+def finished(key: str, *, resumed: bool = False, error: AgentError | None = None) -> AgentFinished:
+    return AgentFinished(AgentResult(0, key, error=error), resumed)
+
+
+def states(board: Board, stage: str = "") -> tuple[int, int, int]:
+    """Waiting, generating, in tools."""
+    agents = board.stages[stage].agents
+    return agents.waiting, agents.generating, agents.in_tools
+
+
+def test_an_agent_waits_generates_calls_tools_and_is_gone() -> None:
+    board = board_of(STARTED)
+    seen = []
+    for event in (
+        AgentStarted("a", 0),
+        TurnStarted("a", 1),
+        RequestRetried("a", ErrorKind.SERVER, "boom", 1.0),
+        TurnStarted("a", 1),
+        ended("a"),
+        CallsStarted("a", 1, ("look",)),
+        CallsEnded("a", 1, (), 0.1),
+        TurnStarted("a", 2),
+        finished("a"),
+    ):
+        board.emit(event)
+        seen.append(states(board))
+    wait, generate, tools = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+    assert seen == [wait, generate, wait, generate, wait, tools, wait, generate, (0, 0, 0)]
+
+
+def test_parts_of_a_long_input_are_one_agent_that_generates_if_any_of_them_does() -> None:
+    board = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a.part1", 1), TurnStarted("a.part2", 1))
+    assert states(board) == (0, 1, 0)
+    for event in (ended("a.part1"), CallsStarted("a.part1", 1, ("look",))):
+        board.emit(event)
+    assert states(board) == (0, 1, 0)
+    board.emit(ended("a.part2"))
+    assert states(board) == (0, 0, 1)
+    board.emit(finished("a"))
+    board.emit(TurnStarted("a.part1", 2))
+    assert states(board) == (0, 0, 0)
+
+
+KEYS = st.sampled_from(["a", "b", "b.part1", "b.part2", "c", "c.merge1-1"])
+EVENTS = st.lists(
+    st.one_of(
+        st.builds(AgentStarted, KEYS.map(lambda key: key.partition(".")[0]), st.just(0)),
+        st.builds(TurnStarted, KEYS, st.just(1)),
+        st.builds(ended, KEYS),
+        st.builds(CallsStarted, KEYS, st.just(1), st.just(())),
+        st.builds(CallsEnded, KEYS, st.just(1), st.just(()), st.just(0.0)),
+        st.builds(RequestRetried, KEYS, st.just(ErrorKind.SERVER), st.just(""), st.just(0.0)),
+        st.builds(finished, KEYS.map(lambda key: key.partition(".")[0])),
+    )
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(EVENTS)
+def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(events: list[Event]) -> None:
+    board = board_of(STARTED)
+    started: set[str] = set()
+    for event in events:
+        board.emit(event)
+        if isinstance(event, AgentStarted):
+            started.add(event.key)
+        elif isinstance(event, AgentFinished):
+            started.discard(event.result.key)
+        waiting, generating, in_tools = states(board)
+        assert min(waiting, generating, in_tools) >= 0
+        assert waiting + generating + in_tools == len(started) == len(board.stages[""].agents)
+
+
+async def test_at_every_moment_of_a_real_run_all_agents_are_accounted_for(sim_url: str) -> None:
+    log, inputs = Log(), [{"it": number} for number in range(40)]
+    results = await BatchAgent.run(inputs=inputs, events=log, **_options(sim_url))
+    board = Board()
+    for event in log.events:
+        board.emit(event)
+        stage = board.stages[""]
+        if stage.tally.run is not None:
+            assert stage.to_come is not None
+            assert stage.to_come + sum(states(board)) + stage.tally.done == 40
+    _agrees(board.stages[""], results)
+    assert board.tools.sources.total() == sum(len(result.tool_calls) for result in results) > 0
+    assert {tool.name: tool.executed for tool in board.tools.used} == {"look": board.tools.sources["executed"]}
+    assert list(board.backends) == ["sim"]
+    assert [result for _, result in board.latest] == [e.result for e in log.events if isinstance(e, AgentFinished)][-8:]
+
+
+async def test_a_flow_has_a_stage_for_each_and_agrees_with_what_comes_out(sim_url: str) -> None:
+    board, options = Board(), _options(sim_url)
+    flow = Flow([{"it": number} for number in range(12)], **{name: options[name] for name in ("backend", "model")})
+    outcome = await flow.map("a", "A {it}", tools=[look]).map("b", "B {a}").reduce("all", "Join {n}").run(events=board)
+    assert list(board.stages) == list(outcome.stages) == ["a", "b", "all"]
+    for name, report in outcome.stages.items():
+        _agrees(board.stages[name], report.results)
+    assert [stage.of for stage in board.stages.values()] == [12, 12, 1]
+    assert board.turned == outcome.usage
+    assert [tool.name for tool in board.tools.used] == ["look"]
+
+
+def _options(url: str) -> dict[str, Any]:
+    return {"task": "Look up {it}.", "tools": [look], "backend": url, "model": "sim", "max_inflight": 8}
+
+
+def _agrees(stage: Stage, results: Results) -> None:
+    tally = stage.tally
+    assert len(stage.agents) == 0
+    assert (tally.done, tally.ok) == (len(results), sum(result.ok for result in results))
+    assert tally.turns == sum(result.turns for result in results)
+    assert tally.usage == stage.turned == sum((result.usage for result in results), NO_USAGE)
+
+
+def test_tokens_are_counted_turn_by_turn_and_cost_what_the_model_costs() -> None:
+    board = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a", 1), ended("a", Usage(1_000_000, 600_000, 50_000)))
+    assert board.turned == Usage(1_000_000, 600_000, 50_000)
+    assert board.alone.usage == NO_USAGE
+    assert board.usd == pytest.approx(0.4 * 2.0 + 0.6 * 0.5 + 0.05 * 8.0)
+    board.emit(Spent(2_000_000, 3.5))
+    assert board.usd == 3.5
+
+
+def test_what_the_price_of_one_stage_is_not_known_of_has_no_cost() -> None:
+    flow = (FlowStarted(("a", "b")), InStage("a", STARTED))
+    assert board_of(*flow, InStage("a", ended("k", Usage(1_000_000)))).usd == 2.0
+    assert board_of(*flow, InStage("b", RunStarted("vllm", "m", 8, None))).usd is None
+
+
+def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from() -> None:
+    board = board_of(STARTED, AgentStarted("a", 0))
+    calls = (
+        CallRecord("look", "", True, 2.0),
+        CallRecord("look", "", False, 9.0, "shared"),
+        CallRecord("f", "", True, 1),
+    )
+    board.emit(CallsEnded("a", 1, calls, 2.0))
+    board.emit(CallsEnded("a", 2, calls[:1], 4.0))
+    count = board.tools.by_tool["look"]
+    assert (count.calls, count.failed, count.seconds_each) == (3, 1, 2.0)
+    assert board.tools.sources == {"executed": 3, "shared": 1}
+
+
+def test_what_concerns_all_stages_is_kept_in_a_flow_too() -> None:
+    board = board_of(FlowStarted(("a", "b")), InStage("a", STARTED), InStage("a", Notice("loading")), Paused(1, "busy"))
+    assert (board.notice, board.paused) == ("loading", "busy")
+    for event in (Resumed(), ToolsUsed((ToolUse("look", 3),), Usage(5)), Sampled("vllm", 3, 8), Sampled("vllm", 4, 8)):
+        board.emit(event)
+    assert board.paused == ""
+    assert board.tools.used == (ToolUse("look", 3),)
+    assert board.tools.summaries == Usage(5)
+    assert board.backends == {"vllm": Sampled("vllm", 4, 8)}
+
+
+def test_only_agents_under_way_and_the_last_results_are_held() -> None:
+    board = board_of(STARTED)
+    for number in range(1000):
+        key = str(number)
+        for event in (AgentStarted(key, number), TurnStarted(key, 1), TurnStarted(f"{key}.part1", 1), finished(key)):
+            board.emit(event)
+    assert len(board.stages[""].agents._agents) == 0
+    assert [result.key for _, result in board.latest] == [str(number) for number in range(992, 1000)]
+
+
+def test_the_pace_is_that_of_the_last_minute_and_says_when_the_rest_will_be_done() -> None:
+    board = board_of(STARTED, *(finished(f"old{number}", resumed=True) for number in range(10)))
+    board.tick(0.0)
+    assert board.seconds_left is None
+    for second in range(1, 31):
+        board.emit(finished(str(second)))
+        board.tick(float(second))
+    assert board.stages[""].pace.rate == pytest.approx(1.0)
+    assert board.seconds_left == pytest.approx(60.0)
+
+
+def test_a_pace_that_changed_is_forgotten_after_a_minute_unless_too_little_happens() -> None:
+    growth = Growth()
+    assert growth.rate == 0.0
+    for second in range(100):
+        growth.mark(second, second * 10)
+    for second in range(100, 300):
+        growth.mark(second, 1000 + (second - 100) * 2)
+    assert growth.rate == pytest.approx(2.0, rel=0.1)
+    for second in range(300, 500):
+        growth.mark(second, 1400)
+    assert growth.rate == pytest.approx(1400 / 499)
