@@ -2,7 +2,16 @@
 
 from .api import BatchAgent
 from .backends.hostfile import Endpoint, parse_hostfile
-from .core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
+from .core.errors import (
+    AgentsFailed,
+    BackendError,
+    BatchAgentError,
+    ErrorKind,
+    PlanMismatch,
+    RunStopped,
+    SpecError,
+    StoreError,
+)
 from .core.fields import Fields
 from .core.flow import FlowResult, Item, StageReport
 from .core.forecast import Forecast
@@ -12,6 +21,7 @@ from .core.results import AgentError, AgentResult, Results
 from .core.scheduling import Scheduling
 from .core.sharing import Finding, PrefixReport
 from .core.spec import BatchSpec
+from .data import SqlQuery
 from .flows import Flow
 from .swarm.pool import VLLMPool
 from .swarm.response import Response
@@ -21,6 +31,7 @@ __all__ = [
     "MCP",
     "AgentError",
     "AgentResult",
+    "AgentsFailed",
     "BackendError",
     "BatchAgent",
     "BatchAgentError",
@@ -46,6 +57,7 @@ __all__ = [
     "Scheduling",
     "SpecError",
     "Spend",
+    "SqlQuery",
     "StageReport",
     "StoreError",
     "Timeouts",

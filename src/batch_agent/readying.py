@@ -1,5 +1,6 @@
 """Runs made ready, to go side by side: whatever they can share is opened once."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class _Ways:
         self._purse: Purse | None = None
         self._gates: dict[Hashable, Gate] = {}
         self._healths: dict[Hashable, Health] = {}
+        self._servers: Counter[str] = Counter()
 
     async def open_purse(self, stores: Sequence[Store]) -> None:
         spend = self._preparations[0].spec.spend
@@ -141,8 +143,14 @@ class _Ways:
         self._healths[address] = Health(each.spec.retry.max_retries * _PATIENCE_PER_RETRY)
         await self._stack.enter_async_context(upkeep(run.server, gate))
         if self._events is not None:
-            await self._stack.enter_async_context(sampling(gate, run.server.traits.name, self._events))
+            name = self._server_name(run.server.traits.name)
+            await self._stack.enter_async_context(sampling(gate, name, self._events))
         return gate
+
+    def _server_name(self, name: str) -> str:
+        """Another one for each server, where stages use several of a kind."""
+        self._servers[name] += 1
+        return name if self._servers[name] == 1 else f"{name} {self._servers[name]}"
 
     async def _toolboxes(self, summarizers: Sequence[Summarizer]) -> list[Toolbox]:
         needs = [(each.spec, run.tools) for each, run in zip(self._preparations, self._opened, strict=True)]

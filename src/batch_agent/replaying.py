@@ -13,6 +13,7 @@ from .core.results import AgentResult
 from .core.rules import Job
 from .core.spec import BatchSpec
 from .core.traits import Traits
+from .data import gather_inputs
 from .engine.asking import Asking
 from .engine.deadlines import Deadlines
 from .engine.engine import Engine
@@ -32,7 +33,7 @@ from .store.reader import CheckpointReader
 from .tools import ToolProvider, as_tool
 
 _INFLIGHT = 64
-_OF_OTHERS = ("backend", "checkpoint_dir", "on_result")
+_OF_OTHERS = ("backend", "checkpoint_dir", "on_result", "out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
     spec = BatchSpec.of(**_completed(options, recorded, stories))
     specs = _specs(spec, recorded)
     traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
-    inputs = Inputs(spec.inputs)
+    inputs = Inputs(await gather_inputs(spec.inputs))
     layout = as_they_come(template_of(spec.task, await inputs.peek()))
     plan = compile_plan(spec, layout, specs, output_type(spec.output_schema), traits)
     places = {story.job.index: story for story in stories} if "inputs" in options else dict(enumerate(stories))

@@ -22,7 +22,11 @@ PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
 _COMMAND = "from batch_agent.cli.app import main; main()"
 _PARENT = """
 import json, os, sys
-import batch_agent.cli.app, batch_agent.testing
+import batch_agent.testing
+from batch_agent.cli.app import app
+
+for name in app:
+    app[name]
 
 for line in sys.stdin:
     plan = json.loads(line)

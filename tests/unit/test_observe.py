@@ -1,6 +1,7 @@
 import io
 
 import pytest
+from rich.text import Text
 
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import AgentFinished, AgentStarted, Notice, RequestRetried, RunStarted, ToolsUsed
@@ -89,6 +90,16 @@ def test_a_terminal_gets_the_dashboard_and_a_pipe_does_where_it_is_wanted(usual:
     assert isinstance(progress_for(Terminal()), LiveProgress)
     assert isinstance(progress_for(Terminal(), False), PlainProgress)
     assert isinstance(progress_for(io.StringIO(), True), LiveProgress)
+
+
+def test_colors_are_left_out_where_they_are_not_wanted(usual: pytest.MonkeyPatch) -> None:
+    colored = progress_for(Terminal())
+    usual.setenv("NO_COLOR", "1")
+    plain = progress_for(Terminal())
+    assert isinstance(colored, LiveProgress)
+    assert isinstance(plain, LiveProgress)
+    assert colored._styled([Text("a", "green"), Text("b")]) == ["\x1b[32ma\x1b[0m", "b"]
+    assert plain._styled([Text("a", "green"), Text("b")]) == ["a", "b"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])

@@ -11,8 +11,8 @@ import orjson
 
 from ..core.errors import SpecError, StoreError
 from ..core.events import Event, InStage, RunStarted
+from ..files import replacing
 from ..observe.progress import Progress
-from .replacing import replacing
 
 _FORMAT = 2
 _SECRET = re.compile(r"//[^/@]*@|[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*=", re.IGNORECASE)

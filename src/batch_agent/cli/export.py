@@ -10,10 +10,10 @@ from ..core.errors import SpecError
 from ..core.results import AgentResult
 from ..core.rules import Rules
 from ..data.exporting import csv_pieces, jsonl_pieces, to_parquet
+from ..files import replacing
 from ..observe.recorded import recorded_result
 from ..store.reader import CheckpointReader
 from .recorded import open_recorded
-from .replacing import replacing
 from .stages import check_is_one
 
 Format = Literal["jsonl", "csv", "parquet"]

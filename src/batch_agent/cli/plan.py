@@ -9,11 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 from ..api import BatchAgent
 from ..core.errors import SpecError
 from ..core.forecast import Forecast
+from ..files import replacing
 from ..observe.forecasts import compared_lines, forecast_lines
 from ..observe.progress import PlainProgress
 from ..observe.tally import Tally
 from .asked import Asked
-from .replacing import replacing
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
 

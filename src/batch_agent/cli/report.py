@@ -32,6 +32,8 @@ def check_is_run(folder: Path) -> None:
         raise StoreError(
             f"There is no folder {str(folder)!r}. Name the checkpoint of a run, such as results.jsonl.checkpoint."
         )
+    if not (folder / FILE).exists() and (folder.absolute().parent / FILE).exists():
+        raise StoreError(f"{str(folder)!r} is one stage of the run in {str(folder.absolute().parent)!r}: name that.")
     if not any((folder / sign).exists() for sign in _SIGNS) and not any(folder.glob("*/run.sqlite3")):
         raise StoreError(f"{str(folder)!r} is not the checkpoint of a run: it has neither {FILE} nor run.sqlite3.")
 

@@ -12,6 +12,7 @@ from ..core.errors import SpecError
 from ..core.flow import FlowResult
 from ..core.results import AgentResult
 from ..data import ResultWriter, open_results
+from ..files import replacing
 from ..flows import Flow
 from ..observe.board import Board
 from ..observe.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
@@ -21,7 +22,6 @@ from .command import KeepsCommand
 from .ending import Stopped, exit_status, run_to_the_end, say
 from .plan import compare
 from .reducing import Reduce
-from .replacing import replacing
 from .report import report_lines
 from .stages import MAP, REDUCE
 

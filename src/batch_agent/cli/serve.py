@@ -55,7 +55,7 @@ def _say_where(folder: Path, host: str, port: int, *, opens: bool) -> None:
     if not is_loopback(host):
         say([f"Anybody who can reach {host}, port {port}, can read the run: prompts, answers and tool results."])
     if not (folder / FILE).exists():
-        say(["The run has not written anything yet; the page will show it when it does."])
+        say(["There is no log of this run yet; the page will show it as soon as there is."])
     print(f"{folder} is shown at {address} until Ctrl-C.", flush=True)
     if opens:
         webbrowser.open(address)

@@ -8,7 +8,9 @@ from .errors import SpecError
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """Of files that hold inputs."""
-_TABLES = frozenset({"pandas", "polars", "pyarrow", "duckdb", "datasets"})
+_TABLES = frozenset({"pandas", "polars", "pyarrow", "duckdb"})
+_DATASETS = frozenset({"datasets.arrow_dataset", "datasets.iterable_dataset"})
+"""In full: many people have a module `datasets` of their own."""
 _LONGEST_PATH = 4096
 
 
@@ -37,13 +39,16 @@ def table_library(inputs: Any) -> str | None:
     """The library that a table, a column or a dataset is of: its classes are never imported here."""
     if isinstance(inputs, Mapping):  # such as all splits of a dataset
         return None
-    packages = [kind.__module__.partition(".")[0].lstrip("_") for kind in type(inputs).__mro__]
+    modules = [kind.__module__ for kind in type(inputs).__mro__]
+    if not _DATASETS.isdisjoint(modules):
+        return "datasets"
+    packages = (module.partition(".")[0].lstrip("_") for module in modules)
     return next((package for package in packages if package in _TABLES), None)
 
 
 def _hint(inputs: Any) -> str:
     if isinstance(inputs, str):
         return f" A file is known by its suffix ({', '.join(SUFFIXES)}), a folder by a slash: 'texts/'."
-    if type(inputs).__module__.partition(".")[0] == "datasets":
+    if type(inputs).__module__ == "datasets.dataset_dict":
         return f" Choose one of its splits: {', '.join(map(repr, inputs))}."
     return ""

@@ -23,12 +23,13 @@ AFTER = (
 def table_row(result: AgentResult) -> dict[str, Any]:
     """With `input.NAME` for each field of the input and `output.NAME` for each of the answer; `input` and `output` for
     what has no fields."""
-    return {**_of_agent(result), **_spread("input", result.input), **_answer(result, _spread)}
+    answer = _spread("output", result.output) if result.ok else {}
+    return {**_of_agent(result), **_spread("input", result.input), **answer}
 
 
 def narrow_row(result: AgentResult) -> dict[str, Any]:
     """The same with the input and the answer in one column each: for a file that grows, and cannot get new columns."""
-    return {**_of_agent(result), "input": _cell(result.input), **_answer(result, lambda name, v: {name: _cell(v)})}
+    return {**_of_agent(result), "input": _cell(result.input), "output": _cell(result.output)}
 
 
 NARROW = (*BEFORE, "input", "output", *AFTER)
@@ -64,11 +65,6 @@ def _of_agent(result: AgentResult) -> dict[str, Any]:
         "output_tokens": usage.output,
         "seconds": round(result.timing.total, 3),
     }
-
-
-def _answer(result: AgentResult, shown: Any) -> dict[str, Any]:
-    made: dict[str, Any] = shown("output", result.output) if result.ok else {}
-    return made
 
 
 def _spread(name: str, value: Any) -> dict[str, Any]:

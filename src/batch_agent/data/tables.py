@@ -51,12 +51,10 @@ def _relation(source: Any) -> Rows:
 
 def _dataset(source: Any) -> Rows:
     datasets = needed("datasets", "A dataset as inputs", "datasets")
-    if isinstance(source, datasets.Dataset):
-        plain = source.with_format(None, columns=source.format["columns"])
-        return Counted(len(plain), lambda: map(plain_row, plain)).kept()
     if isinstance(source, datasets.IterableDataset):
         return Threaded(_Streamed(source.with_format(None)))
-    raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a Dataset or an IterableDataset.")
+    plain = source.with_format(None, columns=source.format["columns"])
+    return Counted(len(plain), lambda: map(plain_row, plain)).kept()
 
 
 class _Streamed:

@@ -1,7 +1,6 @@
 """Stages in a row, each an agent for every item: what people compose."""
 
 import sys
-from collections.abc import AsyncIterable, Iterable
 from typing import Any
 
 from ..core.errors import SpecError
@@ -22,8 +21,8 @@ class Flow:
     field of the item, by the stage's name. Stages may have models and backends of their own, and share slots, the
     ledger of the KV cache, tools and one budget. A flow is never changed: each method gives a longer one."""
 
-    def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any], **options: Any) -> None:
-        """`options`: as `BatchAgent.run` takes them, for all stages."""
+    def __init__(self, inputs: Any, **options: Any) -> None:
+        """`inputs` and `options`: as `BatchAgent.run` takes them; the options are for all stages."""
         if "task" in options:
             raise SpecError("Each stage of a flow has a task of its own: Flow(inputs, ...).map(name, task).")
         BatchSpec.of(task="-", inputs=inputs, **options)

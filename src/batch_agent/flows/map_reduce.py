@@ -11,7 +11,7 @@ from ..core.interfaces import EventSink
 from ..core.results import Results
 from .flow import Flow
 
-_OF_THE_WORKERS = ("task", "output_schema", "tools", "on_result")
+_OF_THE_WORKERS = ("task", "output_schema", "tools", "on_result", "out")
 
 
 async def run_with_reduce(

@@ -25,7 +25,7 @@ from ..core.events import (
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentResult
 from .growth import Growth
-from .tally import Tally
+from .tally import Tally, Tokens
 from .tool_counts import ToolCounts
 from .under_way import UnderWay
 
@@ -40,7 +40,7 @@ class Stage:
     agents: UnderWay = field(default_factory=UnderWay)
     pace: Growth = field(default_factory=Growth)
     """Of agents that were done here, not in an earlier process."""
-    turned: Usage = NO_USAGE
+    turned: Tokens = field(default_factory=Tokens)
     """Of all turns so far, those of agents under way too."""
     came: int = 0
     """Items that it was given by the stage before."""
@@ -68,7 +68,7 @@ class Stage:
         if prices is None:
             return None
         fresh, cached, output = prices
-        usage = self.turned
+        usage = self.turned.usage
         return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output) / 1e6
 
 
@@ -104,7 +104,7 @@ class Board:
                 stage.agents.does(event.key, "generating")
             case TurnEnded():
                 stage.agents.does(event.key, "waiting")
-                stage.turned += event.usage
+                stage.turned.add(event.usage)
             case CallsStarted():
                 stage.agents.does(event.key, "in tools")
             case CallsEnded():
@@ -171,7 +171,7 @@ class Board:
 
     @property
     def turned(self) -> Usage:
-        return sum((stage.turned for stage in self.stages.values()), NO_USAGE)
+        return sum((stage.turned.usage for stage in self.stages.values()), NO_USAGE)
 
     @property
     def failed(self) -> int:

@@ -65,7 +65,7 @@ def _stage(name: str, stage: Stage, room: int, width: int) -> Text:
         label = Text(calm(name), "bold")
         label.truncate(room, overflow="ellipsis", pad=True)
         head.append(label).append(" ")
-    numbers = _fitting(progress(stage), max(0, width - head.cell_len))
+    numbers = _fitting(progress(name, stage), max(0, width - head.cell_len))
     bar = width - head.cell_len - numbers.cell_len - len(_GAP)
     if bar >= _LEAST_BAR:
         head.append(_bar(stage, min(bar, 60)))

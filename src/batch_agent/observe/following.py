@@ -6,20 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import StoreError
+from .holding import is_held
 from .log import FILE, LogReader
 from .view import RunView
 
 _AT_ONCE = 50_000
 """Events."""
-_ALIVE = 15.0
+_FRESH = 3.0
 """Seconds: a run that goes on writes how full it is about once in one."""
+_STALE = 15.0
+"""Where nobody can tell otherwise whether it goes on."""
 
 
 class Following:
     """Reads the log of a run that may go on in another process. Blocks for as long as a disk takes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, fresh: float = _FRESH) -> None:
+        """`fresh`: for so many seconds after the last line of its log, a run that has not ended goes on for sure."""
         self._folder = folder.absolute()
+        self._fresh = fresh
+        self._died_at: float | None = None
         self._reader = LogReader(self._folder)
         self._view = RunView()
         self._state: object = None
@@ -32,13 +38,22 @@ class Following:
 
     @property
     def is_running(self) -> bool:
-        """Whether somebody works at it: the last process has not ended, and wrote a moment ago."""
+        """Whether somebody works at it: the last process has not ended, and wrote a moment ago or holds the lock."""
         if not self.has_log or self._reader.is_closed:
             return False
         try:
-            return time.time() - (self._folder / FILE).stat().st_mtime < _ALIVE
+            written = (self._folder / FILE).stat().st_mtime
         except FileNotFoundError:
             return False
+        age = time.time() - written
+        if age < self._fresh:
+            return True
+        if written == self._died_at:
+            return False  # and who goes on with it writes to it first
+        held = is_held(self._folder)
+        if held is False:
+            self._died_at = written
+        return age < _STALE if held is None else held
 
     def look(self) -> bool:
         """Reads on, and returns whether there may be more: of a long log it does not read all at once. Raises OSError

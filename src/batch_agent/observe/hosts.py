@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+from functools import cache
 
 
 def is_loopback(host: str) -> bool:
@@ -16,7 +17,12 @@ def is_known(asked: str, host: str) -> bool:
     name = _name(asked).lower()
     if _address(name) is not None or name == "localhost" or name == host.lower():
         return True
-    return not is_loopback(host) and name in {socket.gethostname().lower(), socket.getfqdn().lower()}
+    return not is_loopback(host) and name in _own_names()
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    return frozenset({socket.gethostname().lower(), socket.getfqdn().lower()})
 
 
 def _name(asked: str) -> str:

@@ -50,7 +50,7 @@ def _stage(name: str, stage: Stage) -> str:
     )
     bar = f'<div style="display:flex;height:6px;border-radius:3px;overflow:hidden;background:{_GREY}">{parts}</div>'
     label = f"<b>{escape(calm(name))}</b> " if name else ""
-    return f'<div style="margin:4px 0">{bar}{label}{_bits(progress(stage))}</div>'
+    return f'<div style="margin:4px 0">{bar}{label}{_bits(progress(name, stage))}</div>'
 
 
 def _row(row: Row) -> str:

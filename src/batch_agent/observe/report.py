@@ -23,7 +23,7 @@ _DATA = '<script type="application/json" id="run"></script>'
 def write_report(folder: Path, out: Path | None = None) -> Path:
     """Of the run in this folder, from its log; also of one that goes on or was killed. Raises StoreError where there is
     no log, SpecError for a place that cannot be written, and OSError."""
-    following = Following(folder)
+    following = Following(folder, fresh=0.0)
     following.look_at_all()
     path = out or folder / REPORT
     with replacing(path) as file:

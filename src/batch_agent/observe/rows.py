@@ -55,14 +55,15 @@ def clock(board: Board, seconds: float) -> list[Bit]:
     return [Bit(duration(seconds)), *([] if left is None else [Bit(f"{duration(left)} left", "quiet")])]
 
 
-def progress(stage: Stage) -> list[Bit]:
-    """How far a stage is."""
+def progress(name: str, stage: Stage) -> list[Bit]:
+    """How far a stage is; with a name also when it will be done, which is said of a run on its own by the clock."""
     done, of = stage.tally.done, stage.of
     pace = [Bit(per_time(stage.pace.rate), "quiet")] if stage.pace.rate else []
     if of is None:
         return [Bit(f"{done:,} done"), *pace]
-    share = done / of if of else 1.0
-    return [Bit(f"{done:,} of {of:,}"), Bit(f"{share:.0%}"), *pace]
+    share, left = done / of if of else 1.0, stage.seconds_left
+    until = [Bit(f"{duration(left)} left", "quiet")] if name and left else []
+    return [Bit(f"{done:,} of {of:,}"), Bit(f"{share:.0%}"), *pace, *until]
 
 
 def rows(board: Board) -> Iterator[Row]:
@@ -77,6 +78,8 @@ def rows(board: Board) -> Iterator[Row]:
     if retries:
         kinds = (Bit(f"{kind} {count:,}", "quiet") for kind, count in retries.most_common())
         yield Row("sent again", (Bit(f"{retries.total():,}", "bad"), *kinds), 30)
+    if board.notice and not board.notice.endswith("..."):  # what only says that one has to wait is over by now
+        yield Row("notice", (Bit(calm(board.notice)),), 35)
 
 
 def errors(board: Board) -> Iterator[Row]:
@@ -116,7 +119,7 @@ def _room(sampled: Sampled, is_named: bool) -> Iterator[Row]:
     name = f"{calm(sampled.backend)}: " if is_named else ""
     slots = [Bit(f"{name}{sampled.inflight:,} of {sampled.limit:,} in use")]
     if sampled.waiting:
-        slots.append(Bit(f"{sampled.waiting:,} agents wait for one", "quiet"))
+        slots.append(Bit(f"{sampled.waiting:,} waiting for one", "quiet"))
     if sampled.server_running is not None:
         queue = f", queues {sampled.server_waiting:,}" if sampled.server_waiting else ""
         slots.append(Bit(f"server runs {sampled.server_running:,}{queue}", "quiet"))
@@ -153,29 +156,26 @@ def _tools(board: Board) -> Iterator[Row]:
     tools = board.tools
     if not tools.by_tool:
         return
-    total, each = (
-        ToolCount(tools.sources, tools.failed),
-        sorted(tools.by_tool.items(), key=lambda item: item[1].calls, reverse=True),
-    )
+    total, by_tool = tools.total, sorted(tools.by_tool.items(), key=lambda item: item[1].calls, reverse=True)
     yield Row("tool calls", tuple(_calls(total)), 50)
-    if len(each) > 1 or tools.failed:
-        for name, count in each:
+    if len(by_tool) > 1 or total.failed:
+        for name, count in by_tool:
             took = Bit(f"{count.seconds_each:.2f} s each", "quiet")
             yield Row("", (Bit(calm(name, 40)), *_calls(count), took), 10)
 
 
 def _calls(count: ToolCount) -> Iterator[Bit]:
-    sources, calls = count.sources, count.calls
+    sources = count.sources
     shared = sources["shared"] + sources["cached"]
-    yield Bit(f"{calls:,}")
+    yield Bit(f"{count.calls:,}")
     if shared:
-        yield Bit(f"{shared / calls:.0%} reused", "good")
+        yield Bit(f"{shared / count.calls:.0%} reused", "good")
     yield Bit(f"{sources['executed']:,} executed")
     if count.failed:
         yield Bit(f"{count.failed:,} failed", "bad")
-    for source in ("shared", "cached", "recalled"):
-        if sources[source]:
-            yield Bit(f"{sources[source]:,} {source}", "quiet")
+    for source, calls in sources.items():
+        if calls and source != "executed":
+            yield Bit(f"{calls:,} {source}", "quiet")
 
 
 def _result(name: str, result: AgentResult) -> Row:

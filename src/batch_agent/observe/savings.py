@@ -1,6 +1,5 @@
 """What a run did not have to do, each against what would have been done without."""
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,8 +40,8 @@ class Repeats:
         """Answers from the checkpoint."""
         self.tokens_kept = 0
         """Of those two."""
-        self._paid = array("q")
-        self._last_turn = array("q")
+        self._paid: list[int] = []
+        self._last_turn: list[int] = []
         self._last = bytearray()
 
     def add(self) -> None:

@@ -44,6 +44,25 @@ class Failures:
 
 
 @dataclass(slots=True)
+class Tokens:
+    """Usage that grows in place: a sum of frozen ones, made anew for each turn, costs more than all else that is
+    counted."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+
+    def add(self, usage: Usage) -> None:
+        self.input += usage.input
+        self.cached += usage.cached
+        self.output += usage.output
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.input, self.cached, self.output)
+
+
+@dataclass(slots=True)
 class Tally:
     """Of one run, or of one stage of a flow. Mutable on purpose: it is where these numbers are kept while it runs."""
 

@@ -1,8 +1,8 @@
 """Tool calls of a run while it goes, by where their results came from."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from ..core.messages import ToolSource
 from ..core.requests import NO_USAGE, Usage
@@ -13,13 +13,13 @@ from ..core.results import CallRecord, ToolUse
 class ToolCount:
     """Of one tool. Seconds are those of its executions."""
 
-    sources: Counter[ToolSource] = field(default_factory=Counter)
+    sources: dict[ToolSource, int] = field(default_factory=lambda: dict.fromkeys(get_args(ToolSource), 0))
     failed: int = 0
     seconds: float = 0.0
 
     @property
     def calls(self) -> int:
-        return self.sources.total()
+        return sum(self.sources.values())
 
     @property
     def seconds_each(self) -> float:
@@ -50,9 +50,11 @@ class ToolCounts:
         self.summaries += summaries
 
     @property
-    def sources(self) -> Counter[ToolSource]:
-        return sum((count.sources for count in self.by_tool.values()), Counter())
-
-    @property
-    def failed(self) -> int:
-        return sum(count.failed for count in self.by_tool.values())
+    def total(self) -> ToolCount:
+        total = ToolCount()
+        for count in self.by_tool.values():
+            for source, calls in count.sources.items():
+                total.sources[source] += calls
+            total.failed += count.failed
+            total.seconds += count.seconds
+        return total

@@ -1,6 +1,5 @@
 """Agents that are neither to come nor done, by what they do."""
 
-from collections import Counter
 from typing import Literal
 
 Doing = Literal["waiting", "generating", "in tools"]
@@ -14,7 +13,7 @@ class UnderWay:
         self._agents: dict[str, Doing] = {}
         self._parts: dict[str, dict[str, Doing]] = {}
         """By agent, what those of its parts do that do not wait."""
-        self._counts: Counter[Doing] = Counter()
+        self._counts: dict[Doing, int] = {"waiting": 0, "generating": 0, "in tools": 0}
 
     @property
     def waiting(self) -> int:

@@ -3,7 +3,8 @@
 from array import array
 from collections import deque
 from collections.abc import Collection
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, assert_never
 
 from ..core.events import (
@@ -112,7 +113,7 @@ class RunView:
             "seconds": round(self.seconds, 3),
             "processes": [round(at, 3) for at in self.processes],
             "now": round(now, 3),
-            "version": version("batch-agent"),
+            "version": _version(),
             "stages": stages,
             "throughput": self._throughput(counts, is_running=is_running),
             "series": self._series.as_json(),
@@ -306,6 +307,14 @@ class RunView:
             "per_second": None if pace is None else round(pace, 3),
             "eta": round(max(left, 0) / pace, 1) if pace and can_tell else None,
         }
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("batch-agent")
+    except PackageNotFoundError:  # its files alone were copied
+        return ""
 
 
 def _inputs(stage: StageView) -> int | None:

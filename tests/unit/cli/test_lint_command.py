@@ -158,7 +158,7 @@ def test_a_command_of_an_earlier_version_can_be_given_again(tmp_path: Path) -> N
 def test_what_was_asked_comes_back_as_it_was(place: Path) -> None:
     asked = Asked(
         task="Do it.",
-        inputs=place / "in.jsonl",
+        inputs=str(place / "in.jsonl"),
         fields=["a", "First Name"],
         no_hoist=True,
         oversized="chunk",
@@ -169,4 +169,4 @@ def test_what_was_asked_comes_back_as_it_was(place: Path) -> None:
     assert options["task"] == Fields("Do it.", "a", "First Name")
     assert (options["hoist"], options["reorder"], options["oversized"]) == (False, True, "chunk")
     assert len(options["inputs"]) == 9
-    assert Asked(task="Do it.", inputs=place / "in.jsonl", fields=[]).options()["task"] == "Do it."
+    assert Asked(task="Do it.", inputs=str(place / "in.jsonl"), fields=[]).options()["task"] == "Do it."

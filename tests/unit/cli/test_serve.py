@@ -21,6 +21,7 @@ from tests.unit.programs import Call, Program, Programs
 from batch_agent import StoreError
 from batch_agent.observe.following import Following
 from batch_agent.observe.log import FILE
+from batch_agent.observe.report import write_report
 from batch_agent.observe.serving import served
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -97,17 +98,29 @@ async def test_a_run_is_seen_from_before_it_begins_until_it_has_ended(tmp_path: 
         assert model["stages"][0]["answered"] == AGENTS
 
 
-async def test_a_run_that_was_killed_ended_early(tmp_path: Path, programs: Programs) -> None:
+async def test_a_run_that_is_stuck_goes_on_and_one_that_was_killed_ended_early(
+    tmp_path: Path, programs: Programs
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     async with page_of(folder) as client:
         program = programs.start(RUN, str(folder), str(tmp_path / "never"))
         await until(client, "running", tools=AGENTS)
+        long_ago = time.time() - 60
+        os.utime(folder / FILE, (long_ago, long_ago))  # as if it were stuck
+        assert (await model_of(client))["state"] == "running"
         program.send_signal(signal.SIGKILL)
         program.wait()
-        long_ago = time.time() - 60
+        assert reported(folder)["state"] == "ended early"  # at once
         os.utime(folder / FILE, (long_ago, long_ago))
         assert (await model_of(client))["state"] == "ended early"
+
+
+def reported(folder: Path) -> dict[str, Any]:
+    found = re.search(r'id="run">(.*?)</script>', write_report(folder).read_text(), re.DOTALL)
+    assert found is not None
+    model: dict[str, Any] = json.loads(found[1])
+    return model
 
 
 @pytest.fixture
@@ -229,6 +242,8 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> 
     (tmp_path / "empty").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.lock").touch()
+    (tmp_path / "flow" / "stage").mkdir(parents=True)
+    (tmp_path / "flow" / FILE).touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for words, problem in (
@@ -236,6 +251,7 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> 
             (("serve", "empty"), "'empty' is not the checkpoint of a run"),
             (("serve", "run", "--port", port), f"port {port}: Address already in use. Choose another"),
             (("report", "run"), "There is no log of a run"),
+            (("report", "flow/stage"), "'flow/stage' is one stage of the run in"),
         ):
             done = call(*words, cwd=tmp_path)
             assert done.returncode == 2

@@ -128,6 +128,11 @@ def test_a_frame_without_narwhals_says_what_to_install(monkeypatch: pytest.Monke
         read_inputs(pd.DataFrame({"a": [1]}))
 
 
+def test_a_list_of_a_module_that_is_called_datasets_too_is_a_list() -> None:
+    own = type("Own", (list,), {"__module__": "datasets.mine"})(["a"])
+    assert read_inputs(own) is own
+
+
 def test_an_empty_table_is_no_inputs() -> None:
     assert read_inputs(pd.DataFrame({"a": []})) == []
 

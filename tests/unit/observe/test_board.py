@@ -153,8 +153,8 @@ async def test_at_every_moment_of_a_real_run_all_agents_are_accounted_for(sim_ur
             assert stage.to_come is not None
             assert stage.to_come + sum(states(board)) + stage.tally.done == 40
     _agrees(board.stages[""], results)
-    assert board.tools.sources.total() == sum(len(result.tool_calls) for result in results) > 0
-    assert {tool.name: tool.executed for tool in board.tools.used} == {"look": board.tools.sources["executed"]}
+    assert board.tools.total.calls == sum(len(result.tool_calls) for result in results) > 0
+    assert {tool.name: tool.executed for tool in board.tools.used} == {"look": board.tools.total.sources["executed"]}
     assert list(board.backends) == ["sim"]
     assert [result for _, result in board.latest] == [e.result for e in log.events if isinstance(e, AgentFinished)][-8:]
 
@@ -180,7 +180,7 @@ def _agrees(stage: Stage, results: Results) -> None:
     assert len(stage.agents) == 0
     assert (tally.done, tally.ok) == (len(results), sum(result.ok for result in results))
     assert tally.turns == sum(result.turns for result in results)
-    assert tally.usage == stage.turned == sum((result.usage for result in results), NO_USAGE)
+    assert tally.usage == stage.turned.usage == sum((result.usage for result in results), NO_USAGE)
 
 
 def test_tokens_are_counted_turn_by_turn_and_cost_what_the_model_costs() -> None:
@@ -209,7 +209,7 @@ def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from()
     board.emit(CallsEnded("a", 2, calls[:1], 4.0))
     count = board.tools.by_tool["look"]
     assert (count.calls, count.failed, count.seconds_each) == (3, 1, 2.0)
-    assert board.tools.sources == {"executed": 3, "shared": 1}
+    assert board.tools.total.sources == {"executed": 3, "shared": 1, "cached": 0, "recalled": 0}
 
 
 def test_what_concerns_all_stages_is_kept_in_a_flow_too() -> None:

@@ -70,7 +70,7 @@ def test_everything_that_a_person_wants_to_know_is_on_it() -> None:
     assert bar.endswith("─  3 of 100  3%  1.0/s")
     assert rest == [
         "agents     1 generating  1 in tools  1 waiting  1 failed  2 answered  94 to come",
-        "slots      ━━━━━━━━━━━━━━━─────  6 of 8 in use  2 agents wait for one  server runs 6, queues 1",
+        "slots      ━━━━━━━━━━━━━━━─────  6 of 8 in use  2 waiting for one  server runs 6, queues 1",
         "KV cache   ━━━━━━━━────────────  12 agents resident  40.0k of 100k tokens  server says 39%",
         "tokens     20.0k in  75% cached  500 out  $0.0075  0/s in, 0/s out",
         "tool calls 3  33% reused  2 executed  1 failed  1 cached",
@@ -97,6 +97,14 @@ def test_where_there_is_little_room_what_matters_least_is_left_out() -> None:
     assert lines(board, width=40)[3] == "agents     1 generating  1 in tools"
 
 
+def test_each_stage_of_a_flow_says_when_it_will_be_done() -> None:
+    board = board_of(FlowStarted(("review", "report")), InStage("review", RunStarted("vllm", "m", 8, 30)))
+    for second in range(11):
+        board.tick(second)
+        board.emit(InStage("review", AgentFinished(AgentResult(second, str(second)), False)))
+    assert lines(board)[1].endswith("  11 of 30  37%  1.0/s  19 s left")
+
+
 def test_a_long_name_leaves_room_for_the_time() -> None:
     board = board_of(RunStarted("vllm", "a-model-with-a-name-that-is-very-long-indeed", 8, 10))
     assert lines(board, width=40)[0] == "a-model-with-a-name-that-is…  1 min 05 s"
@@ -106,6 +114,13 @@ def test_a_long_name_leaves_room_for_the_time() -> None:
 def test_before_the_run_has_begun_its_notice_is_all_there_is(events: list[Event]) -> None:
     [line] = lines(board_of(*events))
     assert line == ("Loading ␛[31mthe model ..." if events else "Connecting ...")
+
+
+def test_a_notice_that_says_more_than_to_wait_stays() -> None:
+    board = board_of(Notice("Starting the model ..."), *FULL)
+    assert not any(line.startswith("notice") for line in lines(board))
+    board.emit(Notice("http://b is down, and the others do its work: gone"))
+    assert "notice     http://b is down, and the others do its work: gone" in lines(board)
 
 
 STEERING = "\x1b]0;owned\x07 \x1b[2J\r\n\tx \x9b31m \u202eevil \ud800 \u2028 🙂 汉字"

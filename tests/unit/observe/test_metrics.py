@@ -15,9 +15,18 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from batch_agent import BatchAgent, Flow, Results, SpecError, Tool
+from batch_agent import AgentError, AgentResult, BatchAgent, ErrorKind, Flow, Results, SpecError, Tool
 from batch_agent.cli.watchers import watchers
-from batch_agent.core.events import AgentStarted, CallsEnded, Event, FlowStarted, RunStarted, ToolsUsed
+from batch_agent.core.events import (
+    AgentFinished,
+    AgentStarted,
+    CallsEnded,
+    Event,
+    FlowStarted,
+    RunStarted,
+    ToolsUsed,
+    TurnStarted,
+)
 from batch_agent.core.requests import NO_USAGE, Usage
 from batch_agent.core.results import CallRecord
 from batch_agent.observe.metrics import Metrics
@@ -288,6 +297,21 @@ def test_labels_of_a_registry_are_the_same_for_all() -> None:
         Metrics(registry=CollectorRegistry(), labels={"__name__": "a"})
     with pytest.raises(SpecError, match="cannot take the metrics"):
         Metrics(registry=registry_of(Gauge("batch_agent_agents", "Of somebody else.", registry=None)))
+
+
+def test_parts_that_are_called_off_with_their_agent_are_not_left_behind() -> None:
+    metrics = Metrics(registry=(registry := CollectorRegistry()))
+    metrics.take(0.0, RunStarted("sim", "sim", 1, 1))
+    metrics.take(0.0, AgentStarted("a", 0))
+    for number in range(3):
+        metrics.take(0.0, TurnStarted(f"a.part{number}", 1))
+    metrics.flush()
+    assert now_in(registry).by(AGENTS, "state") == {"waiting": 1, "generating": 3}
+    failed = AgentResult(0, "a", error=AgentError(ErrorKind.SERVER, "part 1 failed"))
+    metrics.take(0.0, AgentFinished(failed, resumed=False))
+    metrics.flush()
+    assert now_in(registry).by(AGENTS, "state") == {"waiting": 0, "generating": 0}
+    metrics.close()
 
 
 def test_names_that_a_model_makes_up_do_not_fill_the_database() -> None:

@@ -171,7 +171,7 @@ def sim_url() -> Iterator[str]:
 def start(
     programs: Programs, place: Path, where: Terminal, url: str, *words: str, streams: str = "all", **environment: str
 ) -> Program:
-    (place / "in.jsonl").write_text("".join(f'{{"name": "number {index}"}}\n' for index in range(40)))
+    (place / "in.jsonl").write_text("".join(f'{{"name": "number {index}"}}\n' for index in range(24)))
     (place / "mine.py").write_text(_TOOLS)
     asked = ["run", "--task", "Who is {name}?", "--inputs", "in.jsonl", "--max-inflight", "3", "--backend", url, *words]
     usual = {"TERM": "xterm-256color", "CI": "", "NO_COLOR": ""}
@@ -185,7 +185,7 @@ def frames(rows: list[str]) -> int:
 
 
 def has_advanced(screen: Screen) -> bool:
-    return " of 40 " in screen.text and "0 of 40" not in screen.text
+    return " of 24 " in screen.text and "0 of 24" not in screen.text
 
 
 def test_the_dashboard_is_redrawn_in_any_size_and_leaves_nothing_but_the_summary(
@@ -205,7 +205,7 @@ def test_the_dashboard_is_redrawn_in_any_size_and_leaves_nothing_but_the_summary
         assert program.wait() == 0
         seen.resize(100, 30)
         rows = seen.until(lambda screen: "Results: results.jsonl" in screen.text)
-        assert any(row.startswith("40 of 40 agents answered in ") for row in rows)
+        assert any(row.startswith("24 of 24 agents answered in ") for row in rows)
         assert frames(rows) == 0
         assert not any(row.startswith(("agents ", "slots ", "tokens ")) or "━" in row for row in rows)
         assert seen.screen.shows_cursor
@@ -239,10 +239,10 @@ def test_what_tools_print_and_log_stands_above_and_a_pipe_gets_what_is_its_own(
         assert program.wait() == 0
         rows = seen.until(lambda screen: "Results: results.jsonl" in screen.text)
         logged = [at for at, row in enumerate(rows) if row.startswith("LOGGED ")]
-        assert len(logged) == 40
+        assert len(logged) == 24
         assert all(rows[at + 1] == "in two lines" for at in logged)
         assert "PRINTED" not in "".join(rows)
-        assert program.stdout.read_text().count("PRINTED") == 40
+        assert program.stdout.read_text().count("PRINTED") == 24
 
 
 @pytest.mark.parametrize(("words", "environment"), [(("--no-dashboard",), {}), ((), {"CI": "true"})])
@@ -253,7 +253,7 @@ def test_plain_lines_are_all_there_is_where_they_are_wanted(
         program = start(programs, tmp_path, seen, sim_url, *words, **environment)
         assert program.wait() == 0
         rows = seen.until(lambda screen: "Results: results.jsonl" in screen.text)
-        assert "40 of 40 agents answered" in "".join(rows)
+        assert "24 of 24 agents answered" in "".join(rows)
         assert b"\x1b" not in seen.sent
 
 
