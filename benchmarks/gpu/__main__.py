@@ -20,6 +20,7 @@ from .pools import pools
 from .server import Server, gpu
 from .serving import ServerFailed, say, serve
 from .shapes import make_model
+from .watching import watching
 from .workloads import Scale, Stage, inflight, layout, prefix, resident
 
 _KV_BLOCKS = ("--num-gpu-blocks-override", "16384")
@@ -36,6 +37,7 @@ PARTS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "layout": layout,
     "flows": flows,
     "pools": pools,
+    "watching": watching,
 }
 
 
@@ -49,7 +51,7 @@ class Setup:
 
 
 SETUPS = (
-    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools")),
+    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools", "watching")),
     Setup("7b", _KV_BLOCKS + _OFFLOAD, ("offload",)),
     Setup("32b", (), ("inflight",)),
 )

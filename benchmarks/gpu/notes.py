@@ -1,6 +1,7 @@
 """The numbers so far, on disk after each of them."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,12 @@ class Notes:
         path = report.write("gpu", self._numbers, self._path, commit=self._commit)
         say(f"{' '.join(place)}: {json.dumps(_short(value))}")
         return path
+
+    def keep(self, *files: Path) -> None:
+        """Puts copies of files beside the numbers, where those have a place of their own."""
+        if self._path is not None:
+            for file in files:
+                shutil.copy(file, self._path.parent / file.name)
 
 
 def _short(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
 from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStarted
+from batch_agent.core.interfaces import EventSink
 from batch_agent.core.results import AgentResult
 
 from .plain import plain
@@ -44,8 +45,10 @@ class Heard:
         }
 
 
-async def run_ours(server: Server, scene: Scene, limit: float) -> dict[str, Any]:
-    """`BatchAgent.run` as it comes: nothing set but the streaming, which shows the first token."""
+async def run_ours(
+    server: Server, scene: Scene, limit: float, *, events: EventSink | None = None, **options: Any
+) -> dict[str, Any]:
+    """`BatchAgent.run` as it comes: nothing set but the streaming, which shows the first token, and `options`."""
     watch, heard = Watch(), Heard()
     backend = await connect(f"{server.url}/v1", server.model, uses_tools=False, notify=say)
 
@@ -60,8 +63,9 @@ async def run_ours(server: Server, scene: Scene, limit: float) -> dict[str, Any]
             tools=[scene.tool(watch)] if scene.turns > 1 else [],
             backend=Played(backend, scene, watch),
             streaming=True,
-            events=heard,
+            events=[heard, *([events] if events is not None else [])],
             on_result=on_result,
+            **options,
         )
 
     try:

@@ -79,7 +79,7 @@ class Stage:
 
     async def warm_up(self) -> None:
         """The first requests of a server's life are slow."""
-        scene = _scene(self.words, Sizes(_WARM_UP, 1, 50, self.scale.of_tokens(3_000), 16, 0), "warm-up")
+        scene = scene_of(self.words, Sizes(_WARM_UP, 1, 50, self.scale.of_tokens(3_000), 16, 0), "warm-up")
         await run_plain(self.server, scene, self.limit)
 
 
@@ -97,7 +97,7 @@ async def resident(stage: Stage, part: str = "resident") -> None:
     seconds = between(1.0 * scale.seconds, 3.0 * scale.seconds)
 
     def scene() -> Scene:
-        return _scene(stage.words, sizes, part, seconds=seconds)
+        return scene_of(stage.words, sizes, part, seconds=seconds)
 
     ours = await run_ours(stage.server, scene(), stage.limit)
     stage.notes.put(ours, part, "batch_agent")
@@ -115,7 +115,7 @@ async def inflight(stage: Stage) -> None:
         sizes = Sizes(scale.of_agents(crowd.agents), 2, *tokens)
 
         def scene(sizes: Sizes = sizes, crowd: Crowd = crowd) -> Scene:
-            return _scene(
+            return scene_of(
                 stage.words,
                 sizes,
                 crowd.name,
@@ -150,15 +150,15 @@ async def prefix(stage: Stage) -> None:
     stage.notes.put(setup, "prefix", "setup")
     for count in PREFIX_AGENTS:
         agents = scale.of_agents(count)
-        together = _scene(stage.words, Sizes(agents, 1, shared, own, output, 0), "prefix")
-        apart = _scene(stage.words, Sizes(agents, 1, 0, shared + own, output, 0), "prefix")
+        together = scene_of(stage.words, Sizes(agents, 1, shared, own, output, 0), "prefix")
+        apart = scene_of(stage.words, Sizes(agents, 1, 0, shared + own, output, 0), "prefix")
         one = await run_ours(stage.server, together, stage.limit)
         other = await run_ours(stage.server, apart, stage.limit)
         named = {"shared": one, "not_shared": other, "times_as_long_not_shared": _times_as_long(one, other)}
         stage.notes.put(named, "prefix", f"agents_{count}")
 
 
-def _scene(
+def scene_of(
     words: Words,
     sizes: Sizes,
     seed: str,

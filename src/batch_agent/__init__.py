@@ -23,6 +23,8 @@ from .core.sharing import Finding, PrefixReport
 from .core.spec import BatchSpec
 from .data import SqlQuery
 from .flows import Flow
+from .observe.metrics import Metrics
+from .observe.traces import Traces
 from .swarm.pool import VLLMPool
 from .swarm.response import Response
 from .tools import MCP, Tool
@@ -46,6 +48,7 @@ __all__ = [
     "Forecast",
     "Item",
     "Limits",
+    "Metrics",
     "PlanMismatch",
     "Prefix",
     "PrefixReport",
@@ -63,6 +66,7 @@ __all__ = [
     "Timeouts",
     "Tool",
     "Tooling",
+    "Traces",
     "Usage",
     "VLLMPool",
     "parse_hostfile",

@@ -15,7 +15,7 @@ TURNS = 3
 
 async def test_agents_take_turns_in_a_small_cache_and_find_their_contexts_again(small_vllm: str) -> None:
     backend = await connect(small_vllm, None, uses_tools=False, notify=lambda text: None)
-    scene, watch = _scene(), Watch()
+    scene, watch = scene_of(), Watch()
     try:
         results = await BatchAgent.run(
             task="{it}",
@@ -36,7 +36,7 @@ async def test_agents_take_turns_in_a_small_cache_and_find_their_contexts_again(
     assert found / sum(result.usage.input for result in results) > 0.5
 
 
-def _scene() -> Scene:
+def scene_of() -> Scene:
     words, start = Words(), nonce()
     return Scene(
         tasks=tuple(words.own(number, start, "small", 300) for number in range(AGENTS)),

@@ -11,9 +11,14 @@ from .reducing import reduced_again
 from .run import run
 from .shown import Dashboard
 from .stages import checkpoints_in
+from .watchers import Watching
+
+_UNWATCHED = Watching()
 
 
-def resume(folder: Path, *, backend: str | None = None, dashboard: Dashboard = None) -> int:
+def resume(
+    folder: Path, *, backend: str | None = None, dashboard: Dashboard = None, watching: Watching = _UNWATCHED
+) -> int:
     """Gives the command that made the checkpoint again, and returns its exit status.
 
     Parameters
@@ -37,4 +42,4 @@ def resume(folder: Path, *, backend: str | None = None, dashboard: Dashboard = N
         raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
     asked, others = asked_again(options)
     reducing, rest = reduced_again(others)
-    return run(asked, reducing=reducing, **rest, checkpoint=folder, dashboard=dashboard)
+    return run(asked, reducing=reducing, **rest, checkpoint=folder, dashboard=dashboard, watching=watching)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..api import BatchAgent
-from ..core.interfaces import EventSink
 from ..data import ResultWriter, open_results
 from ..observe.progress import Progress, progress_for
 from ..observe.summary import summary_lines
+from ..observe.watching import Watchers
 from .asked import Asked
 from .command import KeepsCommand
 from .ending import Stopped, exit_status, run_to_the_end, say
@@ -20,8 +20,10 @@ from .report import report_lines
 from .run_reduced import run_reduced
 from .shown import Dashboard
 from .stages import check_kind
+from .watchers import Watching
 
 _NO_REDUCE = Reducing()
+_UNWATCHED = Watching()
 
 
 def run(
@@ -33,6 +35,7 @@ def run(
     plan_changed: Literal["stop", "rerun"] = "stop",
     fresh: bool = False,
     dashboard: Dashboard = None,
+    watching: Watching = _UNWATCHED,
 ) -> int:
     """Runs it, and returns the exit status. Raises SpecError, BackendError and StoreError.
 
@@ -56,15 +59,15 @@ def run(
         check_kind(folder, is_reduced=reduce is not None)
     command = {**asked.said(), **reducing.said(), "out": out}
     progress = progress_for(sys.stderr, dashboard)
+    events: Watchers = [KeepsCommand(progress, folder, command), *watching.sinks()]
     if reduce is not None:
-        return run_reduced(options, reduce, out, command, progress)
-    return _run(options, out, command, progress)
+        return run_reduced(options, reduce, out, progress, events)
+    return _run(options, out, progress, events)
 
 
-def _run(options: dict[str, Any], out: Path, command: dict[str, Any], progress: Progress) -> int:
+def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watchers) -> int:
     started, folder = time.monotonic(), options["checkpoint_dir"]
     with open_results(out, "--out") as results:
-        events = KeepsCommand(progress, folder, command)
         ended = run_to_the_end(_stream(options, results, events))
     seconds = time.monotonic() - started
     stopped = ended if isinstance(ended, Stopped) else None
@@ -75,7 +78,7 @@ def _run(options: dict[str, Any], out: Path, command: dict[str, Any], progress: 
     return exit_status(stopped, folder, any_failed=progress.board.failed > 0)
 
 
-async def _stream(options: dict[str, Any], results: ResultWriter, events: EventSink) -> None:
+async def _stream(options: dict[str, Any], results: ResultWriter, events: Watchers) -> None:
     async with BatchAgent.stream(events=events, **options) as stream:
         async for result in stream:
             results.write(result)

@@ -18,7 +18,7 @@ from ..observe.board import Board
 from ..observe.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
 from ..observe.progress import Progress
 from ..observe.story import printable
-from .command import KeepsCommand
+from ..observe.watching import Watchers
 from .ending import Stopped, exit_status, run_to_the_end, say
 from .plan import compare
 from .reducing import Reduce
@@ -26,13 +26,14 @@ from .report import report_lines
 from .stages import MAP, REDUCE
 
 
-def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, command: dict[str, Any], progress: Progress) -> int:
-    """`options`: of the run whose results are reduced. Raises SpecError, BackendError and StoreError."""
+def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, progress: Progress, events: Watchers) -> int:
+    """`options`: of the run whose results are reduced. `events`: who watches, `progress` among them. Raises SpecError,
+    BackendError and StoreError."""
     started, folder = time.monotonic(), options["checkpoint_dir"]
     with open_results(out, "--out") as file:
         written = _Written(file)
         flow = _flow(options, reduce, written)
-        ended = run_to_the_end(flow.run(events=KeepsCommand(progress, folder, command)))
+        ended = run_to_the_end(flow.run(events=events))
     seconds, board = time.monotonic() - started, progress.board
     if isinstance(ended, Stopped):
         say([*flow_lines_so_far(board, seconds), *_resumed(board), f"Results: {out}", *report_lines(folder)])

@@ -1,5 +1,6 @@
 """Views that take their time get events in a thread of their own: a run never waits for a disk or a collector."""
 
+import contextvars
 import logging
 import os
 import threading
@@ -58,7 +59,8 @@ class Aside:
             self._failed.clear()
             self._over.clear()
             self._process = os.getpid()
-            self._thread = threading.Thread(target=self._work, name="batch-agent-views", daemon=True)
+            work = contextvars.copy_context().run  # spans of the caller are the parents of ours
+            self._thread = threading.Thread(target=work, args=(self._work,), name="batch-agent-views", daemon=True)
             self._thread.start()
         return self
 
