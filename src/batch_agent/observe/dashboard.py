@@ -26,8 +26,8 @@ def render(board: Board, seconds: float, width: int, height: int) -> list[Text]:
         return [_cut(Text(calm(board.notice) or "Connecting ...", "cyan"), width)][:height]
     lines = [_Line(_TITLE, _title(board, seconds, width)), *_stages(board, width)]
     lines += [_Line(row.weight, _row(row, width)) for row in rows(board)]
-    lines += _listed("errors", list(errors(board)), _ERRORS, width)
-    lines += _listed("latest", list(results(board)), _RESULTS, width)
+    lines += _listed("errors", list(errors(board)), _ERRORS)
+    lines += _listed("latest", list(results(board)), _RESULTS)
     return [_cut(line.text, width) for line in _chosen(lines, height)]
 
 
@@ -100,7 +100,7 @@ def _gauge(full: float, width: int) -> Text:
     return Text.assemble(("━" * filled, "cyan"), ("─" * (width - filled), "dim"))
 
 
-def _listed(heading: str, listed: Sequence[Row], weights: Sequence[int], width: int) -> Iterator[_Line]:
+def _listed(heading: str, listed: Sequence[Row], weights: Sequence[int]) -> Iterator[_Line]:
     """As many as there are weights. The heading stands where rows have their label, before the first."""
     room = max((cell_len(row.label) for row in listed), default=0)
     for at, (row, weight) in enumerate(zip(listed, weights, strict=False)):

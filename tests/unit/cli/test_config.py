@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -127,8 +128,10 @@ def test_every_option_of_the_command_can_be_in_the_file(here: Path, command: str
     (here / "all.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in samples.items()))
     found: dict[str, Any] = {}
     for name, value in parsed(command, "--config", "all.toml").items():
-        groups = {"asked": True, "reducing": True}
-        found |= value.said() if name in groups else {name: value}
+        if name == "watching":
+            found |= asdict(value)
+        else:
+            found |= value.said() if name in {"asked", "reducing"} else {name: value}
     assert found.pop("config") == Path("all.toml")
     shown = {name.replace("_", "-"): str(value) if isinstance(value, Path) else value for name, value in found.items()}
     assert shown == samples
