@@ -37,9 +37,9 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentResult, CallRecord
-from batch_agent.observe.board import Board
-from batch_agent.observe.dashboard import render
-from batch_agent.observe.live import LiveProgress
+from batch_agent.observe.live.board import Board
+from batch_agent.observe.live.dashboard import render
+from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.observe.recording import Recording
 from batch_agent.observe.watching import Watchers
 from batch_agent.sim import Script, SimConfig, SimServer

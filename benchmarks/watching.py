@@ -24,8 +24,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from batch_agent import BatchAgent, Tool
-from batch_agent.observe.metrics import Metrics
-from batch_agent.observe.traces import Traces
+from batch_agent.observe.telemetry.metrics import Metrics
+from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from batch_agent.observe.live import LiveProgress
+from batch_agent.observe.live.terminal import LiveProgress
 
 from .runs import run_ours
 from .scene import between

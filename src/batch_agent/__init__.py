@@ -23,8 +23,8 @@ from .core.sharing import Finding, PrefixReport
 from .core.spec import BatchSpec
 from .data import SqlQuery
 from .flows import Flow
-from .observe.metrics import Metrics
-from .observe.traces import Traces
+from .observe.telemetry.metrics import Metrics
+from .observe.telemetry.traces import Traces
 from .swarm.pool import VLLMPool
 from .swarm.response import Response
 from .tools import MCP, Tool

@@ -15,7 +15,7 @@ from .core.spec import BatchSpec
 from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .flows import run_with_map_reduce, run_with_reduce
-from .observe.progress import progress_if_seen
+from .observe.live.progress import progress_if_seen
 from .observe.watching import Watchers, watched_by
 from .planning import make_plan
 from .preparing import Openings, Preparation

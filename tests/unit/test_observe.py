@@ -7,11 +7,11 @@ from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import AgentFinished, AgentStarted, Notice, RequestRetried, RunStarted, ToolsUsed
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
-from batch_agent.observe import progress as progress_module
 from batch_agent.observe.amounts import dollars, duration, per_time, rounded
-from batch_agent.observe.board import Board
-from batch_agent.observe.live import LiveProgress
-from batch_agent.observe.progress import PlainProgress, progress_for, progress_if_seen
+from batch_agent.observe.live import progress as progress_module
+from batch_agent.observe.live.board import Board
+from batch_agent.observe.live.progress import PlainProgress, progress_for, progress_if_seen
+from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.observe.summary import summary_lines
 
 

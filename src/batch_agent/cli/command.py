@@ -12,7 +12,7 @@ import orjson
 from ..core.errors import SpecError, StoreError
 from ..core.events import Event, InStage, RunStarted
 from ..files import replacing
-from ..observe.progress import Progress
+from ..observe.live.progress import Progress
 
 _FORMAT = 2
 _SECRET = re.compile(r"//[^/@]*@|[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*=", re.IGNORECASE)

@@ -14,7 +14,7 @@ from rich.table import Table
 from ..api import BatchAgent
 from ..core.results import AgentResult
 from ..data import ResultWriter, open_results
-from ..observe.progress import Progress, progress_for
+from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from ..tools import Tool
 from .demo_notes import notes

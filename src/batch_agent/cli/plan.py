@@ -11,7 +11,7 @@ from ..core.errors import SpecError
 from ..core.forecast import Forecast
 from ..files import replacing
 from ..observe.forecasts import compared_lines, forecast_lines
-from ..observe.progress import PlainProgress
+from ..observe.live.progress import PlainProgress
 from ..observe.tally import Tally
 from .asked import Asked
 

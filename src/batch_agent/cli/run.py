@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..api import BatchAgent
 from ..data import ResultWriter, open_results
-from ..observe.progress import Progress, progress_for
+from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from ..observe.watching import Watchers
 from .asked import Asked

@@ -14,9 +14,9 @@ from ..core.results import AgentResult
 from ..data import ResultWriter, open_results
 from ..files import replacing
 from ..flows import Flow
-from ..observe.board import Board
 from ..observe.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
-from ..observe.progress import Progress
+from ..observe.live.board import Board
+from ..observe.live.progress import Progress
 from ..observe.story import printable
 from ..observe.watching import Watchers
 from .ending import Stopped, exit_status, run_to_the_end, say

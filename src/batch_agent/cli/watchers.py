@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from ..core.errors import SpecError
 from ..core.events import Event
 from ..observe.aside import SlowSink
-from ..observe.metrics import Metrics
-from ..observe.traces import Traces
+from ..observe.telemetry.metrics import Metrics
+from ..observe.telemetry.traces import Traces
 from .groups import OUTPUT
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from ..core.flow import FlowResult, StageReport
 from ..core.requests import Usage
 from .amounts import duration
-from .board import Board, Stage
+from .live.board import Board, Stage
 from .story import tokens
 from .summary import saved_by_sharing
 from .tally import Failures

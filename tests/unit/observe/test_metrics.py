@@ -29,7 +29,7 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.requests import NO_USAGE, Usage
 from batch_agent.core.results import CallRecord
-from batch_agent.observe.metrics import Metrics
+from batch_agent.observe.telemetry.metrics import Metrics
 from batch_agent.sim import Script, SimConfig, SimServer
 
 DOCS = Path(__file__).parents[3] / "docs"

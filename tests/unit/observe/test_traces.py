@@ -21,8 +21,8 @@ from batch_agent import BatchAgent, Flow, Results, SpecError, Tool
 from batch_agent.cli.watchers import watchers
 from batch_agent.core.events import AgentFinished, AgentStarted, Notice, Paused, Resumed, RunStarted
 from batch_agent.core.results import AgentResult
-from batch_agent.observe import genai
-from batch_agent.observe.traces import Traces
+from batch_agent.observe.telemetry import genai
+from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.sim import Script, SimConfig, SimServer
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -1,7 +1,7 @@
 """Names of the OpenTelemetry conventions for generative AI (all in development, and since mid-2026 in the repository
 open-telemetry/semantic-conventions-genai), and our own where they have none."""
 
-from ..core.requests import FinishReason
+from ...core.requests import FinishReason
 
 OPERATION = "gen_ai.operation.name"
 INVOKE_WORKFLOW = "invoke_workflow"

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ..core.errors import SpecError
+from ...core.errors import SpecError
 
 _RUN = ("stage", "backend", "model")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)

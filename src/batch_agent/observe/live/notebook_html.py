@@ -4,9 +4,9 @@ read on both, and needs nothing from elsewhere."""
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .amounts import duration
+from ..amounts import duration
+from ..calm import calm
 from .board import Board, Stage
-from .calm import calm
 from .rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
 
 _GREEN, _RED, _BLUE, _GREY = "#2e9e5b", "#d9534f", "#3b8fc4", "rgba(128,128,128,.25)"

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
-from ..core.events import CallsEnded, RequestRetried, TurnEnded
-from ..core.requests import Usage
-from ..core.results import AgentResult, CallRecord
+from ...core.events import CallsEnded, RequestRetried, TurnEnded
+from ...core.requests import Usage
+from ...core.results import AgentResult, CallRecord
 
 if TYPE_CHECKING:
     import prometheus_client

@@ -9,12 +9,12 @@ from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 
-from ..core.events import Event, InStage, Notice, RunStarted
-from .amounts import duration, per_time
+from ...core.events import Event, InStage, Notice, RunStarted
+from ..amounts import duration, per_time
 from .board import Board, Stage
-from .live import LiveProgress
 from .notebook import NotebookProgress, is_notebook
 from .rows import said_before
+from .terminal import LiveProgress
 
 _SECONDS_BETWEEN_LINES = 5.0
 

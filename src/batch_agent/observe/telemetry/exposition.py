@@ -8,7 +8,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from ..core.errors import SpecError
+from ...core.errors import SpecError
 
 _NOTICES_THE_END_WITHIN = 0.05
 

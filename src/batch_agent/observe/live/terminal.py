@@ -7,7 +7,7 @@ from typing import Self, TextIO, cast
 from rich.console import Console
 from rich.text import Text
 
-from ..core.events import Event
+from ...core.events import Event
 from .board import Board
 from .dashboard import render
 from .frame import Frame

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from ..core.events import (
+from ...core.events import (
     AgentFinished,
     AgentStarted,
     CallsEnded,
@@ -22,10 +22,10 @@ from ..core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..core.requests import NO_USAGE, Usage
-from ..core.results import AgentResult
+from ...core.requests import NO_USAGE, Usage
+from ...core.results import AgentResult
+from ..tally import Tally, Tokens
 from .growth import Growth
-from .tally import Tally, Tokens
 from .tool_counts import ToolCounts
 from .under_way import UnderWay
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from ..core.messages import ToolSource
-from ..core.requests import NO_USAGE, Usage
-from ..core.results import CallRecord, ToolUse
+from ...core.messages import ToolSource
+from ...core.requests import NO_USAGE, Usage
+from ...core.results import CallRecord, ToolUse
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.events import Event, Sampled, Shared
-from ..core.results import AgentResult
-from .amounts import dollars, duration, per_time, rounded
+from ...core.events import Event, Sampled, Shared
+from ...core.results import AgentResult
+from ..amounts import dollars, duration, per_time, rounded
+from ..calm import calm
+from ..sharing import prefix_lines
+from ..story import as_text
 from .board import Board, Stage
-from .calm import calm
-from .sharing import prefix_lines
-from .story import as_text
 from .tool_counts import ToolCount
 
 Tone = Literal["", "good", "bad", "busy", "quiet"]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ..core.events import Event
+from ...core.events import Event
 from .board import Board
 
 T = TypeVar("T")

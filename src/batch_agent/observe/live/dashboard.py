@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from ..calm import calm
 from .board import Board, Stage
-from .calm import calm
 from .rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "busy": "cyan", "quiet": "dim"}

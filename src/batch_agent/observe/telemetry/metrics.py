@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..core.errors import SpecError
-from ..core.events import (
+from ...core.errors import SpecError
+from ...core.events import (
     AgentFinished,
     AgentStarted,
     CallsEnded,
@@ -24,7 +24,7 @@ from ..core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..core.requests import Usage
+from ...core.requests import Usage
 from .counting import Parts, Stage
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import threading
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from ..core.errors import SpecError
-from ..core.events import Event
+from ...core.errors import SpecError
+from ...core.events import Event
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

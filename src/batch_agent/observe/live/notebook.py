@@ -8,12 +8,12 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
-from ..core.events import Event
+from ...core.events import Event
+from ..flow_summary import flow_lines_so_far
+from ..summary import summary_lines
 from .board import Board
-from .flow_summary import flow_lines_so_far
 from .notebook_html import board_html
 from .redrawing import Redrawing
-from .summary import summary_lines
 
 _TIMES_A_SECOND = 4
 

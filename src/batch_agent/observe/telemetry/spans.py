@@ -10,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
-from ..core.events import (
+from ...core.events import (
     AgentFinished,
     AgentStarted,
     CallsEnded,
@@ -25,8 +25,8 @@ from ..core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..core.requests import Usage
-from ..core.results import AgentResult
+from ...core.requests import Usage
+from ...core.results import AgentResult
 from . import genai
 
 Attributes = dict[str, AttributeValue]

@@ -1,0 +1,1 @@
+"""A run for other systems: Prometheus and OpenTelemetry."""
