@@ -1,0 +1,252 @@
+"use strict";
+/* The timeline of every agent: its rows, how tall they are, which one is chosen, and what they answer to. */
+const timeline = (() => {
+  const { morph } = dom;
+  const HEIGHTS = [1, 2, 4, 8, 16];
+  const TALLEST = 16;
+
+  let asked = asking.START;
+  let ownHeight = null;
+  let model = null;
+  let rows = new Uint32Array(0);
+  let stageRows = [];
+  let chosen = null;
+  let isStale = true;
+
+  const scroller = () => document.getElementById("rows");
+  const say = (said) => {
+    document.getElementById("rows-said").textContent = said;
+  };
+
+  function set(next) {
+    const kept = chosen === null || !model ? null : [model.agents.stage[chosen], model.agents.index[chosen]];
+    model = next;
+    chosen = kept && agentOf(...kept);
+    document.getElementById("agents").hidden = model.agents.count === 0;
+    isStale = true;
+    if (model.agents.count) asking.draw(model);
+  }
+
+  function order() {
+    const { agents } = model;
+    rows = reading.ordered(agents, asked.order, asking.keeper(asked, agents));
+    stageRows = [];
+    for (let row = 0; row < rows.length; row++) {
+      const of = agents.stage[rows[row]];
+      if (row === 0 || of !== agents.stage[rows[row - 1]]) stageRows.push([of, row]);
+    }
+    isStale = false;
+    const shown =
+      rows.length === agents.count ? "" : `${words.plural(rows.length, "agent")} of ${words.exact(agents.count)}`;
+    document.getElementById("agents-note").textContent = rows.length === 0 ? "No agent is like this." : shown;
+  }
+
+  const room = () => Math.max(180, Math.min(560, Math.round(window.innerHeight * 0.6)));
+  const fitted = () => Math.min(TALLEST, room() / Math.max(1, rows.length));
+  const rowHeight = () => ownHeight ?? (fitted() > 2 ? Math.floor(fitted()) : fitted());
+
+  function draw() {
+    if (!model?.agents.count) return;
+    if (isStale) order();
+    const host = scroller();
+    const all = Math.ceil(rows.length * rowHeight());
+    host.style.height = `${Math.max(32, Math.min(room(), all))}px`;
+    document.getElementById("rows-height").style.height = `${Math.max(32, all)}px`;
+    const width = host.clientWidth;
+    if (!width) return;
+    const began = performance.now();
+    paint(width, host);
+    timeline.drawnIn = performance.now() - began;
+    const view = document.getElementById("rows-view");
+    const place = plots.scale(view.clientWidth);
+    morph(
+      document.getElementById("rows-axis"),
+      dom.svg("svg", { width: view.clientWidth, height: 20 }, plots.timeAxis(place, 0)),
+    );
+    for (const button of document.querySelectorAll('[data-do="rows-lower"], [data-do="rows-fit"]'))
+      button.disabled = rowHeight() <= fitted();
+    document.querySelector('[data-do="rows-taller"]').disabled = rowHeight() >= TALLEST;
+    host.setAttribute("aria-label", `Timeline of ${words.plural(rows.length, "agent")}`);
+  }
+
+  function paint(width, host) {
+    const target = document.getElementById("rows-canvas");
+    const height = host.clientHeight;
+    target.style.width = `${width}px`;
+    target.style.height = `${height}px`;
+    const place = plots.scale(document.getElementById("rows-view").clientWidth);
+    const row = chosen === null ? -1 : rows.indexOf(chosen);
+    canvas.draw(target, {
+      agents: model.agents,
+      rows,
+      rowHeight: rowHeight(),
+      top: host.scrollTop,
+      width,
+      height,
+      place,
+      stages: model.stages,
+      stageRows,
+      chosen,
+      chosenRow: row < 0 ? null : row,
+      colors: colors(),
+    });
+  }
+
+  let palette = null;
+  function colors() {
+    if (palette) return palette;
+    const style = getComputedStyle(document.documentElement);
+    palette = { rgb: {} };
+    for (const name of ["card", "text", "muted", "line", "strong", "waiting", "generating", "tools", "failed"]) {
+      palette[name] = style.getPropertyValue(`--${name}`).trim();
+      palette.rgb[name] = [1, 3, 5].map((at) => parseInt(palette[name].slice(at, at + 2), 16));
+    }
+    return palette;
+  }
+
+  /** The rows that share the pixel at this height of the window. */
+  function rowsAt(clientY) {
+    const host = scroller();
+    const y = clientY - host.getBoundingClientRect().top + host.scrollTop;
+    const tall = rowHeight();
+    const first = tall < canvas.SHARED_BELOW ? Math.ceil(Math.floor(y) / tall) : Math.floor(y / tall);
+    const last = tall < canvas.SHARED_BELOW ? Math.ceil((Math.floor(y) + 1) / tall) - 1 : first;
+    return y < 0 || first >= rows.length
+      ? null
+      : [Math.max(0, first), Math.max(first, Math.min(last, rows.length - 1))];
+  }
+
+  function saidAt(time, clientY) {
+    const at = rowsAt(clientY);
+    if (!at) return null;
+    const [first, last] = at;
+    return first === last
+      ? telling.one(model, rows[first], time)
+      : telling.many(model, rows.subarray(first, last + 1), time);
+  }
+
+  /** Opens the agent there; where several share a pixel, makes rows tall enough to tell them apart first. */
+  function chooseAt(clientY) {
+    const at = rowsAt(clientY);
+    gestures.hide();
+    if (!at) return;
+    if (at[0] === at[1]) return open(rows[at[0]]);
+    resize(8);
+    reveal(rows[at[0]]);
+  }
+
+  function open(agent) {
+    reveal(agent);
+    panel.open(agent);
+  }
+
+  /** Marks the agent and brings its row into view. */
+  function reveal(agent) {
+    const { agents } = model;
+    chosen = agent;
+    if (agents.end[agent] / 100 < span.from || agents.start[agent] / 100 > span.to) {
+      const width = span.to - span.from;
+      span.show(agents.start[agent] / 100 - width / 4, agents.start[agent] / 100 + (width * 3) / 4);
+    }
+    draw();
+    const row = rows.indexOf(agent);
+    const [host, tall] = [scroller(), rowHeight()];
+    const y = row * tall;
+    if (row >= 0 && (y < host.scrollTop || y + tall > host.scrollTop + host.clientHeight))
+      host.scrollTop = y - host.clientHeight / 2;
+    main.drawSoon();
+  }
+
+  function resize(tall) {
+    ownHeight = tall === null || tall <= fitted() ? null : Math.min(TALLEST, tall);
+    draw();
+  }
+
+  const taller = () => resize(HEIGHTS.find((height) => height > rowHeight()) ?? TALLEST);
+  const lower = () => resize(HEIGHTS.findLast((height) => height < rowHeight()) ?? null);
+
+  function agentOf(stage, index) {
+    const { agents } = model;
+    for (let agent = 0; agent < agents.count; agent++)
+      if (agents.index[agent] === index && agents.stage[agent] === stage) return agent;
+    return null;
+  }
+
+  /** The next agent with this index, among stages too: asking again goes on to the next stage. */
+  function find(wanted) {
+    const index = Number(wanted.replace(/[^\d]/g, "") || NaN);
+    const { agents } = model;
+    const found = [];
+    for (let agent = 0; agent < agents.count; agent++) if (agents.index[agent] === index) found.push(agent);
+    if (!found.length) return missing(wanted);
+    const next = found[(found.indexOf(chosen) + 1) % found.length];
+    if (rows.indexOf(next) < 0) show({ only: "all", stage: "all" });
+    if (rowHeight() < canvas.SHARED_BELOW) resize(8);
+    return open(next);
+  }
+
+  function missing(wanted) {
+    const said = `There is no agent “${wanted}” here.`;
+    document.getElementById("agents-note").textContent = said;
+    say(said);
+  }
+
+  function show(changes) {
+    asked = { ...asked, ...changes };
+    asking.fill(asked);
+    isStale = true;
+    draw();
+  }
+
+  function key(event) {
+    const row = chosen === null ? -1 : rows.indexOf(chosen);
+    const page = Math.max(1, Math.floor(scroller().clientHeight / rowHeight()) - 1);
+    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length };
+    if (event.key === "Enter" && row >= 0) open(chosen);
+    else if (event.key in moves && rows.length) {
+      event.preventDefault();
+      const next = rows[Math.max(0, Math.min(rows.length - 1, row + moves[event.key]))];
+      reveal(next);
+      say(telling.inWords(model.agents, next));
+    }
+  }
+
+  function scrolled() {
+    gestures.hide();
+    main.drawSoon();
+  }
+
+  function attach() {
+    scroller().addEventListener("scroll", scrolled, { passive: true });
+    scroller().addEventListener("keydown", key);
+    span.listen(() => {
+      isStale = true;
+    });
+    asking.attach(show, find);
+  }
+
+  return {
+    set,
+    draw,
+    attach,
+    saidAt,
+    chooseAt,
+    open,
+    agentOf,
+    taller,
+    lower,
+    say,
+    drawnIn: 0,
+    fit: () => resize(null),
+    recolor: () => {
+      palette = null;
+    },
+    forget: () => {
+      chosen = null;
+      draw();
+    },
+    get rows() {
+      return rows;
+    },
+  };
+})();

@@ -1,0 +1,90 @@
+"""Runs on the simulated engine, seen in a browser as a reader does: from the folder to the page."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.browser.tab import PATIENCE, Page
+
+from batch_agent import BatchAgent, Results, Tool
+from batch_agent.observe.report import write_report
+from batch_agent.sim import Script, SimConfig, SimServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+AGENTS = 60
+
+
+@Tool.define(effect="read")
+async def look_up(key: str) -> str:
+    """Look a key up."""
+    await asyncio.sleep(0.05)
+    return f"the value of {key}"
+
+
+async def run(folder: Path, agents: int = AGENTS) -> Results:
+    with SimServer(SimConfig(step_base_ms=2), Script(tool_turns=2, keys=5)) as sim:
+        rows = [{"text": f"Note {number}. <img src=x onerror=alert(1)>"} for number in range(agents)]
+        return await BatchAgent.run(
+            task="Find out about {text}",
+            inputs=rows,
+            tools=[look_up],
+            backend=sim.url,
+            model="sim",
+            checkpoint_dir=folder,
+        )
+
+
+@asynccontextmanager
+async def serve(folder: Path) -> AsyncIterator[str]:
+    """`batch-agent serve`, and the address that it says."""
+    command = [sys.executable, "-m", "batch_agent.cli", "serve", str(folder), "--port", "0"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            said = (await process.stdout.readline()).decode()
+        found = re.search(r"http://\S+", said)
+        assert found, said
+        yield found[0]
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_the_report_of_a_real_run_says_what_its_results_say(page: Page, tmp_path: Path) -> None:
+    results = await run(tmp_path / "run")
+    await page.open(write_report(tmp_path / "run").as_uri())
+    head, tiles, tools = await page.text("#head"), await page.text("#summary"), await page.text("#tools")
+    assert f"{AGENTS} answered" in head
+    assert "Finished" in head
+    assert f"{sum(result.usage.input for result in results):,}" in tiles
+    assert f"{sum(result.usage.output for result in results):,}" in tiles
+    assert f"{sum(len(result.tool_calls) for result in results):,}" in tools
+    assert await page.value("timeline.rows.length") == AGENTS
+    await page.click("#slowest .agent")
+    assert "Step by step" in await page.text("#panel")
+    assert page.errors == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
+
+
+async def test_a_run_is_followed_in_the_browser_from_process_to_process(page: Page, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    await run(folder, agents=10)
+    async with serve(folder) as url:
+        await page.open(url)
+        await page.until("document.querySelector('#head').innerText.includes('10 answered')")
+        await run(folder)
+        await page.until("document.querySelector('#head').innerText.includes('2 processes, 1 resume')")
+        await page.until("document.querySelector('#state').innerText === 'Finished'")
+        assert f"{AGENTS} answered" in await page.text("#head")
+        await page.click("#slowest .agent")
+        await page.until("document.querySelector('#panel .story')?.innerText.includes('answered')")
+        assert "<img src=x onerror=alert(1)>" in await page.text("#panel .story")
+        assert await page.value("document.querySelectorAll('img').length") == 0
+        assert page.errors == []
+    await page.until("document.querySelector('#notice').innerText.startsWith('Connection lost')")

@@ -1,0 +1,221 @@
+"""What pointers and keys do on the time axis and in the rows of agents."""
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from tests.browser import models
+from tests.browser.lives import lives_of
+from tests.browser.tab import Page
+
+from batch_agent.observe.report import report_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SHOWN = "[span.from, span.to, span.whole]"
+TIP = "document.querySelector('#tip').hidden ? '' : document.querySelector('#tip').innerText"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def report(page: Page, tmp_path: Path) -> Page:
+    path = tmp_path / "report.html"
+    path.write_bytes(report_of(models.plain(300, failing=0.1)))
+    await page.open(path.as_uri())
+    return page
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def many(page: Page, tmp_path: Path) -> Page:
+    path = tmp_path / "many.html"
+    path.write_bytes(report_of(models.plain(10_000, slots=300, turns=6)))
+    await page.open(path.as_uri())
+    return page
+
+
+async def test_a_pointer_over_a_chart_reads_all_values_of_that_time(report: Page) -> None:
+    await report.point("#agents-chart .plot", 0.5)
+    said = await report.value(TIP)
+    assert said.startswith("at ")
+    for name in (
+        "generating",
+        "in tools",
+        "waiting",
+        "in flight",
+        "limit",
+        "held by agents",
+        "in use, says the server",
+    ):
+        assert name in said
+    await report.point("h1")
+    assert await report.value(TIP) == ""
+
+
+async def test_a_pointer_over_a_pause_says_why(report: Page) -> None:
+    plot = "document.querySelector('#agents-chart .plot').clientWidth"
+    x = await report.value(f"plots.scale({plot}).x(span.whole * 0.41) / {plot}")
+    await report.point("#agents-chart .plot", x)
+    assert "rate limited" in await report.value(TIP)
+
+
+async def test_arrow_keys_read_a_chart(report: Page) -> None:
+    await report.value("document.querySelector('#agents-chart .plot').focus()")
+    await report.press("ArrowRight", "ArrowRight", "ArrowRight")
+    assert (await report.value(TIP)).startswith("at ")
+    assert "generating" in await report.value("document.querySelector('#rows-said').textContent")
+
+
+async def test_dragging_zooms_in_and_a_double_click_shows_all(report: Page) -> None:
+    await report.drag("#agents-chart .plot", 0.3, 0.5)
+    start, end, whole = await report.value(SHOWN)
+    assert end - start < whole * 0.25
+    assert whole * 0.2 < start < whole * 0.35
+    x, y = await report.point("#agents-chart .plot")
+    for count in (1, 2):
+        for kind in ("mousePressed", "mouseReleased"):
+            await report.mouse(kind, x, y, button="left", clickCount=count)
+    assert await report.value(SHOWN) == [0, whole, whole]
+
+
+async def test_a_wheel_zooms_only_with_control(report: Page) -> None:
+    x, y = await report.point("#rows")
+    whole = (await report.value(SHOWN))[2]
+    await report.mouse("mouseWheel", x, y, deltaX=0, deltaY=-100)
+    assert await report.value(SHOWN) == [0, whole, whole]
+    x, y = await report.point("#rows")
+    await report.mouse("mouseWheel", x, y, deltaX=0, deltaY=-100, modifiers=2)
+    await report.until("!span.isWhole")
+    start, end, _ = await report.value(SHOWN)
+    assert start > 0
+    assert end < whole
+
+
+async def test_two_fingers_zoom(page: Page, report: Page) -> None:
+    await page.emulate(375, 812, touch=True)
+    left, top, width, height = await page.box("#rows")
+    middle, y = left + width / 2, top + height / 2
+    for spread in (30, 60, 120):
+        points = [{"x": middle - spread, "y": y, "id": 0}, {"x": middle + spread, "y": y, "id": 1}]
+        await page.call(
+            "Input.dispatchTouchEvent", type="touchStart" if spread == 30 else "touchMove", touchPoints=points
+        )
+    await page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    await page.until("!span.isWhole")
+    start, end, whole = await page.value(SHOWN)
+    assert end - start < whole / 2
+
+
+async def test_buttons_and_keys_zoom_and_move(report: Page) -> None:
+    whole = (await report.value(SHOWN))[2]
+    await report.click("[data-do=zoom-in]")
+    start, end, _ = await report.value(SHOWN)
+    assert end - start == pytest.approx(whole / 2)
+    await report.value("document.querySelector('#rows').focus()")
+    await report.press("+", "ArrowRight")
+    later, end, _ = await report.value(SHOWN)
+    assert later > start
+    assert end - later == pytest.approx(whole / 4)
+    await report.press("0")
+    assert await report.value("span.isWhole")
+    await report.value("document.querySelector('.handle.from').focus()")
+    await report.press("ArrowRight", "ArrowRight")
+    start, end, _ = await report.value(SHOWN)
+    assert start > 0
+    assert end == whole
+
+
+async def test_the_strip_chooses_and_moves_a_part(report: Page) -> None:
+    await report.drag("#range", 0.2, 0.4)
+    start, end, whole = await report.value(SHOWN)
+    assert start == pytest.approx(whole * 0.2, rel=0.02)
+    assert end == pytest.approx(whole * 0.4, rel=0.02)
+    await report.drag("#range", 0.3, 0.6)
+    moved, end, _ = await report.value(SHOWN)
+    assert moved == pytest.approx(start + whole * 0.3, rel=0.02)
+    assert end - moved == pytest.approx(whole * 0.2, rel=0.02)
+
+
+async def test_a_row_says_what_its_agent_did_and_a_click_opens_it(report: Page) -> None:
+    await report.click("[data-do=rows-taller]")
+    await report.click("[data-do=rows-taller]")
+    agent = await report.value("timeline.rows[Math.floor((document.querySelector('#rows').clientHeight * 0.5) / 4)]")
+    index = await report.value(
+        f"reading.run(JSON.parse(document.getElementById('run').textContent)).agents.index[{agent}]"
+    )
+    await report.point("#rows", 0.5, 0.5)
+    said = await report.value(TIP)
+    assert said.startswith(f"Agent {index}")
+    assert "generating" in said
+    await report.click("#rows", 0.5, 0.5)
+    panel = await report.text("#panel")
+    assert panel.startswith(f"Agent {index}\n")
+    assert "Step by step" in panel
+    assert await report.value("document.activeElement.id") == "panel"
+    await report.press("Escape")
+    assert await report.value("document.querySelector('#panel').hidden")
+    assert await report.value("document.activeElement.id") == "rows"
+    assert len(report.requests) == len([url for url in report.requests if url.startswith(("file:", "data:"))])
+
+
+async def test_keys_choose_an_agent_and_open_it(report: Page) -> None:
+    await report.value("document.querySelector('#rows').focus()")
+    await report.press("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown")
+    second = await report.value("timeline.rows[1]")
+    assert "Agent" in await report.value("document.querySelector('#rows-said').textContent")
+    await report.press("Enter")
+    index = await report.value(
+        f"reading.run(JSON.parse(document.getElementById('run').textContent)).agents.index[{second}]"
+    )
+    assert (await report.text("#panel-title")) == f"Agent {index}"
+
+
+async def test_an_example_of_a_failure_opens_the_agent_with_its_error(report: Page) -> None:
+    await report.click("#failures summary")
+    await report.click("#failures .agent")
+    panel = await report.text("#panel")
+    assert "Failed" in panel
+    assert "The server said 400" in panel
+
+
+async def test_agents_are_filtered_ordered_and_found(report: Page) -> None:
+    async def ask(name: str, value: str) -> list[int]:
+        await report.choose(f"[data-ask={name}]", value)
+        return [int(row) for row in await report.value("[...timeline.rows]")]
+
+    lives = lives_of(models.plain(300, failing=0.1)["timeline"])
+    assert await ask("only", "failed") == [row for row, life in enumerate(lives) if life.ok == 0]
+    await ask("only", "all")
+    lengths = [lives[row].end - lives[row].start for row in await ask("order", "duration")]
+    assert lengths == sorted(lengths, reverse=True)
+    assert [lives[row].index for row in await ask("order", "index")] == list(range(300))
+    await ask("only", "failed")
+    await report.value("document.querySelector('#find input').value = '123'")
+    await report.click("#find button")
+    assert (await report.text("#panel-title")) == "Agent 123"
+    await report.value(
+        "document.querySelector('#find input').value = '4711'; document.querySelector('#find').requestSubmit()"
+    )
+    assert "There is no agent" in await report.text("#agents-note")
+
+
+async def test_rows_that_share_a_pixel_are_told_together_and_apart_on_a_click(many: Page) -> None:
+    await many.point("#rows", 0.5, 0.5)
+    said = await many.value(TIP)
+    assert "agents from" in said
+    assert "click to look closer" in said
+    await many.click("#rows", 0.5, 0.5)
+    await many.point("#rows", 0.5, 0.5)
+    assert (await many.value(TIP)).startswith("Agent ")
+    assert await many.value("document.querySelector('#rows').scrollTop") > 0
+    await many.click("[data-do=rows-fit]")
+    assert await many.value(
+        "document.querySelector('#rows').scrollHeight <= document.querySelector('#rows').clientHeight"
+    )
+
+
+async def test_zooming_leaves_out_who_was_not_there(many: Page) -> None:
+    await many.drag("#agents-chart .plot", 0.5, 0.52)
+    some = await many.value("timeline.rows.length")
+    assert 300 < some < 2_000
+    assert f"{some:,} agents of 10,000" in await many.text("#agents-note")
+    await many.click("[data-ask=isOfShownTime]")
+    assert await many.value("timeline.rows.length") == 10_000
