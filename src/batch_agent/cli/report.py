@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..core.errors import StoreError
 from ..observe.log import FILE
-from ..observe.report import REPORT, write_report
+from ..observe.report.writing import REPORT, write_report
 
 _SIGNS = (FILE, "run.sqlite3", "run.lock", "command.json")
 

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from ..core.errors import SpecError, StoreError
-from ..observe.following import Following
-from ..observe.hosts import is_loopback
 from ..observe.log import FILE
-from ..observe.serving import served
+from ..observe.report.following import Following
+from ..observe.report.hosts import is_loopback
+from ..observe.report.serving import served
 from ..observe.story import story
 from .ending import say
 from .recorded import open_recorded

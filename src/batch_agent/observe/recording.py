@@ -81,7 +81,7 @@ class Recording:
                 file.close()
 
     def _report(self) -> None:
-        from .report import write_report  # nobody waits for it at the beginning
+        from .report.writing import write_report  # nobody waits for it at the beginning
 
         try:
             write_report(self._folder)

@@ -15,8 +15,8 @@ from tests.unit.observe.logs import BEGAN, STARTED, answered, real_run, seen, st
 from batch_agent import SpecError, StoreError
 from batch_agent.core.events import AgentFinished, AgentStarted, Event
 from batch_agent.observe.log import FILE, closed_line, event_line, opened_line
-from batch_agent.observe.page_files import page_files
-from batch_agent.observe.report import REPORT, report_of, write_report
+from batch_agent.observe.report.page_files import page_files
+from batch_agent.observe.report.writing import REPORT, report_of, write_report
 
 DATA = re.compile(r'<script type="application/json" id="run">(.*?)</script>', re.DOTALL)
 

@@ -39,11 +39,11 @@ from batch_agent.core.events import (
     TurnStarted,
 )
 from batch_agent.core.results import CallRecord, ToolUse
-from batch_agent.observe.activity import DONE, GENERATING, TOOLS, WAITING, Activity
-from batch_agent.observe.distribution import Distribution
-from batch_agent.observe.following import Following
 from batch_agent.observe.log import FILE
-from batch_agent.observe.series import Series
+from batch_agent.observe.report.activity import DONE, GENERATING, TOOLS, WAITING, Activity
+from batch_agent.observe.report.distribution import Distribution
+from batch_agent.observe.report.following import Following
+from batch_agent.observe.report.series import Series
 from batch_agent.testing import ScriptedBackend, say
 
 GROWING = ("started", "turns", "retries", "compactions")

@@ -5,9 +5,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import StoreError
+from ...core.errors import StoreError
+from ..log import FILE, LogReader
 from .holding import is_held
-from .log import FILE, LogReader
 from .view import RunView
 
 _AT_ONCE = 50_000

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.events import AgentFinished, RunStarted
-from ..core.requests import NO_USAGE, Usage
-from ..core.results import AgentResult
-from ..core.sharing import PrefixReport
+from ...core.events import AgentFinished, RunStarted
+from ...core.requests import NO_USAGE, Usage
+from ...core.results import AgentResult
+from ...core.sharing import PrefixReport
 
 _LATEST = 8
 _SLOWEST = 10

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from ..files import replacing
+from ...files import replacing
 from .following import Following
 from .page_files import INDEX, page_files
 

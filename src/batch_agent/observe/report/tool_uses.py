@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from ..core.results import CallRecord, ToolUse
+from ...core.results import CallRecord, ToolUse
 from .distribution import Distribution
 
 _ADD_UP = ("requested", "executed", "shared", "cached", "failed", "seconds")

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, assert_never
 
-from ..core.events import (
+from ...core.events import (
     AgentFinished,
     AgentStarted,
     CallsEnded,
@@ -30,8 +30,8 @@ from ..core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..core.requests import NO_USAGE
-from ..core.scheduling import Scheduling
+from ...core.requests import NO_USAGE
+from ...core.scheduling import Scheduling
 from .activity import GENERATING, TOOLS, WAITING
 from .distribution import Distribution
 from .pace import Pace

@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from ..core.errors import BatchAgentError, StoreError
+from ...core.errors import BatchAgentError, StoreError
 from .following import Following
 from .hosts import is_known
 from .page_files import INDEX, page_files

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..core.events import Sampled
+from ...core.events import Sampled
 
 _FINEST = 0.05
 _MOST_POINTS = 600
