@@ -1,6 +1,7 @@
 """batch-agent demo: a real batch of tool-using agents, by default on the embedded model."""
 
 import asyncio
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from ..api import BatchAgent
-from ..core.results import AgentResult
-from ..data import ResultWriter, open_results
+from ..core.results import AgentResult, Results
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from ..tools import Tool
 from .demo_notes import notes
+from .report import report_lines
 from .shown import Dashboard
 
 TASK = 'Call read_note with path "{path}", then report the order number, the product and the sentiment.'
@@ -56,24 +57,26 @@ def demo(
         f"[bold]{len(NOTES)} agents[/bold], each with a tool (read_note) and a Pydantic schema for its answer."
     )
     started = time.monotonic()
-    with open_results(out / "results.jsonl", "--out") as file:
-        progress = progress_for(sys.stderr, dashboard)
-        try:
-            results = asyncio.run(_run(_write_notes(out), backend, model, file, progress))
-        except KeyboardInterrupt:
-            return 130
+    progress, run = progress_for(sys.stderr, dashboard), out / "run"
+    shutil.rmtree(run, ignore_errors=True)  # it is shown from its beginning each time
+    try:
+        results = asyncio.run(_run(out, run, backend, model, progress))
+    except KeyboardInterrupt:
+        return 130
     Console().print(_table(results))
     lines = summary_lines(progress.board, time.monotonic() - started)
-    _write_report(out / "report.md", results, lines)
-    for line in [*lines, f"Results: {out / 'results.jsonl'}", f"Report: {out / 'report.md'}"]:
+    for line in [
+        *lines,
+        f"Results: {out / 'results.jsonl'}",
+        *report_lines(run),
+        f"Look at it: batch-agent serve {run}",
+    ]:
         console.print(line, highlight=False)
     return 1 if progress.board.failed else 0
 
 
-async def _run(
-    paths: list[Path], backend: str, model: str | None, file: ResultWriter, progress: Progress
-) -> list[AgentResult]:
-    files = {f"{path.parent.name}/{path.name}": path for path in paths}
+async def _run(out: Path, run: Path, backend: str, model: str | None, progress: Progress) -> Results:
+    files = {f"{path.parent.name}/{path.name}": path for path in _write_notes(out)}
 
     @Tool.define
     def read_note(path: str) -> str:
@@ -82,8 +85,7 @@ async def _run(
             raise FileNotFoundError(f"There is no note {path!r}.")
         return files[path].read_text().strip()
 
-    results = []
-    async with BatchAgent.stream(
+    return await BatchAgent.run(
         task=TASK,
         inputs=[{"path": path} for path in files],
         tools=[read_note],
@@ -93,12 +95,10 @@ async def _run(
         max_turns=2,
         temperature=0.0,
         max_tokens=80,
+        out=out / "results.jsonl",
+        checkpoint_dir=run,
         events=progress,
-    ) as stream:
-        async for result in stream:
-            file.write(result)
-            results.append(result)
-    return sorted(results, key=lambda result: result.index)
+    )
 
 
 def _write_notes(out: Path) -> list[Path]:
@@ -131,9 +131,3 @@ def _table(results: list[AgentResult]) -> Table:
     for result in results:
         table.add_row(*_cells(result))
     return table
-
-
-def _write_report(path: Path, results: list[AgentResult], lines: list[str]) -> None:
-    rows = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_cells, results)]
-    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    path.write_text("\n".join(["# Demo run", "", *(f"- {line}" for line in lines), "", *table, ""]))

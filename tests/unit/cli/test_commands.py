@@ -120,7 +120,7 @@ def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_ur
     found = rows(tmp_path / "demo" / "results.jsonl")
     assert len(found) == 24
     assert all(row["ok"] and row["tool_calls"] for row in found)
-    assert "24 of 24 agents answered" in (tmp_path / "demo" / "report.md").read_text()
+    assert "Every agent" in (tmp_path / "demo" / "run" / "report.html").read_text()
 
 
 def test_sim_serves_until_it_is_told_to_stop(tmp_path: Path, call: Call) -> None:
