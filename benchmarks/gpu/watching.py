@@ -15,13 +15,13 @@ from .runs import run_ours
 from .scene import between
 from .workloads import Sizes, Stage, scene_of
 
-SIZES = Sizes(agents=2_000, turns=3, shared=1_000, own=800, output=60, result=150)
+SIZES = Sizes(agents=1_000, turns=3, shared=1_000, own=800, output=60, result=150)
 _KEYS = 400
 _ROUNDS = 2
 
 
 async def watching(stage: Stage) -> None:
-    """What is left of the last round, its log and its report, is put beside the numbers."""
+    """Log and report of the last round are put beside the numbers."""
     scale = stage.scale
     sizes = Sizes(
         scale.of_agents(SIZES.agents),
@@ -35,7 +35,8 @@ async def watching(stage: Stage) -> None:
             kept = folder / f"{way}_{round_}"
             numbers = await _run(stage, sizes, way, kept)
             stage.notes.put(numbers, "watching", way, f"round_{round_}")
-    stage.notes.keep(kept / "events.jsonl", kept / "report.html")
+        if not numbers["was_cut_off"]:
+            stage.notes.keep(kept / "events.jsonl", kept / "report.html")
 
 
 async def _run(stage: Stage, sizes: Sizes, way: str, folder: Path) -> dict[str, Any]:
