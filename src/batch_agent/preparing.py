@@ -14,7 +14,7 @@ from .core.rules import OutputType
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .core.traits import Traits
-from .data import gather_inputs
+from .data import check_apart, gather_inputs
 from .engine.opening import calibrate
 from .engine.source import Inputs
 from .plan.compile import Plan, compile_plan
@@ -104,6 +104,8 @@ class Preparation:
             warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
         if spec.tools and spec.limits.max_turns == 1:
             warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
+        if spec.out is not None:
+            check_apart(spec.inputs, spec.out)
         providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
         tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
         check_names(tools)

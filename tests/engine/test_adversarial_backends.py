@@ -17,7 +17,7 @@ from batch_agent.backends.probe import takes_tools
 from batch_agent.core.events import Paused, RequestRetried
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Usage
-from batch_agent.observe.tally import Tally
+from batch_agent.observe.live.board import Board
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
 
 BUSY = BackendError(ErrorKind.UNAVAILABLE, "HTTP 503: over capacity", status=503)
@@ -160,7 +160,7 @@ async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -
 
 
 async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
-    tally = Tally()
+    board = Board()
 
     def answer(request: Request) -> Answer:
         if now() < 3:
@@ -170,11 +170,11 @@ async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
         return say("fine")
 
     async with stream(
-        ScriptedBackend(answer, seconds=1.0), numbers(4), events=tally, tools=[waiting_tool(5)], max_turns=30
+        ScriptedBackend(answer, seconds=1.0), numbers(4), events=board, tools=[waiting_tool(5)], max_turns=30
     ) as results:
         await asyncio.sleep(40)
-        assert tally.done == 0
-        assert tally.paused == ""
+        assert board.alone.done == 0
+        assert board.paused == ""
         async for _ in results:
             pass
 

@@ -1,4 +1,4 @@
-"""The command line: batch-agent run, demo, sim."""
+"""The command line. `commands.py` lists what it can do; each command is a file of its name."""
 
 from .app import main
 

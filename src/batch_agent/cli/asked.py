@@ -1,6 +1,5 @@
 """What is asked on the command line: the options that `run`, `lint` and `plan` have in common."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,9 @@ from cyclopts import Group, Parameter
 
 from ..core.errors import SpecError
 from ..core.fields import Fields
-from ..data import SqlQuery, read_inputs
+from ..data import SqlQuery, check_apart, read_inputs
 from .groups import LIMITS, MODEL, PROMPTS, WHAT
 from .load import importable_from, load_schema, load_tools
-
-_PASSWORD = re.compile(r"//[^/@]*:[^/@]*@|[?&][^=&]*(?:key|token|secret|password)[^=&]*=", re.IGNORECASE)
 
 
 def _said(text: str, group: Group = WHAT, **more: Any) -> Parameter:
@@ -140,14 +137,15 @@ class Asked:
             **{name: getattr(self, name) for name in as_they_are},
         }
 
-    def said(self) -> dict[str, Any]:
-        """All of it, to be given again; but no password."""
-        said = {name: getattr(self, name) for name in self.__slots__}
+    def check_apart(self, place: Path, option: str) -> None:
+        """Raises SpecError for what a run would write in the place of its inputs, or among them."""
         if not self._is_database:
-            return {**said, "inputs": Path(self.inputs)}
-        if _PASSWORD.search(self.inputs):
-            del said["inputs"]
-        return said
+            check_apart(Path(self.inputs), place, option)
+
+    def said(self) -> dict[str, Any]:
+        """All of it, to be given again."""
+        said = {name: getattr(self, name) for name in self.__slots__}
+        return said if self._is_database else {**said, "inputs": Path(self.inputs)}
 
     @property
     def _is_database(self) -> bool:

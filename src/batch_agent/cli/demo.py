@@ -1,7 +1,6 @@
 """batch-agent demo: a real batch of tool-using agents, by default on the embedded model."""
 
 import asyncio
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,12 +13,14 @@ from rich.table import Table
 
 from ..api import BatchAgent
 from ..core.results import AgentResult, Results
+from ..files import replacing
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from ..tools import Tool
 from .demo_notes import notes
 from .report import report_lines
 from .shown import Dashboard
+from .stages import forget
 
 TASK = 'Call read_note with path "{path}", then report the order number, the product and the sentiment.'
 
@@ -58,11 +59,8 @@ def demo(
     )
     started = time.monotonic()
     progress, run = progress_for(sys.stderr, dashboard), out / "run"
-    shutil.rmtree(run, ignore_errors=True)  # it is shown from its beginning each time
-    try:
-        results = asyncio.run(_run(out, run, backend, model, progress))
-    except KeyboardInterrupt:
-        return 130
+    forget(run)  # it is shown from its beginning each time
+    results = asyncio.run(_run(out, run, backend, model, progress))
     Console().print(_table(results))
     lines = summary_lines(progress.board, time.monotonic() - started)
     for line in [
@@ -102,11 +100,10 @@ async def _run(out: Path, run: Path, backend: str, model: str | None, progress: 
 
 
 def _write_notes(out: Path) -> list[Path]:
-    folder = out / "notes"
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{number:02}.txt" for number in range(len(NOTES))]
+    paths = [out / "notes" / f"{number:02}.txt" for number in range(len(NOTES))]
     for path, note in zip(paths, NOTES, strict=True):
-        path.write_text(note + "\n")
+        with replacing(path) as file:
+            file.write(f"{note}\n".encode())
     return paths
 
 

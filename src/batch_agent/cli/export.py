@@ -19,7 +19,13 @@ from .stages import check_is_one
 Format = Literal["jsonl", "csv", "parquet"]
 Pieces = Callable[[Iterable[AgentResult]], Iterator[bytes]]
 _PIECES: dict[Format, Pieces] = {"jsonl": jsonl_pieces, "csv": csv_pieces}
-_BY_SUFFIX: dict[str, Format] = {".csv": "csv", ".parquet": "parquet"}
+_BY_SUFFIX: dict[str, Format] = {
+    "": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
 
 
 def export(
@@ -45,7 +51,7 @@ def export(
     max_retries
         The run's own, if it was started from Python with another one than 3.
     """
-    kind = format or ("jsonl" if out is None else _BY_SUFFIX.get(out.suffix.lower(), "jsonl"))
+    kind = format or _by_name(out)
     if kind == "parquet" and out is None:
         raise SpecError("A Parquet file is not for the standard output: name one with --out.")
     check_is_one(folder, "export")
@@ -63,6 +69,13 @@ def export(
     left = f" {results.left_out} agents are not done, and left out." if results.left_out else ""
     print(f"{results.written} rows written{where}.{left}", file=sys.stderr)
     return 0
+
+
+def _by_name(out: Path | None) -> Format:
+    suffix = "" if out is None else out.suffix.lower()
+    if suffix not in _BY_SUFFIX:
+        raise SpecError(f"--out {str(out)!r} could be jsonl, csv or parquet: say which with --format.")
+    return _BY_SUFFIX[suffix]
 
 
 class _Recorded:

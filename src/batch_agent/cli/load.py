@@ -3,6 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import orjson
@@ -48,9 +49,17 @@ def _import(name: str, option: str) -> Any:
     importable_from(Path.cwd())
     try:
         found = importlib.import_module(module)
-    except ImportError as error:
-        raise SpecError(f"{option} {name!r}: the module {module!r} cannot be imported: {error}.") from error
+    except Exception as error:  # a user's module may raise anything
+        raise SpecError(f"{option} {name!r}: the module {module!r} cannot be imported: {_why(error)}.") from error
     try:
         return getattr(found, attribute)
     except AttributeError as error:
         raise SpecError(f"{option} {name!r}: the module {module!r} has no {attribute!r}.") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return str(error)
+    last = extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
+    return f"{type(error).__name__}: {error}{place}"

@@ -14,6 +14,7 @@ from ..observe.forecasts import compared_lines, forecast_lines
 from ..observe.live.progress import PlainProgress
 from ..observe.tally import Tally
 from .asked import Asked
+from .stages import checkpoint_of
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
 
@@ -30,7 +31,7 @@ def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), ch
     checkpoint
         As for run.
     """
-    folder = checkpoint or out.with_name(out.name + ".checkpoint")
+    folder = checkpoint or checkpoint_of(out)
     options = {**asked.options(), "checkpoint_dir": folder if canary else None}
     made = asyncio.run(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
     for line in forecast_lines(made):

@@ -9,7 +9,7 @@ from ..core.errors import StoreError
 from ..core.rules import Rules
 from ..observe.recorded import recorded_rules
 from ..store.reader import CheckpointReader
-from .command import read_command
+from .kept_command import read_command
 from .load import load_schema
 
 

@@ -44,6 +44,8 @@ class Reducing:
         schema = load_schema(self.reduce_schema, "--reduce-schema") if self.reduce_schema else None
         named = {} if self.reducer_model is None else {"model": self.reducer_model}
         summary = self.summary or out.with_name(f"{out.name}.summary.{'json' if self.reduce_schema else 'txt'}")
+        if summary.absolute() == out.absolute():
+            raise SpecError("--summary and --out are the same file: name another one for the answer.")
         _check_writable(summary)
         options = {"task": self.reduce, "output_schema": schema, "plan_changed": "rerun", **named}
         return Reduce(options, summary, is_text=schema is None)

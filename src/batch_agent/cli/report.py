@@ -27,7 +27,14 @@ def report(folder: Path, *, out: Path | None = None) -> None:
 
 
 def check_is_run(folder: Path) -> None:
-    """Raises StoreError for a folder that no run has written to."""
+    """Raises StoreError for a folder that no run has written to, or that one may not look into."""
+    try:
+        _check(folder)
+    except OSError as error:
+        raise StoreError(f"{str(folder)!r} cannot be read: {error.strerror}.") from error
+
+
+def _check(folder: Path) -> None:
     if not folder.is_dir():
         raise StoreError(
             f"There is no folder {str(folder)!r}. Name the checkpoint of a run, such as results.jsonl.checkpoint."

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..core.errors import SpecError
 from ..store.reader import CheckpointReader
 from .asked import asked_again
-from .command import read_command
+from .kept_command import read_command
 from .reducing import reduced_again
 from .run import run
 from .shown import Dashboard

@@ -1,25 +1,24 @@
 """batch-agent run."""
 
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any, Literal
 
 from ..api import BatchAgent
-from ..data import ResultWriter, open_results
+from ..data import open_results
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
 from ..observe.watching import Watchers
 from .asked import Asked
-from .command import KeepsCommand
 from .ending import Stopped, exit_status, run_to_the_end, say
+from .kept_command import KeepsCommand
 from .plan import compare
 from .reducing import Reducing
 from .report import report_lines
 from .run_reduced import run_reduced
 from .shown import Dashboard
-from .stages import check_kind
+from .stages import check_kind, checkpoint_of, forget
 from .watchers import Watching
 
 _NO_REDUCE = Reducing()
@@ -50,11 +49,15 @@ def run(
     fresh
         Forget an earlier run's progress and start over.
     """
-    folder = checkpoint or out.with_name(out.name + ".checkpoint")
+    folder = checkpoint or checkpoint_of(out)
+    asked.check_apart(out, "--out")
+    asked.check_apart(folder, "--checkpoint")
     options = {**asked.options(), "checkpoint_dir": folder, "plan_changed": plan_changed}
     reduce = reducing.options(out)
+    if reduce is not None:
+        asked.check_apart(reduce.summary, "--summary")
     if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
+        forget(folder)
     if plan_changed == "stop":
         check_kind(folder, is_reduced=reduce is not None)
     command = {**asked.said(), **reducing.said(), "out": out}
@@ -67,8 +70,7 @@ def run(
 
 def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watchers) -> int:
     started, folder = time.monotonic(), options["checkpoint_dir"]
-    with open_results(out, "--out") as results:
-        ended = run_to_the_end(_stream(options, results, events))
+    ended = run_to_the_end(_stream(options, out, events))
     seconds = time.monotonic() - started
     stopped = ended if isinstance(ended, Stopped) else None
     say(summary_lines(progress.board, seconds))
@@ -78,7 +80,8 @@ def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watcher
     return exit_status(stopped, folder, any_failed=progress.board.failed > 0)
 
 
-async def _stream(options: dict[str, Any], results: ResultWriter, events: Watchers) -> None:
-    async with BatchAgent.stream(events=events, **options) as stream:
-        async for result in stream:
-            results.write(result)
+async def _stream(options: dict[str, Any], out: Path, events: Watchers) -> None:
+    with open_results(out, "--out") as results:
+        async with BatchAgent.stream(events=events, **options) as stream:
+            async for result in stream:
+                results.write(result)

@@ -30,20 +30,18 @@ def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, progress: Pr
     """`options`: of the run whose results are reduced. `events`: who watches, `progress` among them. Raises SpecError,
     BackendError and StoreError."""
     started, folder = time.monotonic(), options["checkpoint_dir"]
-    with open_results(out, "--out") as file:
-        written = _Written(file)
-        flow = _flow(options, reduce, written)
-        ended = run_to_the_end(flow.run(events=events))
+    ended = run_to_the_end(_flow(options, reduce, out, events))
     seconds, board = time.monotonic() - started, progress.board
     if isinstance(ended, Stopped):
         say([*flow_lines_so_far(board, seconds), *_resumed(board), f"Results: {out}", *report_lines(folder)])
         return exit_status(ended, folder, any_failed=False)
-    say([*flow_summary_lines(ended, seconds), *flow_tool_lines(board), *_resumed(board)])
-    say(compare(folder, board.stages[MAP].tally, ended.stages[MAP].seconds))
+    outcome, problem = ended
+    say([*flow_summary_lines(outcome, seconds), *flow_tool_lines(board), *_resumed(board)])
+    say(compare(folder, board.stages[MAP].tally, outcome.stages[MAP].seconds))
     say([f"Results: {out}", *report_lines(folder)])
-    status = _finish(ended, reduce, folder)
-    if written.error is not None:
-        raise written.error
+    status = _finish(outcome, reduce, folder)
+    if problem is not None:
+        raise problem
     return status
 
 
@@ -62,12 +60,17 @@ class _Written:
                 self.error = error
 
 
-def _flow(options: dict[str, Any], reduce: Reduce, written: _Written) -> Flow:
-    """As `BatchAgent.run_with_reduce` makes it, but for a reduce that fails: that is a failed agent like any other."""
+async def _flow(
+    options: dict[str, Any], reduce: Reduce, out: Path, events: Watchers
+) -> tuple[FlowResult, SpecError | None]:
+    """As `BatchAgent.run_with_reduce` makes it, but for a reduce that fails: that is a failed agent like any other.
+    Also gives why results could not be written."""
     shared = dict(options)
     workers = {name: shared.pop(name) for name in ("task", "tools", "output_schema")}
-    flow = Flow(shared.pop("inputs"), **shared).map(MAP, **workers, on_result=written)
-    return flow.reduce(REDUCE, **reduce.options)
+    with open_results(out, "--out") as file:
+        written = _Written(file)
+        flow = Flow(shared.pop("inputs"), **shared).map(MAP, **workers, on_result=written)
+        return await flow.reduce(REDUCE, **reduce.options).run(events=events), written.error
 
 
 def _finish(outcome: FlowResult, reduce: Reduce, folder: Path) -> int:

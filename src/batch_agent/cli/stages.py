@@ -1,12 +1,22 @@
 """Checkpoints of runs with stages: a folder for each, in the folder of the run."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from ..core.errors import PlanMismatch, StoreError
+from ..observe.log import FILE
+from ..observe.report.holding import is_held
+from ..observe.report.writing import REPORT
 from ..store.reader import CheckpointReader
 
 MAP, REDUCE = "map", "reduce"
 _FACTS = "run.sqlite3"
+_LEFT = (_FACTS, f"{_FACTS}-wal", f"{_FACTS}-shm", "run.lock", "command.json", "forecast.json", FILE, REPORT)
+
+
+def checkpoint_of(out: Path) -> Path:
+    """Of a run that writes its results there, if nothing else was said."""
+    return out.with_name(f"{out.name}.checkpoint")
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -22,6 +32,23 @@ def check_is_one(folder: Path, what: str) -> None:
         raise StoreError(
             f"The run in {str(folder)!r} has stages. Say which one to {what}: {' or '.join(map(str, places))}"
         )
+
+
+def forget(folder: Path) -> None:
+    """Removes what a run has left there, and nothing else: people put checkpoints where they have other things. Raises
+    StoreError for a run that goes on."""
+    if is_held(folder):
+        raise StoreError(f"Another run is using the checkpoint {str(folder)!r}. Wait until it ends.")
+    for place in (folder / MAP, folder / REDUCE, folder):
+        for file in (place / name for name in _LEFT):
+            try:
+                file.unlink()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise StoreError(f"{str(file)!r} cannot be forgotten: {error.strerror}.") from error
+        with suppress(OSError):  # it is not there, or something else is in it
+            place.rmdir()
 
 
 def check_kind(folder: Path, *, is_reduced: bool) -> None:

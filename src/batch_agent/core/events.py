@@ -31,6 +31,13 @@ class RunStarted:
     prices: tuple[float, float, float] | None = None
     """Dollars for a million tokens of input, of cached input and of output; None where nobody knows them."""
 
+    def cost(self, usage: Usage) -> float | None:
+        """In dollars; None where nobody knows."""
+        if self.prices is None:
+            return None
+        fresh, cached, output = self.prices
+        return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output) / 1e6
+
 
 @quick
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Any
 
 from .rows import encoded, jsonable
@@ -15,8 +16,8 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
 
 
 def cell(value: Any) -> Any:
-    """Texts and numbers as they are, everything else as JSON."""
-    if value is None:
+    """Texts and numbers as they are, everything else as JSON; empty where there is none."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return value

@@ -41,7 +41,7 @@ def to_polars(results: Sequence[AgentResult]) -> Any:
 
 def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
     needed("duckdb", "to_parquet()")
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
@@ -50,12 +50,12 @@ def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
                 file.writelines(map(spool.line, results))
             spool.write(lines, path)
     except (OSError, SpecError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        why = f"{error.strerror}." if isinstance(error, OSError) else error
         raise SpecError(f"{str(path)!r} cannot be written: {why}") from error
 
 
 def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:
-    with replacing(Path(path)) as file:
+    with replacing(Path(path).expanduser()) as file:
         file.writelines(jsonl_pieces(results))
 
 
@@ -74,7 +74,7 @@ def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
 
 def to_csv(results: Sequence[AgentResult], path: str | Path) -> None:
     columns = columns_of(results)
-    with replacing(Path(path)) as file:
+    with replacing(Path(path).expanduser()) as file:
         file.write(csv_lines([list(columns), *zip(*columns.values(), strict=True)]))
 
 

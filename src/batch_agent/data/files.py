@@ -10,6 +10,7 @@ import orjson
 
 from ..core.errors import SpecError
 from .counted import Counted
+from .names import distinct
 from .parquet import parquet_rows
 
 _MOST_BYTES = 256 * 1024 * 1024
@@ -22,9 +23,10 @@ _MARK = b"\xef\xbb\xbf"
 def read_file(path: Path) -> "list[Any] | Counted":
     """All inputs of a file or a folder, checked to the last one; those of a very large file one by one. Raises
     SpecError for what is no list of inputs, with the number of the line."""
-    if not path.exists():
-        raise SpecError(f"There is no {str(path)!r}: inputs are {_KINDS}.")
-    found = parquet_rows(path) if _suffix(path) == ".parquet" else _texts(path)
+    with _readable(path):
+        if not path.exists():
+            raise SpecError(f"There is no {str(path)!r}: inputs are {_KINDS}.")
+        found = parquet_rows(path) if _suffix(path) == ".parquet" else _texts(path)
     if not found:
         raise SpecError(f"{str(path)!r} has no inputs.")
     return found
@@ -79,34 +81,48 @@ def _json(path: Path) -> Iterator[Any]:
     yield from data
 
 
-def _csv(path: Path, delimiter: str = ",") -> Iterator[Any]:
+def _csv(path: Path) -> Iterator[Any]:
+    """Excel separates by semicolons where the comma is in numbers: a header tells."""
+    return _separated(path, ",", ";")
+
+
+def _tsv(path: Path) -> Iterator[Any]:
+    return _separated(path, "\t")
+
+
+def _separated(path: Path, *separators: str) -> Iterator[Any]:
+    """By the first of them that divides the header, if one does."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # of the whole process: the module has no other
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        names: list[str] | None = None
         try:
-            for cells in reader:
+            first = next((line for line in file if line.strip()), "")
+            separator = next((each for each in separators if each in first), separators[0])
+            file.seek(0)
+            reader = csv.reader(file, delimiter=separator, strict=True)
+            names: list[str] | None = None
+            for cells in filter(None, reader):
                 if names is None:
-                    names = _header(path, cells)
-                elif cells:
+                    names = distinct(cells, str(path))
+                else:
                     yield dict(zip(names, _whole(path, reader.line_num, names, cells), strict=True))
         except csv.Error as error:
             raise SpecError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
         except UnicodeDecodeError as error:
-            raise SpecError(
-                f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}): save it as such."
-            ) from error
+            raise SpecError(f"{path}, line {_not_utf8(path)}: not UTF-8 ({error.reason}): save it as such.") from error
 
 
-def _tsv(path: Path) -> Iterator[Any]:
-    return _csv(path, "\t")
+def _not_utf8(path: Path) -> int:
+    """The number of the first such line: files are decoded many lines at a time."""
+    with path.open("rb") as file:
+        return next((number for number, line in enumerate(file, 1) if not _is_utf8(line)), 0)
 
 
-def _header(path: Path, names: list[str]) -> list[str]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SpecError(f"{path} has two columns {twice[0]!r}: rename one of them.")
-    return names
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _whole(path: Path, line: int, names: list[str], cells: list[str]) -> list[str]:
@@ -121,7 +137,7 @@ def _whole(path: Path, line: int, names: list[str], cells: list[str]) -> list[st
 def _folder(path: Path) -> Iterator[Any]:
     for file in _text_files(path):
         relative = file.relative_to(path)
-        yield {"path": str(relative), "name": relative.name, "text": file.read_text(errors="replace")}
+        yield {"path": str(relative), "name": relative.name, "text": file.read_text("utf-8-sig", "replace")}
 
 
 def _text_files(path: Path) -> Iterator[Path]:
@@ -133,7 +149,7 @@ def _text_files(path: Path) -> Iterator[Path]:
 
 
 def _beginning(file: Path) -> bytes:
-    with file.open("rb") as opened:
+    with _readable(file), file.open("rb") as opened:
         return opened.read(4096)
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from ..core.errors import SpecError
 
@@ -42,7 +44,12 @@ class GrowingFile:
                 raise
         self._end += len(piece)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with suppress(OSError):  # of what `append` has said already
             self._file.close()
 

@@ -1,5 +1,6 @@
 """Parquet files, by DuckDB."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +11,14 @@ import orjson
 from ..core.errors import SpecError
 from .counted import Counted
 from .extras import needed
+from .names import distinct
 from .values import plain_value
 
 _AT_ONCE = 1000
 _MOST_BYTES = 256 * 1024 * 1024
 """Of what is in a file, without compression: more is read while the run goes on."""
 _USUAL_LINE = 2**24
+_WRAPPED = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 
 
 def parquet_rows(path: Path) -> "list[Any] | Counted":
@@ -42,7 +45,7 @@ def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_l
             )
             rows.order("index").write_parquet(str(path), compression="zstd")
     except duckdb.Error as error:
-        raise SpecError(_first_line(error)) from error
+        raise SpecError(_reason(error)) from error
 
 
 def _rows(path: Path) -> Iterator[Any]:
@@ -71,9 +74,7 @@ def _names(path: Path, connection: Any, seen: Sequence[str]) -> list[str]:
             at += 1
     if len(names) != len(seen):  # more than one file, or columns that are made of its path
         return list(seen)
-    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-        raise SpecError(f"{str(path)!r} has two columns {twice[0]!r}: rename one of them.")
-    return names
+    return distinct(names, repr(str(path)))
 
 
 @contextmanager
@@ -81,11 +82,15 @@ def _reading(path: Path) -> Iterator[Any]:
     duckdb = needed("duckdb", f"{path.name!r}, a Parquet file,")
     try:
         with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")  # else moments are told by the clock of this machine
             yield connection
     except duckdb.Error as error:
-        raise SpecError(f"{str(path)!r} cannot be read: {_first_line(error)}") from error
+        raise SpecError(f"{str(path)!r} cannot be read: {_reason(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
-    """Without the query."""
-    return str(error).partition("\n")[0]
+def _reason(error: Exception) -> str:
+    """Without the query, and without the JSON that some are wrapped in."""
+    first = str(error).partition("\n")[0]
+    wrapped = _WRAPPED.search(first)
+    said: str = first if wrapped is None else orjson.loads(wrapped[1])
+    return f"{said.removesuffix('.')}."

@@ -42,6 +42,20 @@ async def gather_inputs(source: Any) -> Inputs:
     return read_inputs(source)
 
 
+def check_apart(inputs: Any, out: Path, called: str = "out") -> None:
+    """Raises SpecError for results that would take the place of the inputs, or be among them the next time."""
+    if not is_path(inputs):
+        return
+    source, place = Path(inputs).expanduser().resolve(), out.expanduser().resolve()
+    if place == source:
+        raise SpecError(f"{called} {str(out)!r} would overwrite the inputs: name another file.")
+    if place.is_relative_to(source):
+        raise SpecError(
+            f"{called} {str(out)!r} is in the folder of the inputs, and would be one of them the next time: name a "
+            "place outside of it."
+        )
+
+
 def _gathered(query: SqlQuery) -> Inputs:
     """Of more rows than that, none is kept: they are asked for again, and read as they are needed."""
     rows = list(islice(query, _MOST_GATHERED + 1))

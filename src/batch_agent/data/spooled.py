@@ -57,27 +57,31 @@ class ParquetFile:
         self._news.set()
         if self._thread is not None:
             self._thread.join()
-        try:
-            self._finish()
-        except SpecError as problem:
-            if kind is None:
-                raise
-            _log.warning("%s", problem)
-        finally:
-            self._lines.close()
-
-    def _finish(self) -> None:
-        lines = self._lines.path
-        if self._thread is not None:
+        with self._lines:
             try:
-                self._spool.write(lines, self._path)
-            except SpecError as error:
-                raise SpecError(
-                    f"{self._said} cannot be written: {error} All results are in {str(lines)!r}."
-                ) from error
+                self._finish(is_whole=kind is None)
+            except SpecError as problem:
+                if kind is None:
+                    raise
+                _log.warning("%s", problem)
+
+    def _finish(self, *, is_whole: bool) -> None:
+        lines = self._lines.path
+        if is_whole:
+            self._lines.append(b"")  # what is there goes, also where no row has come
+        if is_whole or self._thread is not None:
+            self._write_anew()
         elif lines.exists() and lines.stat().st_size:  # of a run that was killed
             return
         lines.unlink(missing_ok=True)
+
+    def _write_anew(self) -> None:
+        try:
+            self._spool.write(self._lines.path, self._path)
+        except SpecError as error:
+            raise SpecError(
+                f"{self._said} cannot be written: {error} All results are in {str(self._lines.path)!r}."
+            ) from error
 
     def _keep_up(self) -> None:
         """In the thread: writes the file whenever there are new rows, but for a pause after each writing."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import SpecError
 from .extras import needed
+from .names import distinct
 from .values import plain_value
 
 _AT_ONCE = 1000
@@ -42,7 +43,7 @@ class SqlQuery:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._rows() as rows:
-            names = _names(list(rows.keys()))
+            names = distinct(rows.keys(), "The query", "give one another name with AS")
             for row in rows:
                 yield {name: plain_value(value) for name, value in zip(names, row, strict=True)}
 
@@ -84,9 +85,3 @@ def _check_is_there(url: Any) -> None:
         return
     if not Path(name).is_file():
         raise SpecError(f"There is no database {name!r}.")
-
-
-def _names(names: list[str]) -> list[str]:
-    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-        raise SpecError(f"The query gives two columns {twice[0]!r}: give one another name with AS.")
-    return names

@@ -6,6 +6,7 @@ from typing import Any
 from ..core.errors import SpecError
 from .counted import Counted
 from .extras import needed
+from .names import distinct
 from .threaded import Threaded
 from .values import plain_row, plain_value
 
@@ -42,11 +43,12 @@ def _relation(source: Any) -> Rows:
     duckdb = needed("duckdb", "A relation of DuckDB as inputs")
     if not isinstance(source, duckdb.DuckDBPyRelation):
         raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a relation, as connection.sql(...) does.")
+    names = distinct(source.columns, "The relation", "give one another name with AS")
     try:
         rows = source.fetchall()  # at once: another query on its connection would end a reading under way
     except duckdb.Error as error:
         raise SpecError(f"inputs: the query of the relation failed: {error}") from error
-    return [plain_row(dict(zip(source.columns, row, strict=True))) for row in rows]
+    return [plain_row(dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _dataset(source: Any) -> Rows:

@@ -3,17 +3,19 @@
 import math
 import sys
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-_PLAIN = frozenset({str, int, bool, type(None), bytes, datetime, date, time, timedelta, Decimal})
+_PLAIN = frozenset({str, int, bool, type(None), bytes, date, time, timedelta, Decimal})
 
 
 def plain_value(value: Any) -> Any:
     """Missing values (NaN, NaT, NA) are None; numbers, dates and arrays of NumPy and pandas are Python's own."""
     if type(value) in _PLAIN:
         return value
+    if type(value) is datetime:
+        return _of_zone(value)
     if isinstance(value, float):
         return None if math.isnan(value) else float(value)
     if isinstance(value, Mapping):
@@ -29,6 +31,11 @@ def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(name): plain_value(value) for name, value in row.items()}
 
 
+def _of_zone(value: datetime) -> datetime:
+    """Libraries have their own UTC."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is not None and value.tzname() == "UTC" else value
+
+
 def _of_pandas(value: Any) -> Any:
     pandas: Any = sys.modules.get("pandas")  # without it there are no such values
     if pandas is None:
@@ -36,7 +43,7 @@ def _of_pandas(value: Any) -> Any:
     if value is pandas.NaT or value is pandas.NA:
         return None
     if isinstance(value, pandas.Timestamp):
-        return value.to_pydatetime(warn=False)
+        return _of_zone(value.to_pydatetime(warn=False))
     return value.to_pytimedelta() if isinstance(value, pandas.Timedelta) else value
 
 

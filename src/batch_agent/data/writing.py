@@ -37,9 +37,10 @@ def open_results(path: str | Path, called: str = "out") -> ResultWriter:
     """A file for results, of the kind that its name says: `.parquet`, `.csv`, or lines of JSON. Written to at once, and
     readable all the while; rows come as agents finish, those of a Parquet file are in the order of the inputs.
 
-    An older file is replaced by the first result. `called`: what messages call it. Raises SpecError for a place that
-    cannot be written, or that another run writes to."""
-    path = Path(path)
+    An older file is replaced by the first result, or at the end, if there was none; not where an error ends it.
+    `called`: what messages call it. Raises SpecError for a place that cannot be written, or that another run writes
+    to."""
+    path = Path(path).expanduser()
     match path.suffix.lower():
         case ".parquet":
             return ParquetFile(path, called)
@@ -52,12 +53,12 @@ def open_results(path: str | Path, called: str = "out") -> ResultWriter:
 
 
 @asynccontextmanager
-async def results_to(path: Path | None) -> AsyncIterator[Write | None]:
+async def results_to(path: Path | None, called: str = "out") -> AsyncIterator[Write | None]:
     """What writes to that file, for a run; None for none. Closing it may take a while, and does not block the loop."""
     if path is None:
         yield None
         return
-    file = open_results(path)
+    file = open_results(path, called)
     try:
         yield file.write
     finally:
@@ -79,7 +80,9 @@ class LinesFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with self._file:
+            if kind is None:
+                self._file.append(b"")
 
 
 class CsvFile:
@@ -91,9 +94,7 @@ class CsvFile:
 
     def write(self, result: AgentResult) -> None:
         row = narrow_row(result)
-        lines = csv_lines([[row.get(name) for name in NARROW]])
-        self._file.append(lines if self._has_header else csv_lines([NARROW]) + lines)
-        self._has_header = True
+        self._append(csv_lines([[row.get(name) for name in NARROW]]))
 
     def __enter__(self) -> Self:
         return self
@@ -101,4 +102,10 @@ class CsvFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with self._file:
+            if kind is None:
+                self._append(b"")
+
+    def _append(self, lines: bytes) -> None:
+        self._file.append(lines if self._has_header else csv_lines([NARROW]) + lines)
+        self._has_header = True

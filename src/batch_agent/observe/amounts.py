@@ -11,6 +11,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def many(count: int, what: str) -> str:
+    """1 agent, 2,000 agents."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def per_time(rate: float) -> str:
     """Of something that happens so often a second."""
     return f"{rate:,.1f}/s" if rate >= 1 or rate == 0 else f"{rate * 60:.1f}/min"

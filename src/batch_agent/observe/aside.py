@@ -43,6 +43,9 @@ class Aside:
         self._sinks = tuple(sinks)
         self._failed: set[int] = set()
         self._events: deque[tuple[float, Event]] = deque()
+        self._epoch = (
+            time.time() - time.monotonic()
+        )  # a clock that is set meanwhile does not change how long things take
         self._entered = 0
         self._process = 0
         self._over = threading.Event()
@@ -51,7 +54,7 @@ class Aside:
     def emit(self, event: Event) -> None:
         """Before it is entered, too: a run tells of its beginnings."""
         if self._thread is not None or len(self._events) < _MOST_EARLY:
-            self._events.append((time.time(), event))
+            self._events.append((self._epoch + time.monotonic(), event))
 
     def __enter__(self) -> Self:
         self._entered += 1

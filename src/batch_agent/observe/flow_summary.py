@@ -2,7 +2,7 @@
 
 from ..core.flow import FlowResult, StageReport
 from ..core.requests import Usage
-from .amounts import duration
+from .amounts import duration, many
 from .live.board import Board, Stage
 from .story import tokens
 from .summary import saved_by_sharing
@@ -47,18 +47,18 @@ def _stage_line(stage: StageReport) -> str:
     agents, calls = len(stage.results), sum(len(result.tool_calls) for result in stage.results)
     if not agents:
         return f"{stage.name}: nothing to ask."
-    counts = f"{agents - stage.failed:,} of {_many(agents, 'agent')} answered{_failed(stage.failed)}"
+    counts = f"{agents - stage.failed:,} of {many(agents, 'agent')} answered{_failed(stage.failed)}"
     parts = [f"{counts} in {duration(stage.seconds)}{_where(stage.model, stage.backend)}"]
     if stage.skipped:
-        parts.append(f"{_many(stage.skipped, 'item')} left the flow")
+        parts.append(f"{many(stage.skipped, 'item')} left the flow")
     if calls:
-        parts.append(_many(calls, "tool call"))
+        parts.append(many(calls, "tool call"))
     return f"{stage.name}: {'; '.join([*parts, *_spent(stage.usage, stage.usd)])}."
 
 
 def _so_far(name: str, stage: Stage) -> str:
     tally = stage.tally
-    done = f"{tally.ok:,} of {_many(stage.of, 'agent')}" if stage.of is not None else f"{tally.ok:,}"
+    done = f"{tally.ok:,} of {many(stage.of, 'agent')}" if stage.of is not None else f"{tally.ok:,}"
     states = f"{done} answered{_failed(tally.failed)}{_where(tally.model, tally.backend)}"
     return f"{name}: {'; '.join([states, *_spent(tally.usage, None)])}."
 
@@ -73,10 +73,6 @@ def _failure_lines(stage: str, failures: Failures) -> list[str]:
     return [
         f"{stage} failed, {kind}: {count:,}. For example: {example[:300]}" for kind, count, example in failures.groups
     ]
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _failed(count: int) -> str:

@@ -42,7 +42,7 @@ from ..core.results import AgentError, AgentResult, CallRecord, Timing
 FILE = "events.jsonl"
 _FORMAT = 1
 _OPENED, _CLOSED = "Opened", "Closed"
-_LONGEST = 300
+LONGEST = 300
 """Characters of an answer or of an error."""
 _LARGEST = 2**63 - 1
 
@@ -60,12 +60,14 @@ def opened_line(at: float) -> bytes:
 
 def closed_line(at: float, opened: float) -> bytes:
     """The last, of one that came to an end by itself. `opened`: when it began; another may have begun since."""
-    return _line([at, _CLOSED, "", round(opened, 4)])
+    return _line([at, _CLOSED, "", rounded(opened)])
 
 
 def event_line(at: float, event: Event) -> bytes:
     stage, inner = (event.stage, event.event) if isinstance(event, InStage) else ("", event)
-    return _line([at, type(inner).__name__, stage, *_parts(inner)])
+    kind = type(inner)
+    parts = _PARTS.get(kind)
+    return _line([at, kind.__name__, stage, *(parts(inner) if parts else (inner,))])
 
 
 class LogReader:
@@ -108,22 +110,23 @@ class LogReader:
                 if not self._position:
                     self._head = line
                 try:
-                    event = self._told(line)
+                    at, kind, stage, *parts = orjson.loads(line)
+                    read = _READ.get(kind)
+                    event = read(*parts) if read is not None else self._rare(at, kind, parts)
+                    if event is not None:
+                        self._tick(at)
                 except (ValueError, TypeError, IndexError, ValidationError):
                     event = None  # torn by a kill in the middle, or written by a newer version
                 self._position += len(line)
                 if event is not None:
-                    yield self._last, event
+                    yield self._last, InStage(stage, event) if stage else event
 
-    def _told(self, line: bytes) -> Event | None:
+    def _rare(self, at: float, kind: str, parts: list[Any]) -> Event | None:
         """None for what is no event. Raises StoreError, and other errors for a line that cannot be read."""
-        at, kind, stage, *parts = orjson.loads(line)
-        if kind in (_OPENED, _CLOSED):
-            self._turns(kind, at, *parts)
-            return None
-        event = _READ[kind](*parts) if kind in _READ else _rare(kind, parts)
-        self._tick(at)
-        return InStage(stage, event) if stage else event
+        if kind not in (_OPENED, _CLOSED):
+            return _rare(kind, parts)
+        self._turns(kind, at, *parts)
+        return None
 
     def _tick(self, at: float) -> None:
         since = at - self._offset
@@ -148,52 +151,34 @@ class LogReader:
         self.processes.append(self._last)
 
 
-def _parts(event: Event) -> Sequence[Any]:
-    match event:
-        case AgentStarted():
-            return event.key, event.index
-        case TurnStarted():
-            return event.key, event.turn
-        case TurnEnded():
-            return (
-                event.key, event.turn, _usage(event.usage), event.finish, _ms(event.queued), _ms(event.seconds),
-                None if event.ttft is None else _ms(event.ttft), event.attempts,
-            )  # fmt: skip
-        case CallsStarted():
-            return event.key, event.turn, event.tools
-        case CallsEnded():
-            return event.key, event.turn, _calls(event.calls), _ms(event.seconds)
-        case Sampled():
-            return [getattr(event, name) for name in Sampled.__slots__]
-        case AgentFinished():
-            return _finished(event)
-        case RequestRetried():
-            return (replace(event, message=event.message[:_LONGEST]),)
-        case Notice():
-            return (Notice(event.text[:_LONGEST]),)
-        case _:
-            return (event,)  # dataclasses are plain data to orjson
+def _turn(event: TurnEnded) -> Sequence[Any]:
+    return (
+        event.key, event.turn, _usage(event.usage), event.finish, rounded(event.queued), rounded(event.seconds),
+        None if event.ttft is None else rounded(event.ttft), event.attempts,
+    )  # fmt: skip
 
 
 def _finished(event: AgentFinished) -> Sequence[Any]:
     result = event.result
     error = result.error
     return (
-        result.index, result.key, event.resumed, _said(result)[:_LONGEST],
-        None if error is None else (error.kind, error.message[:_LONGEST], error.retryable),
-        _usage(result.usage), result.turns, [] if event.resumed else _calls(result.tool_calls),
-        _ms(result.timing.queued), _ms(result.timing.total), result.compactions,
+        result.index, result.key, event.resumed, said(result),
+        None if error is None else (error.kind, error.message[:LONGEST], error.retryable),
+        _usage(result.usage), result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they were told
+        rounded(result.timing.queued), rounded(result.timing.total), result.compactions,
     )  # fmt: skip
 
 
-def _said(result: AgentResult) -> str:
-    """The answer, as JSON where it is no text; else what the model said last."""
-    if result.error is not None or isinstance(result.output, str):
-        return result.text if result.error is not None else str(result.output)
+def said(result: AgentResult) -> str:
+    """The beginning of the answer, as JSON where it is no text; else of what the model said last."""
+    if result.error is None and isinstance(result.output, str):
+        return result.output[:LONGEST]
+    if result.error is not None:
+        return result.text[:LONGEST]
     try:
-        return orjson.dumps(result.output, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(result.output, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()[:LONGEST]
     except TypeError:  # what JSON cannot hold
-        return result.text
+        return result.text[:LONGEST]
 
 
 def _jsonable(value: Any) -> Any:
@@ -240,6 +225,18 @@ def _error(kind: str, message: str, retryable: bool) -> AgentError:
 
 
 _KINDS = frozenset(ErrorKind)
+_PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
+    AgentStarted: lambda event: (event.key, event.index),
+    TurnStarted: lambda event: (event.key, event.turn),
+    TurnEnded: _turn,
+    CallsStarted: lambda event: (event.key, event.turn, event.tools),
+    CallsEnded: lambda event: (event.key, event.turn, _calls(event.calls), rounded(event.seconds)),
+    Sampled: lambda event: [getattr(event, name) for name in Sampled.__slots__],
+    AgentFinished: _finished,
+    RequestRetried: lambda event: (replace(event, message=event.message[:LONGEST]),),
+    Notice: lambda event: (Notice(event.text[:LONGEST]),),
+}
+"""Of all others, the event itself: dataclasses are plain data to orjson."""
 _READ: dict[str, Callable[..., Event]] = {
     "AgentStarted": AgentStarted,
     "TurnStarted": TurnStarted,
@@ -252,7 +249,7 @@ _READ: dict[str, Callable[..., Event]] = {
 
 
 def _calls(calls: Sequence[CallRecord]) -> list[Any]:
-    return [(each.name, each.ok, _ms(each.seconds), each.source) for each in calls]
+    return [(each.name, each.ok, rounded(each.seconds), each.source) for each in calls]
 
 
 def _records(calls: list[Any]) -> tuple[CallRecord, ...]:
@@ -263,12 +260,13 @@ def _usage(usage: Usage) -> tuple[int, int, int]:
     return usage.input, usage.cached, usage.output
 
 
-def _ms(seconds: float) -> float:
-    return round(seconds, 4)
+def rounded(seconds: float) -> float:
+    """To a tenth of a millisecond, as they are kept: as round(seconds, 4), in a third of the time."""
+    return round(seconds * 1e4) / 1e4
 
 
 def _line(row: list[Any]) -> bytes:
-    row[0] = round(row[0], 4)
+    row[0] = rounded(row[0])
     try:
         return orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
     except TypeError:  # half a character, or a number without bounds

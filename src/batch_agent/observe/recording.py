@@ -1,14 +1,17 @@
 """Keeps the events of a run in its folder, and leaves a report there."""
 
 import logging
-import time
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.errors import BatchAgentError
 from ..core.events import Event, InStage, RunStarted
 from .log import FILE, closed_line, event_line, opened_line
+
+if TYPE_CHECKING:
+    from .report.first_hand import FirstHand
 
 _log = logging.getLogger("batch_agent")
 
@@ -22,14 +25,16 @@ class Recording:
         self._before: list[tuple[float, Event]] = []
         self._lines: list[bytes] = []
         self._file: FileIO | None = None
-        self._opened = 0.0
+        self._first_hand: FirstHand | None = None
+        """Of a log that is all ours."""
+        self._opened = self._last = 0.0
         self._gave_up = False
 
     def take(self, at: float, event: Event) -> None:
         if self._gave_up:
             return
         if self._file is not None:
-            self._lines.append(event_line(at, event))
+            self._keep(at, event)
             return
         self._before.append((at, event))
         if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
@@ -49,7 +54,7 @@ class Recording:
     def close(self) -> None:
         """Writes the report, if the run began."""
         if self._file is not None:
-            self._lines.append(closed_line(time.time(), self._opened))
+            self._lines.append(closed_line(self._last, self._opened))
             self.flush()
         file, self._file = self._file, None
         self._before.clear()
@@ -57,34 +62,50 @@ class Recording:
         if file is not None:
             file.close()
             self._report()
+        self._first_hand = None
 
     def _open(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             is_torn = _is_torn(self._folder / FILE)  # by a kill in the middle
             self._file = FileIO(self._folder / FILE, "a")
+            is_ours = self._file.tell() == 0
         except OSError as error:
             self._give_up(error)
             return
         self._opened = self._before[0][0]
         self._lines = [b"\n"] if is_torn else []
         self._lines.append(opened_line(self._opened))
-        self._lines += [event_line(at, event) for at, event in self._before]
+        if is_ours:
+            from .report.first_hand import FirstHand  # as below
+
+            self._first_hand = FirstHand(self._folder.name, self._opened)
+        for each in self._before:
+            self._keep(*each)
         self._before.clear()
+
+    def _keep(self, at: float, event: Event) -> None:
+        self._last = at
+        self._lines.append(event_line(at, event))
+        if self._first_hand is not None:
+            self._first_hand.take(at, event)
 
     def _give_up(self, error: OSError) -> None:
         _log.warning("The log of the run in %r cannot be written, and ends here: %s", str(self._folder), error.strerror)
-        self._gave_up, file, self._file = True, self._file, None
+        self._gave_up, file, self._file, self._first_hand = True, self._file, None, None
         self._before.clear()
         if file is not None:
             with suppress(OSError):
                 file.close()
 
     def _report(self) -> None:
-        from .report.writing import write_report  # nobody waits for it at the beginning
+        from .report.writing import REPORT, write_model, write_report  # nobody waits for it at the beginning
 
         try:
-            write_report(self._folder)
+            if self._first_hand is not None:
+                write_model(self._first_hand.model(), self._folder / REPORT)
+            else:
+                write_report(self._folder)
         except (BatchAgentError, OSError) as error:
             _log.warning("There is no report of the run in %r: %s", str(self._folder), error)
 

@@ -3,8 +3,8 @@
 from ..core.scheduling import Scheduling
 from .amounts import duration
 from .live.board import Board
-from .live.tool_counts import ToolCounts
 from .sharing import outcome_line
+from .tool_counts import ToolCounts
 
 
 def summary_lines(board: Board, seconds: float) -> list[str]:

@@ -5,11 +5,8 @@ from dataclasses import dataclass, field
 
 from ..core.events import (
     AgentFinished,
-    AgentStarted,
     Event,
-    Paused,
     RequestRetried,
-    Resumed,
     RunStarted,
     Scheduled,
     Shared,
@@ -67,9 +64,6 @@ class Tally:
     """Of one run, or of one stage of a flow. Mutable on purpose: it is where these numbers are kept while it runs."""
 
     run: RunStarted | None = None
-    paused: str = ""
-    """Why nothing is sent at the moment."""
-    started: int = 0
     done: int = 0
     resumed: int = 0
     turns: int = 0
@@ -88,8 +82,6 @@ class Tally:
 
     def emit(self, event: Event) -> None:
         match event:
-            case AgentStarted():
-                self.started += 1
             case AgentFinished():
                 self._finished(event.result, event.resumed)
             case RequestRetried():
@@ -104,10 +96,6 @@ class Tally:
                 self.prefix = event.prefix
             case Spent():
                 self.spent = event.usd
-            case Paused():
-                self.paused = event.reason
-            case Resumed():
-                self.paused = ""
             case _:
                 pass  # of interest only to who looks on
 
@@ -126,10 +114,6 @@ class Tally:
     @property
     def ok(self) -> int:
         return self.done - self.failed
-
-    @property
-    def running(self) -> int:
-        return max(0, self.started - (self.done - self.resumed))
 
     def _finished(self, result: AgentResult, resumed: bool) -> None:
         self.done += 1

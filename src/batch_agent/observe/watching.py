@@ -1,16 +1,20 @@
 """Everybody who watches a run, as one sink."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ..core.errors import SpecError
 from ..core.events import Event
 from ..core.interfaces import EventSink
 from .aside import Aside, SlowSink
 from .recording import Recording
+
+_log = logging.getLogger("batch_agent")
 
 Watcher = EventSink | SlowSink
 Watchers = Watcher | Sequence[Watcher] | None
@@ -23,33 +27,52 @@ def watched_by(events: Watchers, folder: str | Path | None = None) -> EventSink 
     slow = [each for each in watchers if isinstance(each, SlowSink)]
     if folder is not None:
         slow.append(Recording(Path(folder)))
-    sinks = [*direct, *([Aside(slow)] if slow else [])]
-    return sinks[0] if len(sinks) == 1 else Together(sinks) if sinks else None
+    if not direct:
+        return Aside(slow) if slow else None
+    return Together([*direct, *([Aside(slow)] if slow else [])])
 
 
 class Together:
-    """Several sinks; those that have to be opened are, for as long as it is."""
+    """Several sinks; those that have to be opened are, for as long as it is. One that fails is told no more, with a
+    warning in the log, and is closed with the others: nothing that watches a run can end it."""
 
     def __init__(self, sinks: Iterable[EventSink]) -> None:
         self._sinks = tuple(sinks)
+        self._told = self._sinks
         self._open = ExitStack()
 
     def emit(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink.emit(event)
+        for sink in self._told:
+            try:
+                sink.emit(event)
+            except Exception:  # noqa: BLE001 - the user's: it must not take the run with it
+                self._leave_out(sink)
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             for sink in self._sinks:
                 if isinstance(sink, AbstractContextManager):
-                    opened.enter_context(sink)
+                    sink.__enter__()  # before anything is sent: one that cannot be opened is a mistake to be told of
+                    opened.push(partial(_close, sink))
             self._open = opened.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._told = self._sinks
         self._open.__exit__(kind, error, trace)
+
+    def _leave_out(self, failed: EventSink) -> None:
+        _log.warning("%s failed, and is told no more", type(failed).__name__, exc_info=True)
+        self._told = tuple(sink for sink in self._told if sink is not failed)
+
+
+def _close(sink: AbstractContextManager[Any], *why: Any) -> None:
+    try:
+        sink.__exit__(*why)
+    except Exception:  # noqa: BLE001 - as above
+        _log.warning("%s could not be closed", type(sink).__name__, exc_info=True)
 
 
 def _listed(events: Watchers) -> list[Watcher]:

@@ -1,7 +1,6 @@
 """The commands as a user types them: real processes, a real (simulated) server."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.programs import PROGRAM, Call, typed
+from tests.unit.programs import PROGRAM, Call, Programs, typed
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -63,6 +62,8 @@ def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url:
         (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "gone.json"), "cannot be read"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "nonsense"), "write module:name"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "os:nothing"), "has no 'nothing'"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "raises:f"), "ValueError: boom (raises.py, line 2)"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "broken:A"), "SyntaxError: '(' was never closed"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--backend", "carrier://pigeon"), "names no backend"),
     ],
 )
@@ -70,11 +71,28 @@ def test_what_cannot_run_is_one_clear_line(
     tmp_path: Path, sim_url: str, words: tuple[str, ...], problem: str, call: Call
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
+    (tmp_path / "raises.py").write_text("\nraise ValueError('boom')\n")
+    (tmp_path / "broken.py").write_text("class A(\n")
     backend = () if "--backend" in words else ("--backend", sim_url)
     done = call("run", *words, *backend, cwd=tmp_path)
     assert done.returncode == 2
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("out", ["in.jsonl", "/proc/demo"])
+def test_a_demo_that_cannot_be_put_there_is_one_clear_line(tmp_path: Path, sim_url: str, call: Call, out: str) -> None:
+    (tmp_path / "in.jsonl").write_text("")
+    done = call("demo", "--out", out, "--backend", sim_url, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"batch-agent: '{out}/notes/00.txt' cannot be written")
+
+
+def test_the_demo_deletes_nothing_of_others(tmp_path: Path, sim_url: str, call: Call) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    assert call("demo", "--out", ".", "--backend", sim_url, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
 
 
 def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: str, call: Call) -> None:
@@ -88,29 +106,29 @@ def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: s
     ]
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, call: Call) -> None:
-    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(40)))
-    with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=20)) as sim:
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, programs: Programs, call: Call) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(30)))
+    with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=10)) as sim:
         words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim.url, "--max-inflight", "2"]
-        process = subprocess.Popen([*PROGRAM, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        program = programs.start_command(*words, cwd=tmp_path)
         _wait_for_rows(tmp_path / "results.jsonl", 4)
-        os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == 130
+        program.send_signal(signal.SIGINT)
+        assert program.wait() == 130
+        said = program.stderr.read_text()
         assert "run the same command again to go on" in said
         assert "Traceback" not in said
         done = len(rows(tmp_path / "results.jsonl"))
-        assert 4 <= done < 40
+        assert 4 <= done < 30
         again = call(*words, cwd=tmp_path)
         assert again.returncode == 0, again.stderr
-        assert sorted(int(str(row["index"])) for row in rows(tmp_path / "results.jsonl")) == list(range(40))
+        assert sorted(int(str(row["index"])) for row in rows(tmp_path / "results.jsonl")) == list(range(30))
 
 
 def _wait_for_rows(path: Path, least: int) -> None:
-    for _ in range(300):
+    for _ in range(3000):
         if path.exists() and len(path.read_text().splitlines()) >= least:
             return
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise AssertionError(f"{path} never had {least} rows")
 
 

@@ -2,17 +2,22 @@
 
 import csv
 import json
+import signal
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import duckdb
 import pytest
-from tests.unit.programs import Call
+from tests.unit.programs import Call, Programs
 
-from batch_agent.cli.command import read_command
+from batch_agent.cli.kept_command import read_command, without_secrets
+from batch_agent.cli.stages import forget
+from batch_agent.core.errors import StoreError
 from batch_agent.sim import Script, SimConfig, SimServer
+from batch_agent.store.lock import DirectoryLock
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +30,7 @@ def sim_url() -> Iterator[str]:
 def place(tmp_path: Path) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
+    (folder / "in.jsonl").write_text('{"name": "Ada"}\n')
     (folder / "in.tsv").write_text("name\tage\nZoë\t36\nAda\t\n")
     duckdb.sql("SELECT 'Zoë' AS name UNION ALL SELECT 'Ada'").write_parquet(str(folder / "in.parquet"))
     with closing(sqlite3.connect(folder / "in.db")) as database, database:
@@ -73,6 +79,20 @@ def test_a_file_is_found_again_by_resume_from_any_folder(place: Path, sim_url: s
     assert duckdb.read_parquet(str(place / "out.parquet")).shape[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("url", "is_kept"),
+    [
+        ("postgresql://me@host/db", True),
+        ("sqlite:///in.db", True),
+        ("postgresql://me:s3cret@host/db", False),
+        ("postgresql://me:s3/cret@host/db", False),
+        ("snowflake://me@host/db?private_key=s3cret", False),
+    ],
+)
+def test_urls_that_hold_a_password_are_told(url: str, is_kept: bool) -> None:
+    assert ("inputs" in without_secrets({"inputs": url, "task": "//me:s3cret@host"})) is is_kept
+
+
 def test_the_password_of_a_database_is_not_kept(place: Path, sim_url: str, call: Call) -> None:
     url = "sqlite:///in.db?password=s3cret"
     asked = words(sim_url, url, "--query", "SELECT name FROM people")
@@ -94,6 +114,9 @@ def test_the_password_of_a_database_is_not_kept(place: Path, sim_url: str, call:
         (("sqlite:///gone.db", "--query", "SELECT 1"), "There is no database 'gone.db'"),
         (("in.txt",), "There is no 'in.txt'"),
         (("in.tsv", "--out", "out.xlsx"), "--out 'out.xlsx': results are a .jsonl, .csv or .parquet file"),
+        (("in.jsonl", "--out", "in.jsonl"), "--out 'in.jsonl' would overwrite the inputs: name another file."),
+        ((".",), "--out 'results.jsonl' is in the folder of the inputs"),
+        ((".", "--out", "../out.csv", "--checkpoint", "kept"), "--checkpoint 'kept' is in the folder of the inputs"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_one_clear_line(
@@ -103,3 +126,49 @@ def test_what_cannot_be_read_or_written_is_one_clear_line(
     assert done.returncode == 2
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_fresh_forgets_the_run_and_nothing_else_of_its_folder(place: Path, sim_url: str, call: Call) -> None:
+    (place / "run.sqlite3.backup").write_text("mine")
+    for checkpoint in (".", "kept"):
+        asked = words(sim_url, "in.jsonl", "--checkpoint", checkpoint)
+        assert call(*asked, cwd=place).returncode == 0
+        own = {path.name for path in place.iterdir()}
+        again = call(*asked, "--fresh", cwd=place)
+        assert again.returncode == 0, again.stderr
+        assert "came from the checkpoint" not in again.stderr
+        assert {path.name for path in place.iterdir()} >= own
+
+
+def test_a_run_that_goes_on_is_not_forgotten(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    lock.take()
+    (tmp_path / "run.sqlite3").write_text("facts")
+    with pytest.raises(StoreError, match="Another run is using the checkpoint"):
+        forget(tmp_path)
+    assert (tmp_path / "run.sqlite3").exists()
+    lock.release()
+    forget(tmp_path)
+    assert not tmp_path.exists()
+    forget(tmp_path)
+
+
+def test_a_run_that_is_stopped_before_its_first_result_leaves_the_older_ones(
+    place: Path, sim_url: str, programs: Programs, call: Call
+) -> None:
+    assert call(*words(sim_url, "in.jsonl"), cwd=place).returncode == 0
+    before = (place / "results.jsonl").read_text()
+    with SimServer(SimConfig(step_base_ms=60_000), Script()) as slow:
+        program = programs.start_command(*words(slow.url, "in.jsonl", "--checkpoint", "new"), cwd=place)
+        wait_until((place / "new" / "command.json").exists)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait() == 143
+    assert (place / "results.jsonl").read_text() == before
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if is_so():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never was")

@@ -14,6 +14,7 @@ from tests.unit.programs import PROGRAM, Programs
 
 from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.cli.export import export
+from batch_agent.core.errors import StoreError
 from batch_agent.core.requests import Request
 from batch_agent.core.results import AgentResult
 from batch_agent.data import as_row, read_inputs
@@ -160,6 +161,13 @@ async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "out.jsonl"]
 
 
+def test_a_suffix_that_says_no_format_is_refused_unless_one_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"--out '.*out\.xlsx'.*: say which with --format"):
+        export(tmp_path, out=tmp_path / "out.xlsx")
+    with pytest.raises(StoreError, match="There is no checkpoint"):
+        export(tmp_path, out=tmp_path / "out.txt", format="csv")
+
+
 async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     await run(tmp_path / "c", ScriptedBackend(lambda request: say("done")))
     (tmp_path / "file").write_text("")
@@ -168,14 +176,14 @@ async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -
             export(tmp_path / "c", out=place)
 
 
-async def test_two_thousand_rows_go_down_a_pipe_until_nobody_reads(tmp_path: Path, programs: Programs) -> None:
+async def test_more_rows_than_a_pipe_holds_go_down_it_until_nobody_reads(tmp_path: Path, programs: Programs) -> None:
     huge = "ü" * 2_000
-    await run(tmp_path / "c", ScriptedBackend(lambda request: say(huge)), map(str, range(2000)))
+    await run(tmp_path / "c", ScriptedBackend(lambda request: say(huge)), map(str, range(200)))
     whole = programs.call("export", str(tmp_path / "c"), "--format", "csv", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     written = list(csv.DictReader(io.StringIO(whole.stdout)))
-    assert [int(row["index"]) for row in written] == list(range(2000))
-    assert "2000 rows written." in whole.stderr
+    assert [int(row["index"]) for row in written] == list(range(200))
+    assert "200 rows written." in whole.stderr
     process = subprocess.Popen(
         [*PROGRAM, "export", str(tmp_path / "c")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.programs import Call, typed
 
 from batch_agent.cli.asked import Asked, asked_again
-from batch_agent.cli.command import read_command
+from batch_agent.cli.kept_command import read_command
 from batch_agent.core.fields import Fields
 from batch_agent.sim import Script, SimConfig, SimServer
 

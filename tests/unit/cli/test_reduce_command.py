@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.programs import Call, Programs, typed
 
-from batch_agent.cli.command import read_command
+from batch_agent.cli.kept_command import read_command
 from batch_agent.sim import Script, SimConfig, SimServer
 
 TOTAL = '{"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}'
@@ -255,6 +255,8 @@ def test_a_run_that_was_planned_is_compared(place: Path, sim: SimServer, call: C
         (("--reduce", " "), "Stage 'reduce'"),
         (("--reduce", "Sum up.", "--reducer-model", "another"), "Stage 'reduce': model='another' is not served"),
         (("--reduce", "Sum up.", "--summary", "."), "--summary '.' cannot be written: it is a folder"),
+        (("--reduce", "Sum up.", "--summary", "in.jsonl"), "--summary 'in.jsonl' would overwrite the inputs"),
+        (("--reduce", "Sum up.", "--summary", "results.jsonl"), "--summary and --out are the same file"),
         (("--reduce", "Sum up.", "--summary", "in.jsonl/x"), "--summary 'in.jsonl/x' cannot be written"),
     ],
 )

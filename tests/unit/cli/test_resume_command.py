@@ -11,7 +11,7 @@ import pytest
 from tests.unit.programs import Call, Programs, typed
 
 from batch_agent import BatchAgent
-from batch_agent.cli.command import read_command
+from batch_agent.cli.kept_command import read_command
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import duckdb
 import pytest
+from tests.unit.programs import Programs
 
 from batch_agent import SpecError
-from batch_agent.data import files, gather_inputs, parquet, read_inputs
+from batch_agent.data import check_apart, files, gather_inputs, parquet, read_inputs
 from batch_agent.data.counted import Counted
 
 
@@ -28,6 +29,9 @@ def written(path: Path, content: str | bytes) -> Path:
         ("in.csv", 'text\n"two\nlines, ""quoted"""\n', [{"text": 'two\nlines, "quoted"'}]),
         ("in.tsv", "a\tb\n1\t2,3\n", [{"a": "1", "b": "2,3"}]),
         ("in.csv", f"text\n{'x' * 200_000}\n", [{"text": "x" * 200_000}]),
+        ("in.csv", "\n\na,b\n1,2\n", [{"a": "1", "b": "2"}]),
+        ("in.csv", '\ufeffname;price\r\n"A; B";1,5\r\n', [{"name": "A; B", "price": "1,5"}]),
+        ("in.csv", "a;b,c\n1;2,3\n", [{"a;b": "1;2", "c": "3"}]),
     ],
 )
 def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, content: str, inputs: list[Any]) -> None:
@@ -37,11 +41,42 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, content: str, i
 
 def test_a_folder_is_its_text_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    written(tmp_path / "sub" / "a.txt", "hello")
+    written(tmp_path / "sub" / "a.txt", "\ufeffhello ü")
     written(tmp_path / ".hidden", "no")
     written(tmp_path / "image.bin", b"\0\1\2")
-    expected = [{"path": "sub/a.txt", "name": "a.txt", "text": "hello"}]
+    (tmp_path / "loop").symlink_to(tmp_path)
+    expected = [{"path": "sub/a.txt", "name": "a.txt", "text": "hello ü"}]
     assert read_inputs(tmp_path) == read_inputs(f"{tmp_path}/") == expected
+
+
+def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.txt").symlink_to("/proc/self/mem")  # it can be opened, but its beginning not be read
+    with pytest.raises(SpecError, match=r"broken\.txt' cannot be read: Input/output error"):
+        read_inputs(tmp_path)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_a_moment_in_parquet_is_the_same_on_every_machine(tmp_path: Path, programs: Programs, zone: str) -> None:
+    path = tmp_path / "in.parquet"
+    duckdb.sql("SELECT TIMESTAMPTZ '2020-01-01 12:00:00+01:00' AS moment, [moment] AS several").write_parquet(str(path))
+    code = "import sys; from batch_agent.data import read_inputs; print(read_inputs(sys.argv[1]))"
+    program = programs.start(code, str(path), environment={"TZ": zone})
+    assert program.wait() == 0
+    moment = "datetime.datetime(2020, 1, 1, 11, 0, tzinfo=datetime.timezone.utc)"
+    assert program.stdout.read_text() == f"[{{'moment': {moment}, 'several': [{moment}]}}]\n"
+
+
+def test_results_do_not_take_the_place_of_inputs_nor_lie_among_them(tmp_path: Path) -> None:
+    path = written(tmp_path / "in.jsonl", "1\n")
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for same in (path, str(path), tmp_path / "link.jsonl"):
+        with pytest.raises(SpecError, match=r"--out '.*in\.jsonl' would overwrite the inputs: name another file"):
+            check_apart(same, path, "--out")
+    with pytest.raises(SpecError, match=r"out '.*out\.jsonl' is in the folder of the inputs"):
+        check_apart(f"{tmp_path}/", tmp_path / "deep" / "out.jsonl")
+    for other in (tmp_path / "other.jsonl", tmp_path / "in.jsonl.checkpoint"):
+        check_apart(path, other)
+    check_apart([1, 2], path)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +93,8 @@ def test_a_folder_is_its_text_files(tmp_path: Path) -> None:
         ("in.csv", "a,b\n1,2\n1,2,3\n", r"in\.csv, line 3: 3 cells for 2 columns"),
         ("in.csv", "a,b\n1\n", r"in\.csv, line 2: 1 cells for 2 columns"),
         ("in.csv", 'a,b\n1,"2\n', r"in\.csv, line 2: not valid CSV"),
-        ("in.csv", b"a\n\xe4\n", r"in\.csv, after line 0: not UTF-8"),
+        ("in.csv", b"a\n" + b"x\n" * 9000 + b"\xe4\n", r"in\.csv, line 9002: not UTF-8"),
+        ("in.csv", "a;b\n1;2;3\n", r"in\.csv, line 2: 3 cells for 2 columns"),
         ("in.csv", "a,b,a\n1,2,3\n", "two columns 'a'"),
         ("in.parquet", "no parquet", "cannot be read"),
     ],

@@ -121,3 +121,11 @@ async def test_each_stage_of_a_flow_has_a_file_of_its_own(tmp_path: Path) -> Non
     assert (tmp_path / "all.csv").read_text().startswith("index,key,ok,input,output")
     with pytest.raises(SpecError, match=r"out= is one file: give it to a stage"):
         await Flow(["a"], backend=echo(), out=tmp_path / "out.jsonl").map("one", "{it}").run()
+
+
+async def test_results_never_take_the_place_of_their_inputs(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "one"}\n')
+    with pytest.raises(SpecError, match="would overwrite the inputs"):
+        await BatchAgent.run(task="{text}", inputs=rows, out=rows, backend=ScriptedBackend(lambda _: say("done")))
+    assert rows.read_text() == '{"text": "one"}\n'

@@ -19,6 +19,7 @@ from tests.unit.programs import Programs
 
 from batch_agent import AgentResult, SpecError
 from batch_agent.data import ResultWriter, open_results, spooled
+from batch_agent.files import replacing
 
 NAMES = ["out.jsonl", "out.csv", "out.parquet"]
 
@@ -63,9 +64,28 @@ def test_an_older_file_is_replaced_by_the_first_result_and_not_before(tmp_path: 
             assert n == 1 or indices(path) == [1]
             file.write(AgentResult(n, "k"))
         assert indices(path) == [n]
+    with pytest.raises(KeyboardInterrupt), open_results(path):
+        raise KeyboardInterrupt
+    assert indices(path) == [2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_results_are_a_file_without_rows_and_not_those_of_an_older_run(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with open_results(path) as file:
+        file.write(AgentResult(0, "k"))
     with open_results(path):
         pass
-    assert indices(path) == [2]
+    assert indices(path) == []
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_in_the_home_folder_is_written_there(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with open_results(f"~/{name}") as file:
+        file.write(AgentResult(0, "k"))
+    assert indices(tmp_path / name) == [0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,10 +101,12 @@ def test_a_csv_has_the_same_columns_in_every_row(tmp_path: Path) -> None:
     with open_results(tmp_path / "out.csv") as file:
         file.write(AgentResult(0, "k", "plain", 'a "quoted"\ntext, ünd'))
         file.write(AgentResult(1, "k", {"a": 1}, {"b": None}))
+        file.write(AgentResult(2, "k", float("nan"), float("inf")))
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as opened:
-        first, second = csv.DictReader(opened)
+        first, second, third = csv.DictReader(opened)
     assert (first["input"], first["output"]) == ("plain", 'a "quoted"\ntext, ünd')
     assert (second["input"], second["output"], second["ok"]) == ('{"a":1}', '{"b":null}', "true")
+    assert (third["input"], third["output"]) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +167,10 @@ def test_rows_that_do_not_fit_into_parquet_at_the_end_stay_beside_it(tmp_path: P
     file = open_results(path)
     for n in range(2000):
         file.write(AgentResult(n, "k", random.Random(n).randbytes(200).hex()))
-    with room_for(2000), pytest.raises(SpecError, match=r"cannot be written: .*All results are in .*rows\.jsonl"):
+    with (
+        room_for(2000),
+        pytest.raises(SpecError, match=r"cannot be written: [^{}]*File too large. All results are in .*rows\.jsonl"),
+    ):
         file.__exit__(None, None, None)
     assert indices(spool(path)) == list(range(2000))
     with open_results(path) as again:
@@ -215,3 +240,11 @@ def test_a_run_that_is_killed_leaves_parquet_and_all_its_rows(tmp_path: Path, pr
     found = indices(path)
     assert found == list(range(len(found)))
     assert 0 < len(found) <= len(whole)
+
+
+def test_what_is_no_ordinary_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "results.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(SpecError, match="no ordinary file"), replacing(pipe):
+        pass
+    assert pipe.is_fifo()

@@ -9,10 +9,12 @@ import warnings
 
 import pytest
 
-from batch_agent import SpecError
+from batch_agent import BatchAgent, SpecError
 from batch_agent.core.events import Event, Notice, Resumed
 from batch_agent.observe.aside import Aside
+from batch_agent.observe.live.board import Board
 from batch_agent.observe.watching import Together, watched_by
+from batch_agent.testing import ScriptedBackend, say
 
 
 class Noted:
@@ -144,6 +146,20 @@ def test_a_fork_of_the_process_leaves_the_views_to_it() -> None:
     assert (view.told, view.closed) == ([], 1)
 
 
+def test_a_clock_that_is_set_meanwhile_changes_no_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Timed(Noted):
+        def take(self, at: float, event: Event) -> None:
+            times.append(at)
+
+    times: list[float] = []
+    with Aside([Timed()]) as aside:
+        aside.emit(Notice("before"))
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        aside.emit(Notice("after"))
+    before, after = times
+    assert before <= after < before + 60
+
+
 class Opened:
     """A sink that is opened and closed."""
 
@@ -173,6 +189,40 @@ def test_sinks_hear_how_a_run_ended() -> None:
     with pytest.raises(ValueError, match="bad"), Together([first, Opened()]):
         raise ValueError("bad")
     assert first.exits == [ValueError]
+
+
+class Broken(Opened):
+    """One that can neither be told nor closed."""
+
+    def emit(self, event: Event) -> None:
+        raise ValueError("no words for it")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        super().__exit__(kind)
+        raise OSError("no screen")
+
+
+async def test_a_view_that_fails_neither_ends_the_run_nor_the_other_views(caplog: pytest.LogCaptureFixture) -> None:
+    broken, board, view = Broken(), Board(), Noted()
+    backend = ScriptedBackend(lambda _: say("fine"))
+    results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend, events=[broken, board, view])
+    assert (len(results), len(results.failed)) == (2, 0)
+    assert board.alone.done == 2
+    assert sum(type(event).__name__ == "AgentFinished" for event in view.told) == 2
+    assert broken.exits == [None]
+    said = [record.getMessage() for record in caplog.records if record.name == "batch_agent"]
+    assert said == ["Broken failed, and is told no more", "Broken could not be closed"]
+
+
+def test_a_view_that_failed_in_one_run_is_told_of_the_next() -> None:
+    broken = Broken()
+    watched = watched_by(broken)
+    assert isinstance(watched, Together)
+    for _ in range(2):
+        with watched:
+            watched.emit(Notice("hear, hear"))
+            watched.emit(Notice("again"))
+    assert broken.exits == [None, None]
 
 
 def test_what_is_no_sink_is_refused_by_name() -> None:

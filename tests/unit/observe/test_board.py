@@ -30,8 +30,8 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.requests import NO_USAGE, Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
+from batch_agent.observe.growth import Growth
 from batch_agent.observe.live.board import Board, Stage
-from batch_agent.observe.live.growth import Growth
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 STARTED = RunStarted("vllm", "m", 8, 100, prices=(2.0, 0.5, 8.0))
@@ -255,3 +255,12 @@ def test_a_pace_that_changed_is_forgotten_after_a_minute_unless_too_little_happe
     for second in range(300, 500):
         growth.mark(second, 1400)
     assert growth.rate == pytest.approx(1400 / 499)
+
+
+def test_what_was_fast_an_hour_ago_is_not_fast_now_even_if_it_is_looked_at_rarely() -> None:
+    growth = Growth()
+    for second in range(60):
+        growth.mark(second, second * 100)
+    for minute in range(1, 40):
+        growth.mark(60 * minute + 60, 6_000 + minute * 60)
+    assert growth.rate == pytest.approx(1.0)

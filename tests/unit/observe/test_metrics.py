@@ -306,11 +306,11 @@ def test_parts_that_are_called_off_with_their_agent_are_not_left_behind() -> Non
     for number in range(3):
         metrics.take(0.0, TurnStarted(f"a.part{number}", 1))
     metrics.flush()
-    assert now_in(registry).by(AGENTS, "state") == {"waiting": 1, "generating": 3}
+    assert now_in(registry).by(AGENTS, "state") == {"waiting": 0, "generating": 1, "tools": 0}
     failed = AgentResult(0, "a", error=AgentError(ErrorKind.SERVER, "part 1 failed"))
     metrics.take(0.0, AgentFinished(failed, resumed=False))
     metrics.flush()
-    assert now_in(registry).by(AGENTS, "state") == {"waiting": 0, "generating": 0}
+    assert now_in(registry).by(AGENTS, "state") == {"waiting": 0, "generating": 0, "tools": 0}
     metrics.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.observe.logs import BEGAN, STARTED, answered, real_run, seen, started, written
 
 from batch_agent import SpecError, StoreError
+from batch_agent.cli.report import check_is_run
 from batch_agent.core.events import AgentFinished, AgentStarted, Event
 from batch_agent.observe.log import FILE, closed_line, event_line, opened_line
 from batch_agent.observe.report.page_files import page_files
@@ -83,6 +84,11 @@ def test_a_folder_without_a_log_has_no_report(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
+def test_a_folder_that_cannot_be_looked_into_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot be read: File name too long|There is no folder"):
+        check_is_run(tmp_path / ("x" * 300))
+
+
 def test_a_log_that_was_begun_and_not_more_can_be_reported(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(opened_line(BEGAN))
     assert told(write_report(tmp_path))["stages"] == []
@@ -104,6 +110,21 @@ async def test_a_run_that_was_cancelled_ended_early(tmp_path: Path) -> None:
     assert model["state"] == "ended early"
     assert model["stages"][0]["total"] == 3000
     assert 1 <= model["stages"][0]["answered"] < 3000
+
+
+async def test_the_report_that_a_run_leaves_is_that_of_its_log(tmp_path: Path) -> None:
+    """It is made while the log is written, and not from it."""
+    await real_run(tmp_path, refuses=True)
+    left, read = told(tmp_path / REPORT), told(write_report(tmp_path, tmp_path / "read.html"))
+    assert {name: each["count"] for name, each in left["distributions"].items() if each} == {
+        name: each["count"] for name, each in read["distributions"].items() if each
+    }
+    for model in (left, read):
+        del model["now"], model["distributions"]  # a log knows how long things took to a tenth of a millisecond
+        for stage in model["stages"]:
+            del stage["slowest"]
+            stage["latest"] = [each["text"] for each in stage["latest"]]
+    assert left == read
 
 
 def test_the_report_is_the_view_of_the_log(tmp_path: Path) -> None:

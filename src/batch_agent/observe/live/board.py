@@ -24,10 +24,10 @@ from ...core.events import (
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
+from ..growth import Growth
 from ..tally import Tally, Tokens
-from .growth import Growth
-from .tool_counts import ToolCounts
-from .under_way import UnderWay
+from ..tool_counts import ToolCounts
+from ..under_way import UnderWay
 
 _LATEST = 8
 
@@ -64,12 +64,7 @@ class Stage:
     @property
     def usd(self) -> float | None:
         """What its turns cost so far; None where nobody knows the price."""
-        prices = self.tally.run.prices if self.tally.run else None
-        if prices is None:
-            return None
-        fresh, cached, output = prices
-        usage = self.turned.usage
-        return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output) / 1e6
+        return self.tally.run.cost(self.turned.usage) if self.tally.run else None
 
 
 class Board:
@@ -112,7 +107,6 @@ class Board:
                 self.tools.ended(event.calls)
             case AgentStarted():
                 stage.agents.starts(event.key)
-                stage.tally.emit(event)
             case AgentFinished():
                 stage.agents.leaves(event.result.key)
                 stage.tally.emit(event)

@@ -105,7 +105,7 @@ def speed(board: Board) -> str:
 def _stage(stage: Stage) -> str:
     tally = stage.tally
     parts = [f"{tally.done:,} done" if stage.of is None else f"{tally.done:,} of {stage.of:,} done"]
-    parts.append(f"{tally.running:,} running")
+    parts.append(f"{len(stage.agents):,} running")
     if tally.failed:
         parts.append(f"{tally.failed:,} failed")
     if tally.retries:

@@ -11,8 +11,8 @@ from ..amounts import dollars, duration, per_time, rounded
 from ..calm import calm
 from ..sharing import prefix_lines
 from ..story import as_text
+from ..tool_counts import ToolCount
 from .board import Board, Stage
-from .tool_counts import ToolCount
 
 Tone = Literal["", "good", "bad", "busy", "quiet"]
 

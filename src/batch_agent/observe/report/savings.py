@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...core.requests import Usage
+from ..amounts import many
 from .tool_uses import Use
 
 _NOTHING, _ASKED, _ANSWERED, _CALLED, _TO_BE_SENT_AGAIN = range(5)
@@ -96,7 +97,7 @@ def savings(turns: Usage, tools: Sequence[Use], repeats: Repeats) -> list[Saving
             used + repeats.tokens_again,
             "For each request that was sent again and each answer that was asked for again: input and output of the "
             "turns of that agent before it. A loop that starts the agent anew pays for them again.",
-            f"{_count(repeats.sent_again, 'request')} sent again and {_count(repeats.asked_again, 'answer')} asked for "
+            f"{many(repeats.sent_again, 'request')} sent again and {many(repeats.asked_again, 'answer')} asked for "
             "again, by the log; tokens as the server counted them.",
         ),
         Saving(
@@ -106,7 +107,7 @@ def savings(turns: Usage, tools: Sequence[Use], repeats: Repeats) -> list[Saving
             used + repeats.tokens_kept,
             "Input and output of each answer that a later process found in the checkpoint, and of the turns that an "
             "agent had behind it when a later process went on with it. Each process that starts anew pays for them.",
-            f"{_count(repeats.recalled, 'answer')} from the checkpoint, and {_count(repeats.went_on, 'agent')} that "
+            f"{many(repeats.recalled, 'answer')} from the checkpoint, and {many(repeats.went_on, 'agent')} that "
             "went on in the middle, by the log.",
         ),
     ]
@@ -151,7 +152,3 @@ def _tools(tools: Sequence[Use]) -> list[Saving]:
             else f"Not known: tools tell it at the end of a run, and {', '.join(unknown)} did not yet.",
         ),
     ]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

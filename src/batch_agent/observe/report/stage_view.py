@@ -9,6 +9,8 @@ from ...core.events import AgentFinished, RunStarted
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ...core.sharing import PrefixReport
+from ..log import LONGEST, said
+from ..tally import Tokens
 
 _LATEST = 8
 _SLOWEST = 10
@@ -41,8 +43,8 @@ class StageView:
         self.turns = 0
         self.retries = 0
         self.compactions = 0
-        self.usage = NO_USAGE
-        """Of the turns in the log."""
+        self.used = Tokens()
+        """By the turns in the log, and by summaries."""
         self.recalled = NO_USAGE
         """Of answers from the checkpoint that the log does not tell of otherwise."""
         self.prefix: PrefixReport | None = None
@@ -51,7 +53,7 @@ class StageView:
         self.agents = 0
         self._failures: dict[str, dict[int, tuple[int, str, str]]] = {}
         self._kinds: dict[int, str] = {}
-        self._latest: deque[dict[str, Any]] = deque(maxlen=_LATEST)
+        self._latest: deque[tuple[float, AgentResult]] = deque(maxlen=_LATEST)
         self._slowest: list[tuple[float, int, dict[str, Any]]] = []
 
     @property
@@ -64,15 +66,11 @@ class StageView:
         result = event.result
         self.compactions += result.compactions
         if result.error is not None:
-            self._failed(row, result, result.error.kind, result.error.message)
+            self._failed(row, result, result.error.kind, result.error.message[:LONGEST])
         if event.resumed:
             return
-        said = result.text if result.error is None else result.error.message
-        seconds = round(result.timing.total, 3)
-        self._latest.append(
-            {"index": result.index, "ok": result.ok, "text": said, "seconds": seconds, "at": round(at, 2)}
-        )
-        self._note_slow(row, seconds, result)
+        self._latest.append((at, result))
+        self._note_slow(row, round(result.timing.total, 3), result)
 
     def is_undone(self, row: int) -> None:
         """It failed, and begins anew."""
@@ -82,7 +80,7 @@ class StageView:
 
     def turn_ended(self, usage: Usage) -> None:
         self.turns += 1
-        self.usage += usage
+        self.used.add(usage)
 
     def is_recalled(self, result: AgentResult) -> None:
         """Of an agent that the log does not know."""
@@ -91,7 +89,7 @@ class StageView:
 
     def as_json(self, counts: Counts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
         """`is_shown`: whether an agent, by its row, is one of this run as it is now."""
-        began, usage = self.began, self.usage + self.recalled
+        began, usage = self.began, self.used.usage + self.recalled
         return {
             "name": self.name,
             "model": began.model if began else "",
@@ -107,11 +105,11 @@ class StageView:
             "retries": self.retries,
             "compactions": self.compactions,
             "usage": {"input": usage.input, "cached": usage.cached, "output": usage.output},
-            "usd": _usd(usage, began),
+            "usd": round(usd, 6) if began is not None and (usd := began.cost(usage)) is not None else None,
             "prefix": None if self.prefix is None else _prefix(self.prefix),
             "failures": self._failures_as_json(is_shown),
-            "latest": list(reversed(self._latest)),
-            "slowest": [shown for _, _, shown in self._slowest],
+            "latest": [_latest(at, result) for at, result in reversed(self._latest)],
+            "slowest": [shown for _, row, shown in self._slowest if is_shown(row)],
         }
 
     def _failed(self, row: int, result: AgentResult, kind: str, message: str) -> None:
@@ -143,12 +141,10 @@ class StageView:
         ]
 
 
-def _usd(usage: Usage, began: RunStarted | None) -> float | None:
-    if began is None or began.prices is None:
-        return None
-    fresh, cached, output = began.prices
-    spent = (usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output
-    return round(spent / 1e6, 6)
+def _latest(at: float, result: AgentResult) -> dict[str, Any]:
+    text = said(result) if result.error is None else result.error.message[:LONGEST]
+    seconds = round(result.timing.total, 3)
+    return {"index": result.index, "ok": result.ok, "text": text, "seconds": seconds, "at": round(at, 2)}
 
 
 def _prefix(prefix: PrefixReport) -> dict[str, Any]:

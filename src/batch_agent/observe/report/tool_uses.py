@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from ...core.results import CallRecord, ToolUse
+from ..tool_counts import ToolCount
 from .distribution import Distribution
 
 _ADD_UP = ("requested", "executed", "shared", "cached", "failed", "seconds")
@@ -47,61 +48,68 @@ class Use:
 
 
 class ToolUses:
-    """Counted from the agents' calls while a process goes on; at its end the tools' own account takes their place. What
-    sharing saved is known from that alone."""
+    """Counted from the agents' calls while a process goes on; at its end the tools' own account takes their place,
+    but for names that a model made up. What sharing saved is known from that alone."""
 
     def __init__(self) -> None:
         self.durations = Distribution()
         """Of all executions."""
         self._past: tuple[Use, ...] = ()
         self._counted: dict[str, _Calls] = {}
+        self._recalled: dict[str, _Calls] = {}
         self._told: list[Use] = []
 
     def called(self, calls: Iterable[CallRecord]) -> None:
-        for call in calls:
-            if call.source == "recalled":
-                continue  # made by an earlier process, and counted there
-            counted = self._counted.get(call.name)
-            if counted is None:
-                counted = self._counted[call.name] = _Calls(call.name)
-            counted.add(call)
-            if call.source == "executed":
-                self.durations.add(call.seconds)
+        self._count(calls, self._counted)
+
+    def recalled(self, calls: Iterable[CallRecord]) -> None:
+        """Of an agent that was done before the log began."""
+        self._count(calls, self._recalled)
 
     def told(self, tools: Sequence[ToolUse]) -> None:
         """At the end of a process; of a flow, once for each set of tools."""
         self._told += map(Use.of, tools)
 
     def begins_process(self) -> None:
-        self._past, self._counted, self._told = self.all(), {}, []
+        self._past, self._counted, self._recalled, self._told = self.all(), {}, {}, []
 
     def all(self) -> tuple[Use, ...]:
+        told = {use.name for use in self._told}
+        counted = [each.use() for each in self._counted.values() if each.name not in told]
         found: dict[str, Use] = {}
-        for use in (*self._past, *(self._told or (each.use() for each in self._counted.values()))):
+        for use in (*self._past, *(each.use() for each in self._recalled.values()), *self._told, *counted):
             found[use.name] = found[use.name].plus(use) if use.name in found else use
         return tuple(found.values())
+
+    def _count(self, calls: Iterable[CallRecord], into: "dict[str, _Calls]") -> None:
+        for call in calls:
+            if call.source == "recalled":
+                continue  # made by an earlier process, and counted there
+            counted = into.get(call.name)
+            if counted is None:
+                counted = into[call.name] = _Calls(call.name)
+            counted.add(call)
+            if call.source == "executed":
+                self.durations.add(call.seconds)
 
 
 class _Calls:
     """Of one tool, as its agents saw them: seconds are what they waited."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._sources = {"executed": 0, "shared": 0, "cached": 0}
-        self._failed = 0
-        self._seconds = 0.0
+        self.name = name
+        self._count = ToolCount()
         self._durations = Distribution()
 
     def add(self, call: CallRecord) -> None:
-        self._sources[call.source] += 1
-        self._failed += not call.ok
+        self._count.add(call)
         if call.source == "executed":
-            self._seconds += call.seconds
             self._durations.add(call.seconds)
 
     def use(self) -> Use:
-        executed, shared, cached = self._sources.values()
+        count = self._count
+        executed, shared, cached = (count.sources[source] for source in ("executed", "shared", "cached"))
         return Use(
-            self._name, executed + shared + cached, executed, shared, cached, self._failed, self._seconds,
+            self.name, count.calls, executed, shared, cached, count.failed, count.seconds,
             None if shared + cached else 0.0, self._durations.quantile(0.5), self._durations.quantile(0.99),
         )  # fmt: skip

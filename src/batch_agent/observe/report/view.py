@@ -1,8 +1,8 @@
 """The view of a run, folded from its events: what the report and the live page show."""
 
 from array import array
-from collections import deque
-from collections.abc import Collection
+from collections import Counter, deque
+from collections.abc import Collection, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, assert_never
@@ -30,11 +30,11 @@ from ...core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ...core.requests import NO_USAGE
+from ...core.requests import NO_USAGE, Usage
 from ...core.scheduling import Scheduling
+from ..growth import Growth
 from .activity import GENERATING, TOOLS, WAITING
 from .distribution import Distribution
-from .pace import Pace
 from .savings import Repeats, savings
 from .series import Series
 from .stage_view import Counts, StageView
@@ -60,7 +60,9 @@ class RunView:
         self._series = Series()
         self._tools = ToolUses()
         self._repeats = Repeats()
-        self._pace = Pace()
+        self._done = 0
+        """Agents, in the processes that the log tells of."""
+        self._pace = Growth()
         self._summaries = NO_USAGE
         self._spread = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
         self._limits: deque[dict[str, Any]] = deque(maxlen=_MOST_LIMITS)
@@ -74,7 +76,8 @@ class RunView:
         self._timeline.begins_process(at)
         self._tools.begins_process()
         self._repeats.begins_process()
-        self._pace.begins_process(at)
+        self._pace = Growth()
+        self._pace.mark(at, self._done)
         for stage in self._stages.values():
             stage.came = 0
 
@@ -102,7 +105,7 @@ class RunView:
         shown = self._shown()
         counts = self._counts(shown, is_running=is_running)
         stages = [stage.as_json(counts[stage.number], shown.__contains__) for stage in self._stages.values()]
-        turns = sum((stage.usage for stage in self._stages.values()), self._summaries)
+        turns = sum((stage.used.usage for stage in self._stages.values()), self._summaries)
         state = "running" if is_running else "finished" if self._is_done(counts, is_closed) else "ended early"
         tools = self._tools.all()
         return {
@@ -160,7 +163,7 @@ class RunView:
                 self._pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": event.reason})
             case ToolsUsed():
                 self._tools.told(event.tools)
-                self._summaries += event.summaries
+                self._summarized(event.summaries)
             case Scheduled():
                 self._scheduling = event.scheduling
             case Shared():
@@ -221,16 +224,25 @@ class RunView:
             self._repeats.is_recalled(result.usage)
             if actor is None:
                 stage.is_recalled(result)
+                self._tools.recalled(result.tool_calls)
             elif timeline.outcome[row] != UNDER_WAY:
                 timeline.index[row] = result.index
                 return
         elif actor is not None:
             self._spread["agent"].add(result.timing.total)
         if not event.resumed:
-            self._pace.is_done(at)
+            self._done += 1
+            self._pace.mark(at, self._done)
         stage.is_undone(row)
         timeline.ends(at, row, ANSWERED if result.ok else FAILED)
         stage.finished(at, row, event)
+
+    def _summarized(self, usage: Usage) -> None:
+        """Summaries belong to no agent; in a flow, to no stage either."""
+        if "" in self._stages:
+            self._stages[""].used.add(usage)
+        else:
+            self._summaries += usage
 
     def _stage(self, name: str) -> StageView:
         stage = self._stages.get(name)
@@ -261,13 +273,29 @@ class RunView:
     def _shown(self) -> Collection[int]:
         """Rows of agents. Where a stage has more of them than it has inputs, other inputs or another task were asked
         before: then only those are shown that the last process had to do with."""
-        changed = {stage.number for stage in self._stages.values() if stage.agents > (_inputs(stage) or stage.agents)}
+        changed = {stage.number for stage, total in self._final_totals() if stage.agents > total}
         timeline, rows = self._timeline, range(len(self._timeline))
         if not changed:
             return rows
         return dict.fromkeys(
             row for row in rows if timeline.stage[row] not in changed or timeline.seen[row] == timeline.process
         )
+
+    def _final_totals(self) -> Iterator[tuple[StageView, int]]:
+        """How many inputs stages have, as far as that will not change: of one that is fed by another, only once that
+        has nothing more to give."""
+        timeline = self._timeline
+        done = Counter(
+            timeline.stage[row]
+            for row, outcome in enumerate(timeline.outcome)
+            if outcome != UNDER_WAY and timeline.seen[row] == timeline.process
+        )
+        is_final = False
+        for stage in self._stages.values():
+            total = stage.came if is_final else _inputs(stage)
+            if total is not None:
+                yield stage, total
+            is_final = total is not None and done[stage.number] >= total
 
     def _counts(self, shown: Collection[int], *, is_running: bool) -> list[Counts]:
         """Of each stage."""
@@ -298,13 +326,14 @@ class RunView:
         if not is_running:
             done = self._spread["agent"].count
             return {"per_second": round(done / self.seconds, 3) if self.seconds else None, "eta": None}
-        pace = self._pace.per_second(self.seconds)
+        self._pace.mark(self.seconds, self._done)
+        pace = self._pace.rate
         known = [_inputs(stage) for stage in self._stages.values()]
         totals = [total for total in known if total is not None]
         left = sum(totals) - sum(count.answered + count.failed for count in counts)
         can_tell = pace and totals and len(totals) == len(known)
         return {
-            "per_second": None if pace is None else round(pace, 3),
+            "per_second": round(pace, 3) if pace else None,
             "eta": round(max(left, 0) / pace, 1) if pace and can_tell else None,
         }
 

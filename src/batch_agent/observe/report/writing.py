@@ -26,9 +26,14 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     following = Following(folder, fresh=0.0)
     following.look_at_all()
     path = out or folder / REPORT
-    with replacing(path) as file:
-        file.write(report_of(following.model()))
+    write_model(following.model(), path)
     return path
+
+
+def write_model(model: Mapping[str, Any], path: Path) -> None:
+    """Raises SpecError for a place that cannot be written, and OSError."""
+    with replacing(path) as file:
+        file.write(report_of(model))
 
 
 def report_of(model: Mapping[str, Any]) -> bytes:

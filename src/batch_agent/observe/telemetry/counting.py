@@ -1,12 +1,13 @@
 """Counts one stage for Prometheus."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from ...core.events import CallsEnded, RequestRetried, TurnEnded
+from ...core.events import CallsEnded, RequestRetried, RunStarted, TurnEnded
 from ...core.requests import Usage
 from ...core.results import AgentResult, CallRecord
+from ..under_way import UnderWay
 
 if TYPE_CHECKING:
     import prometheus_client
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from .families import Families
 
-State = Literal["waiting", "generating", "tools"]
 _MOST_TOOLS = 100
 """Models also call tools that do not exist: their names must not fill a database."""
 _OTHER = "other"
@@ -53,15 +53,13 @@ class Stage:
         families: "Families",
         parts: Parts,
         labels: tuple[str, ...],
-        prices: tuple[float, float, float] | None,
+        run: RunStarted,
     ) -> None:
         self.labels = labels
+        self.agents = UnderWay()
         self._families = families
         self._parts = parts
-        self._prices = prices
-        self._states: dict[str, State] = {}
-        self._numbers: Counter[State] = Counter()
-        self._split: dict[str, set[str]] = {}
+        self._run = run
         self._tools: set[str] = set()
         self._expected = self._begun = self._done = 0
         self._counted: defaultdict[tuple[prometheus_client.Counter, tuple[str, ...]], float] = defaultdict(float)
@@ -75,37 +73,26 @@ class Stage:
 
     def started(self, key: str) -> None:
         self._begun += 1
-        self.moves(key, "waiting")
-
-    def moves(self, key: str, state: State | None) -> None:
-        """None: out of sight."""
-        before = self._states.pop(key, None)
-        if before is not None:
-            self._numbers[before] -= 1
-        if state is not None:
-            self._states[key] = state
-            self._numbers[state] += 1
-            if "." in key:
-                self._split.setdefault(key.partition(".")[0], set()).add(key)
+        self.agents.starts(key)
 
     def turned(self, event: TurnEnded) -> None:
-        self._rests(event.key)
+        self.agents.does(event.key, "waiting")
         self._turn.observe(event.seconds)
         self._queue.observe(event.queued)
         if event.ttft is not None:
             self._ttft.observe(event.ttft)
         self.spent(event.usage)
-        if self._prices is not None:
-            self._counted[self._families.cost, ()] += _usd(event.usage, self._prices)
 
     def spent(self, usage: Usage) -> None:
+        if (usd := self._run.cost(usage)) is not None:
+            self._counted[self._families.cost, ()] += usd
         tokens = self._families.tokens
         self._counted[tokens, ("input",)] += usage.input
         self._counted[tokens, ("cached",)] += usage.cached
         self._counted[tokens, ("output",)] += usage.output
 
     def called(self, event: CallsEnded) -> None:
-        self._rests(event.key)
+        self.agents.does(event.key, "waiting")
         for call in event.calls:
             tool = self._named(call)
             self._counted[self._families.calls, (tool, call.source, "true" if call.ok else "false")] += 1
@@ -113,14 +100,13 @@ class Stage:
                 self._families.tool.labels(*self.labels, tool).observe(call.seconds)
 
     def retried(self, event: RequestRetried) -> None:
-        self._rests(event.key)
+        self.agents.does(event.key, "waiting")
         self._counted[self._families.retries, (event.kind,)] += 1
 
     def finished(self, result: AgentResult, *, is_resumed: bool) -> None:
-        self._begun += result.key not in self._states
+        self._begun += result.key not in self.agents
         self._done += 1
-        for key in (result.key, *self._split.pop(result.key, ())):
-            self.moves(key, None)
+        self.agents.leaves(result.key)
         error = "" if result.error is None else result.error.kind
         outcome = "resumed" if is_resumed else "failed" if error else "answered"
         self._counted[self._families.finished, (outcome, error)] += 1
@@ -132,15 +118,16 @@ class Stage:
         for (counter, labels), more in self._counted.items():
             counter.labels(*self.labels, *labels).inc(more)
         self._counted.clear()
-        for state, number in self._numbers.items():
+        agents = self.agents
+        for state, number in (
+            ("waiting", agents.waiting),
+            ("generating", agents.generating),
+            ("tools", agents.in_tools),
+        ):
             self._parts.set(self._families.agents, (*self.labels, state), number)
         known = max(self._expected, self._begun)
         self._parts.set(self._families.inputs, self.labels, known)
         self._parts.set(self._families.inputs_left, self.labels, known - self._done)
-
-    def _rests(self, key: str) -> None:
-        """An agent waits; a part of one may be done, and is counted only while something is done for it."""
-        self.moves(key, None if "." in key else "waiting")
 
     def _named(self, call: CallRecord) -> str:
         if call.name not in self._tools and len(self._tools) >= _MOST_TOOLS:
@@ -151,9 +138,3 @@ class Stage:
 
 def _child(gauge: "Gauge", labels: tuple[str, ...]) -> "Gauge":
     return gauge.labels(*labels) if labels else gauge
-
-
-def _usd(usage: Usage, prices: tuple[float, float, float]) -> float:
-    """`prices`: for a million tokens of fresh input, of cached input and of output."""
-    fresh, cached, output = prices
-    return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output) / 1e6

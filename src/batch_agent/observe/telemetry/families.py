@@ -36,7 +36,7 @@ class Families:
         self.inputs = gauge("inputs", "Inputs of the runs under way, as far as they are known.", *_RUN)
         self.inputs_left = gauge("inputs_left", "Those of them that have no result yet.", *_RUN)
         self.tokens = counter("tokens_total", "Tokens of answered requests.", "kind")
-        self.cost = counter("cost_usd_total", "What the agents' tokens cost, where a price is known.")
+        self.cost = counter("cost_usd_total", "What the tokens cost, where a price is known.")
         self.turn = seconds("turn", "From a request to its whole answer.")
         self.ttft = seconds("ttft", "From a request to its first token, of streamed turns.")
         self.queue = seconds("queue", "What a turn waited for a slot.")

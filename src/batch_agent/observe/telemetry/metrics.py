@@ -124,11 +124,11 @@ class _Run:
     def _in_stage(self, name: str, event: Event) -> None:
         match event:
             case TurnStarted():
-                self._stages[name].moves(event.key, "generating")
+                self._stages[name].agents.does(event.key, "generating")
             case TurnEnded():
                 self._stages[name].turned(event)
             case CallsStarted():
-                self._stages[name].moves(event.key, "tools")
+                self._stages[name].agents.does(event.key, "in tools")
             case CallsEnded():
                 self._stages[name].called(event)
             case AgentStarted():
@@ -139,7 +139,7 @@ class _Run:
                 self._stages[name].retried(event)
             case RunStarted():
                 labels = (*self._constant, name, event.backend, event.model)
-                self._stages[name] = Stage(self._families, self._parts, labels, event.prices)
+                self._stages[name] = Stage(self._families, self._parts, labels, event)
                 self._stages[name].expects(max(event.total or 0, self._came[name]))
             case Queued():
                 self._came[name] += 1

@@ -31,6 +31,9 @@ class UnderWay:
     def __len__(self) -> int:
         return len(self._agents)
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._agents
+
     def starts(self, key: str) -> None:
         if key not in self._agents:
             self._agents[key] = "waiting"

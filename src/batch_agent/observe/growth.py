@@ -4,8 +4,7 @@ from collections import deque
 
 _BETWEEN = 0.5
 """Seconds between two marks, at least."""
-_WINDOW = 120
-"""Marks that are kept: those of a minute."""
+_WINDOW = 60.0
 _ENOUGH = 5
 
 
@@ -13,7 +12,7 @@ class Growth:
     """Over the last minute; over all of it where too little has happened in the last minute to tell."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self._marks: deque[tuple[float, float]] = deque()
         self._first: tuple[float, float] | None = None
         self._last = (0.0, 0.0)
 
@@ -24,6 +23,8 @@ class Growth:
             self._first = self._last
         if not self._marks or seconds - self._marks[-1][0] >= _BETWEEN:
             self._marks.append(self._last)
+            while seconds - self._marks[0][0] > _WINDOW:
+                self._marks.popleft()
 
     @property
     def rate(self) -> float:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from ...core.messages import ToolSource
-from ...core.requests import NO_USAGE, Usage
-from ...core.results import CallRecord, ToolUse
+from ..core.messages import ToolSource
+from ..core.requests import NO_USAGE, Usage
+from ..core.results import CallRecord, ToolUse
 
 
 @dataclass(slots=True)
@@ -16,6 +16,12 @@ class ToolCount:
     sources: dict[ToolSource, int] = field(default_factory=lambda: dict.fromkeys(get_args(ToolSource), 0))
     failed: int = 0
     seconds: float = 0.0
+
+    def add(self, call: CallRecord) -> None:
+        self.sources[call.source] += 1
+        self.failed += not call.ok
+        if call.source == "executed":
+            self.seconds += call.seconds
 
     @property
     def calls(self) -> int:
@@ -40,10 +46,7 @@ class ToolCounts:
             count = self.by_tool.get(call.name)
             if count is None:
                 count = self.by_tool[call.name] = ToolCount()
-            count.sources[call.source] += 1
-            count.failed += not call.ok
-            if call.source == "executed":
-                count.seconds += call.seconds
+            count.add(call)
 
     def told(self, used: tuple[ToolUse, ...], summaries: Usage) -> None:
         self.used += used

@@ -15,7 +15,11 @@ from ..files import replacing
 from ..observe.live.progress import Progress
 
 _FORMAT = 2
-_SECRET = re.compile(r"//[^/@]*@|[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*=", re.IGNORECASE)
+_IN_QUERY = r"[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*="
+_SECRETS = {
+    "backend": re.compile(rf"//[^/@]*@|{_IN_QUERY}", re.IGNORECASE),
+    "inputs": re.compile(rf"//[^@]*:[^@]*@|{_IN_QUERY}", re.IGNORECASE),  # of a database: a user alone is no secret
+}
 
 
 class KeepsCommand:
@@ -62,10 +66,17 @@ def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
     return Path(command["working_directory"]), {**command["options"], **paths}
 
 
+def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the URLs that hold one."""
+    return {
+        name: value
+        for name, value in options.items()
+        if not (name in _SECRETS and isinstance(value, str) and _SECRETS[name].search(value))
+    }
+
+
 def _command(options: Mapping[str, Any]) -> dict[str, Any]:
-    kept = dict(options)
-    if _SECRET.search(kept["backend"]):
-        del kept["backend"]
+    kept = without_secrets(options)
     for name in ("schema", "reduce_schema"):
         if (kept[name] or "").endswith(".json"):
             kept[name] = str(Path(kept[name]).absolute())
