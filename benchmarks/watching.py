@@ -4,11 +4,13 @@
 
 Each measurement is a process of its own, taken in turns; ratios are of medians. CPU is that of the whole process, the
 thread of the views included; the server is another one. A zero-latency server is the worst case: a run that waits for a
-model has time for all of this. `checkpoint` is more than the log: every fact is written down, and a report at the end.
+model has time for all of this. `log` has the report at its end; `checkpoint` is the log and every fact written down.
 """
 
 import asyncio
 import json
+import os
+import pty
 import statistics
 import subprocess
 import sys
@@ -22,16 +24,18 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
+from rich.console import Console
 
-from batch_agent import BatchAgent, Tool
-from batch_agent.observe.telemetry.metrics import Metrics
-from batch_agent.observe.telemetry.traces import Traces
+from batch_agent import BatchAgent, Metrics, Tool, Traces
+from batch_agent.observe.live.board import Board
+from batch_agent.observe.live.terminal import LiveProgress
+from batch_agent.observe.recording import Recording
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
 
 AGENTS = 2000
 WARM_UP = 200
-ROUNDS = 7
+ROUNDS = 5
 INFLIGHT = 64
 SYSTEM = "You are a careful reviewer. " * 20
 
@@ -49,8 +53,20 @@ def _sdk() -> list[Any]:
     return [Traces(provider)]
 
 
+def _dashboard() -> LiveProgress:
+    """On a pseudo-terminal of 120 by 40, whose output another process reads."""
+    master, slave = pty.openpty()
+    subprocess.run(["stty", "rows", "40", "cols", "120"], stdin=slave, check=True)
+    subprocess.Popen(["cat"], stdin=master, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # ends with us
+    os.close(master)
+    return LiveProgress(Console(file=os.fdopen(slave, "w"), force_terminal=True, color_system="256"))
+
+
 WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "none": lambda _: {"progress": False},
+    "board": lambda _: {"events": [Board()]},
+    "dashboard": lambda _: {"events": [_dashboard()]},
+    "log": lambda folder: {"events": [Recording(folder)]},
     "metrics": lambda _: {"events": [Metrics(registry=CollectorRegistry())]},
     "traces_api_only": lambda _: {"events": [Traces()]},
     "traces_sdk": lambda _: {"events": _sdk()},

@@ -14,7 +14,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` once the block is left, if nothing went wrong in it. Raises
     SpecError for a place that cannot be written."""
     if path.exists() and not path.is_file():
-        raise SpecError(f"{str(path)!r} is no ordinary file, and would be replaced by one: name another.")
+        raise SpecError(f"{str(path)!r} cannot be written: it is no ordinary file.")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
