@@ -9,6 +9,7 @@ from collections.abc import Callable
 from scripts import benchmark_batches as batches
 from scripts import benchmark_prompts as prompts
 from scripts import benchmark_serving as serving
+from scripts import benchmark_watching as watching
 from scripts.benchmark_cells import RESULTS, ROOT, Json, results, table
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -82,6 +83,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "real_pools": batches.real_pools,
     "tools": batches.tools,
     "checkpoint": batches.checkpoint,
+    "watching": watching.watching,
+    "real_watching": watching.real_watching,
+    "dashboard": watching.dashboard,
 }
 
 
