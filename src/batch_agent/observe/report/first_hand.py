@@ -5,6 +5,7 @@ from typing import Any
 
 from ...core.events import Event
 from ..log import rounded
+from .model import model_of
 from .view import RunView
 
 
@@ -22,6 +23,6 @@ class FirstHand:
 
     def model(self) -> dict[str, Any]:
         """Once the process is at its end."""
-        return self._view.as_json(
-            title=self._title, began=self._began, now=time.time(), is_running=False, is_closed=True
+        return model_of(
+            self._view, title=self._title, began=self._began, now=time.time(), is_running=False, is_closed=True
         )

@@ -8,6 +8,7 @@ from typing import Any
 from ...core.errors import StoreError
 from ..log import FILE, LogReader
 from .holding import is_held
+from .model import model_of
 from .view import RunView
 
 _AT_ONCE = 50_000
@@ -94,7 +95,8 @@ class Following:
 
     def model(self) -> dict[str, Any]:
         """What the page shows."""
-        found = self._view.as_json(
+        found = model_of(
+            self._view,
             title=self._folder.name,
             began=self._reader.began,
             now=time.time(),

@@ -1,0 +1,144 @@
+"""The model of the page: what a view of a run comes to, as plain data."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ...core.scheduling import Scheduling
+from .activity import GENERATING, TOOLS, WAITING
+from .savings import savings
+from .stage_view import Counts, StageView
+from .timeline import ANSWERED, FAILED, UNDER_WAY
+from .view import RunView
+
+FORMAT = 1
+
+
+def model_of(
+    view: RunView, *, title: str, began: float | None, now: float, is_running: bool, is_closed: bool
+) -> dict[str, Any]:
+    """`began`, `now`: seconds since the epoch. `is_closed`: the last process came to an end by itself."""
+    shown = _shown(view)
+    counts = _counts(view, shown, is_running=is_running)
+    turns = sum((stage.used.usage for stage in view.stages.values()), view.summaries)
+    tools = view.tools.all()
+    return {
+        "format": FORMAT,
+        "title": title,
+        "state": "running" if is_running else "finished" if _is_done(view, counts, is_closed) else "ended early",
+        "began": began,
+        "seconds": round(view.seconds, 3),
+        "processes": [round(at, 3) for at in view.processes],
+        "now": round(now, 3),
+        "version": _version(),
+        "stages": [stage.as_json(counts[stage.number], shown.__contains__) for stage in view.stages.values()],
+        "throughput": _throughput(view, counts, is_running=is_running),
+        "series": view.series.as_json(),
+        "activity": view.timeline.activity.as_json(view.seconds),
+        "timeline": view.timeline.as_json(view.seconds, shown),
+        "distributions": {name: each.as_json() for name, each in view.spread.items()}
+        | {"tool": view.tools.durations.as_json()},
+        "tools": [tool.as_json() for tool in tools],
+        "limits": list(view.limits),
+        "pauses": list(view.pauses),
+        "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
+        "savings": [each.as_json() for each in savings(turns, tools, view.repeats)],
+    }
+
+
+def _shown(view: RunView) -> Collection[int]:
+    """Rows of agents. Where a stage has more of them than it has inputs, other inputs or another task were asked
+    before: then only those are shown that the last process had to do with."""
+    changed = {stage.number for stage, total in _final_totals(view) if stage.agents > total}
+    timeline, rows = view.timeline, range(len(view.timeline))
+    if not changed:
+        return rows
+    return dict.fromkeys(
+        row for row in rows if timeline.stage[row] not in changed or timeline.seen[row] == timeline.process
+    )
+
+
+def _final_totals(view: RunView) -> Iterator[tuple[StageView, int]]:
+    """How many inputs stages have, as far as that will not change: of one that is fed by another, only once that
+    has nothing more to give."""
+    timeline = view.timeline
+    done = Counter(
+        timeline.stage[row]
+        for row, outcome in enumerate(timeline.outcome)
+        if outcome != UNDER_WAY and timeline.seen[row] == timeline.process
+    )
+    is_final = False
+    for stage in view.stages.values():
+        total = stage.came if is_final else _inputs(stage)
+        if total is not None:
+            yield stage, total
+        is_final = total is not None and done[stage.number] >= total
+
+
+def _counts(view: RunView, shown: Collection[int], *, is_running: bool) -> list[Counts]:
+    """Of each stage."""
+    counts = [Counts() for _ in view.stages]
+    timeline = view.timeline
+    for row in shown:
+        count, outcome = counts[timeline.stage[row]], timeline.outcome[row]
+        count.started += 1
+        count.answered += outcome == ANSWERED
+        count.failed += outcome == FAILED
+        count.resumed += timeline.recalled[row] == timeline.process
+        if is_running and outcome == UNDER_WAY:
+            doing = timeline.doing[row]
+            count.waiting += doing == WAITING
+            count.generating += doing == GENERATING
+            count.tools += doing == TOOLS
+    return counts
+
+
+def _is_done(view: RunView, counts: list[Counts], is_closed: bool) -> bool:
+    for stage in view.stages.values():
+        count = counts[stage.number]
+        done = count.answered + count.failed
+        if done < count.started or (not is_closed if stage.total is None else done < stage.total):
+            return False
+    return bool(view.stages)
+
+
+def _throughput(view: RunView, counts: list[Counts], *, is_running: bool) -> dict[str, float | None]:
+    if not is_running:
+        done = view.spread["agent"].count
+        return {"per_second": round(done / view.seconds, 3) if view.seconds else None, "eta": None}
+    view.pace.mark(view.seconds, view.done)
+    pace = view.pace.rate
+    known = [_inputs(stage) for stage in view.stages.values()]
+    totals = [total for total in known if total is not None]
+    left = sum(totals) - sum(count.answered + count.failed for count in counts)
+    can_tell = pace and totals and len(totals) == len(known)
+    return {
+        "per_second": round(pace, 3) if pace else None,
+        "eta": round(max(left, 0) / pace, 1) if pace and can_tell else None,
+    }
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("batch-agent")
+    except PackageNotFoundError:  # its files alone were copied
+        return ""
+
+
+def _inputs(stage: StageView) -> int | None:
+    """How many there are; None of inputs that are read, or come from another stage, one by one."""
+    return stage.began.total if stage.began is not None else None
+
+
+def _scheduling(how: Scheduling) -> dict[str, Any]:
+    return {
+        "kv_tokens": how.kv_tokens,
+        "kv_limit": how.kv_limit,
+        "most_residents": how.most_residents,
+        "gave_up": how.gave_up,
+        "guests": how.guests,
+        "lost": how.lost,
+    }
