@@ -8,32 +8,38 @@ from tests.unit.conftest import call, programs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
-__all__ = ["addresses", "call", "programs"]
+__all__ = ["addresses", "call", "fronts", "programs"]
 
 
 @pytest.fixture(scope="session")
-def addresses() -> Iterator[dict[str, str]]:
-    """By what the docs call a server, who stands in for it: simulated engines, each behind a front."""
+def fronts() -> Iterator[tuple[Front, Front]]:
+    """Simulated engines, each behind a front."""
     config = SimConfig(zero_latency=True)
     with (
         SimServer(config, Script()) as first,
         SimServer(config, Script()) as second,
         Front(first.url) as engine,
         Front(second.url) as other,
-        pytest.MonkeyPatch.context() as patch,
     ):
-        service = f"http://{engine.address}/service"
-        patch.setenv("OPENAI_BASE_URL", f"{service}/v1")
-        patch.setenv("ANTHROPIC_BASE_URL", f"{service}/v1")
-        patch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", service)
-        for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"):
-            patch.setenv(variable, "nobodys-key")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        yield {
-            "localhost:8000": engine.address,
-            "127.0.0.1:8000": engine.address,
-            "localhost:30000": engine.address,
-            "gpu1:8000": engine.address,
-            "gpu2:8000": other.address,
-            "gateway.example.com": f"{engine.address}/service",
-        }
+        yield engine, other
+
+
+@pytest.fixture
+def addresses(fronts: tuple[Front, Front], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """By what the docs call a server, who stands in for it; services are told by the environment."""
+    engine, other = fronts
+    service = f"http://{engine.address}/service"
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{service}/v1")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{service}/v1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", service)
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"):
+        monkeypatch.setenv(variable, "nobodys-key")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return {
+        "localhost:8000": engine.address,
+        "127.0.0.1:8000": engine.address,
+        "localhost:30000": engine.address,
+        "gpu1:8000": engine.address,
+        "gpu2:8000": other.address,
+        "gateway.example.com": f"{engine.address}/service",
+    }

@@ -108,13 +108,3 @@ def test_auto_research_lists_only_sources_that_were_opened(is_opened: bool, tmp_
     assert survey.endswith(f"- cache.md: {source}\n")
     assert run_again("auto_research.py", *words, cwd=tmp_path, sim=sim) == said
     assert (tmp_path / "survey.md").read_text() == survey
-
-
-def test_auto_research_makes_a_survey_on_the_embedded_model(tmp_path: Path) -> None:
-    write_note(tmp_path / "corpus")
-    write_note(tmp_path / "corpus", "batch.md", "A batch is computed in one step.")
-    said = run("auto_research.py", "computing", "--corpus", tmp_path / "corpus", cwd=tmp_path)
-    assert re.fullmatch(r"survey.md: \d+ characters from [12] agents\n", said)
-    sources = re.findall(r"^- (.*)$", (tmp_path / "survey.md").read_text(), re.MULTILINE)
-    known = {f"{name}: On {name}. Source: A book, 2020" for name in ("cache.md", "batch.md")}
-    assert set(sources) <= known | {f"{name}: not opened: no source" for name in ("cache.md", "batch.md")}

@@ -52,6 +52,8 @@ def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, after: 
     program = programs.start(RUN, str(folder), url, stdout=said)
     with said.open() as lines:
         for line in lines:
+            if not line.endswith("\n"):
+                break  # killed in the middle of it
             index, resumed = line.split()
             finished[int(index)] = resumed == "1"
             if list(finished.values()).count(False) == after:
