@@ -1,9 +1,12 @@
 """Runs made ready, to go side by side: whatever they can share is opened once."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from .backends.prices import price_of
 from .core.errors import BackendError, SpecError
@@ -55,7 +58,8 @@ async def open_runs(
     async with AsyncExitStack() as stack:
         stack.enter_context(rarer_collections())
         if isinstance(events, AbstractContextManager):
-            stack.enter_context(events)
+            events.__enter__()
+            stack.push_async_exit(partial(_leave, events))
         stores = [await _open_store(each.spec, stack) for each in preparations]
         openings = Openings(preparations, stack)
         opened: list[Prepared] = []
@@ -67,6 +71,11 @@ async def open_runs(
         ways = _Ways(preparations, opened, stack, events)
         await ways.open_purse(stores)
         yield await ways.ready(stores)
+
+
+async def _leave(events: AbstractContextManager[Any], *why: Any) -> None:
+    """In a thread: a report takes a while to write, and the loop may have other things to do."""
+    await asyncio.to_thread(events.__exit__, *why)
 
 
 class _Ways:

@@ -1,5 +1,6 @@
 """Views that take their time, in a thread of their own."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from batch_agent.core.events import Event, Notice, Resumed
 from batch_agent.observe.aside import Aside
 from batch_agent.observe.live.board import Board
 from batch_agent.observe.watching import Together, watched_by
-from batch_agent.testing import ScriptedBackend, say
+from batch_agent.testing import ScriptedBackend, by_turn, say
 
 
 class Noted:
@@ -228,3 +229,28 @@ def test_a_view_that_failed_in_one_run_is_told_of_the_next() -> None:
 def test_what_is_no_sink_is_refused_by_name() -> None:
     with pytest.raises(SpecError, match="got 7"):
         watched_by([Opened(), 7])  # type: ignore[list-item]
+
+
+class Closing:
+    """Closes only when its loop has time."""
+
+    def __init__(self) -> None:
+        self.loop_had_time: bool | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def take(self, at: float, event: Event) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        called = threading.Event()
+        self._loop.call_soon_threadsafe(called.set)
+        self.loop_had_time = called.wait(5)
+
+
+async def test_a_view_that_takes_its_time_to_close_does_not_hold_up_the_loop() -> None:
+    view = Closing()
+    await BatchAgent.run(task="{it}", inputs=["a"], backend=ScriptedBackend(by_turn(say("done"))), events=[view])
+    assert view.loop_had_time
