@@ -80,7 +80,7 @@ def test_everything_that_a_person_wants_to_know_is_on_it() -> None:
         "errors     1  max_turns  no answer in 4 turns",
         "latest     5  answered   0 s  an answer of two lines",
         "           4  failed   0 s  max_turns: no answer in 4 turns",
-        '           3  answered   4 s  {"ok": true}',
+        '           3  answered   4 s  {"ok":true}',
     ]
 
 

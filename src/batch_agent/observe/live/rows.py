@@ -9,8 +9,8 @@ from ...core.events import Event, Sampled, Shared
 from ...core.results import AgentResult
 from ..amounts import dollars, duration, per_time, rounded
 from ..calm import calm
+from ..log import said
 from ..sharing import prefix_lines
-from ..story import as_text
 from ..tool_counts import ToolCount
 from .board import Board, Stage
 
@@ -183,5 +183,4 @@ def _result(name: str, result: AgentResult) -> Row:
     took = Bit(f"{duration(result.timing.total):>4}", "quiet")
     if result.error is not None:
         return Row(f"{where}{result.index:,}", (Bit("failed", "bad"), took, Bit(calm(str(result.error)), "bad")), 5)
-    said = result.output if isinstance(result.output, str) else result.text or as_text(result.output)
-    return Row(f"{where}{result.index:,}", (Bit("answered", "good"), took, Bit(calm(said))), 5)
+    return Row(f"{where}{result.index:,}", (Bit("answered", "good"), took, Bit(calm(said(result)))), 5)
