@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import re
 from base64 import b64encode
 from dataclasses import replace
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.dashboard import life
 from tests.unit.observe.logs import BEGAN, STARTED, answered, real_run, seen, started, written
 
 from batch_agent import SpecError, StoreError
 from batch_agent.cli.report import check_is_run
-from batch_agent.core.events import AgentFinished, AgentStarted, Event
+from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStarted
 from batch_agent.observe.log import FILE, closed_line, event_line, opened_line
+from batch_agent.observe.report.model import model_of
 from batch_agent.observe.report.page_files import page_files
+from batch_agent.observe.report.view import RunView
 from batch_agent.observe.report.writing import REPORT, report_of, write_report
 
 DATA = re.compile(r'<script type="application/json" id="run">(.*?)</script>', re.DOTALL)
@@ -137,3 +141,16 @@ def test_the_report_is_the_view_of_the_log(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"".join(lines))
     model = seen(tmp_path)
     assert json.loads(DATA.findall(report_of(model).decode())[0]) == json.loads(json.dumps(model))
+
+
+def test_a_report_of_ten_thousand_agents_has_less_than_five_megabytes() -> None:
+    view, at, took = RunView(), 0.0, random.Random(1)
+    view.take(at, RunStarted("vllm", "a-model", 256, 10_000))
+    for first in range(0, 10_000, 100):  # a hundred at once
+        for events in zip(*(life(index) for index in range(first, first + 100)), strict=True):
+            for event in events:
+                at += took.expovariate(1000)
+                view.take(at, event)
+    model = model_of(view, title="many", began=0.0, now=at, is_running=False, is_closed=True)
+    assert model["stages"][0]["answered"] == 10_000
+    assert len(report_of(model)) < 5_000_000
