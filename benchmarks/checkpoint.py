@@ -9,8 +9,6 @@ ratios are of medians, and all rounds are kept.
 
 import asyncio
 import json
-import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 from batch_agent import BatchAgent, Tool
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
+from benchmarks.rounds import in_own_process
 
 AGENTS = 2_000
 ROUNDS = 5
@@ -66,23 +65,12 @@ def measure(way: str, url: str) -> dict[str, float]:
     return {"cpu_us_per_agent": cpu / AGENTS * 1e6, "wall_s": wall}
 
 
-def in_own_process(way: str, url: str) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.checkpoint", way, url],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    numbers: dict[str, float] = json.loads(done.stdout)
-    return numbers
-
-
 def compare(config: SimConfig, count: int) -> dict[str, Any]:
     rounds: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     with SimServer(config, Script(answer_tokens=24)) as sim:
         for _ in range(count):
             for way, taken in rounds.items():
-                taken.append(in_own_process(way, sim.url))
+                taken.append(in_own_process("checkpoint", way, sim.url))
     medians: dict[str, dict[str, float]] = {
         way: {name: round(statistics.median(each[name] for each in taken), 3) for name in taken[0]}
         for way, taken in rounds.items()

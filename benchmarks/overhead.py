@@ -9,8 +9,6 @@ Each measurement is a process of its own, taken in turns; ratios are of medians.
 import asyncio
 import json
 import resource
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -22,6 +20,7 @@ import orjson
 from batch_agent import BatchAgent
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
+from benchmarks.rounds import in_own_process, median_of
 
 INFLIGHT = 64
 SYSTEM = "You are a careful reviewer. " * 20
@@ -94,30 +93,17 @@ def measure(peer: Callable[[str, int], Awaitable[int]], url: str, agents: int) -
     return {"cpu_us_per_agent": cpu / agents * 1e6, "wall_s": wall, "peak_mb": peak_mb}
 
 
-def in_own_process(peer: str, url: str, agents: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.overhead", peer, url, str(agents)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    numbers: dict[str, float] = json.loads(done.stdout)
-    return numbers
-
-
-def median_of(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return {name: round(statistics.median(r[name] for r in rounds), 3) for name in rounds[0]}
-
-
 def main() -> None:
     with SimServer(SimConfig(zero_latency=True, prefix_caching=False), Script()) as sim:
         rounds: dict[str, list[dict[str, float]]] = {peer: [] for peer in PEERS}
         for _ in range(ROUNDS):
             for peer in PEERS:
-                rounds[peer].append(in_own_process(peer, sim.url, 2000))
+                rounds[peer].append(in_own_process("overhead", peer, sim.url, "2000"))
         peers = {peer: median_of(taken) for peer, taken in rounds.items()}
         sizes: dict[int, list[dict[str, float]]] = {size: [] for size in (500, 2000, 10_000)}
         for _ in range(3):
             for size, taken in sizes.items():
-                taken.append(in_own_process("batch_agent", sim.url, size))
+                taken.append(in_own_process("overhead", "batch_agent", sim.url, str(size)))
         growth = {size: median_of(taken) for size, taken in sizes.items()}
     ours = peers["batch_agent"]
     ratios = {

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import pty
-import statistics
 import subprocess
 import sys
 import time
@@ -32,6 +31,7 @@ from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.observe.recording import Recording
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
+from benchmarks.rounds import in_own_process, median_of
 
 AGENTS = 2000
 WARM_UP = 200
@@ -105,25 +105,12 @@ def measure(way: str, url: str) -> dict[str, float]:
     return {"cpu_us_per_agent": cpu / AGENTS * 1e6, "cpu_s": cpu, "wall_s": wall}
 
 
-def in_own_process(way: str, url: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.watching", way, url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    numbers: dict[str, float] = json.loads(done.stdout)
-    return numbers
-
-
-def median_of(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return {name: round(statistics.median(each[name] for each in rounds), 3) for name in rounds[0]}
-
-
 def main() -> None:
     rounds: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     with SimServer(SimConfig(zero_latency=True, prefix_caching=False), Script()) as sim:
         for _ in range(ROUNDS):
             for way, taken in rounds.items():
-                taken.append(in_own_process(way, sim.url))
+                taken.append(in_own_process("watching", way, sim.url))
     ways = {way: median_of(taken) for way, taken in rounds.items()}
     base = ways["none"]
     numbers = {
