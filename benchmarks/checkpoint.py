@@ -18,7 +18,7 @@ from typing import Any
 from batch_agent import BatchAgent, Tool
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
-from benchmarks.rounds import in_own_process
+from benchmarks.rounds import in_own_process, median_of
 
 AGENTS = 2_000
 ROUNDS = 5
@@ -71,10 +71,7 @@ def compare(config: SimConfig, count: int) -> dict[str, Any]:
         for _ in range(count):
             for way, taken in rounds.items():
                 taken.append(in_own_process("checkpoint", way, sim.url))
-    medians: dict[str, dict[str, float]] = {
-        way: {name: round(statistics.median(each[name] for each in taken), 3) for name in taken[0]}
-        for way, taken in rounds.items()
-    }
+    medians = {way: median_of(taken) for way, taken in rounds.items()}
     against_off = {
         way: {name: round(medians[way][name] / medians["off"][name], 3) for name in medians["off"]}
         for way in WAYS
