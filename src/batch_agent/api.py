@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from .cluster.opening import hub_of
 from .core.errors import RunStopped, SpecError
 from .core.forecast import Forecast
 from .core.interfaces import EventSink
@@ -20,7 +21,7 @@ from .observe.watching import Watchers, watched_by
 from .planning import make_plan
 from .preparing import Openings, Preparation
 from .replaying import replay
-from .running import Run
+from .running import Run, Work
 
 
 class BatchAgent:
@@ -108,7 +109,18 @@ class BatchAgent:
         a notebook) is shown. A run with a checkpoint_dir leaves a report.html there."""
         asked = _spec(spec, options)
         events = progress_if_seen(sys.stderr, progress) if events is None else events
-        return ResultStream(Run(Preparation.check(asked, watched_by(events, asked.checkpoint_dir))).drive)
+        preparation = Preparation.check(asked, watched_by(events, asked.checkpoint_dir))
+        return ResultStream(Run(preparation, hub=hub_of(asked)).drive)
+
+    @classmethod
+    async def work(cls, spec: BatchSpec | None = None, /, *, events: Watchers = None, **options: Any) -> None:
+        """Helps with a run that another process has asked for with the same options and `store`, until nobody has
+        anything left to do. Inputs are not needed. Raises as `run` does."""
+        asked = _spec(spec, options if spec is not None else {"inputs": [], **options})
+        hub = hub_of(asked)
+        if hub is None:
+            raise SpecError("work needs store='redis://...', where the run is.")
+        await Work(Preparation.check(asked, watched_by(events)), hub).drive()
 
     @classmethod
     async def lint(

@@ -1,16 +1,21 @@
 """Runs made ready, to go side by side: whatever they can share is opened once."""
 
 import asyncio
+import re
+import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from .backends.prices import price_of
+from .cluster.joined import Joined, join
 from .core.errors import BackendError, SpecError
 from .core.events import Spent, ToolsUsed
+from .core.hub import Hub
 from .core.interfaces import Backend, EventSink, Store, Toolbox
 from .core.requests import NO_USAGE
 from .core.sharing import PrefixReport
@@ -31,6 +36,7 @@ from .store.memory import NoStore
 from .store.sqlite import SqliteStore
 from .tools import Selection, ToolFabric, open_tools, toolsets
 
+_ON_THIS_MACHINE = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _PATIENCE_PER_RETRY = 5.0
 """Seconds for which a backend that is gone is waited for, for each retry that the user allows."""
 
@@ -47,20 +53,31 @@ class Ready:
     health: Health
     tools: Toolbox
     summarizer: Summarizer
+    events: EventSink | None = None
+    """Who hears what happens in it."""
+    joined: Joined | None = None
+    """Set where the work is shared with other processes."""
 
 
 @asynccontextmanager
 async def open_runs(
-    preparations: Sequence[Preparation], laid_out: Sequence[LaidOut], events: EventSink | None
+    preparations: Sequence[Preparation],
+    laid_out: Sequence[LaidOut],
+    events: EventSink | None,
+    hub: Hub | None = None,
+    *,
+    asks: bool = True,
 ) -> AsyncIterator[list[Ready]]:
-    """Later ones go first where several wait. `events` hears of what concerns all. Nothing is sent. Raises SpecError,
-    BackendError and StoreError."""
+    """Later ones go first where several wait. `events` hears of what concerns all. `hub`: where a run, then the only
+    one, shares its work. Nothing is sent. Raises SpecError, BackendError and StoreError."""
     async with AsyncExitStack() as stack:
         stack.enter_context(rarer_collections())
         if isinstance(events, AbstractContextManager):
             events.__enter__()
             stack.push_async_exit(partial(_leave, events))
-        stores = [await _open_store(each.spec, stack) for each in preparations]
+        joined = None if hub is None else await _join(hub, preparations[0].spec, stack, events, asks=asks)
+        events = events if joined is None else joined.events
+        stores = [joined.store if joined else await _open_store(each.spec, stack) for each in preparations]
         openings = Openings(preparations, stack)
         opened: list[Prepared] = []
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
@@ -68,7 +85,7 @@ async def open_runs(
                 prepared = await preparation.opened(laid, openings)
                 await _check(preparation.spec, prepared, store)
                 opened.append(prepared)
-        ways = _Ways(preparations, opened, stack, events)
+        ways = _Ways(preparations, opened, stack, events, joined)
         await ways.open_purse(stores)
         yield await ways.ready(stores)
 
@@ -87,7 +104,9 @@ class _Ways:
         opened: Sequence[Prepared],
         stack: AsyncExitStack,
         events: EventSink | None,
+        joined: Joined | None,
     ) -> None:
+        self._joined = joined
         self._preparations = preparations
         self._opened = opened
         self._stack = stack
@@ -102,11 +121,17 @@ class _Ways:
         if not spend.is_limited:
             return
         budget = Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd)
-        for each, run, store in zip(self._preparations, self._opened, stores, strict=True):
+        prices: list[Price] = []
+        for each, run in zip(self._preparations, self._opened, strict=True):
             with _named(each.stage):
-                budget.spend(await store.spent(), _price_if_paid(each.spec, run) or FREE)
+                prices.append(_price_if_paid(each.spec, run) or FREE)
         self._purse = Purse(budget, spend.deadline)
         self._stack.callback(self._tell_spent, budget)
+        if self._joined is not None and spend.counts_tokens:
+            await self._stack.enter_async_context(self._joined.share_purse(self._purse, prices[0]))
+            return
+        for store, price in zip(stores, prices, strict=True):
+            budget.spend(await store.spent(), price)
 
     async def ready(self, stores: Sequence[Store]) -> list[Ready]:
         runs = list(zip(self._preparations, self._opened, strict=True))
@@ -119,6 +144,9 @@ class _Ways:
             Summarizer(backend, gate.slots, run.plan.rules.model)
             for (_, run), backend, gate in zip(runs, backends, gates, strict=True)
         ]
+        if self._joined is not None:
+            gates_by_server = {_server(each.spec): gate for (each, _), gate in zip(runs, gates, strict=True)}
+            await self._stack.enter_async_context(self._joined.share_limits(gates_by_server))
         tools = await self._toolboxes(summarizers)
         return [
             Ready(
@@ -130,6 +158,8 @@ class _Ways:
                 self._healths[_address(each.spec)],
                 tools[at],
                 summarizers[at],
+                each.events if self._joined is None else self._joined.events,
+                self._joined,
             )
             for at, (each, run) in enumerate(runs)
         ]
@@ -167,18 +197,33 @@ class _Ways:
         for runs, tools in toolsets(needs):
             spec, summarizer = needs[runs[0]][0], summarizers[runs[0]]
             tasks = [str(needs[run][0].task) for run in runs]
-            fabric = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks))
-            self._stack.callback(self._tell_used, fabric, [summarizers[run] for run in runs])
+            commons = None if self._joined is None else self._joined.calls
+            fabric = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks, commons))
+            used = partial(_used, fabric, [summarizers[run] for run in runs])
+            if fabric.names:
+                self._stack.callback(self._tell, used)
+                if self._joined is not None:
+                    self._joined.events.telling.account = used
             boxes |= {run: Selection(fabric, needs[run][1]) for run in runs}
         return [boxes[at] for at in range(len(needs))]
 
-    def _tell_used(self, fabric: ToolFabric, summarizers: Sequence[Summarizer]) -> None:
-        if self._events is not None and fabric.names:
-            self._events.emit(ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), NO_USAGE)))
+    def _tell(self, used: Callable[[], ToolsUsed]) -> None:
+        if self._events is not None:
+            self._events.emit(used())
 
     def _tell_spent(self, budget: Budget) -> None:
         if self._events is not None:
             self._events.emit(Spent(budget.tokens, budget.usd))
+
+
+def _used(fabric: ToolFabric, summarizers: Sequence[Summarizer]) -> ToolsUsed:
+    return ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), NO_USAGE))
+
+
+async def _join(hub: Hub, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool) -> Joined:
+    return await stack.enter_async_context(
+        join(hub, lasts=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
+    )
 
 
 async def _open_store(spec: BatchSpec, stack: AsyncExitStack) -> Store:
@@ -206,6 +251,14 @@ def listed(report: PrefixReport) -> str:
 def _address(spec: BatchSpec) -> Hashable:
     """Runs with the same one meet at the same server."""
     return spec.backend if isinstance(spec.backend, str | tuple) else id(spec.backend)
+
+
+def _server(spec: BatchSpec) -> str:
+    """Workers with the same one meet at the same server. One on a loopback address is that of its own machine."""
+    address = " ".join(spec.backend) if isinstance(spec.backend, tuple) else str(spec.backend)
+    if _ON_THIS_MACHINE.search(address):
+        address = f"{address} {socket.gethostname()}"
+    return blake2b(address.encode(errors="replace"), digest_size=8).hexdigest()  # it may hold a key
 
 
 def _price_if_paid(spec: BatchSpec, run: Prepared) -> Price | None:

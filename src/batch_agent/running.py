@@ -5,16 +5,20 @@ from dataclasses import replace
 from itertools import chain, count, takewhile
 
 from .backends.prices import known_price
+from .cluster.calling import Calling
+from .cluster.working import ending_at, work_and_collect
 from .core.events import Event, RunStarted, Scheduled, Shared
+from .core.hub import Hub
+from .core.interfaces import EventSink, WorkSource
 from .core.requests import Usage
 from .core.results import AgentResult
 from .core.sharing import PrefixReport
-from .data import Write, results_to
+from .data import results_to
 from .engine.asking import Asking
 from .engine.chunked import Chunked
 from .engine.deadlines import Deadlines
 from .engine.delivery import Delivery
-from .engine.engine import Engine, Fit
+from .engine.engine import Deliver, Engine, Fit, Leave
 from .engine.loop import AgentLoop
 from .engine.source import Inputs, InputSource
 from .engine.splitting import Splitting
@@ -33,32 +37,60 @@ Put = Callable[[AgentResult], Awaitable[None]]
 
 
 class Run:
-    """One run on its own."""
+    """One run on its own, or one that is shared with others who meet at a hub."""
 
-    def __init__(self, preparation: Preparation, only: Sequence[int] | None = None) -> None:
-        """`only`: the numbers of the inputs that are asked, for inputs that are all there; None: all of them."""
+    def __init__(
+        self,
+        preparation: Preparation,
+        only: Sequence[int] | None = None,
+        hub: Hub | None = None,
+        *,
+        works: bool = True,
+    ) -> None:
+        """`only`: the numbers of the inputs that are asked, for inputs that are all there; None: all of them. `works`:
+        agents run in this process too, not only at the others who meet at the hub."""
         self._preparation = preparation
         self._only = only
+        self._hub = hub
+        self._works = works
 
     async def drive(self, outbox: Outbox) -> None:
         """Raises SpecError, BackendError, RunStopped and StoreError."""
         preparation = self._preparation
         laid_out = await preparation.lay_out()
-        async with open_runs([preparation], [laid_out], preparation.events) as [ready]:
-            going = Going(ready, self._only)
+        async with open_runs([preparation], [laid_out], preparation.events, self._hub) as [ready]:
+            going = Going(ready, self._only, works=self._works)
             try:
                 await going.go(outbox.put)
             finally:
                 outbox.scheduling, outbox.prefix = ready.gate.report(), going.prefix
 
 
+class Work:
+    """A part in a run that somebody else has asked for."""
+
+    def __init__(self, preparation: Preparation, hub: Hub) -> None:
+        """The inputs are those that others post."""
+        self._preparation = preparation
+        self._hub = hub
+
+    async def drive(self) -> None:
+        """Returns when nobody who shares the run has anything left to do. Raises SpecError (PlanMismatch where this
+        process would ask something else), BackendError, RunStopped and StoreError."""
+        preparation = self._preparation
+        laid_out = preparation.as_they_come()
+        async with open_runs([preparation], [laid_out], preparation.events, self._hub, asks=False) as [ready]:
+            await Going(ready).work()
+
+
 class Going:
     """A run that was made ready, driven to its end; in a flow, one of several."""
 
-    def __init__(self, ready: Ready, only: Sequence[int] | None = None) -> None:
+    def __init__(self, ready: Ready, only: Sequence[int] | None = None, *, works: bool = True) -> None:
         self._ready = ready
+        self._works = works
         self._spec = ready.preparation.spec
-        self._events = ready.preparation.events
+        self._events = ready.events
         self._only = only
         self.window: Window | None = None
         self.prefix = ready.prepared.report
@@ -67,6 +99,19 @@ class Going:
     async def open(self) -> None:
         """Learns what fits the model's window."""
         self.window = await open_window(self._spec, self._ready.prepared.plan.rules, self._ready.prepared.server)
+
+    async def work(self) -> None:
+        """For others: until nobody who shares the run has anything left to do. Raises RunStopped and StoreError."""
+        joined = self._ready.joined
+        assert joined is not None
+        traits, limit = self._ready.prepared.server.traits, self._ready.gate.slots.limit
+        self._emit(RunStarted(traits.name, self._ready.prepared.plan.rules.model, limit, None, traits.seen))
+        await self.open()
+        try:
+            source = joined.source(self._ready.gate, ends_by_itself=True)
+            await self._engine(source, self._executor(), ending_at(joined), None, self._events).run()
+        finally:
+            self._emit(Scheduled(self._ready.gate.report()))
 
     async def go(self, put: Put) -> None:
         """Every result goes to `put`, as it comes. Raises RunStopped and StoreError."""
@@ -79,30 +124,60 @@ class Going:
             await self.open()
         try:
             async with results_to(self._spec.out if self._only is None else None) as write:
-                await self._engine(put, write).run()
+                await self._drive(Delivery(put, self._spec.on_result, write).deliver)
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
             self._emit(Scheduled(ready.gate.report()))
             if self.prefix.measured is not None:
                 self._emit(Shared(self.prefix))
 
-    def _engine(self, put: Put, write: Write | None) -> Engine:
-        ready, prepared, limits = self._ready, self._ready.prepared, self._spec.limits
-        leave = ready.backend.leave if prepared.server.traits.keeps_agents else None
-        executor = Chunked(
-            self._loop(), ready.gate, ready.store, self.window, max_dispatched=limits.max_dispatched, leave=leave
+    async def _drive(self, deliver: Deliver) -> None:
+        prepared, joined = self._ready.prepared, self._ready.joined
+        asking = self._only or _asking(prepared.layout, prepared.inputs)
+        inputs, fit = InputSource(prepared.inputs, prepared.plan.job, asking), self._fit(prepared.layout)
+        executor = self._executor()
+        if joined is None:
+            await self._engine(inputs, executor, deliver, fit, self._events).run()
+            return
+        calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events)
+        if not self._works:
+            await calling.collect()
+            return
+        source = joined.source(self._ready.gate)
+        engine = self._engine(source, executor, calling.finished_here, None, joined.events.here)
+        await work_and_collect(engine, source, calling)
+
+    def _executor(self) -> Chunked:
+        ready = self._ready
+        return Chunked(
+            self._loop(),
+            ready.gate,
+            ready.store,
+            self.window,
+            max_dispatched=self._spec.limits.max_dispatched,
+            leave=self._leave,
         )
+
+    @property
+    def _leave(self) -> Leave | None:
+        ready = self._ready
+        return ready.backend.leave if ready.prepared.server.traits.keeps_agents else None
+
+    def _engine(
+        self, source: WorkSource, executor: Chunked, deliver: Deliver, fit: Fit | None, events: EventSink | None
+    ) -> Engine:
+        ready = self._ready
         return Engine(
-            InputSource(prepared.inputs, prepared.plan.job, self._only or _asking(prepared.layout, prepared.inputs)),
+            source,
             executor,
             ready.store,
             ready.gate,
-            Delivery(put, self._spec.on_result, write).deliver,
-            max_dispatched=limits.max_dispatched,
-            leave=leave,
-            fit=self._fit(prepared.layout),
+            deliver,
+            max_dispatched=self._spec.limits.max_dispatched,
+            leave=self._leave,
+            fit=fit,
             complete=executor.complete,
-            events=self._events,
+            events=events,
         )
 
     def _fit(self, layout: Layout) -> Fit | None:
@@ -146,7 +221,7 @@ class Going:
 
     def _tell(self, report: PrefixReport) -> None:
         """Before the run. Without a sink, only what is wrong is worth a line."""
-        if self._events is not None:
+        if self._ready.preparation.events is not None:
             self._emit(Shared(report))
         elif report.findings:
             self._ready.preparation.notify(listed(report))

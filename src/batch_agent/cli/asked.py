@@ -13,6 +13,28 @@ from ..data import SqlQuery, check_apart, read_inputs
 from .groups import LIMITS, MODEL, PROMPTS, WHAT
 from .load import importable_from, load_schema, load_tools
 
+AS_THEY_ARE = (
+    "system_prompt",
+    "tool_mode",
+    "backend",
+    "model",
+    "max_inflight",
+    "max_turns",
+    "max_retries",
+    "max_total_tokens",
+    "max_usd",
+    "deadline",
+    "max_tokens",
+    "temperature",
+    "seed",
+    "timeout_per_agent",
+    "timeout_per_turn",
+    "timeout_per_tool",
+    "oversized",
+    "strict_prefix",
+)
+"""Options that `BatchAgent.run` takes by the same names."""
+
 
 def _said(text: str, group: Group = WHAT, **more: Any) -> Parameter:
     return Parameter(help=text, group=group, **more)
@@ -103,38 +125,23 @@ class Asked:
         """The folder of the project: where its modules are, and what file tools may see where inputs are no folder."""
         return Path.cwd() if self.config is None else self.config.absolute().parent
 
+    @property
+    def root(self) -> Path:
+        """What file tools may see."""
+        return Path(self.inputs) if Path(self.inputs).is_dir() else self.home
+
     def options(self) -> dict[str, Any]:
         """As `BatchAgent.run` takes them. Raises SpecError for what cannot be read."""
         if self.config is not None:
             importable_from(self.home)
-        as_they_are = (
-            "system_prompt",
-            "tool_mode",
-            "backend",
-            "model",
-            "max_inflight",
-            "max_turns",
-            "max_retries",
-            "max_total_tokens",
-            "max_usd",
-            "deadline",
-            "max_tokens",
-            "temperature",
-            "seed",
-            "timeout_per_agent",
-            "timeout_per_turn",
-            "timeout_per_tool",
-            "oversized",
-            "strict_prefix",
-        )
         return {
             "task": Fields(self.task, *self.fields) if self.fields else self.task,
             "inputs": self._read(),
-            "tools": load_tools(self.tools or [], Path(self.inputs) if Path(self.inputs).is_dir() else self.home),
+            "tools": load_tools(self.tools or [], self.root),
             "output_schema": load_schema(self.schema) if self.schema else None,
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
-            **{name: getattr(self, name) for name in as_they_are},
+            **{name: getattr(self, name) for name in AS_THEY_ARE},
         }
 
     def check_apart(self, place: Path, option: str) -> None:

@@ -56,6 +56,15 @@ COMMANDS = (
         ("batch-agent resume results.jsonl.checkpoint",),
     ),
     Command(
+        "worker",
+        "batch_agent.cli.worker:worker",
+        "Help with a run that was started elsewhere with --store.\n\n"
+        "Reads from the server what the run asks, and works on its agents until nothing is left to do. Tools and "
+        "schemas that are module:name must be in the current folder. Stopped or killed, it loses nothing: others go "
+        "on with what it had.",
+        ("batch-agent worker --store redis://host:6379/0 --run reviews",),
+    ),
+    Command(
         "inspect",
         "batch_agent.cli.inspect:inspect",
         "Show what a run did, or what one of its agents did.\n\nAlso while it goes on.",

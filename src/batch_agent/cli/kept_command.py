@@ -9,16 +9,17 @@ from typing import Any, Self
 
 import orjson
 
-from ..core.errors import SpecError, StoreError
+from ..core.errors import PlanMismatch, SpecError, StoreError
 from ..core.events import Event, InStage, RunStarted
 from ..files import replacing
 from ..observe.live.progress import Progress
 
-_FORMAT = 2
+_FORMAT = 3
 _IN_QUERY = r"[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*="
 _SECRETS = {
     "backend": re.compile(rf"//[^/@]*@|{_IN_QUERY}", re.IGNORECASE),
     "inputs": re.compile(rf"//[^@]*:[^@]*@|{_IN_QUERY}", re.IGNORECASE),  # of a database: a user alone is no secret
+    "store": re.compile(rf"//[^@]*@|{_IN_QUERY}", re.IGNORECASE),
 }
 
 
@@ -64,6 +65,30 @@ def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
         raise StoreError(f"{str(_file(folder))!r} was written by a newer version of batch-agent. Upgrade batch-agent.")
     paths = {name: Path(path) for name, path in command["paths"].items()}
     return Path(command["working_directory"]), {**command["options"], **paths}
+
+
+def kept_elsewhere(folder: Path) -> str | None:
+    """The name of a run whose progress is on a server, and not in its folder."""
+    with suppress(StoreError):
+        name: str | None = read_command(folder)[1].get("run_id")
+        return name
+    return None
+
+
+def check_kept_alike(folder: Path, *, is_shared: bool) -> None:
+    """Raises PlanMismatch where the progress of the run that the folder belongs to is not where this one keeps its own:
+    everything would be asked, and paid for, again."""
+    if not _file(folder).exists():
+        return
+    name = kept_elsewhere(folder)
+    if (name is not None) == is_shared:
+        return
+    was = f"is on a server, as that of run {name!r}" if name is not None else "is there, and not on a server"
+    say = "Say --store again" if name is not None else "Leave out --store"
+    raise PlanMismatch(
+        f"The progress of the run in {str(folder)!r} {was}. {say} to go on with it, or give this run another --out, or "
+        "ask everything anew: with --plan-changed rerun, or with --fresh."
+    )
 
 
 def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:

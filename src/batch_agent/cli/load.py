@@ -11,6 +11,10 @@ import orjson
 from ..core.errors import SpecError
 from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 
+FILE_TOOLS = ("read_file", "list_files", "grep")
+TOOLS = (*FILE_TOOLS, "http_get", "web_search")
+"""That have a name of their own; those of FILE_TOOLS see the files of one folder."""
+
 
 def load_schema(name: str, option: str = "--schema") -> Any:
     """A JSON schema from a .json file, or a type as module:Name."""

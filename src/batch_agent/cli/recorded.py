@@ -9,7 +9,7 @@ from ..core.errors import StoreError
 from ..core.rules import Rules
 from ..observe.recorded import recorded_rules
 from ..store.reader import CheckpointReader
-from .kept_command import read_command
+from .kept_command import kept_elsewhere, read_command
 from .load import load_schema
 
 
@@ -18,6 +18,11 @@ def open_recorded(
     folder: Path, schema: str | None, max_retries: int | None
 ) -> Iterator[tuple[CheckpointReader, Rules]]:
     """Raises StoreError for what is no checkpoint, SpecError for a schema that is none."""
+    if (run := kept_elsewhere(folder)) is not None:
+        raise StoreError(
+            f"The progress of the run in {str(folder)!r} is on a server, as that of run {run!r}: it cannot be read "
+            "from there. What its agents answered is in the results; what they did, in the report."
+        )
     with CheckpointReader(folder) as reader:
         own: Any = load_schema(schema) if schema else None
         yield reader, recorded_rules(reader.plan(), own, _max_retries(folder) if max_retries is None else max_retries)

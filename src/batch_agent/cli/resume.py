@@ -1,14 +1,16 @@
 """batch-agent resume."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import SpecError
 from ..store.reader import CheckpointReader
 from .asked import asked_again
-from .kept_command import read_command
+from .kept_command import kept_elsewhere, read_command
 from .reducing import reduced_again
 from .run import run
+from .sharing import STORE, Sharing, shared_again
 from .shown import Dashboard
 from .stages import checkpoints_in
 from .watchers import Watching
@@ -17,7 +19,12 @@ _UNWATCHED = Watching()
 
 
 def resume(
-    folder: Path, *, backend: str | None = None, dashboard: Dashboard = None, watching: Watching = _UNWATCHED
+    folder: Path,
+    *,
+    backend: str | None = None,
+    store: str | None = None,
+    dashboard: Dashboard = None,
+    watching: Watching = _UNWATCHED,
 ) -> int:
     """Gives the command that made the checkpoint again, and returns its exit status.
 
@@ -27,10 +34,13 @@ def resume(
         The run's checkpoint: results.jsonl.checkpoint for results.jsonl, if nothing else was said.
     backend
         Where the server is now, if it moved. Needed where its URL held a password: none is kept.
+    store
+        The same for the Redis server of a run that was started with --store.
     """
     folder = folder.absolute()
-    for each in checkpoints_in(folder):
-        CheckpointReader(each).close()
+    if kept_elsewhere(folder) is None:
+        for each in checkpoints_in(folder):
+            CheckpointReader(each).close()
     place, options = read_command(folder)
     if backend is not None:
         options["backend"] = backend
@@ -41,5 +51,20 @@ def resume(
     except OSError as error:
         raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
     asked, others = asked_again(options)
-    reducing, rest = reduced_again(others)
-    return run(asked, reducing=reducing, **rest, checkpoint=folder, dashboard=dashboard, watching=watching)
+    reducing, others = reduced_again(others)
+    sharing, others = shared_again(others)
+    sharing = _with_store(sharing, store)
+    return run(
+        asked, reducing=reducing, sharing=sharing, **others, checkpoint=folder, dashboard=dashboard, watching=watching
+    )
+
+
+def _with_store(sharing: Sharing, store: str | None) -> Sharing:
+    if sharing.run_id is None:
+        if store is not None:
+            raise SpecError("The run was started without --store: its progress is in its folder. Leave it out here.")
+        return sharing
+    known = store or sharing.store or os.environ.get(STORE)
+    if known is None:
+        raise SpecError("The store's URL held a password, which is not kept. Say it again: --store URL.")
+    return replace(sharing, store=known)

@@ -1,7 +1,10 @@
 """batch-agent run."""
 
+import asyncio
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,16 +15,20 @@ from ..observe.summary import summary_lines
 from ..observe.watching import Watchers
 from .asked import Asked
 from .ending import Stopped, exit_status, run_to_the_end, say
-from .kept_command import KeepsCommand
+from .kept_command import KeepsCommand, check_kept_alike
 from .plan import compare
 from .reducing import Reducing
 from .report import report_lines
 from .run_reduced import run_reduced
+from .shared_command import SharedCommand
+from .shared_run import SharedRun
+from .sharing import Sharing
 from .shown import Dashboard
 from .stages import check_kind, checkpoint_of, forget
 from .watchers import Watching
 
 _NO_REDUCE = Reducing()
+_ALONE = Sharing()
 _UNWATCHED = Watching()
 
 
@@ -29,6 +36,7 @@ def run(
     asked: Asked,
     *,
     reducing: Reducing = _NO_REDUCE,
+    sharing: Sharing = _ALONE,
     out: Path = Path("results.jsonl"),
     checkpoint: Path | None = None,
     plan_changed: Literal["stop", "rerun"] = "stop",
@@ -56,21 +64,42 @@ def run(
     reduce = reducing.options(out)
     if reduce is not None:
         asked.check_apart(reduce.summary, "--summary")
+        sharing.check_unsaid()
+    shared = _shared(options["task"], sharing)
     if fresh:
+        if shared is not None:
+            asyncio.run(shared.forget())
         forget(folder)
     if plan_changed == "stop":
+        check_kept_alike(folder, is_shared=shared is not None)
         check_kind(folder, is_reduced=reduce is not None)
-    command = {**asked.said(), **reducing.said(), "out": out}
+    named = {} if shared is None else {"run_id": shared.name}
+    command = {**asked.said(), **reducing.said(), **sharing.said(), **named, "out": out}
     progress = progress_for(sys.stderr, dashboard)
     events: Watchers = [KeepsCommand(progress, folder, command), *watching.sinks()]
     if reduce is not None:
         return run_reduced(options, reduce, out, progress, events)
-    return _run(options, out, progress, events)
+    offer = None if shared is None else _Offer(shared, SharedCommand.of(asked, sharing.lease).written())
+    return _run({**options, **sharing.options()}, out, progress, events, offer)
 
 
-def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watchers) -> int:
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """To others, to join the run."""
+
+    run: SharedRun
+    command: bytes
+
+
+def _shared(task: Any, sharing: Sharing) -> SharedRun | None:
+    return None if sharing.store is None else SharedRun(sharing.store, sharing.run_id, task, sharing.lease)
+
+
+def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watchers, offer: _Offer | None) -> int:
     started, folder = time.monotonic(), options["checkpoint_dir"]
-    ended = run_to_the_end(_stream(options, out, events))
+    if offer is not None:
+        say(offer.run.how_to_join())
+    ended = run_to_the_end(_stream(options, out, events, offer))
     seconds = time.monotonic() - started
     stopped = ended if isinstance(ended, Stopped) else None
     say(summary_lines(progress.board, seconds))
@@ -80,8 +109,9 @@ def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watcher
     return exit_status(stopped, folder, any_failed=progress.board.failed > 0)
 
 
-async def _stream(options: dict[str, Any], out: Path, events: Watchers) -> None:
+async def _stream(options: dict[str, Any], out: Path, events: Watchers, offer: _Offer | None) -> None:
+    offering = nullcontext() if offer is None else offer.run.offering(offer.command)
     with open_results(out, "--out") as results:
-        async with BatchAgent.stream(events=events, **options) as stream:
+        async with offering, BatchAgent.stream(events=events, **options) as stream:
             async for result in stream:
                 results.write(result)

@@ -67,6 +67,11 @@ class SpecError(BatchAgentError, ValueError):
 class PlanMismatch(SpecError):
     """The checkpoint holds answers to another question; the message says what changed, and both ways on."""
 
+    def __init__(self, message: str, changes: str = "") -> None:
+        super().__init__(message)
+        self.changes = changes
+        """In words."""
+
 
 class BackendError(BatchAgentError):
     """A request failed, or a backend cannot be used. Whether another try may help follows from its kind."""
@@ -107,3 +112,7 @@ class AgentsFailed(BatchAgentError):
 
 class StoreError(BatchAgentError):
     """The checkpoint cannot be opened or written. What was already stored stays valid."""
+
+
+class LeaseLost(StoreError):
+    """Another worker goes on with this agent: what this one has to say of it is not wanted any more."""

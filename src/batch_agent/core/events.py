@@ -181,6 +181,13 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentMoved:
+    """Another worker goes on with this agent: this one was thought to be gone."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentFinished:
     """An agent has its answer, or has failed; its facts are written."""
 
@@ -209,6 +216,15 @@ class InStage:
     event: "Event"
 
 
+@quick
+@dataclass(frozen=True, slots=True)
+class AtWorker:
+    """What happened at another worker, in a run that several share. In a flow, it is inside of an `InStage`."""
+
+    worker: str
+    event: "Event"
+
+
 Event = (
     Notice
     | RunStarted
@@ -226,8 +242,10 @@ Event = (
     | Spent
     | Scheduled
     | Shared
+    | AgentMoved
     | AgentFinished
     | FlowStarted
     | Queued
     | InStage
+    | AtWorker
 )

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from .events import Event
 from .facts import Fact
+from .hub import Ending
 from .load import Load
 from .messages import ToolCall, ToolResult
 from .prompt import ToolSpec
@@ -123,7 +124,7 @@ class Store(Protocol):
         """What the run that made these facts asked, as `keep_plan` was told; None for a new store."""
         ...
 
-    def keep_plan(self, plan: Mapping[str, Any]) -> None: ...
+    async def keep_plan(self, plan: Mapping[str, Any]) -> None: ...
 
     async def facts(self, key: str) -> Sequence[Fact]:
         """The story so far, oldest first; empty for an agent that is not known."""
@@ -141,8 +142,9 @@ class Store(Protocol):
         """Puts these in the place of an agent's facts, at once: it starts again from its task."""
         ...
 
-    async def settle(self) -> None:
-        """Once this returns, all facts that were recorded before are durable. Raises StoreError."""
+    async def settle(self, key: str | None = None) -> None:
+        """Once this returns, all facts that were recorded before are durable. Raises StoreError. `key`: who asks;
+        raises LeaseLost where another worker has this agent by now."""
         ...
 
     async def aclose(self) -> None: ...
@@ -156,6 +158,10 @@ class WorkSource(Protocol):
 
     async def take(self) -> Job | None: ...
 
+    def release(self, job: Job) -> None:
+        """A job that was taken is not run here any more, whatever became of it."""
+        ...
+
 
 class Slot(Protocol):
     """The right to one request in flight."""
@@ -168,6 +174,10 @@ class Executor(Protocol):
 
     def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         """The result of a job that needs no more work, or None."""
+        ...
+
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
+        """The result of an agent that ended elsewhere, from what it said there and how it ended."""
         ...
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:

@@ -1,5 +1,6 @@
 """The options of a run, in small groups. Every field is validated here, before anything is sent."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,9 @@ from .checks import at_least, is_number, text_or_none
 from .errors import SpecError
 
 _MANY = 10_000
+_SHOWN = 20
+_STORES = ("redis://", "rediss://", "unix://")
+_RUN_ID = re.compile(r"[\w.-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,47 @@ class Tooling:
             object.__setattr__(self, "tool_cache_dir", Path(self.tool_cache_dir))
         elif self.predictive_prewarm:
             raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs left what they called.")
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Work that is shared with other processes, and with other machines."""
+
+    cluster: str | None = None
+    """Agents run on a Ray cluster: "ray" for the one that this process belongs to, or a local one; "ray://host:10001"
+    for one elsewhere."""
+    workers: int | None = None
+    """Processes of it that run agents. None: one for each node."""
+    store: str | None = None
+    """Progress is kept on this Redis server ("redis://host:6379/0"), where others can join the run: the same program
+    started again, here or elsewhere, or `batch-agent worker`."""
+    run_id: str | None = None
+    """Under this name. None: one that is made of the task."""
+    lease: float = 15.0
+    """Seconds after which a worker that is not heard of is taken to be gone, and others go on with its agents."""
+
+    def __post_init__(self) -> None:
+        for name in ("cluster", "store", "run_id"):
+            text_or_none(name, getattr(self, name))
+        if self.cluster is not None and self.cluster != "ray" and not self.cluster.startswith("ray://"):
+            raise SpecError(f"cluster must be 'ray', or 'ray://host:port'; got {self.cluster!r}.")
+        if self.store is not None and not self.store.startswith(_STORES):
+            kind = self.store.partition("://")[0][:_SHOWN]  # no more: it may hold a password
+            raise SpecError(f"store must be a URL such as 'redis://127.0.0.1:6379/0'; this one begins with {kind!r}.")
+        if self.workers is not None:
+            at_least("workers", self.workers, 1)
+            if self.cluster is None:
+                raise SpecError("workers= are those of a cluster: say cluster='ray' too.")
+        if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
+            raise SpecError(f"run_id must be of letters, digits, '.', '_' and '-'; got {self.run_id!r}.")
+        if self.run_id is not None and self.store is None:
+            raise SpecError("run_id= names a run on a server: say store='redis://...' too.")
+        if not (is_number(self.lease) and self.lease >= 1):
+            raise SpecError(f"lease must be at least 1 second; got {self.lease!r}.")
+
+    @property
+    def is_shared(self) -> bool:
+        return self.store is not None or self.cluster is not None
 
 
 @dataclass(frozen=True, slots=True)

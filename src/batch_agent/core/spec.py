@@ -12,7 +12,7 @@ from .errors import SpecError
 from .fields import Fields
 from .inputs import check_inputs
 from .interfaces import Backend
-from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
+from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
 from .requests import Sampling
 from .results import AgentResult
 
@@ -46,6 +46,7 @@ class BatchSpec:
     prefix: Prefix = field(default_factory=Prefix)
     tooling: Tooling = field(default_factory=Tooling)
     spend: Spend = field(default_factory=Spend)
+    together: Together = field(default_factory=Together)
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -107,6 +108,7 @@ _GROUPS: dict[str, type[Any]] = {
     "prefix": Prefix,
     "tooling": Tooling,
     "spend": Spend,
+    "together": Together,
     "sampling": Sampling,
 }
 _OWN_FIELDS = {f.name for f in fields(BatchSpec)}
@@ -118,6 +120,7 @@ _FLAT: dict[str, tuple[str, str]] = {
     **{f.name: ("prefix", f.name) for f in fields(Prefix)},
     **{f.name: ("tooling", f.name) for f in fields(Tooling)},
     **{f.name: ("spend", f.name) for f in fields(Spend)},
+    **{f.name: ("together", f.name) for f in fields(Together)},
     **{f.name: ("sampling", f.name) for f in fields(Sampling)},
     "max_concurrent": ("limits", "max_inflight"),
 }

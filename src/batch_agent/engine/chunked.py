@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.facts import Fact, Inherited, Started, calls_made
+from ..core.hub import Ending
 from ..core.interfaces import Executor, Slot, Store
 from ..core.requests import NO_USAGE
 from ..core.results import AgentError, AgentResult, Timing
@@ -62,6 +63,15 @@ class Chunked:
         done = await self._recorded(job)
         seconds = sum(each.timing.total for each in (*done, result))
         return _summed(result, [*done, result], seconds) if done else result
+
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
+        """The result of an agent that ended elsewhere, with what its sub-agents took."""
+        asked = _asked(facts)
+        told = await self._inner.retell(job if asked is None else replace(job, task=asked), facts, ending)
+        if not job.parts and asked in (None, job.task):
+            return told
+        done = await self._recorded(job)
+        return _summed(told, [*done, told], ending.seconds) if done else told
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         if job.parts:

@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from ..core.errors import BatchAgentError, ErrorKind, RunStopped
-from ..core.events import AgentFinished, AgentStarted
+from ..core.errors import BatchAgentError, ErrorKind, LeaseLost, RunStopped
+from ..core.events import AgentFinished, AgentMoved, AgentStarted
 from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
 from .cancellation import is_being_cancelled
+from .failures import first_of
 from .gate import Gate
 
 _log = logging.getLogger("batch_agent")
@@ -60,7 +61,7 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 broken = await self._dispatch(group)
         except BaseExceptionGroup as failures:
-            error = _first(failures)
+            error = first_of(failures)
             if isinstance(error, RunStopped) and self._source.total is not None:
                 await self._hand_over_what_is_done()
             raise error from None
@@ -87,11 +88,13 @@ class Engine:
             known = await self._recall(job, facts) if facts or job.problem else None
             if known is not None:
                 await self._hand_over(known, resumed=bool(facts))
+                self._source.release(job)
                 continue
             if self._fit is not None:
                 job = await self._fit(job)
                 if job.problem is not None:
                     await self._hand_over(self._refused(job, job.problem), resumed=False)
+                    self._source.release(job)
                     continue
             await self._room.acquire()
             slot = await self._gate.first_turn(job, facts)
@@ -108,24 +111,33 @@ class Engine:
         return AgentResult(job.index, job.key, job.input, error=problem)
 
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
+        try:
+            result = await self._lived(job, facts, slot)
+            await self._store.settle(job.key)
+            await self._hand_over(result, resumed=False)
+        except LeaseLost:
+            if self._events is not None:
+                self._events.emit(AgentMoved(job.key))
+        finally:
+            self._source.release(job)
+        self._room.release()  # only now: a caller that reads slowly holds the next agents back
+        if self._leave is not None:
+            await self._leave(job.key)
+
+    async def _lived(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         if self._events is not None:
             self._events.emit(AgentStarted(job.key, job.index))
         try:
-            result = await self._executor.run(job, facts, slot)
+            return await self._executor.run(job, facts, slot)
         except BatchAgentError:
             raise
         except (Exception, asyncio.CancelledError) as error:  # a bug in one agent must not end the others
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
-            result = self._internal(job, error)
+            return self._internal(job, error)
         finally:
             slot.release()
             self._gate.leave(job.key)
-        await self._store.settle()
-        await self._hand_over(result, resumed=False)
-        self._room.release()  # only now: a caller that reads slowly holds the next agents back
-        if self._leave is not None:
-            await self._leave(job.key)
 
     def _internal(self, job: Job, error: BaseException) -> AgentResult:
         level = logging.DEBUG if self._has_reported else logging.ERROR
@@ -139,7 +151,3 @@ class Engine:
             self._events.emit(AgentFinished(result, resumed))
         await self._deliver(result)
 
-
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = failures.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

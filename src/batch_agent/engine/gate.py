@@ -92,7 +92,13 @@ class Gate:
 
     def _fit_running(self, residency: Residency) -> None:
         if self._running_tokens is not None:
-            self.slots.bound(residency.ledger.fitting(self._running_tokens))
+            self.slots.bound(residency.ledger.fitting(self._running_tokens // self.slots.workers))
+
+    def shared(self, workers: int, elsewhere: int) -> None:
+        """So many workers use the server, the others with so many requests in flight."""
+        self.slots.shared(workers, elsewhere)
+        if self.residency is not None:
+            self.residency.shared(elsewhere)
 
     @contextmanager
     def while_waiting(self, agent: str, calls: Sequence[ToolCall], asked: Request | None) -> Iterator[None]:
@@ -144,7 +150,7 @@ class Gate:
         return Scheduling(
             inflight,
             limits,
-            kv_tokens=ledger.capacity,
+            kv_tokens=self.residency.capacity,
             kv_limit=None if ledger.limit is None else int(ledger.limit),
             most_residents=counts.most_residents,
             gave_up=counts.gave_up,

@@ -12,6 +12,7 @@ from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..core.errors import BackendError, ErrorKind
 from ..core.events import CallsEnded, CallsStarted
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, calls_made
+from ..core.hub import Ending
 from ..core.interfaces import Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
 from ..core.requests import Request
@@ -19,6 +20,7 @@ from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
 from .asking import Asking, OnCall
 from .deadlines import Deadlines
+from .failures import one_failure
 from .summarizer import Summarizer
 
 
@@ -45,6 +47,13 @@ class AgentLoop:
         if isinstance(step, Done) and (step.error is None or job.problem is not None or not self.retry_failed):
             return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
         return None
+
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
+        talk = Conversation(self.rules, job)
+        talk.replay(facts)
+        if ending.error is not None:
+            talk.fail(ending.error)
+        return talk.result(ending.seconds)
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         task = asyncio.current_task()
@@ -116,7 +125,7 @@ class _Agent:
 
     async def claim(self, call: ToolCall) -> None:
         self._keep(Claimed(call))
-        await self._run.store.settle()
+        await self._run.store.settle(self._job.key)
 
     def settle(self, result: ToolResult) -> None:
         self._keep(Settled(result))
@@ -137,7 +146,7 @@ class _Agent:
         key, asking = self._job.key, self._run.asking
         if asking.events is not None:
             asking.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
-        with asking.gate.while_waiting(key, step.calls, self._asked):
+        with asking.gate.while_waiting(key, step.calls, self._asked), one_failure():
             results = await self._tools().results(step.calls, step.past)
         fact = Returned(results, self._now() - started)
         if asking.events is not None:

@@ -3,12 +3,14 @@
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..core.requests import Usage
 from ..schedule.admission import Rank
 from ..schedule.ledger import Ledger
+from ..schedule.portions import Demand
 from ..schedule.speed import ToolWaits
 
 _LEARNING = 0.2
@@ -24,7 +26,10 @@ class Residency:
     def __init__(self, ledger: Ledger, shared_chars: int, chars_per_token: float = 4.0) -> None:
         """`shared_chars`: of the prompt that all agents begin with; see `share` for others that begin otherwise."""
         self.ledger = ledger
+        self.capacity = ledger.capacity
+        """For all workers together; the ledger has this one's part of it."""
         ledger.shared = shared_chars / chars_per_token
+        self._elsewhere = 0
         self._shared_chars = shared_chars
         self._chars_per_token = chars_per_token
         self._chars: dict[str, int] = {}
@@ -42,6 +47,22 @@ class Residency:
     @property
     def is_crowded(self) -> bool:
         return bool(self._queue)
+
+    def demand(self) -> Demand:
+        """In tokens of the capacity."""
+        return Demand(self.capacity, math.ceil(self.ledger.needs), self.is_crowded)
+
+    def portion(self, most: int | None) -> None:
+        """So much of the capacity is for the agents of this worker. None: all of it."""
+        whole = self.capacity
+        if whole is not None:
+            self.ledger.resize(whole if most is None else min(most, whole))
+        self._go_on()
+
+    def shared(self, elsewhere: int) -> None:
+        """Other workers have so many requests in flight: an engine that is busy with them is not idle."""
+        self._elsewhere = elsewhere
+        self._go_on()
 
     def share(self, chars: int) -> None:
         """Agents of another kind come too: they have so many characters of prompt in common."""
@@ -130,7 +151,7 @@ class Residency:
 
     def _is_idle(self, now: float) -> bool:
         """Whether the engine has so little to do that somebody is let in beyond the capacity."""
-        if self._busy:
+        if self._busy or self._elsewhere:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
@@ -145,7 +166,7 @@ class Residency:
         if speed is None or cycle is None or not self.ledger.residents:
             return False
         again = self.ledger.held / self.ledger.residents / speed
-        return len(self._busy) * again * _PUSHES_OUT < cycle
+        return (len(self._busy) + self._elsewhere) * again * _PUSHES_OUT < cycle
 
     def _patience(self) -> float:
         """For how long the engine may have nothing to do before somebody is let in beyond the capacity: about as long

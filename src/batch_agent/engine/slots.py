@@ -1,6 +1,7 @@
 """Slots: the right to a request in flight. Waiting costs nothing; nobody polls."""
 
 import asyncio
+from dataclasses import replace
 
 from ..core.events import Event, LimitChanged, Paused, Resumed
 from ..core.interfaces import EventSink
@@ -8,6 +9,7 @@ from ..core.load import Load
 from ..core.scheduling import LimitChange
 from ..schedule.admission import Admission, Rank, Ticket
 from ..schedule.limit import Change, InflightLimit
+from ..schedule.portions import Demand
 
 _PAUSE = 0.5
 _WORTH_TELLING = 0.1
@@ -28,6 +30,10 @@ class Slots:
         self._pause: asyncio.TimerHandle | None = None
         self._at_first: int | None = None
         self._bound: int | None = None
+        self._first = limit.current
+        self._portion: int | None = None
+        self.workers = 1
+        self._elsewhere = 0
         self._good = self._shed = 0.0
         self._events = events
         self._began = asyncio.get_running_loop().time()
@@ -47,19 +53,38 @@ class Slots:
 
     @property
     def limit(self) -> int:
-        return self._limit.current
+        return self._limit.current if self._portion is None else min(self._portion, self._limit.current)
 
     @property
     def _now_allowed(self) -> int:
-        allowed = self._limit.current if self._bound is None else min(self._bound, self._limit.current)
+        allowed = self.limit if self._bound is None else min(self._bound, self.limit)
         return allowed if self._at_first is None else min(self._at_first, allowed)
 
     def bound(self, most: int | None) -> None:
         """No more than this at once, whatever the limit: more do not fit. None: whatever the limit says."""
         if most != self._bound:
             self._bound = most
-            if self._pause is None:
-                self._wake(self._admission.resize(self._now_allowed))
+            self._fit()
+
+    def portion(self, most: int | None) -> None:
+        """No more than this at once, whatever the limit: the others are for other workers. 0: none for now, and who
+        waits keeps its place. None: whatever the limit says."""
+        if most != self._portion:
+            self._portion = most
+            self._fit()
+
+    def demand(self) -> Demand:
+        """A fixed limit is one for all workers; one that is found is each worker's own."""
+        return Demand(self._first if self._limit.fixed else None, self._admission.in_use, self._admission.waiting > 0)
+
+    def shared(self, workers: int, elsewhere: int) -> None:
+        """So many workers use the server, the others with so many requests in flight. A limit that is to be found
+        begins with its part of what one worker would begin with; then each finds its own."""
+        self.workers, self._elsewhere = workers, elsewhere
+        first = max(1, self._first // workers)
+        if not (self._limit.fixed or self.history or first == self._limit.current):
+            self._limit.current = first
+            self._fit()
 
     async def acquire(self, rank: Rank) -> "HeldSlot":
         if not self._admission.take():
@@ -82,12 +107,23 @@ class Slots:
         """The server asked for less. Nobody is sent to it before the pause that it asked for, or a short one, is over:
         a refusal is quick, and would otherwise let every waiting agent run into the next one."""
         now = asyncio.get_running_loop().time()
+        if self._portion:  # less than what this worker sends, not than what all may
+            self._limit.current = min(self._limit.current, self._portion)
         self._resize(self._limit.refused(now, retry_after))
         self.hold(_pause(retry_after), "rate limited")
 
     def looked(self, load: Load) -> None:
         """The server said how busy it is."""
-        self._resize(self._limit.looked(load, self._admission.in_use, asyncio.get_running_loop().time()))
+        own = self._part_of(load)
+        self._resize(self._limit.looked(own, self._admission.in_use, asyncio.get_running_loop().time()))
+
+    def _part_of(self, load: Load) -> Load:
+        """What is this worker's of what the server has to do."""
+        if not self._elsewhere:
+            return load
+        own = max(1, self._admission.in_use)
+        part = own / (own + self._elsewhere)
+        return replace(load, running=round(part * load.running), waiting=round(part * load.waiting))
 
     def shed(self, retry_after: float | None) -> None:
         """The server sent one request away, as an overloaded one does. That is the request's own affair, to be sent
@@ -153,10 +189,13 @@ class Slots:
     def _resize(self, change: Change | None) -> None:
         if change is None:
             return
-        if self._pause is None:
-            self._wake(self._admission.resize(self._now_allowed))
+        self._fit()
         self.history.append(LimitChange(asyncio.get_running_loop().time() - self._began, *change))
         self._emit(LimitChanged(*change))
+
+    def _fit(self) -> None:
+        if self._pause is None:
+            self._wake(self._admission.resize(self._now_allowed))
 
     def _emit(self, event: Event) -> None:
         if self._events is not None:

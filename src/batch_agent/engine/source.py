@@ -69,6 +69,9 @@ class InputSource:
         except (TypeError, ValueError) as error:
             return _unusable(index, value, error)
 
+    def release(self, job: Job) -> None:
+        """Nobody else wants it."""
+
     async def _next(self) -> tuple[int, Any]:
         if self._asking is not None and self._inputs.rows is not None:
             for index in self._asking:

@@ -1,8 +1,9 @@
 """Backends within a budget: every request that goes through them is paid for, whoever sends it."""
 
 import asyncio
+import itertools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from ..core.errors import BackendError, ErrorKind
@@ -10,7 +11,7 @@ from ..core.interfaces import Backend
 from ..core.messages import Assistant, Message, ToolResults, User
 from ..core.requests import NO_USAGE, Delta, Finished, Request, Usage
 from ..core.traits import Traits
-from ..schedule.budget import FREE, Budget, Price, Reservation
+from ..schedule.budget import FREE, Amount, Budget, Price, Reservation
 
 _MAYBE_BILLED = frozenset({ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT})
 _LONGEST_ANSWER = 32_768
@@ -28,19 +29,55 @@ class Purse:
         self.limit = deadline
         self.until = None if deadline is None else asyncio.get_running_loop().time() + deadline
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._needs: dict[int, Amount] = {}
+        """Of those who wait, by a number for each."""
+        self._numbers = itertools.count()
+        self._ask: Callable[[], None] | None = None
+
+    @property
+    def needs(self) -> list[Amount]:
+        """What those who wait might spend, one by one."""
+        return list(self._needs.values())
+
+    def share(self, ask: Callable[[], None]) -> None:
+        """Others pay from the same budget: what is spent here has to be leased first. `ask` is called when somebody
+        begins to wait."""
+        self._ask = ask
+        self.budget.lease(Amount())
+
+    def lease(self, allowed: Amount, elsewhere: Amount) -> None:
+        """All that is spent here may come to so much by now; others have spent so much."""
+        self.budget.lease(allowed)
+        self.budget.heard(elsewhere)
+        self._wake()
 
     async def reserve(self, worst: Usage, price: Price) -> Reservation:
         """Raises BackendError for what can never fit."""
-        while (reserved := self.budget.reserve(worst, price)) is None:
-            if self.budget.is_out(worst, price):
-                raise BackendError(ErrorKind.BUDGET, self._used_up(worst))
-            settled = asyncio.get_running_loop().create_future()
-            self._waiting.append(settled)
-            await settled
-        return reserved
+        return self.budget.reserve(worst, price) or await self._wait(worst, price)
 
     def settle(self, reserved: Reservation, usage: Usage) -> None:
         self.budget.settle(reserved, usage)
+        self._wake()
+
+    async def _wait(self, worst: Usage, price: Price) -> Reservation:
+        number, reserved, ask = next(self._numbers), None, self._ask
+        self._needs[number] = Amount.of(worst, price)
+        try:
+            while reserved is None:
+                if self.budget.is_out(worst, price):
+                    raise BackendError(ErrorKind.BUDGET, self._used_up(worst))
+                if ask is not None:
+                    ask()
+                    ask = None  # once: others may have it for a while
+                settled = asyncio.get_running_loop().create_future()
+                self._waiting.append(settled)
+                await settled
+                reserved = self.budget.reserve(worst, price)
+        finally:
+            del self._needs[number]
+        return reserved
+
+    def _wake(self) -> None:
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
             if not each.done():

@@ -36,6 +36,11 @@ async def drive(
     check_steps(steps)
     if options.get("out") is not None:
         raise SpecError("out= is one file: give it to a stage, as in .map(name, task, out='results.parquet').")
+    if options.get("store") is not None or options.get("cluster") is not None:
+        raise SpecError(
+            "A flow runs in one process: leave store= and cluster= out. The stage with the most agents can be a run of "
+            "its own: BatchAgent.run(..., store='redis://...')."
+        )
     inputs = await gather_inputs(inputs)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are

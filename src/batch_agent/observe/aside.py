@@ -5,8 +5,10 @@ import logging
 import os
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
@@ -17,6 +19,9 @@ _BETWEEN = 0.25
 """Seconds that events are gathered for."""
 _MOST_EARLY = 10_000
 """Events that are kept for a run that has not begun."""
+_GRACE = 1.0
+"""Seconds that events wait for earlier ones, where some are told later than they happened."""
+_when = itemgetter(0)
 
 
 @runtime_checkable
@@ -35,14 +40,29 @@ class SlowSink(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class TakesTimes(Protocol):
+    """An event sink that can be told of what happened a while ago."""
+
+    def emit_at(self, at: float, event: Event) -> None:
+        """`at`: when it happened, by `time.monotonic`."""
+        ...
+
+
 class Aside:
-    """An event sink that costs the run one append for each event, whatever the views behind it do. A view that fails
-    is told no more, with a warning in the log, and is closed with the others."""
+    """An event sink that costs the run one append for each event, whatever the views behind it do. They get events in
+    the order of their times. A view that fails is told no more, with a warning in the log, and is closed with the
+    others."""
 
     def __init__(self, sinks: Sequence[SlowSink]) -> None:
         self._sinks = tuple(sinks)
         self._failed: set[int] = set()
         self._events: deque[tuple[float, Event]] = deque()
+        self._waiting: list[tuple[float, Event]] = []
+        """Those that earlier ones may still come before."""
+        self._some_are_late = False
+        self._handed = 0.0
+        """The time of the last event that the views have."""
         self._epoch = (
             time.time() - time.monotonic()
         )  # a clock that is set meanwhile does not change how long things take
@@ -55,6 +75,11 @@ class Aside:
         """Before it is entered, too: a run tells of its beginnings."""
         if self._thread is not None or len(self._events) < _MOST_EARLY:
             self._events.append((self._epoch + time.monotonic(), event))
+
+    def emit_at(self, at: float, event: Event) -> None:
+        """One that comes too late to be put where it belongs gets the time of what the views were told last."""
+        self._some_are_late = True
+        self._events.append((self._epoch + min(at, time.monotonic()), event))
 
     def __enter__(self) -> Self:
         self._entered += 1
@@ -81,16 +106,29 @@ class Aside:
 
     def _work(self) -> None:
         while not self._over.wait(_BETWEEN):
-            self._hand_over()
-        self._hand_over()
+            self._hand_over(self._in_order(self._epoch + time.monotonic() - _GRACE))
+        self._hand_over(self._in_order(float("inf")))
+        self._some_are_late, self._handed = False, 0.0
         for sink in self._sinks:
             try:
                 sink.close()
             except Exception:  # noqa: BLE001 - a collector of others: it must not take the run's results with it
                 _log.warning("%s could not be closed", type(sink).__name__, exc_info=True)
 
-    def _hand_over(self) -> None:
-        events = [self._events.popleft() for _ in range(len(self._events))]
+    def _in_order(self, until: float) -> list[tuple[float, Event]]:
+        """What there is. Where some are late, only what happened until then."""
+        events = [*self._waiting, *(self._events.popleft() for _ in range(len(self._events)))]
+        self._waiting = []
+        if self._some_are_late:
+            events.sort(key=_when)
+            split = bisect_right(events, until, key=_when)
+            self._waiting = events[split:]
+            events = [(max(at, self._handed), event) for at, event in events[:split]]
+        if events:
+            self._handed = events[-1][0]
+        return events
+
+    def _hand_over(self, events: Sequence[tuple[float, Event]]) -> None:
         for place, sink in enumerate(self._sinks):
             if place in self._failed:
                 continue

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import BatchAgentError
 from ..core.events import Event, InStage, RunStarted
-from .log import FILE, closed_line, event_line, opened_line
+from .lines import event_line
+from .log import FILE, closed_line, opened_line
 
 if TYPE_CHECKING:
     from .report.first_hand import FirstHand

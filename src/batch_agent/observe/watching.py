@@ -48,6 +48,17 @@ class Together:
             except Exception:  # noqa: BLE001 - the user's: it must not take the run with it
                 self._leave_out(sink)
 
+    def emit_at(self, at: float, event: Event) -> None:
+        """What happened a while ago, by `time.monotonic`. Those who have no use for times hear of it now."""
+        for sink in self._told:
+            try:
+                if isinstance(sink, Aside):
+                    sink.emit_at(at, event)
+                else:
+                    sink.emit(event)
+            except Exception:  # noqa: BLE001 - as above
+                self._leave_out(sink)
+
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             for sink in self._sinks:

@@ -19,9 +19,10 @@ async def check_plan(store: Store, plan: Mapping[str, Any], *, rerun: bool) -> N
         raise PlanMismatch(
             f"The checkpoint holds answers to another question. What changed: {changes}. Change it back to go on from "
             "there; or run with plan_changed='rerun', which asks everything anew and keeps the old answers for when "
-            "you change it back; or give this run another checkpoint_dir."
+            "you change it back; or give this run another checkpoint_dir.",
+            changes,
         )
-    store.keep_plan(plan)
+    await store.keep_plan(plan)
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -102,6 +102,13 @@ class Ledger:
         return self.shared + max(self._own, self._first + self._residents * self.growth)
 
     @property
+    def needs(self) -> float:
+        """Tokens of capacity that it takes to hold this, as far as experience goes."""
+        if not (self.capacity and self._limit and self._residents):
+            return 0.0
+        return self.held * self.capacity / self._limit
+
+    @property
     def growth(self) -> float:
         """Tokens by which an agent's context is expected to grow in its life."""
         return self._growth(self._first, self._residents)
@@ -120,6 +127,18 @@ class Ledger:
         if not self._residents or self._own <= 0:
             return None
         return max(1, int((_HEADROOM * tokens - self.shared) * self._residents / self._own))
+
+    def resize(self, capacity: int) -> None:
+        """Another part of a known capacity is for these agents. What was learned of it stays, and places that are too
+        many now are given up as where contexts grow."""
+        capacity = max(1, capacity)
+        if not (self.capacity and self._limit) or capacity == self.capacity:
+            return
+        times, self.capacity = capacity / self.capacity, capacity
+        self._limit = min(self._limit * times, _HEADROOM * self.capacity)
+        if not _LESS <= times <= 1 / _LESS:
+            self.losses.begin_anew()
+        self._shed_overflow()
 
     def is_resident(self, agent: str) -> bool:
         known = self._agents.get(agent)

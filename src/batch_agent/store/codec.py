@@ -1,9 +1,17 @@
-"""Facts as bytes. The bytes are a promise: what was written by one version is read by the next."""
+"""Facts, jobs and endings as bytes. The bytes are a promise: what was written by one version is read by the next."""
+
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
+from ..core.errors import ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.hub import Ending
+from ..core.results import AgentError
+from ..core.rules import Job
+from ..plan.plain import plain
 
 _NAMES: dict[type, str] = {
     kind: kind.__name__.lower() for kind in (Started, Replied, Returned, Claimed, Settled, Inherited, Compacted)
@@ -25,3 +33,32 @@ def decode(kind: str, data: bytes) -> Fact:
     if kind not in _KINDS:
         raise ValueError(f"unknown kind of fact: {kind!r}")
     return _KINDS[kind].validate_json(data)
+
+
+def encode_job(job: Job) -> bytes:
+    """A job without a problem, to be done by another process."""
+    return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts])
+
+
+def decode_job(data: bytes) -> Job:
+    index, key, value, task, shared, parts = orjson.loads(data)
+    return Job(index, key, value, task, shared=shared, parts=tuple(parts))
+
+
+def encode_ending(ending: Ending) -> bytes:
+    error = ending.error
+    told = None if error is None else [error.kind, error.message, error.retryable]
+    return _dump([ending.key, told, ending.seconds, ending.worker])
+
+
+def decode_ending(data: bytes) -> Ending:
+    key, told, seconds, worker = orjson.loads(data)
+    error = None if told is None else AgentError(ErrorKind(told[0]), told[1], told[2])
+    return Ending(key, error, seconds, worker)
+
+
+def _dump(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        return to_json(value, fallback=str)

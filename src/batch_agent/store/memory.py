@@ -16,7 +16,7 @@ class NoStore:
     async def plan(self) -> Mapping[str, Any] | None:
         return None
 
-    def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
         pass
 
     async def facts(self, key: str) -> Sequence[Fact]:
@@ -31,7 +31,7 @@ class NoStore:
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         pass
 
-    async def settle(self) -> None:
+    async def settle(self, key: str | None = None) -> None:
         pass
 
     async def aclose(self) -> None:
@@ -52,7 +52,7 @@ class MemoryStore:
     async def plan(self) -> Mapping[str, Any] | None:
         return self._plan
 
-    def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
         self._plan = plan
 
     async def facts(self, key: str) -> Sequence[Fact]:
@@ -71,7 +71,7 @@ class MemoryStore:
                 self._forgotten += fact.reply.usage
         self._facts[key] = list(facts)
 
-    async def settle(self) -> None:
+    async def settle(self, key: str | None = None) -> None:
         pass
 
     async def aclose(self) -> None:

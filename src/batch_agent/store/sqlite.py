@@ -70,7 +70,7 @@ class SqliteStore:
         found: Mapping[str, Any] = orjson.loads(row[0])
         return found
 
-    def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
         data = orjson.dumps(plan)
         self._opened.post(lambda db: db.execute("INSERT OR REPLACE INTO plan VALUES (0, ?)", (data,)))
 
@@ -103,7 +103,7 @@ class SqliteStore:
         self._flush()
         self._opened.post(lambda db: _restart(db, key, rows))
 
-    async def settle(self) -> None:
+    async def settle(self, key: str | None = None) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._flush_soon()

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..core.commons import Commons
 from ..plan.identity import canonical
 from .batching import Batcher
 from .ledger import ToolLedger
@@ -17,13 +18,15 @@ from .tool import Tool
 class Equipped:
     """One per tool and run."""
 
-    def __init__(self, tool: Tool, timeout: float | None, threads: DaemonThreads) -> None:
+    def __init__(
+        self, tool: Tool, timeout: float | None, threads: DaemonThreads, commons: Commons | None = None
+    ) -> None:
         self.tool = tool
         self.ledger = ToolLedger(tool.name)
         self._threads = threads
         is_async = tool.is_async if tool.batch is None else tool.batch.is_async
         self._execute = self._on_the_loop if is_async else self._in_a_thread
-        self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room)
+        self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room, commons)
         self.batcher = Batcher(tool.batch, self._run, tool.sharing.is_shared) if tool.batch is not None else None
 
     async def text(self, arguments: dict[str, Any], began: list[float]) -> str:

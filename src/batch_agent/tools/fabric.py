@@ -5,8 +5,10 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from hashlib import blake2b
 from typing import Any
 
+from ..core.commons import Commons, Made
 from ..core.errors import SpecError, StoreError
 from ..core.interfaces import Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
@@ -16,7 +18,7 @@ from .cache import Outcome, ResultCache
 from .equipped import Equipped
 from .flights import Flights, cancel_all
 from .keys import call_key
-from .memory import Remembered, ToolMemory, memory_key
+from .memory import Remembered, ToolMemory, code_digest, memory_key
 from .pacing import is_being_cancelled
 from .schema import BadArguments
 from .session import FabricSession
@@ -27,6 +29,9 @@ from .tool import Tool
 _CHARS_PER_TOKEN = 4
 _CACHE_BYTES = 256 * 1024 * 1024
 _MOST_NOTED = 10_000
+_ELSEWHERE = 0
+"""The order of what another process looked for: before anything that an agent has written here."""
+_PLAIN = (str, int, float, bool, bytes, type(None))
 
 _log = logging.getLogger("batch_agent")
 
@@ -46,17 +51,20 @@ class ToolFabric:
         cache_bytes: int = _CACHE_BYTES,
         summarize: Summarize | None = None,
         memory: ToolMemory | None = None,
+        commons: Commons | None = None,
     ) -> None:
+        """`commons`: what calls are shared through with other processes, and rates kept together."""
         self._threads = DaemonThreads()
         check_names(tools)
-        self._tools = {tool.name: Equipped(tool, timeout, self._threads) for tool in tools}
+        self._tools = {tool.name: Equipped(tool, timeout, self._threads, commons) for tool in tools}
         self._max_tokens = max_tokens
         self._summarize = summarize
         self._memory = memory
+        self._commons = commons
         self._made: Counter[tuple[str, str]] = Counter()
         self._flights = Flights()
         self._early: set[asyncio.Task[ToolResult]] = set()
-        self._orders = itertools.count()
+        self._orders = itertools.count(_ELSEWHERE + 1)
         self._cache = ResultCache(cache_bytes, _now)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.sharing.is_shared for tool in tools)
@@ -126,6 +134,8 @@ class ToolFabric:
         flight = self._flights.find(key)
         if flight is not None and flight.order > after and flight.version == version:
             return await flight.outcome(), "shared"
+        if self._commons is not None and after < _ELSEWHERE and (name := _name(tool, key, version)) is not None:
+            return await self._shared_by_all(self._commons, name, tool, arguments, key, version)
         order = self.next_order()
         flight = self._flights.start(key, order, version, lambda: self._fly(tool, arguments, key, order, version))
         return await flight.outcome(), "executed"
@@ -147,6 +157,37 @@ class ToolFabric:
         self._tools[tool.name].ledger.called(source, outcome.seconds, is_error=outcome.is_error)
         if self._memory is not None and tool.sharing.effect == "pure" and len(self._made) < _MOST_NOTED:
             self._made[tool.name, call.arguments] += 1
+
+    async def _shared_by_all(
+        self,
+        commons: Commons,
+        name: str,
+        tool: Tool,
+        arguments: dict[str, Any],
+        key: tuple[str, bytes],
+        version: Hashable,
+    ) -> tuple[Outcome, ToolSource]:
+        """As `shared`, for an agent that has written nothing: what others find may be older than what is written here,
+        so nobody who has written joins, nor is given it later."""
+        sources: list[ToolSource] = []
+
+        async def make() -> Made:
+            found = await self._fly(tool, arguments, key, self.next_order(), version)
+            is_kept = tool.sharing.keeps_errors or not found.is_error
+            good = max(0.0, found.expires - _now()) if is_kept else 0.0
+            return Made(found.content, found.is_error, found.seconds, good)
+
+        async def fly() -> Outcome:
+            made, source = await commons.call(name, make)
+            sources.append(source)
+            expires = _now() + made.good
+            outcome = Outcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires)
+            if source != "executed":
+                self._cache.put(key, outcome)
+            return outcome
+
+        flight = self._flights.start(key, _ELSEWHERE, version, fly)
+        return await flight.outcome(), sources[0]
 
     async def _fly(
         self, tool: Tool, arguments: dict[str, Any], key: tuple[str, bytes], order: int, version: Hashable
@@ -199,6 +240,19 @@ def check_names(tools: Sequence[Tool]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Give one another with name=...")
+
+
+def _name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | None:
+    """What a call is known by in other processes. None where its version says nothing there."""
+    name = f"{tool.name}:{(code_digest(tool) or b'').hex()}:{key[1].hex()}"
+    if tool.sharing.version is None:
+        return name
+    return f"{name}:{blake2b(repr(version).encode(), digest_size=8).hexdigest()}" if _is_plain(version) else None
+
+
+def _is_plain(version: Hashable) -> bool:
+    """Whether it is told by its repr; that of an object may be its place in memory."""
+    return all(map(_is_plain, version)) if type(version) is tuple else type(version) in _PLAIN
 
 
 def _now() -> float:

@@ -89,15 +89,26 @@ class ToolMemory:
 def memory_key(tool: Tool, max_tokens: int, arguments: bytes) -> bytes | None:
     """Of a call and of the code that answers it: a tool that was changed is not asked by its old name. None where the
     code cannot be told, or the tool is not pure."""
-    code = getattr(tool.function, "__code__", None)
-    if tool.sharing.effect != "pure" or tool.batch is not None or not isinstance(code, CodeType):
+    code = code_digest(tool)
+    if tool.sharing.effect != "pure" or tool.batch is not None or code is None:
         return None
     shape: list[Any] = [tool.name, tool.max_tokens or max_tokens, tool.summarize]
-    key = blake2b(repr(shape).encode() + _digest(code) + arguments, digest_size=24)
-    return key.digest()
+    return blake2b(repr(shape).encode() + code + arguments, digest_size=24).digest()
+
+
+def code_digest(tool: Tool) -> bytes | None:
+    """Of what its function does, the same in every process. None where that cannot be told."""
+    code = getattr(tool.function, "__code__", None)
+    return _digest(code) if isinstance(code, CodeType) else None
 
 
 def _digest(code: CodeType) -> bytes:
-    """Of what a function does, with the functions inside of it."""
-    inner = b"".join(_digest(part) if isinstance(part, CodeType) else repr(part).encode() for part in code.co_consts)
+    """With the functions inside of it."""
+    inner = b"".join(map(_constant, code.co_consts))
     return blake2b(code.co_code + repr(code.co_names).encode() + inner, digest_size=16).digest()
+
+
+def _constant(value: Any) -> bytes:
+    if isinstance(value, CodeType):
+        return _digest(value)
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from ..core.commons import Commons
 from ..core.errors import StoreError
 from ..core.spec import BatchSpec
 from .fabric import Summarize, ToolFabric
@@ -16,9 +17,14 @@ _MOST_PREWARMED = 200
 
 @asynccontextmanager
 async def open_tools(
-    tools: Sequence[Tool], spec: BatchSpec, summarize: Summarize, tasks: Sequence[str]
+    tools: Sequence[Tool],
+    spec: BatchSpec,
+    summarize: Summarize,
+    tasks: Sequence[str],
+    commons: Commons | None = None,
 ) -> AsyncIterator[ToolFabric]:
-    """`tasks`: those of all agents that will call them. Raises StoreError for a tool_cache_dir that cannot be used."""
+    """`tasks`: those of all agents that will call them. `commons`: what the calls share with other processes. Raises
+    StoreError for a tool_cache_dir that cannot be used."""
     task = "\n".join(tasks)
     async with _memory(spec) as memory:
         fabric = ToolFabric(
@@ -28,6 +34,7 @@ async def open_tools(
             cache_bytes=spec.tooling.tool_cache_mb * 1024 * 1024,
             summarize=summarize,
             memory=memory,
+            commons=commons,
         )
         async with _prewarmed(fabric, memory, spec, task):
             try:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
+from ..core.commons import Commons
 from .policy import Pace
 from .texts import ToolTimeout
 
@@ -16,13 +17,22 @@ Attempt = Callable[[], Awaitable[Any]]
 class Paced:
     """`timeout` is the run's, for tools that name none."""
 
-    def __init__(self, name: str, pace: Pace, timeout: float | None, room: asyncio.Semaphore | None = None) -> None:
-        """`room`: what it needs to run beside its own pace, such as a thread."""
+    def __init__(
+        self,
+        name: str,
+        pace: Pace,
+        timeout: float | None,
+        room: asyncio.Semaphore | None = None,
+        commons: Commons | None = None,
+    ) -> None:
+        """`room`: what it needs to run beside its own pace, such as a thread. `commons`: where the rate is kept, if
+        not by this process for itself."""
         self._name = name
         self._pace = pace
         self._limit = pace.timeout if pace.timeout is not None else timeout
         self._places = asyncio.Semaphore(pace.max_concurrent) if pace.max_concurrent else None
         self._room = room
+        self._commons = commons
         self._buckets: dict[str, _Bucket] = {}
 
     async def run(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
@@ -60,7 +70,8 @@ class Paced:
         key = self._pace.rate_key(arguments) if self._pace.rate_key is not None else ""
         found = self._buckets.get(key)
         if found is None:
-            found = self._buckets[key] = _Bucket(rate, self._pace.burst or max(1, int(rate)))
+            burst = self._pace.burst or max(1, int(rate))
+            found = self._buckets[key] = _Bucket(f"{self._name}:{key}", rate, burst, self._commons)
         return found
 
     def _delay(self, failures: int) -> float:
@@ -69,9 +80,11 @@ class Paced:
 
 class _Bucket:
     """Lets through `burst` at once and then `rate` a second, in the order in which they come. Who leaves while waiting
-    has used nothing up."""
+    has used nothing up; of a rate that is kept with other processes, the first in the queue has its place already."""
 
-    def __init__(self, rate: float, burst: int) -> None:
+    def __init__(self, name: str, rate: float, burst: int, commons: Commons | None) -> None:
+        self._name = name
+        self._commons = commons
         self._interval = 1.0 / rate
         self._ahead = (burst - 1) * self._interval
         self._next = float("-inf")
@@ -79,10 +92,18 @@ class _Bucket:
 
     async def wait(self) -> None:
         async with self._queue:
-            now = asyncio.get_running_loop().time()
-            if self._next - self._ahead > now:
-                await asyncio.sleep(self._next - self._ahead - now)
+            seconds = await self._seconds()
+            if seconds > 0:
+                await asyncio.sleep(seconds)
             self._next = max(self._next, asyncio.get_running_loop().time()) + self._interval
+
+    async def _seconds(self) -> float:
+        """One at a time also where others are asked: a process with a long queue takes turns with the rest."""
+        if self._commons is not None:
+            told = await self._commons.turn(self._name, interval=self._interval, ahead=self._ahead)
+            if told is not None:
+                return told
+        return self._next - self._ahead - asyncio.get_running_loop().time()
 
 
 def is_being_cancelled() -> bool:

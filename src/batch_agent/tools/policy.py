@@ -71,8 +71,9 @@ class Pace:
     timeout: float | None = None
     """Seconds for one execution; None: the run's timeout_per_tool."""
     max_concurrent: int | None = None
+    """Executions at once; where several processes work on a run, in each of them."""
     rate_limit: float | None = None
-    """Executions per second."""
+    """Executions per second, by all processes that work on a run together."""
     burst: int | None = None
     """Executions that may start at once before the rate counts; None: as many as one second allows."""
     rate_key: Callable[[Mapping[str, Any]], str] | None = None

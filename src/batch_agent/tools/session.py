@@ -53,6 +53,9 @@ class FabricSession:
 
     async def results(self, calls: Sequence[ToolCall], past: CallsPast | None = None) -> tuple[ToolResult, ...]:
         past = past or _NOTHING_PAST
+        if self._wrote == _NEVER and self._wrote_elsewhere(past):
+            self._wrote = self._fabric.next_order()
+            await self.abandon()  # what was started early did not know of it
         self._inherited = list(past.inherited)
         early = self._still_wanted(calls)
         try:
@@ -63,6 +66,13 @@ class FabricSession:
             return tuple(task.result() for task in running)
         finally:
             await self.abandon()
+
+    def _wrote_elsewhere(self, past: CallsPast) -> bool:
+        """In another process: what is kept here, or by others, may be older than that."""
+        if past.settled or past.claimed or past.inherited:
+            return True
+        tools = (self._fabric.tool(record.name) for record in past.earlier)
+        return any(tool is not None and tool.sharing.effect == "write" for tool in tools)
 
     def _still_wanted(self, calls: Sequence[ToolCall]) -> dict[int, "asyncio.Task[ToolResult]"]:
         """The started calls that the answer came to; what a server streamed may differ, and is called off."""

@@ -131,7 +131,7 @@ def test_every_option_of_the_command_can_be_in_the_file(here: Path, command: str
         if name == "watching":
             found |= asdict(value)
         else:
-            found |= value.said() if name in {"asked", "reducing"} else {name: value}
+            found |= value.said() if name in {"asked", "reducing", "sharing"} else {name: value}
     assert found.pop("config") == Path("all.toml")
     shown = {name.replace("_", "-"): str(value) if isinstance(value, Path) else value for name, value in found.items()}
     assert shown == samples

@@ -51,6 +51,8 @@ def place(tmp_path: Path) -> Path:
         (2, ["plan", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", "SIM", "--model", "another"]),
         (2, ["lint", "--task", "Say {text}", "--inputs", "gone.jsonl"]),
         (2, ["resume", "gone"]),
+        (2, ["worker"]),
+        (2, ["worker", "--store", "somewhere", "--run", "it"]),
         (2, ["inspect", "gone"]),
         (2, ["export", "gone"]),
         (2, ["sim", "--port", "99999"]),

@@ -41,6 +41,7 @@ def test_the_help_of_a_run_has_few_headings_and_fits(tmp_path: Path, call: Call,
         "One answer from all results",
         "Limits",
         "Prompts",
+        "Sharing the work",
     ]
     assert max(map(len, said.splitlines())) <= columns
     assert "[default: False]" not in said

@@ -7,6 +7,7 @@ import pytest
 
 from batch_agent.core.errors import BatchAgentError, ErrorKind, StoreError
 from batch_agent.core.facts import Fact, Replied
+from batch_agent.core.hub import Ending
 from batch_agent.core.interfaces import Slot, Store
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentResult
@@ -30,6 +31,9 @@ class Runs:
         if error := self._behave(job.index):
             raise error
         return None
+
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
+        return AgentResult(job.index, job.key, job.input, error=ending.error)
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         await asyncio.sleep(0)

@@ -161,6 +161,46 @@ def test_a_clock_that_is_set_meanwhile_changes_no_duration(monkeypatch: pytest.M
     assert before <= after < before + 60
 
 
+def test_what_is_told_later_than_it_happened_is_put_where_it_belongs() -> None:
+    class Timed(Noted):
+        def take(self, at: float, event: Event) -> None:
+            super().take(at, event)
+            times.append(at)
+
+    times: list[float] = []
+    view, direct = Timed(), Board()
+    with Together([direct, Aside([view])]) as watched:
+        now = time.monotonic()
+        watched.emit(Notice("second"))
+        watched.emit_at(now - 1000, Notice("first"))
+        watched.emit_at(now + 1000, Notice("no later than now"))
+        watched.emit(Notice("last"))
+        assert direct.notice == "last"  # those who do not ask for times hear it at once
+    assert [event.text for event in view.told if isinstance(event, Notice)] == [
+        "first",
+        "second",
+        "no later than now",
+        "last",
+    ]
+    assert 999 < times[1] - times[0] < 1001
+    assert times == sorted(times)
+
+
+def test_times_never_go_back_for_a_view_whatever_comes_late() -> None:
+    class Timed(Noted):
+        def take(self, at: float, event: Event) -> None:
+            times.append(at)
+            taken.set()
+
+    times: list[float] = []
+    taken = threading.Event()
+    with Aside([Timed()]) as aside:
+        aside.emit(Notice("now"))
+        assert taken.wait(10)
+        aside.emit_at(time.monotonic() - 1000, Notice("too late"))
+    assert times == [times[0], times[0]]
+
+
 class Opened:
     """A sink that is opened and closed."""
 

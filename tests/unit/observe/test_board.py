@@ -11,6 +11,7 @@ from batch_agent import BatchAgent, Flow, Results, Tool
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import (
     AgentFinished,
+    AgentMoved,
     AgentStarted,
     CallsEnded,
     CallsStarted,
@@ -122,6 +123,7 @@ EVENTS = st.lists(
         st.builds(CallsEnded, KEYS, st.just(1), st.just(()), st.just(0.0)),
         st.builds(RequestRetried, KEYS, st.just(ErrorKind.SERVER), st.just(""), st.just(0.0)),
         st.builds(finished, KEYS.map(lambda key: key.partition(".")[0])),
+        st.builds(AgentMoved, KEYS.map(lambda key: key.partition(".")[0])),
     )
 )
 
@@ -137,6 +139,8 @@ def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(
             started.add(event.key)
         elif isinstance(event, AgentFinished):
             started.discard(event.result.key)
+        elif isinstance(event, AgentMoved):
+            started.discard(event.key)
         waiting, generating, in_tools = states(board)
         assert min(waiting, generating, in_tools) >= 0
         assert waiting + generating + in_tools == len(started) == len(board.stages[""].agents)

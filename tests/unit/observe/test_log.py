@@ -14,7 +14,9 @@ from tests.unit.observe.logs import BEGAN, answered, failed, real_run, started, 
 from batch_agent import BatchAgent, ErrorKind, StoreError, Usage
 from batch_agent.core.events import (
     AgentFinished,
+    AgentMoved,
     AgentStarted,
+    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
@@ -38,7 +40,8 @@ from batch_agent.core.events import (
 from batch_agent.core.results import AgentResult, CallRecord, ToolUse
 from batch_agent.core.scheduling import LimitChange, Scheduling
 from batch_agent.core.sharing import Finding, PrefixReport
-from batch_agent.observe.log import FILE, LogReader, closed_line, event_line, opened_line
+from batch_agent.observe.lines import event_line
+from batch_agent.observe.log import FILE, LogReader, closed_line, opened_line
 from batch_agent.observe.recording import Recording
 from batch_agent.testing import ScriptedBackend, say
 
@@ -63,7 +66,9 @@ EVERY_KIND: list[Event] = [
     Scheduled(Scheduling(8, (LimitChange(1.0, 4, "room"),), 100)),
     failed("k", 3),
     answered("l", 4, usage=Usage(3, 2, 1)),
+    AgentMoved("k"),
     InStage("a", AgentStarted("k", 3)),
+    AtWorker("w", AgentStarted("k", 3)),
 ]
 
 

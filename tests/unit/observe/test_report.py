@@ -17,7 +17,8 @@ from tests.unit.observe.logs import BEGAN, STARTED, answered, real_run, seen, st
 from batch_agent import SpecError, StoreError
 from batch_agent.cli.report import check_is_run
 from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStarted
-from batch_agent.observe.log import FILE, closed_line, event_line, opened_line
+from batch_agent.observe.lines import event_line
+from batch_agent.observe.log import FILE, closed_line, opened_line
 from batch_agent.observe.report.model import model_of
 from batch_agent.observe.report.page_files import page_files
 from batch_agent.observe.report.view import RunView

@@ -1,6 +1,9 @@
 """What pure tools gave is there for later runs; what a task tends to call is made ahead."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +187,22 @@ async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
     await run(counting(computed), tmp_path)
     assert sorted(computed) == [2, 3]
     assert "It is not used any more" in caplog.text
+
+
+def test_what_a_function_does_is_told_the_same_way_in_every_process() -> None:
+    program = """
+from batch_agent import Tool
+from batch_agent.tools.memory import code_digest
+
+@Tool.define(effect="pure")
+def known(word: str) -> bool:
+    return word in {"one", "two", "three", "four", "five", "six", "seven"}
+
+print(code_digest(known).hex())
+"""
+    told = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        told.add(subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).stdout)
+    assert len(told) == 1
+    assert told != {b""}

@@ -1,11 +1,13 @@
 """Everything that a live view shows of a run or of a flow, folded from its events."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from ...core.events import (
     AgentFinished,
+    AgentMoved,
     AgentStarted,
+    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
@@ -24,10 +26,12 @@ from ...core.events import (
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
+from ..fullness import Fullness
 from ..growth import Growth
 from ..tally import Tally, Tokens
 from ..tool_counts import ToolCounts
 from ..under_way import UnderWay
+from ..whose import at_worker
 
 _LATEST = 8
 
@@ -79,20 +83,24 @@ class Board:
         self.tools = ToolCounts()
         self.latest: deque[tuple[str, AgentResult]] = deque(maxlen=_LATEST)
         """Stage and result, the newest last."""
+        self.turns: Counter[str] = Counter()
+        """By worker; those that were made in this process have no name."""
         self.notice = ""
-        self.paused = ""
-        """Why nothing is sent at the moment."""
         self.spent: Spent | None = None
         self.read = Growth()
         self.written = Growth()
+        self._fullness = Fullness()
+        self._pauses: dict[str, str] = {}
 
     def emit(self, event: Event) -> None:
-        name = ""
+        name = worker = ""
         if isinstance(event, InStage):
             name, event = event.stage, event.event
+        if isinstance(event, AtWorker):
+            worker, event = event.worker, event.event
         stage = self.stages.get(name)
         if stage is None:
-            self._of_all(event)
+            self._of_all(worker, event)
             return
         match event:  # what happens often comes first
             case TurnStarted():
@@ -100,6 +108,7 @@ class Board:
             case TurnEnded():
                 stage.agents.does(event.key, "waiting")
                 stage.turned.add(event.usage)
+                self.turns[worker] += 1
             case CallsStarted():
                 stage.agents.does(event.key, "in tools")
             case CallsEnded():
@@ -107,6 +116,8 @@ class Board:
                 self.tools.ended(event.calls)
             case AgentStarted():
                 stage.agents.starts(event.key)
+            case AgentMoved():
+                stage.agents.leaves(event.key)
             case AgentFinished():
                 stage.agents.leaves(event.result.key)
                 stage.tally.emit(event)
@@ -118,21 +129,21 @@ class Board:
                 stage.came += 1
             case _:
                 stage.tally.emit(event)
-                self._of_all(event)
+                self._of_all(worker, event)
 
-    def _of_all(self, event: Event) -> None:
+    def _of_all(self, worker: str, event: Event) -> None:
         """What does not belong to one stage."""
         match event:
             case Sampled():
-                self.backends[event.backend] = event
+                self.backends[event.backend] = self._fullness.together(worker, event)
             case ToolsUsed():
                 self.tools.told(event.tools, event.summaries)
             case Notice():
-                self.notice = event.text
+                self.notice = at_worker(worker, event.text)
             case Paused():
-                self.paused = event.reason
+                self._pauses[worker] = event.reason
             case Resumed():
-                self.paused = ""
+                self._pauses.pop(worker, None)
             case Spent():
                 self.spent = event
             case FlowStarted():
@@ -149,6 +160,11 @@ class Board:
             usage = self.turned
             self.read.mark(seconds, usage.input)
             self.written.mark(seconds, usage.output)
+
+    @property
+    def paused(self) -> str:
+        """Why nothing is sent at the moment, and by whom; empty where all is well."""
+        return "; ".join(at_worker(worker, reason) for worker, reason in self._pauses.items())
 
     @property
     def is_flow(self) -> bool:

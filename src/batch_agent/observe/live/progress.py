@@ -9,8 +9,9 @@ from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 
-from ...core.events import Event, InStage, Notice, RunStarted
+from ...core.events import AtWorker, Event, InStage, Notice, RunStarted
 from ..amounts import duration, per_time
+from ..whose import at_worker
 from .board import Board, Stage
 from .notebook import NotebookProgress, is_notebook
 from .rows import said_before
@@ -75,9 +76,9 @@ class PlainProgress:
 
     def _worth_saying(self, event: Event) -> Iterator[str]:
         yield from said_before(event)
-        told = event.event if isinstance(event, InStage) else event
+        told = event.event if isinstance(event, InStage | AtWorker) else event
         if isinstance(told, Notice):
-            yield told.text
+            yield at_worker(event.worker if isinstance(event, AtWorker) else "", told.text)
         elif isinstance(event, RunStarted) and event.seen:
             yield f"{event.model} on {', '.join(event.seen)}"
         elif self.board.has_begun and time.monotonic() - self._looked >= _SECONDS_BETWEEN_LINES:

@@ -7,9 +7,9 @@ from typing import Literal
 
 from ...core.events import Event, Sampled, Shared
 from ...core.results import AgentResult
-from ..amounts import dollars, duration, per_time, rounded
+from ..amounts import dollars, duration, many, per_time, rounded
 from ..calm import calm
-from ..log import said
+from ..lines import said
 from ..sharing import prefix_lines
 from ..tool_counts import ToolCount
 from .board import Board, Stage
@@ -74,6 +74,7 @@ def rows(board: Board) -> Iterator[Row]:
         yield from _room(sampled, len(board.backends) > 1)
     yield from _tokens(board)
     yield from _tools(board)
+    yield from _workers(board)
     retries: Counter[str] = sum((stage.tally.retries for stage in board.stages.values()), Counter())
     if retries:
         kinds = (Bit(f"{kind} {count:,}", "quiet") for kind, count in retries.most_common())
@@ -176,6 +177,17 @@ def _calls(count: ToolCount) -> Iterator[Bit]:
     for source, calls in sources.items():
         if calls and source != "executed":
             yield Bit(f"{calls:,} {source}", "quiet")
+
+
+def _workers(board: Board) -> Iterator[Row]:
+    """Where several share the work."""
+    if not board.turns.keys() - {""}:
+        return
+    turns = (
+        Bit(f"{calm(name, 40) or 'this one'} {many(count, 'turn')}", "quiet")
+        for name, count in board.turns.most_common()
+    )
+    yield Row("workers", (Bit(f"{len(board.turns):,}"), *turns), 15)
 
 
 def _result(name: str, result: AgentResult) -> Row:

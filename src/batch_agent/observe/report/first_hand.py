@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from ...core.events import Event
-from ..log import rounded
+from ..lines import rounded
 from .model import model_of
 from .view import RunView
 

@@ -34,6 +34,7 @@ def model_of(
         "now": round(now, 3),
         "version": _version(),
         "stages": [stage.as_json(counts[stage.number], shown.__contains__) for stage in view.stages.values()],
+        "workers": view.workers.as_json(),
         "throughput": _throughput(view, counts, is_running=is_running),
         "series": view.series.as_json(),
         "activity": view.timeline.activity.as_json(view.seconds),
@@ -49,14 +50,16 @@ def model_of(
 
 
 def _shown(view: RunView) -> Collection[int]:
-    """Rows of agents. Where a stage has more of them than it has inputs, other inputs or another task were asked
-    before: then only those are shown that the last process had to do with."""
+    """Rows of agents, without those that have left for another worker. Where a stage has more of them than it has
+    inputs, other inputs or another task were asked before: then only those are shown that the last process had to do
+    with."""
     changed = {stage.number for stage, total in _final_totals(view) if stage.agents > total}
     timeline, rows = view.timeline, range(len(view.timeline))
-    if not changed:
+    if not changed and 0 not in timeline.seen:
         return rows
+    seen = timeline.seen
     return dict.fromkeys(
-        row for row in rows if timeline.stage[row] not in changed or timeline.seen[row] == timeline.process
+        row for row in rows if seen[row] == timeline.process or (seen[row] and timeline.stage[row] not in changed)
     )
 
 

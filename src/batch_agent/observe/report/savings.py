@@ -36,7 +36,7 @@ class Repeats:
         self.tokens_again = 0
         """Of the turns before the one that was repeated."""
         self.went_on = 0
-        """Agents that a new process found in the middle of their work."""
+        """Agents that another process found in the middle of their work."""
         self.recalled = 0
         """Answers from the checkpoint."""
         self.tokens_kept = 0
@@ -75,6 +75,10 @@ class Repeats:
 
     def calls(self, actor: int) -> None:
         self._last[actor] = _CALLED
+
+    def moves(self, actor: int) -> None:
+        """Another worker goes on with it."""
+        self._last[actor] = _NOTHING
 
     def is_recalled(self, usage: Usage) -> None:
         self.recalled += 1

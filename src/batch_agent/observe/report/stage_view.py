@@ -9,7 +9,7 @@ from ...core.events import AgentFinished, RunStarted
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ...core.sharing import PrefixReport
-from ..log import LONGEST, said
+from ..lines import LONGEST, said
 from ..tally import Tokens
 
 _LATEST = 8

@@ -22,7 +22,7 @@ class Timeline:
         self.index = array("q")
         self.outcome = bytearray()
         self.seen = array("H")
-        """The last process that had to do with the agent."""
+        """The last process that had to do with the agent; 0 once it has left for another worker."""
         self.recalled = array("H")
         """The last process that had its answer from the checkpoint; 0: none."""
         self.doing = bytearray()
@@ -74,6 +74,13 @@ class Timeline:
         self.seen[row], self.outcome[row] = self.process, outcome
         self._generating[row] = self._calling[row] = 0
         self._do(at, row, DONE)
+
+    def leaves(self, at: float, row: int) -> None:
+        """Another worker has it, and maybe for somebody else: nothing more may be heard of it. One that is done stays
+        as it is."""
+        if self.outcome[row] == UNDER_WAY:
+            self.seen[row] = self._generating[row] = self._calling[row] = 0
+            self._do(at, row, ABSENT)
 
     def begins_process(self, at: float) -> None:
         """Whatever was under way in the one before ended with it."""

@@ -49,45 +49,47 @@ class Use:
 
 class ToolUses:
     """Counted from the agents' calls while a process goes on; at its end the tools' own account takes their place,
-    but for names that a model made up. What sharing saved is known from that alone."""
+    but for names that a model made up. What sharing saved is known from that alone. Each worker has its own tools."""
 
     def __init__(self) -> None:
         self.durations = Distribution()
         """Of all executions."""
         self._past: tuple[Use, ...] = ()
-        self._counted: dict[str, _Calls] = {}
-        self._recalled: dict[str, _Calls] = {}
-        self._told: list[Use] = []
+        self._counted: dict[tuple[str, str], _Calls] = {}
+        """By worker and tool."""
+        self._recalled: dict[tuple[str, str], _Calls] = {}
+        self._told: list[tuple[str, Use]] = []
 
-    def called(self, calls: Iterable[CallRecord]) -> None:
-        self._count(calls, self._counted)
+    def called(self, calls: Iterable[CallRecord], worker: str = "") -> None:
+        self._count(calls, worker, self._counted)
 
     def recalled(self, calls: Iterable[CallRecord]) -> None:
         """Of an agent that was done before the log began."""
-        self._count(calls, self._recalled)
+        self._count(calls, "", self._recalled)
 
-    def told(self, tools: Sequence[ToolUse]) -> None:
+    def told(self, tools: Sequence[ToolUse], worker: str = "") -> None:
         """At the end of a process; of a flow, once for each set of tools."""
-        self._told += map(Use.of, tools)
+        self._told += ((worker, Use.of(tool)) for tool in tools)
 
     def begins_process(self) -> None:
         self._past, self._counted, self._recalled, self._told = self.all(), {}, {}, []
 
     def all(self) -> tuple[Use, ...]:
-        told = {use.name for use in self._told}
-        counted = [each.use() for each in self._counted.values() if each.name not in told]
+        told = {(worker, use.name) for worker, use in self._told}
+        counted = [each.use() for key, each in self._counted.items() if key not in told]
+        accounts = [use for _, use in self._told]
         found: dict[str, Use] = {}
-        for use in (*self._past, *(each.use() for each in self._recalled.values()), *self._told, *counted):
+        for use in (*self._past, *(each.use() for each in self._recalled.values()), *accounts, *counted):
             found[use.name] = found[use.name].plus(use) if use.name in found else use
         return tuple(found.values())
 
-    def _count(self, calls: Iterable[CallRecord], into: "dict[str, _Calls]") -> None:
+    def _count(self, calls: Iterable[CallRecord], worker: str, into: "dict[tuple[str, str], _Calls]") -> None:
         for call in calls:
             if call.source == "recalled":
                 continue  # made by an earlier process, and counted there
-            counted = into.get(call.name)
+            counted = into.get((worker, call.name))
             if counted is None:
-                counted = into[call.name] = _Calls(call.name)
+                counted = into[worker, call.name] = _Calls(call.name)
             counted.add(call)
             if call.source == "executed":
                 self.durations.add(call.seconds)

@@ -6,7 +6,9 @@ from typing import Any, assert_never
 
 from ...core.events import (
     AgentFinished,
+    AgentMoved,
     AgentStarted,
+    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
@@ -29,13 +31,16 @@ from ...core.events import (
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.scheduling import Scheduling
+from ..fullness import Fullness
 from ..growth import Growth
+from ..whose import at_worker
 from .distribution import Distribution
 from .savings import Repeats
 from .series import Series
 from .stage_view import StageView
 from .timeline import ANSWERED, FAILED, UNDER_WAY, Timeline
 from .tool_uses import ToolUses
+from .workers import Workers
 
 _MOST_LIMITS = 50
 _MOST_PAUSES = 500
@@ -54,6 +59,7 @@ class RunView:
         self.timeline = Timeline()
         self.series = Series()
         self.tools = ToolUses()
+        self.workers = Workers()
         self.repeats = Repeats()
         self.done = 0
         """Agents, in the processes that the log tells of."""
@@ -63,6 +69,7 @@ class RunView:
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MOST_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MOST_PAUSES)
         self.scheduling: Scheduling | None = None
+        self._fullness = Fullness()
 
     def begins_process(self, at: float) -> None:
         """What comes next is of another process, which goes on with the run."""
@@ -71,6 +78,7 @@ class RunView:
         self.timeline.begins_process(at)
         self.tools.begins_process()
         self.repeats.begins_process()
+        self._fullness = Fullness()
         self.pace = Growth()
         self.pace.mark(at, self.done)
         for stage in self.stages.values():
@@ -81,10 +89,12 @@ class RunView:
         if not self.processes:
             self.begins_process(0.0)
         self.seconds = at
+        stage, worker = None, ""
         if isinstance(event, InStage):
-            self._happened(at, self._stage(event.stage), event.event)
-        else:
-            self._happened(at, None, event)
+            stage, event = self._stage(event.stage), event.event
+        if isinstance(event, AtWorker):
+            worker, event = event.worker, event.event
+        self._happened(at, stage, worker, event)
 
     def key(self, stage: str, index: int) -> str | None:
         """Of the agent with this index; None where nobody has it."""
@@ -93,23 +103,26 @@ class RunView:
         keys = [key for key, actor in actors.items() if where[self._rows[actor]] == index and "." not in key]
         return keys[-1] if keys else None
 
-    def _happened(self, at: float, stage: StageView | None, event: Event) -> None:
-        """`stage`: None for what concerns the whole run, and for all of a run without stages."""
+    def _happened(self, at: float, stage: StageView | None, worker: str, event: Event) -> None:
+        """`stage`: None for what concerns the whole run, and for all of a run without stages. `worker`: empty for the
+        process whose log it is."""
         match event:
             case TurnStarted():
                 self._turn_started(at, stage or self._stage(""), event)
             case TurnEnded():
-                self._turn_ended(at, stage or self._stage(""), event)
+                self._turn_ended(at, stage or self._stage(""), worker, event)
             case CallsStarted():
                 self._calls_started(at, stage or self._stage(""), event)
             case CallsEnded():
-                self._calls_ended(at, stage or self._stage(""), event)
+                self._calls_ended(at, stage or self._stage(""), worker, event)
             case RequestRetried():
                 self._retried(at, stage or self._stage(""), event)
             case Sampled():
-                self.series.take(at, event)
+                self.series.take(at, self._fullness.together(worker, event))
             case AgentStarted():
-                self._started(at, stage or self._stage(""), event)
+                self._started(at, stage or self._stage(""), worker, event)
+            case AgentMoved():
+                self._moved(at, stage or self._stage(""), event)
             case AgentFinished():
                 self._finished(at, stage or self._stage(""), event)
             case Queued():
@@ -120,17 +133,19 @@ class RunView:
                 for name in event.stages:
                     self._stage(name)
             case LimitChanged():
-                self.limits.append({"at": round(at, 2), "inflight": event.inflight, "reason": event.reason})
+                reason = at_worker(worker, event.reason)
+                self.limits.append({"at": round(at, 2), "inflight": event.inflight, "reason": reason})
             case Paused():
-                self.pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": event.reason})
+                reason = at_worker(worker, event.reason)
+                self.pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": reason})
             case ToolsUsed():
-                self.tools.told(event.tools)
+                self.tools.told(event.tools, worker)
                 self._summarized(event.summaries)
             case Scheduled():
                 self.scheduling = event.scheduling
             case Shared():
                 (stage or self._stage("")).prefix = event.prefix
-            case Notice() | Resumed() | Spent() | InStage():
+            case Notice() | Resumed() | Spent() | InStage() | AtWorker():
                 pass  # a notice is of the moment, a pause says its length, and spending follows from tokens and prices
             case _:
                 assert_never(event)
@@ -141,8 +156,9 @@ class RunView:
             self.repeats.turn_starts(actor, event.turn)
             self.timeline.generates(at, self._rows[actor], 1)
 
-    def _turn_ended(self, at: float, stage: StageView, event: TurnEnded) -> None:
+    def _turn_ended(self, at: float, stage: StageView, worker: str, event: TurnEnded) -> None:
         stage.turn_ended(event.usage)
+        self.workers.turned(worker, event.usage)
         self.spread["turn"].add(event.seconds)
         self.spread["queued"].add(event.queued)
         if event.ttft is not None:
@@ -158,8 +174,8 @@ class RunView:
             self.repeats.calls(actor)
             self.timeline.calls(at, self._rows[actor], 1)
 
-    def _calls_ended(self, at: float, stage: StageView, event: CallsEnded) -> None:
-        self.tools.called(event.calls)
+    def _calls_ended(self, at: float, stage: StageView, worker: str, event: CallsEnded) -> None:
+        self.tools.called(event.calls, worker)
         actor = self._actor(stage, event.key)
         if actor is not None:
             self.timeline.calls(at, self._rows[actor], -1)
@@ -171,11 +187,19 @@ class RunView:
             self.repeats.is_sent_again(actor)
             self.timeline.generates(at, self._rows[actor], -1)
 
-    def _started(self, at: float, stage: StageView, event: AgentStarted) -> None:
+    def _started(self, at: float, stage: StageView, worker: str, event: AgentStarted) -> None:
         actor = stage.actors.get(event.key)
         row = self._add_agent(at, stage, event.key, event.index) if actor is None else self._rows[actor]
         stage.is_undone(row)
+        self.workers.has(worker, row)
         self.timeline.starts(at, row, event.index)
+
+    def _moved(self, at: float, stage: StageView, event: AgentMoved) -> None:
+        actor = stage.actors.get(event.key)
+        if actor is not None:
+            self.repeats.moves(actor)
+            self.workers.left(self._rows[actor])
+            self.timeline.leaves(at, self._rows[actor])
 
     def _finished(self, at: float, stage: StageView, event: AgentFinished) -> None:
         result, timeline = event.result, self.timeline
@@ -195,6 +219,7 @@ class RunView:
         if not event.resumed:
             self.done += 1
             self.pace.mark(at, self.done)
+        self.workers.ended(row)
         stage.is_undone(row)
         timeline.ends(at, row, ANSWERED if result.ok else FAILED)
         stage.finished(at, row, event)

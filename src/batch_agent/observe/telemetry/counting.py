@@ -75,6 +75,11 @@ class Stage:
         self._begun += 1
         self.agents.starts(key)
 
+    def moved(self, key: str) -> None:
+        """Another worker goes on with the agent, or begins it again."""
+        self._begun -= key in self.agents
+        self.agents.leaves(key)
+
     def turned(self, event: TurnEnded) -> None:
         self.agents.does(event.key, "waiting")
         self._turn.observe(event.seconds)

@@ -30,6 +30,8 @@ TOOL_FAILED = "tool_error"
 """An `error.type`: what went wrong is in the tool's own words, which are not told."""
 STOPPED = "stopped"
 """An `error.type`: the run ended first."""
+MOVED = "moved"
+"""An `error.type`: another worker goes on with the agent, in a span of its own."""
 
 INDEX = "batch_agent.index"
 TURN = "batch_agent.turn"

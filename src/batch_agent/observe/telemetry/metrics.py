@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from ...core.errors import SpecError
 from ...core.events import (
     AgentFinished,
+    AgentMoved,
     AgentStarted,
+    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
@@ -25,6 +27,7 @@ from ...core.events import (
     TurnStarted,
 )
 from ...core.requests import Usage
+from ..fullness import Fullness
 from .counting import Parts, Stage
 
 if TYPE_CHECKING:
@@ -107,12 +110,17 @@ class _Run:
         self._parts = Parts()
         self._stages: dict[str, Stage] = {}
         self._came: Counter[str] = Counter()
+        self._fullness = Fullness()
+        self._paused: set[str] = set()
+        """Workers."""
 
     def take(self, event: Event) -> None:
+        name = worker = ""
         if isinstance(event, InStage):
-            self._in_stage(event.stage, event.event)
-        else:
-            self._in_stage("", event)
+            name, event = event.stage, event.event
+        if isinstance(event, AtWorker):
+            worker, event = event.worker, event.event
+        self._in_stage(name, worker, event)
 
     def write(self) -> None:
         for stage in self._stages.values():
@@ -121,7 +129,7 @@ class _Run:
     def leave(self) -> None:
         self._parts.leave()
 
-    def _in_stage(self, name: str, event: Event) -> None:
+    def _in_stage(self, name: str, worker: str, event: Event) -> None:
         match event:
             case TurnStarted():
                 self._stages[name].agents.does(event.key, "generating")
@@ -133,6 +141,8 @@ class _Run:
                 self._stages[name].called(event)
             case AgentStarted():
                 self._stages[name].started(event.key)
+            case AgentMoved():
+                self._stages[name].moved(event.key)
             case AgentFinished():
                 self._stages[name].finished(event.result, is_resumed=event.resumed)
             case RequestRetried():
@@ -146,9 +156,10 @@ class _Run:
                 if name in self._stages:
                     self._stages[name].expects(self._came[name])
             case Sampled():
-                self._sampled(event)
+                self._sampled(self._fullness.together(worker, event))
             case Paused() | Resumed():
-                self._parts.set(self._families.paused, self._constant, isinstance(event, Paused))
+                (self._paused.add if isinstance(event, Paused) else self._paused.discard)(worker)
+                self._parts.set(self._families.paused, self._constant, bool(self._paused))
             case ToolsUsed():
                 self._summarized(event.summaries)
             case _:

@@ -12,7 +12,9 @@ from opentelemetry.util.types import AttributeValue
 
 from ...core.events import (
     AgentFinished,
+    AgentMoved,
     AgentStarted,
+    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
@@ -96,22 +98,31 @@ class _Group:
 
     def take(self, at: float, event: Event) -> None:
         match event:
+            case AtWorker():
+                self.take(at, event.event)
             case TurnStarted():
-                turns = self._agent(event.key).turns
-                if event.key not in turns:  # one that is sent again goes on
-                    turns[event.key] = _Turn(event.turn, at)
+                agent = self._agent(event.key)
+                if agent is not None and event.key not in agent.turns:  # one that is sent again goes on
+                    agent.turns[event.key] = _Turn(event.turn, at)
             case TurnEnded():
                 self._answered(at, event)
             case CallsStarted():
-                self._agent(event.key).turns[event.key] = _Turn(event.turn, at, event.tools)
+                agent = self._agent(event.key)
+                if agent is not None:
+                    agent.turns[event.key] = _Turn(event.turn, at, event.tools)
             case CallsEnded():
                 self._returned(at, event)
             case AgentStarted():
                 self._begun(at, event.key, event.index)
+            case AgentMoved():
+                if event.key in self._agents:
+                    self._cut_off(at, event.key, genai.MOVED)
             case AgentFinished():
                 self._finished(at, event.result, is_resumed=event.resumed)
             case RequestRetried():
-                self._agent(event.key).turns[event.key].retries.append((at, event))
+                agent = self._agent(event.key)
+                if agent is not None and event.key in agent.turns:
+                    agent.turns[event.key].retries.append((at, event))
             case RunStarted():
                 self._common = {genai.PROVIDER: genai.provider(event.backend), genai.MODEL: event.model}
                 self._span.set_attributes(self._common)
@@ -155,11 +166,15 @@ class _Group:
         if event.ttft is not None:
             told[genai.TIME_TO_FIRST_CHUNK] = event.ttft
         agent = self._agent(event.key)
-        self._chat(agent, event.key, agent.turns.pop(event.key), told).end(_ns(at))
+        if agent is not None and (turn := agent.turns.pop(event.key, None)) is not None:
+            self._chat(agent, event.key, turn, told).end(_ns(at))
 
     def _returned(self, at: float, event: CallsEnded) -> None:
         agent = self._agent(event.key)
-        began = agent.turns.pop(event.key).began
+        turn = None if agent is None else agent.turns.pop(event.key, None)
+        if agent is None or turn is None:
+            return
+        began = turn.began
         for call in event.calls:
             span = self._call(agent, event.key, call.name, event.turn, began)
             span.set_attribute(genai.TOOL_SOURCE, call.source)
@@ -226,8 +241,9 @@ class _Group:
             start_time=_ns(at),
         )
 
-    def _agent(self, key: str) -> _Agent:
-        return self._agents.get(key) or self._agents[key.partition(".")[0]]
+    def _agent(self, key: str) -> _Agent | None:
+        """None of one that has left: another worker may be heard of after it has."""
+        return self._agents.get(key) or self._agents.get(key.partition(".")[0])
 
 
 def _fail(span: Span, error: str) -> None:

@@ -1,5 +1,5 @@
 "use strict";
-/* The parts of the page that are lists: stages, failures, tools, slowest agents, last results. */
+/* The parts of the page that are lists: stages, workers, failures, tools, slowest agents, last results. */
 const tables = (() => {
   const { el, section, table, agentButton, bar, details } = dom;
   const { list, record, text, number } = reading;
@@ -7,6 +7,7 @@ const tables = (() => {
 
   function draw(model) {
     stages(model);
+    workers(model);
     failures(model);
     tools(model);
     slowest(model);
@@ -54,6 +55,31 @@ const tables = (() => {
       ["failed", stage.failed ?? 0, "failed"],
       ["under-way", underWay, "under way"],
     ]);
+  }
+
+  function workers(model) {
+    const rows = list(model.workers).map(record);
+    const usage = (worker) => record(worker.usage);
+    const most = Math.max(1, ...rows.map((worker) => number(worker.turns) ?? 0));
+    const columns = [
+      { name: "Worker", class: "name", cell: (worker) => text(worker.name) || "the one that asked" },
+      { name: "", class: "broad", cell: (worker) => bar("", most, [["plain", worker.turns ?? 0, "turns"]]) },
+      {
+        name: "Agents",
+        class: "number",
+        about: "Agents that came to their end there",
+        cell: (worker) => known(worker.agents, exact),
+      },
+      { name: "Turns", class: "number", cell: (worker) => known(worker.turns, exact) },
+      { name: "Tokens in", class: "number", cell: (worker) => known(usage(worker).input, words.amount) },
+      {
+        name: "Cached",
+        class: "number",
+        cell: (worker) => known(usage(worker).cached, (cached) => words.share(cached, usage(worker).input || 1)),
+      },
+      { name: "Tokens out", class: "number", cell: (worker) => known(usage(worker).output, words.amount) },
+    ];
+    section("workers", "Workers", null, rows.length > 0 && table("Workers", columns, rows));
   }
 
   function failures({ stages: all, totals }) {

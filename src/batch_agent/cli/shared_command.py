@@ -1,0 +1,104 @@
+"""What a run asks, kept at its server for those who join it: all but the inputs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..core.errors import SpecError, StoreError
+from ..core.fields import Fields
+from .asked import AS_THEY_ARE, Asked
+from .kept_command import without_secrets
+from .load import FILE_TOOLS, TOOLS, load_schema, load_tools
+from .trusted import Trusted
+
+_FORMAT = 1
+_FOR_WORKERS = frozenset(AS_THEY_ARE) - {"strict_prefix"}
+"""That looks at the inputs, which workers do not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCommand:
+    """Names of tools and types are those of modules that every worker must have."""
+
+    format: int
+    folder: str
+    """Where the command was given."""
+    root: str
+    """What file tools may see."""
+    task: str
+    fields: list[str] | None
+    tools: list[str]
+    schema_name: str | None
+    schema: Any
+    """The schema itself, where it was in a file."""
+    lease: float
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, asked: Asked, lease: float) -> "SharedCommand":
+        """Without secrets. Raises SpecError for a schema that cannot be read."""
+        is_file = asked.schema is not None and asked.schema.endswith(".json")
+        return cls(
+            format=_FORMAT,
+            folder=str(Path.cwd()),
+            root=str(asked.root.absolute()),
+            task=asked.task,
+            fields=asked.fields,
+            tools=asked.tools or [],
+            schema_name=None if is_file else asked.schema,
+            schema=load_schema(asked.schema) if is_file and asked.schema is not None else None,
+            lease=lease,
+            options=without_secrets({name: getattr(asked, name) for name in sorted(_FOR_WORKERS)}),
+        )
+
+    @classmethod
+    def read(cls, data: bytes) -> "SharedCommand":
+        """Raises StoreError."""
+        try:
+            command = _COMMAND.validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise StoreError(
+                f"What the run asks cannot be read: {where}: {first['msg']}. Use the same version of batch-agent for "
+                "the run and its workers."
+            ) from error
+        unknown = sorted(command.options.keys() - _FOR_WORKERS)
+        if command.format > _FORMAT or unknown:
+            raise StoreError("The run was started with a newer version of batch-agent. Install the same version here.")
+        return command
+
+    def written(self) -> bytes:
+        return _COMMAND.dump_json(self)
+
+    def asked_here(self, trusted: Trusted) -> dict[str, Any]:
+        """As `BatchAgent.run` takes it, without inputs, with what this machine has. Raises SpecError for what it does
+        not have, and for what is not trusted."""
+        for name in self.tools:
+            if name in FILE_TOOLS:
+                trusted.check_folder(Path(self.root), f"The run's tool {name!r} works on")
+            elif name not in TOOLS:
+                trusted.check_module(name, "The run's tool")
+        if self.schema_name is not None:
+            trusted.check_module(self.schema_name, "The run's schema")
+        return {
+            **self.options,
+            "task": Fields(self.task, *self.fields) if self.fields else self.task,
+            "inputs": [],
+            "tools": load_tools(self.tools, Path(self.root)),
+            "output_schema": self._schema(),
+            "lease": self.lease,
+        }
+
+    def _schema(self) -> Any:
+        return self.schema if self.schema_name is None else load_schema(self.schema_name)
+
+    def check_backend(self) -> None:
+        """Raises SpecError where it is not known."""
+        if "backend" not in self.options:
+            raise SpecError("The backend's URL held a password, which is not kept. Say it again: --backend URL.")
+
+
+_COMMAND: TypeAdapter[SharedCommand] = TypeAdapter(SharedCommand)

@@ -1,0 +1,1 @@
+"""What the workers of one run share, wherever they are: work, facts, calls and limits."""

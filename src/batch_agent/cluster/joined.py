@@ -1,0 +1,97 @@
+"""A process that has joined a run: everything of it that is shared with others."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from ..core.hub import Ending, Hub
+from ..core.interfaces import EventSink
+from ..core.results import AgentResult
+from ..core.rules import Job
+from ..engine.gate import Gate
+from ..engine.spending import Purse
+from ..schedule.budget import Amount, Price
+from .budget import share_purse
+from .callers import Callers
+from .calls import SharedCalls
+from .hearing import Hearing
+from .limits import LimitSharing, share_limits
+from .member import Member, worker_name
+from .source import LeasedSource
+from .store import SharedStore
+
+
+class Joined:
+    """One worker's part in a run, or one caller's."""
+
+    def __init__(
+        self, hub: Hub, member: Member, store: SharedStore, calls: SharedCalls, callers: Callers, events: Hearing
+    ) -> None:
+        self.hub = hub
+        self.member = member
+        self.store = store
+        self.calls = calls
+        self.callers = callers
+        self.events = events
+        """What happens here, and what others tell."""
+        self.retry_failed = False
+        """Whether agents that ended without an answer are done again."""
+        self._limits: LimitSharing | None = None
+
+    @asynccontextmanager
+    async def share_limits(self, gates: Mapping[str, Gate]) -> AsyncIterator[None]:
+        """Of the servers behind these gates, by their names. Raises StoreError."""
+        async with share_limits(self.hub, self.member.name, gates, lasts=self.member.lasts) as self._limits:
+            yield
+
+    def share_purse(self, purse: Purse, price: Price) -> AbstractAsyncContextManager[None]:
+        """Raises StoreError."""
+
+        async def spent() -> Amount:
+            return Amount.of(await self.hub.spent(), price)
+
+        return share_purse(self.hub, self.member.name, purse, spent, lasts=self.member.lasts)
+
+    def source(self, gate: Gate, *, ends_by_itself: bool = False) -> LeasedSource:
+        """Work for this process. `ends_by_itself`: when nobody has anything left to do."""
+        return LeasedSource(
+            self.member,
+            self.store,
+            slots=lambda: gate.slots.limit,
+            workers=lambda: self._limits.workers if self._limits else 1,
+            is_over=self._is_over if ends_by_itself else None,
+        )
+
+    async def post(self, jobs: Sequence[Job]) -> dict[str, Ending]:
+        """Raises StoreError."""
+        return await self.hub.post(jobs, retry_failed=self.retry_failed)
+
+    async def end(self, result: AgentResult) -> None:
+        """The agent came to its end here, and its facts are written. Raises LeaseLost and StoreError."""
+        await self.store.end(Ending(result.key, result.error, result.timing.total, self.member.name))
+
+    async def _is_over(self) -> bool:
+        return await self.hub.left() == 0 and not await self.callers.are_there()
+
+
+@asynccontextmanager
+async def join(
+    hub: Hub, *, lasts: float, retry_failed: bool, events: EventSink | None = None, asks: bool = True
+) -> AsyncIterator[Joined]:
+    """For as long as the block runs; at its end, others may have what is not done. `retry_failed`: agents that ended
+    without an answer are done again, unless other callers are there, whose results these are too. Raises StoreError."""
+    await hub.open()
+    try:
+        member = Member(hub, worker_name(), lasts)
+        store, calls = SharedStore(member), SharedCalls(hub, member.name)
+        member.on_news(lambda news: calls.landed(news.landed))
+        hearing = Hearing(hub, member.name, events, asks=asks)
+        member.on_news(lambda news: hearing.heard(news.told))
+        joined = Joined(hub, member, store, calls, Callers(hub, lasts), hearing)
+        joined.retry_failed = retry_failed and not await joined.callers.are_there()
+        async with member.at_work(), store.writing(), hearing.open():
+            try:
+                yield joined
+            finally:
+                await calls.aclose()
+    finally:
+        await hub.aclose()

@@ -1,0 +1,115 @@
+"""One worker of a run: what it holds, and how it stays alive."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..core.errors import LeaseLost
+from ..core.hub import Cursor, Hub, Lease, News
+from ..engine.failures import one_failure
+from .farewell import farewell
+
+_RENEWALS = 3
+"""In the time that a lease lasts."""
+_NEWS = 5.0
+"""Seconds that are waited for news at a time."""
+
+Read = Callable[[News], None]
+
+
+def worker_name() -> str:
+    """Another one for each process and each run in it; people can tell from it where the worker is."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Member:
+    """Holds leases, and renews them. What was handed to another worker is not held any more."""
+
+    def __init__(self, hub: Hub, name: str, lasts: float) -> None:
+        """`lasts`: seconds of a lease; a worker that is not heard of for so long is taken to be gone."""
+        self.hub = hub
+        self.name = name
+        self.lasts = lasts
+        self._tokens: dict[str, int] = {}
+        self._renewed = _now()
+        self._readers: list[Read] = []
+
+    def token(self, key: str) -> int:
+        """Of an agent, or of the one that a part belongs to. Raises LeaseLost."""
+        token = self._tokens.get(key.partition(".")[0])
+        if token is None:
+            raise LeaseLost(f"Another worker goes on with agent {key}: this one was not heard of for too long.")
+        return token
+
+    def holds(self, key: str) -> bool:
+        return key.partition(".")[0] in self._tokens
+
+    def drop(self, key: str) -> None:
+        """It is not held any more: it has ended, or another one has it."""
+        self._tokens.pop(key.partition(".")[0], None)
+
+    async def lease(self, most: int, wait: float) -> list[Lease]:
+        """Raises StoreError."""
+        if _now() - self._renewed > self.lasts / 2:  # it was asleep: what is still its own must not look abandoned
+            await self.renew()
+        return await self.hub.lease(self.name, most, lasts=self.lasts, wait=wait)
+
+    def hold(self, lease: Lease) -> None:
+        """It is renewed from now on, and what is written of it carries its token."""
+        self._tokens[lease.job.key] = lease.token
+
+    async def renew(self) -> None:
+        held = dict(self._tokens)
+        began = _now()
+        for key in await self.hub.renew(self.name, held, lasts=self.lasts):
+            if self._tokens.get(key) == held[key]:
+                self.drop(key)
+        self._renewed = began
+
+    def on_news(self, read: Read) -> None:
+        """From now on, `read` gets whatever there is."""
+        self._readers.append(read)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """For as long as the block runs. Raises StoreError from it when the hub is gone for good. What is held at its
+        end is given back."""
+        await self.hub.renew(self.name, {}, lasts=self.lasts)
+        after = await self.hub.latest()
+        try:
+            async with _beside(self._keep_alive(), self._read(after)):
+                yield
+        finally:
+            self._tokens.clear()
+            await farewell(self.hub.leave(self.name))
+
+    async def _keep_alive(self) -> None:
+        while True:  # until it is cancelled with the run
+            await asyncio.sleep(self.lasts / _RENEWALS)
+            await self.renew()
+
+    async def _read(self, after: Cursor) -> None:
+        while True:  # until it is cancelled with the run
+            news = await self.hub.news(after, wait=_NEWS)
+            after = news.after
+            for read in self._readers:
+                read(news)
+
+
+@asynccontextmanager
+async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Does `work` while the block runs, and calls it off with it. What the work raises ends the block."""
+    with one_failure():
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+            yield
+            for task in tasks:
+                task.cancel()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,87 @@
+"""Documents, news, calls and queues in the Redis server, each at one stroke."""
+
+from typing import Final
+
+from .redis_lua import COMMON, ONCE, SILENCE, Script
+
+_NEWS_KEPT = 20_000
+
+# ARGV: once (3), name, is there an old one?, old, is there a new one?, new.
+SWAP: Final = Script.of(
+    COMMON,
+    ONCE,
+    """
+if before() then return 1 end
+local key = run .. 'document:' .. ARGV[4]
+local old = redis.call('GET', key)
+if ARGV[5] == '1' then
+  if old ~= ARGV[6] then return 0 end
+elseif old then
+  return 0
+end
+if ARGV[7] == '1' then redis.call('SET', key, ARGV[8]) elseif old then redis.call('DEL', key) end
+keep('')
+return 1
+""",
+)
+
+# ARGV: name, worker. Gives 1: make it, 0: another one makes it, or its outcome.
+CLAIM: Final = Script.of(
+    COMMON,
+    SILENCE,
+    """
+local key, mine = run .. 'call:' .. ARGV[1], '?' .. ARGV[2]
+local found = redis.call('SET', key, mine, 'NX', 'GET')
+if not found or found == mine then return 1 end
+if string.sub(found, 1, 1) == '!' then return string.sub(found, 2) end
+if redis.call('EXISTS', run .. 'alive:' .. string.sub(found, 2)) == 1 then return 0 end
+if look(math.floor(micros() / 1000)).spares then return 0 end
+redis.call('SET', key, mine)
+return 1
+""",
+)
+
+# ARGV: name, worker, milliseconds (0: it is free again, -1: as long as the run), outcome.
+LAND: Final = Script.of(
+    COMMON,
+    f"""
+local key, lasts = run .. 'call:' .. ARGV[1], tonumber(ARGV[3])
+if redis.call('GET', key) ~= '?' .. ARGV[2] then return end
+if lasts == 0 then
+  redis.call('DEL', key)
+elseif lasts < 0 then
+  redis.call('SET', key, '!' .. ARGV[4])
+else
+  redis.call('SET', key, '!' .. ARGV[4], 'PX', ARGV[3])
+end
+redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_NEWS_KEPT}, '*', 'landed', ARGV[1])
+""",
+)
+
+# ARGV: once (3), data.
+TELL: Final = Script.of(
+    COMMON,
+    ONCE,
+    f"""
+if before() then return end
+redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_NEWS_KEPT}, '*', 'told', ARGV[4])
+keep('')
+""",
+)
+
+# ARGV: once (3), name, microseconds from one to the next, and ahead of time. Gives microseconds.
+TURN: Final = Script.of(
+    COMMON,
+    ONCE,
+    """
+local answer = before()
+if answer then return answer end
+local key, interval, ahead = run .. 'turn:' .. ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local now = micros()
+local due = math.max(tonumber(redis.call('GET', key) or 0), now)
+redis.call('SET', key, whole(due + interval), 'PX', whole(math.ceil((due + interval - now) / 1000) + 1))
+local wait = whole(math.max(0, due - ahead - now))
+keep(wait)
+return wait
+""",
+)

@@ -1,0 +1,144 @@
+"""A run's facts at a hub, as the engine knows stores. Each carries the token of its agent's lease."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from ..core.errors import LeaseLost, StoreError
+from ..core.facts import Fact
+from ..core.hub import Append, End, Ending, Replace, Write
+from ..core.requests import Usage
+from .local import PLAN
+from .member import Member
+
+_MOMENT = 0.005
+"""Seconds for which facts are gathered, to be sent together."""
+_LAST_WORDS = 5.0
+"""Seconds for what is left to be sent at the end of a run."""
+_MOST = 500
+"""Facts in one message."""
+
+
+class SharedStore:
+    """Sends facts in the background, in order, one message at a time: what comes meanwhile goes with the next."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._told: dict[str, tuple[Fact, ...]] = {}
+        self._writes: list[Write] = []
+        self._waiters: list[asyncio.Future[None]] = []
+        self._news = asyncio.Event()
+        self._number = 0
+        self._failure: StoreError | None = None
+        self._is_over = False
+
+    async def open(self) -> None:
+        """The hub is whose who joined."""
+
+    async def plan(self) -> Mapping[str, Any] | None:
+        data = (await self._member.hub.read(PLAN)).data
+        plan: Mapping[str, Any] | None = None if data is None else orjson.loads(data)
+        return plan
+
+    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+        hub = self._member.hub
+        await hub.swap(PLAN, (await hub.read(PLAN)).data, orjson.dumps(plan))
+
+    def tell(self, key: str, facts: tuple[Fact, ...]) -> None:
+        """What came with a lease need not be asked for."""
+        self._told[key] = facts
+
+    async def facts(self, key: str) -> Sequence[Fact]:
+        told = self._told.pop(key, None)
+        return told if told is not None else await self._member.hub.facts(key)
+
+    async def spent(self) -> Usage:
+        return await self._member.hub.spent()
+
+    def record(self, key: str, fact: Fact) -> None:
+        """Raises LeaseLost."""
+        self._add(Append(key, self._member.token(key), fact))
+
+    def restart(self, key: str, facts: Sequence[Fact]) -> None:
+        """Raises LeaseLost."""
+        self._add(Replace(key, self._member.token(key), tuple(facts)))
+
+    async def end(self, ending: Ending) -> None:
+        """The agent is done. Raises LeaseLost, and StoreError."""
+        self._add(End(self._member.token(ending.key), ending))
+        await self.settle(ending.key)
+        self._member.drop(ending.key)
+
+    async def settle(self, key: str | None = None) -> None:
+        if self._failure is not None:
+            raise self._failure
+        written = asyncio.get_running_loop().create_future()
+        self._waiters.append(written)
+        self._news.set()
+        await written
+        if key is not None:
+            self._member.token(key)
+
+    async def aclose(self) -> None:
+        """As `open`."""
+
+    def _add(self, write: Write) -> None:
+        self._writes.append(write)
+        self._news.set()
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Facts are sent for as long as the block runs; what is there at its end is sent too."""
+        sending = asyncio.get_running_loop().create_task(self._send())
+        try:
+            yield
+        finally:
+            self._is_over = True
+            self._news.set()
+            await asyncio.wait([sending], timeout=_LAST_WORDS)
+            sending.cancel()
+            await asyncio.wait([sending])
+
+    async def _send(self) -> None:
+        while not self._is_over:
+            await self._news.wait()
+            await asyncio.sleep(_MOMENT)
+            await self._send_all()
+
+    async def _send_all(self) -> None:
+        """Never raises: whoever waits is told."""
+        self._news.clear()
+        while self._writes or self._waiters:
+            writes, self._writes = self._writes[:_MOST], self._writes[_MOST:]
+            waiters, self._waiters = (self._waiters, []) if not self._writes else ([], self._waiters)
+            error = self._failure or await self._sent(writes)
+            for waiter in waiters:
+                if waiter.done():  # cancelled by now
+                    continue
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
+
+    async def _sent(self, writes: Sequence[Write]) -> StoreError | None:
+        if not writes:
+            return None
+        self._number += 1
+        try:
+            refused = await self._member.hub.write(self._member.name, self._number, writes)
+        except StoreError as error:
+            self._failure = error
+            return error
+        for write in writes:
+            if write.key in refused and self._is_held_by(write.token, write.key):
+                self._member.drop(write.key)
+        return None
+
+    def _is_held_by(self, token: int, key: str) -> bool:
+        try:
+            return self._member.token(key) == token
+        except LeaseLost:
+            return False

@@ -1,0 +1,216 @@
+"""An event as a line of JSON, and back.
+
+A line is a list: when it was (seconds since the epoch), what it is, the stage of a flow ("" elsewhere), and its
+parts. What the agents read and said is not in it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from ..core.errors import ErrorKind
+from ..core.events import (
+    AgentFinished,
+    AgentMoved,
+    AgentStarted,
+    AtWorker,
+    CallsEnded,
+    CallsStarted,
+    Event,
+    FlowStarted,
+    InStage,
+    LimitChanged,
+    Notice,
+    Paused,
+    Queued,
+    RequestRetried,
+    Resumed,
+    RunStarted,
+    Sampled,
+    Scheduled,
+    Shared,
+    Spent,
+    ToolsUsed,
+    TurnEnded,
+    TurnStarted,
+)
+from ..core.requests import Usage
+from ..core.results import AgentError, AgentResult, CallRecord, Timing
+
+LONGEST = 300
+"""Characters of an answer or of an error."""
+UNREADABLE = (ValueError, TypeError, IndexError, ValidationError)
+"""What reading raises for a line that was torn, or that a newer version wrote."""
+_LARGEST = 2**63 - 1
+
+_RARE = (
+    Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, Spent, Scheduled, Shared,
+    AgentMoved, FlowStarted, Queued,
+)  # fmt: skip
+_READ_RARE: dict[str, TypeAdapter[Any]] = {}
+
+
+def event_line(at: float, event: Event) -> bytes:
+    stage, inner = (event.stage, event.event) if isinstance(event, InStage) else ("", event)
+    return line([at, type(inner).__name__, stage, *_parts(inner)])
+
+
+def read_line(text: bytes) -> tuple[float, Event]:
+    """When it was, and what. Raises one of UNREADABLE."""
+    at, kind, stage, *parts = orjson.loads(text)
+    return at, read_event(kind, stage, parts)
+
+
+def read_event(kind: str, stage: str, parts: Sequence[Any]) -> Event:
+    """Of a line that is data already. Raises one of UNREADABLE."""
+    read = _READ.get(kind)
+    event = read(*parts) if read is not None else _rare(kind, parts)
+    return InStage(stage, event) if stage else event
+
+
+def line(row: list[Any]) -> bytes:
+    """The first of its parts is a time."""
+    row[0] = rounded(row[0])
+    try:
+        return orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # half a character, or a number without bounds
+        return orjson.dumps(_sound(row), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _parts(event: Event) -> Sequence[Any]:
+    parts = _PARTS.get(type(event))
+    return parts(event) if parts is not None else (event,)
+
+
+def _turn(event: TurnEnded) -> Sequence[Any]:
+    return (
+        event.key, event.turn, _usage(event.usage), event.finish, rounded(event.queued), rounded(event.seconds),
+        None if event.ttft is None else rounded(event.ttft), event.attempts,
+    )  # fmt: skip
+
+
+def _finished(event: AgentFinished) -> Sequence[Any]:
+    result = event.result
+    error = result.error
+    return (
+        result.index, result.key, event.resumed, said(result),
+        None if error is None else (error.kind, error.message[:LONGEST], error.retryable),
+        _usage(result.usage), result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they were told
+        rounded(result.timing.queued), rounded(result.timing.total), result.compactions,
+    )  # fmt: skip
+
+
+def said(result: AgentResult) -> str:
+    """The beginning of the answer, as JSON where it is no text; else of what the model said last."""
+    if result.error is None and isinstance(result.output, str):
+        return result.output[:LONGEST]
+    if result.error is not None:
+        return result.text[:LONGEST]
+    try:
+        return orjson.dumps(result.output, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()[:LONGEST]
+    except TypeError:  # what JSON cannot hold
+        return result.text[:LONGEST]
+
+
+def _jsonable(value: Any) -> Any:
+    return to_jsonable_python(value, fallback=repr)
+
+
+def _rare(kind: str, parts: Sequence[Any]) -> Event:
+    """Raises ValueError for a kind that a newer version has."""
+    adapter = _READ_RARE.get(kind)
+    if adapter is None:
+        [known] = [each for each in _RARE if each.__name__ == kind]
+        adapter = _READ_RARE[kind] = TypeAdapter(known)
+    event: Event = adapter.validate_python(parts[0])
+    return event
+
+
+def _read_turn(
+    key: str, turn: int, usage: list[int], finish: Any, queued: float, seconds: float, ttft: float | None, tries: int
+) -> Event:
+    return TurnEnded(key, turn, Usage(*usage), finish, queued, seconds, ttft, tries)
+
+
+def _read_calls(key: str, turn: int, calls: list[Any], seconds: float) -> Event:
+    return CallsEnded(key, turn, _records(calls), seconds)
+
+
+def _read_finished(
+    index: int, key: str, resumed: bool, said: str, error: Any, usage: list[int], turns: int, calls: list[Any],
+    queued: float, seconds: float, compactions: int,
+) -> Event:  # fmt: skip
+    reason = None if error is None else _error(*error)
+    result = AgentResult(
+        index, key, output=said if reason is None else None, text=said, error=reason, usage=Usage(*usage), turns=turns,
+        tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
+    )  # fmt: skip
+    return AgentFinished(result, resumed)
+
+
+def _error(kind: str, message: str, retryable: bool) -> AgentError:
+    """One of a kind that a newer version has is a failure all the same."""
+    if kind in _KINDS:
+        return AgentError(ErrorKind(kind), message, retryable)
+    return AgentError(ErrorKind.INTERNAL, f"{kind}: {message}", retryable)
+
+
+_KINDS = frozenset(ErrorKind)
+_PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
+    AgentStarted: lambda event: (event.key, event.index),
+    TurnStarted: lambda event: (event.key, event.turn),
+    TurnEnded: _turn,
+    CallsStarted: lambda event: (event.key, event.turn, event.tools),
+    CallsEnded: lambda event: (event.key, event.turn, _calls(event.calls), rounded(event.seconds)),
+    Sampled: lambda event: [getattr(event, name) for name in Sampled.__slots__],
+    AgentFinished: _finished,
+    RequestRetried: lambda event: (replace(event, message=event.message[:LONGEST]),),
+    Notice: lambda event: (Notice(event.text[:LONGEST]),),
+    AtWorker: lambda event: (event.worker, type(event.event).__name__, *_parts(event.event)),
+}
+"""Of all others, the event itself: dataclasses are plain data to orjson."""
+_READ: dict[str, Callable[..., Event]] = {
+    "AgentStarted": AgentStarted,
+    "TurnStarted": TurnStarted,
+    "TurnEnded": _read_turn,
+    "CallsStarted": lambda key, turn, tools: CallsStarted(key, turn, tuple(tools)),
+    "CallsEnded": _read_calls,
+    "Sampled": Sampled,
+    "AgentFinished": _read_finished,
+    "AtWorker": lambda worker, kind, *parts: AtWorker(worker, read_event(kind, "", parts)),
+}
+
+
+def _calls(calls: Sequence[CallRecord]) -> list[Any]:
+    return [(each.name, each.ok, rounded(each.seconds), each.source) for each in calls]
+
+
+def _records(calls: list[Any]) -> tuple[CallRecord, ...]:
+    return tuple(CallRecord(name, "", ok, seconds, source) for name, ok, seconds, source in calls)
+
+
+def _usage(usage: Usage) -> tuple[int, int, int]:
+    return usage.input, usage.cached, usage.output
+
+
+def rounded(seconds: float) -> float:
+    """To a tenth of a millisecond, as they are kept: as round(seconds, 4), in a third of the time."""
+    return round(seconds * 1e4) / 1e4
+
+
+def _sound(value: Any) -> Any:
+    """The same, as far as JSON can hold it."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-_LARGEST, min(value, _LARGEST))
+    if isinstance(value, Mapping):
+        return {_sound(str(name)): _sound(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sound(each) for each in value]
+    if is_dataclass(value):
+        return {each.name: _sound(getattr(value, each.name)) for each in fields(value)}
+    return value if value is None or isinstance(value, bool | float) else _sound(str(value))

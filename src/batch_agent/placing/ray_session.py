@@ -1,0 +1,101 @@
+"""This process's connection to Ray. What was there before a run stays as it was; what a run started ends with the last
+one that uses it."""
+
+import logging
+import os
+import threading
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ..core.errors import SpecError
+
+_ADDRESS = "RAY_ADDRESS"
+_NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
+_QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+class _Connection:
+    """There is one for a process: who comes second finds it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        """Runs that use what a run has connected."""
+
+
+_connection = _Connection()
+
+
+class Session:
+    """One run's use of Ray. Both methods block, for ten seconds and more where Ray has to be started; call them in a
+    thread. Leaving waits for a start that is under way."""
+
+    def __init__(self, cluster: str, workers: int | None) -> None:
+        """`cluster`: "ray", or a ray:// address."""
+        self._cluster = cluster
+        self._workers = workers
+        self._is_ours = False
+        self._has_left = False
+
+    def enter(self) -> None:
+        """Raises SpecError."""
+        with _connection.lock:
+            if self._has_left or (ray.is_initialized() and not _connection.users):
+                return
+            if not _connection.users:
+                _connect(self._cluster, self._workers)
+            _connection.users += 1
+            self._is_ours = True
+
+    def leave(self) -> None:
+        """Leaving twice does nothing."""
+        with _connection.lock:
+            self._has_left = True
+            if not self._is_ours:
+                return
+            self._is_ours = False
+            _connection.users -= 1
+            if not _connection.users:
+                ray.shutdown()
+
+
+def is_elsewhere() -> bool:
+    """Whether this process is none of the cluster's, and talks to one that is."""
+    return bool(ray.util.client.ray.is_connected())
+
+
+def _connect(cluster: str, workers: int | None) -> None:
+    """To a cluster that is there, or to one that is started."""
+    named = cluster if cluster != "ray" else os.environ.get(_ADDRESS, "")
+    try:
+        if named and named != "local":
+            ray.init(address=named, **_QUIET)
+        elif named or not _joined_one_nearby():
+            _start(workers)
+    except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
+        raise SpecError(
+            f"Ray cannot be used{f' at {named}' if named else ''}: {error} Look whether the cluster is up (ray status) "
+            "and has the versions of Ray and Python, and the RAY_AUTH_TOKEN, that this process has."
+        ) from error
+
+
+def _joined_one_nearby() -> bool:
+    try:
+        ray.init(address="auto", **_QUIET)
+    except ConnectionError:
+        return False
+    return True
+
+
+def _start(workers: int | None) -> None:
+    """On this machine alone; nobody is told of it."""
+    cpus = max(os.cpu_count() or 1, workers or 1)
+    before: dict[str, Any] = {name: os.environ.get(name) for name in _NO_STATISTICS}
+    os.environ.update(_NO_STATISTICS)
+    try:
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **_QUIET)
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

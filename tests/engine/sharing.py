@@ -1,0 +1,78 @@
+"""Several workers of one run, in one process and in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from batch_agent.cluster.local import LocalHub
+from batch_agent.core.interfaces import EventSink, Store
+from batch_agent.core.spec import BatchSpec
+from batch_agent.engine.stream import ResultStream
+from batch_agent.preparing import Preparation
+from batch_agent.running import Run, Work
+from batch_agent.store.memory import MemoryStore
+
+LEASE = 6.0
+
+
+class Link:
+    """One worker's way to a hub that others use too. Cut, whoever asks waits until it is mended."""
+
+    def __init__(self, hub: LocalHub | None = None) -> None:
+        self.hub = hub or LocalHub(MemoryStore())
+        self.calls = 0
+        self._is_whole = asyncio.Event()
+        self._is_whole.set()
+
+    def another(self) -> "Link":
+        return Link(self.hub)
+
+    def cut(self) -> None:
+        self._is_whole.clear()
+
+    def mend(self) -> None:
+        self._is_whole.set()
+
+    async def open(self) -> None:
+        """It stays open for the others."""
+
+    async def aclose(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def through(*args: Any, **options: Any) -> Any:
+            await self._is_whole.wait()
+            self.calls += 1
+            answer = await getattr(self.hub, name)(*args, **options)
+            await self._is_whole.wait()
+            return answer
+
+        return through
+
+
+def hub_over(store: Store) -> Link:
+    return Link(LocalHub(store))
+
+
+def calling(
+    link: Any, inputs: Any, *, works: bool = True, events: EventSink | None = None, **options: Any
+) -> ResultStream:
+    """One who asks, and usually works too."""
+    spec = BatchSpec.of(task="{it}", inputs=inputs, lease=LEASE, **options)
+    return ResultStream(Run(Preparation.check(spec, events), hub=link, works=works).drive)
+
+
+async def answers(stream: ResultStream) -> dict[int, Any]:
+    """What each input came to: its output, or the kind of its error. No input comes twice."""
+    found: dict[int, Any] = {}
+    async with stream:
+        async for result in stream:
+            assert result.index not in found
+            found[result.index] = result.error.kind if result.error else result.output
+    return found
+
+
+async def working(link: Any, events: EventSink | None = None, **options: Any) -> None:
+    """One who works for others."""
+    spec = BatchSpec.of(task="{it}", inputs=[], lease=LEASE, **options)
+    await Work(Preparation.check(spec, events), link).drive()

@@ -1,0 +1,315 @@
+"""A call that one worker makes for all: claimed, landed, let go of; without a hub, each makes its own."""
+
+import asyncio
+import functools
+import logging
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from batch_agent import StoreError
+from batch_agent.cluster.calls import SharedCalls, decode, encode
+from batch_agent.cluster.local import LocalHub
+from batch_agent.core.commons import Made
+from batch_agent.store.memory import MemoryStore
+from batch_agent.testing import run_virtual
+
+P = ParamSpec("P")
+T = TypeVar("T")
+FOR_EVER = math.inf
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Runs a test in virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
+
+
+class Line:
+    """A worker's line to the hub. It may be slow, both ways, or cut."""
+
+    def __init__(self, hub: LocalHub, seconds: float = 0.0) -> None:
+        self._hub = hub
+        self.seconds = seconds
+        self.cut: set[str] = set()
+        self.sent: Counter[str] = Counter()
+
+    async def claim(self, name: str, worker: str) -> bytes | bool:
+        return await self._send("claim", lambda: self._hub.claim(name, worker))
+
+    async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
+        await self._send("land", lambda: self._hub.land(name, worker, outcome, lasts=lasts))
+
+    async def turn(self, name: str, *, interval: float, ahead: float) -> float:
+        return await self._send("turn", lambda: self._hub.turn(name, interval=interval, ahead=ahead))
+
+    async def _send(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
+        self.sent[what] += 1
+        await asyncio.sleep(self.seconds)
+        if what in self.cut:
+            raise StoreError("The hub cannot be reached.")
+        answer = await request()
+        await asyncio.sleep(self.seconds)
+        return answer
+
+
+class Worker:
+    """One that is alive until it is killed, and reads the news."""
+
+    def __init__(self, name: str, hub: LocalHub) -> None:
+        self.name = name
+        self._hub = hub
+        line: Any = Line(hub)
+        self.line = line
+        self.calls = SharedCalls(line, name)
+        self.made: list[str] = []
+
+    async def live(self) -> None:
+        after = await self._hub.latest()
+        while True:
+            await self._hub.renew(self.name, {}, lasts=2.0)
+            news = await self._hub.news(after, wait=1.0)
+            after = news.after
+            self.calls.landed(news.landed)
+
+    async def call(self, name: str = "look", seconds: float = 1.0, good: float = FOR_EVER, text: str = "") -> Any:
+        async def make() -> Made:
+            self.made.append(name)
+            await asyncio.sleep(seconds)
+            return Made(text or f"made by {self.name}", False, seconds, good)
+
+        return await self.calls.call(name, make)
+
+
+@asynccontextmanager
+async def workers(*names: str) -> AsyncIterator[list[Worker]]:
+    hub = LocalHub(MemoryStore())
+    there = [Worker(name, hub) for name in names]
+    lives = [asyncio.create_task(worker.live()) for worker in there]
+    await asyncio.sleep(0.001)
+    try:
+        yield there
+    finally:
+        for worker in there:
+            await worker.calls.aclose()
+        for life in lives:
+            life.cancel()
+        await asyncio.wait(lives)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def task(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    return asyncio.create_task(work)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@virtual
+async def test_what_one_makes_is_shared_by_those_who_wait_and_kept_for_those_who_come() -> None:
+    async with workers("a", "b", "c") as (a, b, c):
+        asked = [task(worker.call()) for worker in (a, b)]
+        made = Made("made by a", False, 1.0, FOR_EVER)
+        assert [await each for each in asked] == [(made, "executed"), (made, "shared")]
+        assert await c.call() == (made, "cached")
+        assert a.made + b.made + c.made == ["look"]
+
+
+@virtual
+async def test_a_call_is_made_by_another_as_soon_as_its_maker_is_cancelled() -> None:
+    async with workers("a", "b") as (a, b):
+        unlucky, waiting = task(a.call(seconds=100)), task(b.call())
+        await asyncio.sleep(0.5)
+        unlucky.cancel()
+        assert (await waiting)[0].content == "made by b"
+        assert now() == pytest.approx(1.5, abs=0.1)
+
+
+@virtual
+async def test_one_that_was_given_a_call_after_it_had_left_lets_go_of_it() -> None:
+    async with workers("a", "b") as (a, b):
+        a.line.seconds = 0.5
+        unlucky = task(a.call())
+        await asyncio.sleep(0.7)  # the hub has given it the call, and it does not know yet
+        waiting = task(b.call())
+        await asyncio.sleep(0.1)
+        unlucky.cancel()
+        await asyncio.wait([unlucky])
+        assert now() == pytest.approx(0.8, abs=0.01)
+        assert (await waiting)[0].content == "made by b"
+        assert now() < 3.0  # by the news, before it asks again
+        assert a.made == []
+
+
+@virtual
+async def test_one_that_leaves_does_not_take_the_call_from_another_of_the_same_worker() -> None:
+    async with workers("a", "b") as (a, b):
+        leaving, staying, waiting = task(a.call(seconds=2)), task(a.call(seconds=2)), task(b.call())
+        await asyncio.sleep(1)
+        leaving.cancel()
+        assert (await waiting, b.made) == ((Made("made by a", False, 2.0, FOR_EVER), "shared"), [])
+        await staying
+
+
+@virtual
+async def test_nor_does_one_that_leaves_before_it_knows_that_it_was_given_the_call() -> None:
+    async with workers("a", "b") as (a, b):
+        a.line.seconds = 0.5
+        staying = task(a.call(seconds=2))
+        await asyncio.sleep(0.2)
+        leaving = task(a.call(seconds=2))
+        await asyncio.sleep(0.9)
+        leaving.cancel()
+        assert ((await b.call())[1], b.made) == ("shared", [])
+        await staying
+
+
+@virtual
+async def test_a_call_whose_worker_died_is_made_by_one_who_waits_for_it() -> None:
+    async with workers("a", "b", "c") as (a, b, c):
+        dead = SharedCalls(a.line, "d")
+        await a._hub.renew("d", {}, lasts=5.0)
+
+        async def never() -> Made:
+            await asyncio.sleep(1000)
+            raise AssertionError
+
+        made = task(dead.call("look", never))
+        await asyncio.sleep(0.1)
+        found = [await each for each in [task(b.call()), task(c.call())]]
+        assert len({outcome for outcome, _ in found}) == 1
+        assert sorted(how for _, how in found) == ["executed", "shared"]
+        assert len(b.made + c.made) == 1
+        assert 5 < now() < 10
+        made.cancel()
+        await asyncio.wait([made])
+        await dead.aclose()
+        assert (await a.call())[1] == "cached"  # what the dead one says when it wakes changes nothing
+
+
+@virtual
+async def test_news_that_come_before_the_answer_to_a_claim_are_not_missed() -> None:
+    async with workers("a", "b") as (a, b):
+        making = task(a.call(seconds=1.0))
+        await asyncio.sleep(0.1)
+        b.line.seconds = 0.6  # asked at 0.7, landed at 1, told at 1.3
+        waiting = task(b.call())
+        await making
+        assert (await waiting)[1] == "shared"
+        assert now() == pytest.approx(0.1 + 4 * 0.6, abs=0.1)
+
+
+@virtual
+async def test_without_news_it_is_asked_for_again_after_a_while() -> None:
+    async with workers("a", "b") as (a, b):
+        making = task(a.call(seconds=1.0))
+        await asyncio.sleep(0.1)
+        deaf = SharedCalls(b.line, "b")
+        found, how = await deaf.call("look", lambda: pytest.fail("it is made already"))
+        assert (found, how) == ((await making)[0], "shared")
+        assert now() == pytest.approx(3.1, abs=0.01)
+        assert b.line.sent["claim"] == 2
+
+
+@virtual
+async def test_what_is_good_for_nobody_but_those_who_wait_is_made_again_by_who_comes_later() -> None:
+    async with workers("a", "b", "c") as (a, b, c):
+        asked = [task(worker.call(good=0.0)) for worker in (a, b)]
+        assert [(await each)[0].content for each in asked] == ["made by a", "made by a"]
+        assert (await c.call(good=0.0)) == (Made("made by c", False, 1.0, 0.0), "executed")
+        await asyncio.sleep(1)
+        assert (await b.call(good=0.0))[0].content == "made by b"
+
+
+@virtual
+async def test_nobody_takes_an_outcome_to_be_good_for_longer_than_it_is() -> None:
+    async with workers("a", "b", "c") as (a, b, c):
+        asked = [task(worker.call(good=10.0)) for worker in (a, b)]
+        await asyncio.wait(asked)
+        assert asked[0].result()[0].good == 10.0
+        assert asked[1].result()[0].good == pytest.approx(9.0, abs=0.01)  # it asked a second before it was there
+        await asyncio.sleep(5)
+        assert (await c.call())[0].good == 0.0  # which is as old as it may be, for all that it can tell
+        await asyncio.sleep(5)
+        assert (await c.call())[1] == "executed"
+
+
+@virtual
+async def test_an_outcome_that_is_too_large_is_made_by_each() -> None:
+    async with workers("a", "b") as (a, b):
+        asked = [task(worker.call(text="x" * 1_000_001)) for worker in (a, b)]
+        assert [(await each)[1] for each in asked] == ["executed", "executed"]
+        assert (await a.call(text="short"))[1] == "executed"
+        await asyncio.sleep(0.1)
+        assert (await b.call(text="short"))[1] == "cached"
+
+
+def test_what_an_outcome_says_arrives_as_it_was() -> None:
+    for made in (Made("größe \n", True, 1.5, FOR_EVER), Made("", False, 0.0, 2.5)):
+        assert decode(encode(made)) == made
+
+
+@virtual
+async def test_without_a_hub_each_makes_its_calls_and_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with workers("a", "b") as (a, b):
+        a.line.cut = {"claim", "land", "turn"}
+        with caplog.at_level(logging.WARNING, "batch_agent"):
+            for name in ("one", "two"):
+                assert (await a.call(name))[1] == "executed"
+                assert await a.calls.turn(name, interval=1.0, ahead=0.0) is None
+        [warning] = caplog.records
+        assert "The hub cannot be reached. While that lasts, workers share no tool calls" in warning.getMessage()
+        assert a.line.sent["claim"] == 1  # a hub that cannot be reached is left alone for a while
+        assert a.line.sent["turn"] == 0
+        a.line.cut = set()
+        await asyncio.sleep(10)
+        assert (await b.call("three"))[1] == "executed"
+        assert (await a.call("three"))[1] == "cached"
+        assert await a.calls.turn("one", interval=1.0, ahead=0.0) == 0.0
+
+
+@virtual
+async def test_a_landing_is_sent_until_it_arrives() -> None:
+    async with workers("a", "b") as (a, b):
+        a.line.cut = {"land"}
+        assert (await a.call(good=30.0))[1] == "executed"
+        assert now() == pytest.approx(1.0, abs=0.01)  # nobody here waits for it
+        waiting = task(b.call())
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        a.line.cut = set()
+        found, how = await waiting
+        assert (found.content, how, b.made) == ("made by a", "shared", [])
+        assert found.good <= 1 + 30 - now()  # counted from when it was made
+
+
+@virtual
+async def test_a_claim_that_came_to_nothing_but_may_have_arrived_is_landed() -> None:
+    async with workers("a", "b") as (a, b):
+        await a._hub.claim("look", "a")
+        a.line.cut = {"claim"}
+        assert (await a.call())[1] == "executed"
+        assert (await b.call())[1] == "cached"
+
+
+@virtual
+async def test_closing_waits_for_landings_and_not_for_ever() -> None:
+    async with workers("a", "b") as (a, b):
+        a.line.seconds = 1.0
+        await a.call()
+        await a.calls.aclose()
+        assert (await b.call())[1] == "cached"
+        a.line.cut = {"land"}
+        await a.call("other")
+        closed = now()
+        await a.calls.aclose()
+        assert now() == pytest.approx(closed + 3)

@@ -1,0 +1,469 @@
+"""Several workers use one server: together they keep to its limits, and portions go to where the work is."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from batch_agent.cluster.limits import LimitSharing, change, pause, share_limits
+from batch_agent.cluster.local import LocalHub
+from batch_agent.core.errors import StoreError
+from batch_agent.core.hub import Document
+from batch_agent.core.load import Load
+from batch_agent.core.requests import Usage
+from batch_agent.engine.gate import Gate
+from batch_agent.engine.residency import Residency
+from batch_agent.engine.slots import HeldSlot, Slots
+from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.ledger import Ledger
+from batch_agent.schedule.limit import InflightLimit
+from batch_agent.store.memory import MemoryStore
+from batch_agent.testing import run_virtual
+
+FRESH = Rank(is_fresh=True)
+LASTS = 5.0
+BEAT = 0.5
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in virtual time. It must leave no task behind."""
+
+    @wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        async def main() -> None:
+            await test(*args, **options)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        run_virtual(main())
+
+    return run
+
+
+class Link:
+    """A worker's way to the hub. Cut, whoever asks waits until it is mended."""
+
+    def __init__(self, hub: LocalHub) -> None:
+        self._hub = hub
+        self.asked = 0
+        self.whole = asyncio.Event()
+        self.whole.set()
+        self.is_gone = False
+        """Whoever asks is told so at once."""
+        self.delay = 0.0
+        """Seconds until it is said that something was done."""
+
+    async def read(self, name: str) -> Document:
+        self.asked += 1
+        await self.whole.wait()
+        if self.is_gone:
+            raise StoreError("the hub is not there")
+        return await self._hub.read(name)
+
+    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+        await self.whole.wait()
+        is_done = await self._hub.swap(name, old, new)
+        await asyncio.sleep(self.delay)
+        return is_done
+
+
+class Worker:
+    """Its gates, and agents that want slots."""
+
+    def __init__(self, hub: LocalHub, name: str, gate: Gate, server: str = "a") -> None:
+        self.link = Link(hub)
+        self.name = name
+        self.gate = gate
+        self.slots = gate.slots
+        self.server = server
+        self.held: list[HeldSlot] = []
+        self.waiting: set[asyncio.Task[None]] = set()
+
+    def joins(self) -> AbstractAsyncContextManager[LimitSharing]:
+        return share_limits(self.link, self.name, {self.server: self.gate}, lasts=LASTS, interval=BEAT)
+
+    @asynccontextmanager
+    async def at_work(self, requests: int = 0) -> AsyncIterator[LimitSharing]:
+        """So many want a slot each, and keep it."""
+        async with self.joins() as sharing:
+            for _ in range(requests):
+                self.ask()
+            await beats(0)
+            try:
+                yield sharing
+            finally:
+                for task in self.waiting:
+                    task.cancel()
+                await asyncio.gather(*self.waiting, return_exceptions=True)
+                self.end(len(self.held))
+
+    def ask(self) -> None:
+        self.waiting.add(asyncio.get_running_loop().create_task(self._ask()))
+
+    async def _ask(self) -> None:
+        self.held.append(await self.slots.acquire(FRESH))
+
+    def end(self, requests: int) -> None:
+        for _ in range(requests):
+            self.held.pop().release()
+
+
+def of_slots(hub: LocalHub, name: str, total: int = 8, *, fixed: bool = True, server: str = "a") -> Worker:
+    return Worker(hub, name, Gate(Slots(InflightLimit(total, fixed=fixed))), server)
+
+
+def in_flight(*workers: Worker) -> list[int]:
+    return [worker.slots.in_use for worker in workers]
+
+
+async def beats(number: int) -> None:
+    """So many of every worker, and a bit."""
+    await asyncio.sleep(number * BEAT + 0.01)
+
+
+@virtual
+async def test_a_worker_on_its_own_has_all_from_the_start() -> None:
+    alone = of_slots(LocalHub(MemoryStore()), "a")
+    async with alone.at_work(10) as sharing:
+        assert in_flight(alone) == [8]
+        assert sharing.workers == 1
+
+
+@virtual
+async def test_who_joins_gets_its_half_as_requests_of_the_other_one_end() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_slots(hub, "a"), of_slots(hub, "b")
+    async with first.at_work(20), second.at_work(20) as sharing:
+        assert sharing.workers == 2
+        await beats(3)
+        assert in_flight(first, second) == [8, 0]
+        for ended in range(1, 4):
+            first.end(1)
+            await beats(2)
+            assert in_flight(first, second) == [8 - ended, ended]
+        first.end(5)
+        await beats(2)
+        assert in_flight(first, second) == [4, 4]
+
+
+@virtual
+async def test_what_one_does_not_use_goes_to_the_other_and_comes_back_when_it_does() -> None:
+    hub = LocalHub(MemoryStore())
+    busy, idle = of_slots(hub, "a"), of_slots(hub, "b")
+    async with idle.at_work(), busy.at_work(20):
+        await beats(6)
+        assert in_flight(busy, idle) == [7, 0]
+        for _ in range(20):
+            idle.ask()
+        await beats(1)
+        assert in_flight(busy, idle) == [7, 1]
+        busy.end(7)
+        await beats(2)
+        assert in_flight(busy, idle) == [4, 4]
+
+
+@virtual
+async def test_a_worker_that_leaves_gives_all_back() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_slots(hub, "a"), of_slots(hub, "b")
+    async with first.at_work(20) as sharing:
+        async with second.at_work(20):
+            await beats(1)
+            first.end(8)
+            await beats(2)
+            assert in_flight(first, second) == [4, 4]
+        await beats(1)
+        assert in_flight(first) == [8]
+        assert sharing.workers == 1
+
+
+@virtual
+async def test_what_a_worker_held_that_is_not_heard_of_is_free_when_its_lease_is_over() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_slots(hub, "a"), of_slots(hub, "b")
+    async with first.at_work(20), second.at_work(20):
+        await beats(1)
+        first.end(4)
+        await beats(2)
+        assert in_flight(first, second) == [4, 4]
+        second.link.whole.clear()
+        await asyncio.sleep(LASTS - 2 * BEAT)
+        assert in_flight(first) == [4]
+        await beats(3)
+        assert in_flight(first) == [8]
+        second.link.whole.set()
+
+
+@virtual
+async def test_a_worker_that_does_not_reach_the_hub_stops_before_others_take_its_portion() -> None:
+    hub = LocalHub(MemoryStore())
+    alone = of_slots(hub, "a", 2)
+    async with alone.at_work(4) as sharing:
+        alone.link.whole.clear()
+        await asyncio.sleep(0.7 * LASTS - BEAT)
+        alone.end(1)
+        await beats(0)
+        assert in_flight(alone) == [2]
+        await asyncio.sleep(0.3 * LASTS)
+        assert sharing.is_cut_off
+        alone.end(1)
+        await asyncio.sleep(10 * LASTS)
+        assert (in_flight(alone), alone.slots.waiting) == ([1], 1)
+        alone.link.whole.set()
+        await beats(1)
+        assert not sharing.is_cut_off
+        assert in_flight(alone) == [2]
+
+
+@virtual
+async def test_a_hub_that_fails_for_a_moment_changes_nothing() -> None:
+    alone = of_slots(LocalHub(MemoryStore()), "a", 2)
+    async with alone.at_work(1) as sharing:
+        alone.link.is_gone = True
+        await asyncio.sleep(0.7 * LASTS)
+        alone.link.is_gone = False
+        await asyncio.sleep(LASTS)
+        alone.ask()
+        await beats(0)
+        assert in_flight(alone) == [2]
+        assert not sharing.is_cut_off
+
+
+@virtual
+async def test_a_hub_that_is_gone_at_the_end_is_no_error() -> None:
+    alone = of_slots(LocalHub(MemoryStore()), "a", 2)
+    async with alone.at_work(1):
+        alone.link.is_gone = True
+    assert alone.slots.limit == 0
+
+
+@virtual
+async def test_an_answer_of_the_hub_that_comes_too_late_gives_nothing() -> None:
+    late = of_slots(LocalHub(MemoryStore()), "a", 2)
+    late.link.delay = LASTS
+    with pytest.raises(StoreError, match="so long"):
+        await late.joins().__aenter__()
+    assert late.slots.limit == 0
+
+
+@virtual
+async def test_workers_take_turns_where_there_are_fewer_slots_than_workers() -> None:
+    hub = LocalHub(MemoryStore())
+    workers = [of_slots(hub, name, 2) for name in "abc"]
+    turns = {worker.name: 0 for worker in workers}
+
+    async def work(worker: Worker) -> None:
+        async with worker.joins():
+            while min(turns.values()) < 3:
+                slot = await worker.slots.acquire(FRESH)
+                assert sum(in_flight(*workers)) <= 2
+                await asyncio.sleep(1.0)
+                turns[worker.name] += 1
+                slot.release()
+
+    async with asyncio.timeout(100), asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(work(worker))
+    assert max(turns.values()) <= 25
+
+
+@virtual
+async def test_workers_of_other_servers_do_not_count() -> None:
+    hub = LocalHub(MemoryStore())
+    here, there = of_slots(hub, "a"), of_slots(hub, "b", server="b")
+    async with here.at_work(10), there.at_work(10) as sharing:
+        await beats(3)
+        assert in_flight(here, there) == [8, 8]
+        assert sharing.workers == 2
+
+
+@virtual
+async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_workers_own_then() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = (of_slots(hub, name, 8, fixed=False) for name in "ab")
+    async with first.at_work(40), second.at_work(40):
+        assert in_flight(first, second) == [8, 4]
+        await beats(1)
+        first.end(4)
+        await beats(0)
+        assert in_flight(first, second) == [4, 4]
+        for _ in range(4):
+            first.slots.succeeded(1.0)
+        await beats(4)
+        assert in_flight(first, second) == [8, 4]
+
+
+@virtual
+async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = (of_slots(hub, name, 40, fixed=False) for name in "ab")
+    async with first.at_work(30), second.at_work(30):
+        first.end(10)
+        second.slots.succeeded(1.0)
+        await beats(2)
+        assert in_flight(first, second) == [20, 20]
+        for _ in range(2):
+            second.gate.looked(Load(running=20, waiting=20))
+            second.slots.succeeded(1.0)
+        assert second.slots.limit == 14  # 10 of its 20 waited, 4 of them may; the 20 of all would halve it
+
+
+@virtual
+async def test_a_refusal_cuts_what_this_worker_sends() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_slots(hub, "a", 16), of_slots(hub, "b", 16)
+    async with first.at_work(), second.at_work(40):
+        await beats(2)
+        for _ in range(40):
+            first.ask()
+        await beats(2)
+        second.end(8)
+        await beats(2)
+        assert in_flight(first, second) == [8, 8]
+        first.slots.refused(0.1)
+        assert first.slots.limit == 4
+
+
+@virtual
+async def test_a_document_that_nobody_understands_is_an_error() -> None:
+    hub = LocalHub(MemoryStore())
+    await hub.swap("members", None, b'{"a": 1}')
+    with pytest.raises(StoreError, match="same version"):
+        await of_slots(hub, "b").joins().__aenter__()
+
+
+@virtual
+async def test_who_is_never_quick_enough_gives_up() -> None:
+    class Busy:
+        async def read(self, name: str) -> Document:
+            return Document(None, 0.0)
+
+        async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+            return False
+
+    async def edit(document: Document) -> bytes:
+        return b""
+
+    with pytest.raises(StoreError, match="quicker"):
+        await change(Busy(), "members", edit)
+
+
+def test_many_workers_say_less_often_how_they_are_but_often_enough_to_be_heard_of() -> None:
+    assert [pause(0.5, 30.0, workers) for workers in (1, 32, 64, 10_000)] == [0.5, 0.5, 1.0, 6.0]
+
+
+def of_places(hub: LocalHub, name: str, tokens: int | None = 8000) -> Worker:
+    """Of an engine whose agents are known not to grow."""
+    ledger = Ledger(tokens)
+    ledger._finished = 1
+    return Worker(hub, name, Gate(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0)))
+
+
+def places(worker: Worker) -> Residency:
+    assert worker.gate.residency is not None
+    return worker.gate.residency
+
+
+@asynccontextmanager
+async def agents(worker: Worker, *names: str) -> AsyncIterator[None]:
+    """That want a place for 1000 tokens each."""
+    entering = [asyncio.create_task(places(worker).enter(name, 4000, FRESH)) for name in names]
+    await beats(0)
+    try:
+        yield
+    finally:
+        for task in entering:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        for name in names:
+            places(worker).leave(name)
+
+
+@virtual
+async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_places(hub, "a"), of_places(hub, "b")
+    names = [str(number) for number in range(20)]
+    async with first.joins(), agents(first, *names):
+        assert places(first).ledger.residents == 7
+        async with second.joins(), agents(second, *names):
+            assert places(second).ledger.residents == 1  # a lone one is let in whatever there is
+            await beats(2)
+            assert (places(first).ledger.capacity, places(second).ledger.residents) == (4000, 1)
+            for name in names[:5]:
+                places(first).leave(name)
+            await beats(3)
+            assert [places(worker).ledger.capacity for worker in (first, second)] == [4000, 4000]
+            assert [places(worker).ledger.residents for worker in (first, second)] == [3, 3]
+        await beats(2)
+        assert places(first).ledger.capacity == 8000
+        assert places(first).ledger.residents == 7
+
+
+@virtual
+async def test_the_report_tells_of_the_whole_cache() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_places(hub, "a"), of_places(hub, "b")
+    async with first.joins(), second.joins():
+        await beats(2)
+        assert first.gate.report().kv_tokens == 8000
+
+
+@virtual
+async def test_a_cache_of_unknown_size_is_not_shared() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_places(hub, "a", None), of_places(hub, "b", None)
+    async with first.joins(), second.joins(), agents(first, *map(str, range(20))):
+        await beats(2)
+        assert (places(first).ledger.residents, places(first).ledger.limit) == (20, None)
+
+
+@virtual
+async def test_nobody_is_let_in_beyond_the_capacity_while_the_engine_works_for_another_worker() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = of_places(hub, "a", 1500), of_places(hub, "b", 1500)
+    async with first.joins(), second.joins():
+        other = await second.slots.acquire(FRESH)
+        await beats(2)
+        async with agents(first, "1", "2"):
+            with places(first).on_lease("1", ["look"]):
+                await asyncio.sleep(60)
+                assert places(first).ledger.residents == 1
+                other.release()
+                await beats(3)
+                assert places(first).ledger.residents == 2
+
+
+@virtual
+async def test_a_smaller_part_of_the_cache_takes_the_places_of_those_who_wait_for_their_tools() -> None:
+    worker = of_places(LocalHub(MemoryStore()), "a", 4000)
+    async with agents(worker, "1", "2", "3"):
+        for name in "123":
+            places(worker).heard(name, Usage(1000, 0, 0), 1.0, None)
+        with places(worker).on_lease("2", ["look"]):
+            assert places(worker).demand().used == 3334
+            places(worker).portion(2400)
+            assert not places(worker).ledger.is_resident("2")
+        places(worker).portion(None)
+        assert (places(worker).ledger.residents, places(worker).ledger.limit) == (2, 3600)
+
+
+@virtual
+async def test_the_contexts_of_running_requests_share_what_the_gpu_holds() -> None:
+    ledger = Ledger(None)
+    ledger._finished = 1
+    gate = Gate(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)
+    worker = Worker(LocalHub(MemoryStore()), "a", gate)
+    async with agents(worker, *map(str, range(10))):
+        gate.shared(2, 0)
+        gate._fit_running(places(worker))
+        for _ in range(10):
+            worker.ask()
+        await beats(0)
+        assert in_flight(worker) == [3]
+        for task in worker.waiting:
+            task.cancel()
+        await asyncio.gather(*worker.waiting, return_exceptions=True)

@@ -1,0 +1,455 @@
+"""What happens at one worker of a run is seen by whoever asked for it: told, heard, and made one story."""
+
+import asyncio
+import functools
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, ParamSpec
+
+import pytest
+
+from batch_agent import StoreError, Usage
+from batch_agent.cluster.hearing import Hearing
+from batch_agent.cluster.local import LocalHub
+from batch_agent.cluster.told import Told, encoded, read
+from batch_agent.core.events import (
+    AgentFinished,
+    AgentMoved,
+    AgentStarted,
+    AtWorker,
+    CallsEnded,
+    Event,
+    Notice,
+    Paused,
+    Resumed,
+    RunStarted,
+    Sampled,
+    Scheduled,
+    Spent,
+    ToolsUsed,
+    TurnEnded,
+    TurnStarted,
+)
+from batch_agent.core.results import AgentResult, CallRecord, ToolUse
+from batch_agent.core.scheduling import Scheduling
+from batch_agent.observe.live.board import Board
+from batch_agent.store.memory import MemoryStore
+from batch_agent.testing import run_virtual
+
+P = ParamSpec("P")
+RUN = RunStarted("vllm", "m", 8, 10)
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Runs a test in virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Seen:
+    """Who watches: what was seen, and of some of it when it was."""
+
+    def __init__(self) -> None:
+        self.board = Board()
+        self.events: list[Event] = []
+        self.times: list[float] = []
+
+    def emit(self, event: Event) -> None:
+        self.emit_at(now(), event)
+
+    def emit_at(self, at: float, event: Event) -> None:
+        self.board.emit(event)
+        self.events.append(event)
+        self.times.append(at)
+
+    def of(self, key: str) -> list[Event]:
+        """What is told of an agent."""
+        return [event for event in self.events if _key(event) == key]
+
+
+def _key(event: Event) -> str | None:
+    inner = event.event if isinstance(event, AtWorker) else event
+    return inner.result.key if isinstance(inner, AgentFinished) else getattr(inner, "key", None)
+
+
+class Process:
+    """One that shares the run. Its clock may be wrong, and its line to the hub cut."""
+
+    def __init__(self, hub: LocalHub, name: str, *, asks: bool, clock_error: float = 0.0) -> None:
+        self._hub = hub
+        self.name = name
+        self.seen = Seen()
+        self.sent: list[Told] = []
+        self.is_cut = self.is_slow = False
+        line: Any = self
+        self.hearing = Hearing(line, name, self.seen, asks=asks, clock=now)
+        self.hearing.telling._clock = lambda: now() + 1e9 + clock_error
+        self.tells = self.hearing.emit
+        self.runs = self.hearing.here.emit if asks else self.hearing.emit
+        """What its engine emits."""
+
+    async def tell(self, data: bytes) -> None:
+        if self.is_cut:
+            raise StoreError("The hub cannot be reached.")
+        while self.is_slow:
+            await asyncio.sleep(1)
+        told = read(data)
+        assert told is not None
+        self.sent.append(told)
+        await self._hub.tell(data)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        reading = asyncio.create_task(self._read(await self._hub.latest()))
+        try:
+            async with self.hearing.open():
+                yield
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+    async def _read(self, after: Any) -> None:
+        while True:
+            news = await self._hub.news(after, wait=5.0)
+            after = news.after
+            if not self.is_cut:
+                self.hearing.heard(news.told)
+
+    def works(self, key: str, index: int = 0) -> None:
+        """An agent of one turn, up to where its result is handed out."""
+        self.runs(AgentStarted(key, index))
+        self.runs(TurnStarted(key, 1))
+        self.runs(turn(key))
+        self.runs(done(key, index))
+
+
+@asynccontextmanager
+async def sharing(*asking: str, working: tuple[str, ...] = (), **options: Any) -> AsyncIterator[list[Process]]:
+    """Those who ask have begun, and everybody knows of each other."""
+    hub = LocalHub(MemoryStore())
+    processes = [Process(hub, name, asks=True) for name in asking]
+    processes += [Process(hub, name, asks=False, **options) for name in working]
+    async with AsyncExitStack() as stack:
+        for process in processes:
+            await stack.enter_async_context(process.at_work())
+            process.tells(RUN)
+        await asyncio.sleep(1)
+        yield processes
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def turn(key: str, usage: Usage = Usage(10, 5, 1)) -> TurnEnded:  # noqa: B008 - frozen
+    return TurnEnded(key, 1, usage, "stop", 0.0, 1.0, None, 1)
+
+
+def done(key: str, index: int = 0, *, resumed: bool = False) -> AgentFinished:
+    return AgentFinished(AgentResult(index, key, output="yes", turns=1), resumed)
+
+
+def accounts(each: int) -> Callable[[], ToolsUsed]:
+    """What tools say of themselves: so much more, each time they are asked."""
+    requested = itertools.count(each, each)
+    return lambda: ToolsUsed((ToolUse("look", next(requested)),))
+
+
+def test_a_message_arrives_as_it_was_sent_and_what_is_none_is_passed_over() -> None:
+    happened: list[tuple[float, Event]] = [(1.5, AgentStarted("k", 3)), (2.5, Notice("two\nlines"))]
+    told = Told("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, encoded(happened))
+    found = read(told.encode())
+    assert found == told
+    assert list(found.events) == happened
+    for data in (b"", b"\xff", b"7", b'["w"]', b'{"a":1}', b'["w","then",[],[],false,false]'):
+        assert read(data) is None
+    newer = Told("w", 1.0, lines=b'[1.0,"Dreamt","",{}]\n' + encoded(happened[:1])).encode()
+    assert [event for _, event in read(newer).events] == [AgentStarted("k", 3)]  # type: ignore[union-attr]
+
+
+@virtual
+async def test_an_agent_elsewhere_begins_works_and_is_done_once_here() -> None:
+    async with sharing("caller", working=("w",)) as (caller, w):
+        w.works("a")
+        caller.tells(done("a"))  # its ending is in the news before its story
+        assert caller.seen.of("a") == []
+        await asyncio.sleep(1)
+        begins: list[Event] = [AgentStarted("a", 0), TurnStarted("a", 1), turn("a")]
+        assert caller.seen.of("a") == [*(AtWorker("w", event) for event in begins), done("a")]
+        board = caller.seen.board
+        assert (board.alone.done, len(board.stages[""].agents), board.turned) == (1, 0, Usage(10, 5, 1))
+        assert board.turns == {"w": 1}
+        assert w.seen.of("a") == [*begins, done("a")]
+
+
+@virtual
+async def test_what_happens_is_sent_together_four_times_a_second_and_nothing_when_nothing_happens() -> None:
+    async with sharing("caller", working=("w",)) as (_, w):
+        before = len(w.sent)
+        for number in range(100):
+            w.works(f"k{number}")
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(60)
+        assert len(w.sent) - before in (3, 4, 5)
+        assert {key for told in w.sent for key in told.ended} == {f"k{number}" for number in range(100)}
+
+
+@virtual
+async def test_one_that_is_alone_says_so_once_and_sees_its_own_agents_at_once() -> None:
+    async with sharing("caller") as (caller,):
+        caller.works("a")
+        caller.tells(done("a"))
+        assert caller.seen.events[1:] == [AgentStarted("a", 0), TurnStarted("a", 1), turn("a"), done("a")]
+        await asyncio.sleep(60)
+    assert [(told.is_listening, list(told.events)) for told in caller.sent] == [(True, [])]
+    brief = Process(caller._hub, "brief", asks=True)
+    async with brief.at_work():
+        brief.tells(RUN)
+    assert brief.sent == []
+
+
+@virtual
+async def test_two_who_ask_see_what_the_other_does() -> None:
+    async with sharing("one", "other") as (one, other):
+        one.works("a")
+        other.works("b")
+        for each in (one, other):
+            each.tells(done("a"))
+            each.tells(done("b"))
+        await asyncio.sleep(1)
+        for each in (one, other):
+            assert (each.seen.board.alone.done, each.seen.board.turned) == (2, Usage(20, 10, 2))
+        assert one.seen.board.turns == {"": 1, "other": 1}
+        assert other.seen.board.turns == {"": 1, "one": 1}
+
+
+@virtual
+async def test_whoever_asks_later_sees_what_was_under_way_before() -> None:
+    async with sharing(working=("w",)) as (w,):
+        w.runs(AgentStarted("a", 7))
+        await asyncio.sleep(10)
+        late = Process(w._hub, "late", asks=True)
+        async with late.at_work():
+            await asyncio.sleep(10)
+            assert late.seen.events == []  # nothing is seen of a run that has not begun here
+            late.tells(RUN)
+            await asyncio.sleep(1)
+            assert late.seen.of("a") == [AtWorker("w", AgentStarted("a", 7))]
+            assert len(late.seen.board.stages[""].agents) == 1
+
+
+@virtual
+async def test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done_once() -> None:
+    async with sharing("caller", working=("v", "w")) as (caller, v, w):
+        v.runs(AgentStarted("a", 0))
+        v.runs(TurnStarted("a", 1))
+        await asyncio.sleep(1)
+        w.runs(AgentStarted("a", 0))
+        await asyncio.sleep(1)
+        v.runs(TurnStarted("a", 2))  # it does not know yet
+        v.runs(turn("a"))
+        v.runs(AgentMoved("a"))
+        await asyncio.sleep(1)
+        assert caller.seen.of("a") == [
+            AtWorker("v", AgentStarted("a", 0)),
+            AtWorker("v", TurnStarted("a", 1)),
+            AtWorker("v", AgentMoved("a")),
+            AtWorker("w", AgentStarted("a", 0)),
+            AtWorker("v", turn("a")),
+        ]
+        w.runs(done("a"))
+        caller.tells(done("a"))
+        await asyncio.sleep(1)
+        v.runs(AgentStarted("a", 0))  # told late, by one that was cut off
+        await asyncio.sleep(1)
+        assert caller.seen.of("a")[5:] == [done("a")]
+        assert (caller.seen.board.alone.done, len(caller.seen.board.stages[""].agents)) == (1, 0)
+
+
+@virtual
+async def test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back() -> None:
+    async with sharing("caller", working=("v", "w")) as (caller, v, w):
+        for each in (v, w):
+            each.runs(Sampled("vllm", 0, 8))
+        await asyncio.sleep(1)
+        v.is_slow = True
+        v.runs(AgentStarted("a", 0))
+        await asyncio.sleep(5)
+        w.runs(AgentStarted("a", 0))
+        await asyncio.sleep(1)
+        v.is_slow = False
+        v.runs(AgentMoved("a"))
+        await asyncio.sleep(1)
+        assert caller.seen.of("a") == [AtWorker("w", AgentStarted("a", 0))]
+
+
+@virtual
+async def test_an_agent_that_is_lost_here_is_known_from_who_has_it() -> None:
+    async with sharing("caller", working=("w",)) as (caller, w):
+        caller.runs(AgentStarted("a", 0))
+        await asyncio.sleep(1)
+        w.runs(AgentStarted("a", 0))
+        await asyncio.sleep(1)
+        caller.runs(AgentMoved("a"))
+        assert caller.seen.of("a") == [AgentStarted("a", 0), AgentMoved("a"), AtWorker("w", AgentStarted("a", 0))]
+        assert caller.seen.times[-2] == caller.seen.times[-1]
+
+
+@pytest.mark.parametrize("clock_error", [-3600.0, 0.0, 3600.0])
+def test_events_have_the_times_when_they_happened_whatever_the_clock_there_says(clock_error: float) -> None:
+    async def test() -> None:
+        async with sharing("caller", working=("w",), clock_error=clock_error) as (caller, w):
+            began = now()
+            for event in (AgentStarted("a", 0), TurnStarted("a", 1), turn("a")):
+                w.runs(event)
+                await asyncio.sleep(0.4)
+            w.runs(done("a"))
+            caller.tells(done("a"))
+            await asyncio.sleep(1)
+            assert caller.seen.of("a")[-1] == done("a")
+            times = [round(at - began, 1) for at in caller.seen.times[-4:]]
+            assert times == [0.0, 0.4, 0.8, 0.8]
+
+    run_virtual(test())
+
+
+@virtual
+async def test_a_worker_that_goes_or_falls_silent_has_nothing_under_way() -> None:
+    async with sharing("caller", working=("v",)) as (caller, v):
+        w = Process(v._hub, "w", asks=False)
+        async with w.at_work():
+            for each in (v, w):
+                each.runs(AgentStarted(each.name, 0))
+                each.runs(Sampled("vllm", 3, 8, kv_usage=0.5))
+                each.runs(Paused(1.0, "busy"))
+            await asyncio.sleep(1)
+            board = caller.seen.board
+            assert board.backends == {"vllm": Sampled("vllm", 6, 16, kv_usage=0.5)}
+            assert sorted(board.paused.split("; ")) == ["v: busy", "w: busy"]
+        await asyncio.sleep(1)
+        assert caller.seen.of("w")[-1] == AtWorker("w", AgentMoved("w"))
+        assert (board.backends["vllm"].inflight, board.paused) == (3, "v: busy")
+        v.is_cut = True
+        await asyncio.sleep(30)
+        assert caller.seen.of("v")[-1] == AtWorker("v", AgentMoved("v"))
+        assert (board.backends["vllm"].limit, board.paused) == (0, "")
+        v.is_cut = False
+        v.runs(Resumed())
+        await asyncio.sleep(1)
+        assert len(board.stages[""].agents) == 1  # it is back, with what it still has
+
+
+@virtual
+async def test_results_do_not_wait_for_a_worker_that_is_gone() -> None:
+    async with sharing("caller", working=("w",)) as (caller, w):
+        w.runs(AgentStarted("a", 0))
+        await asyncio.sleep(1)
+        w.is_cut = True
+        caller.tells(done("a"))
+        await asyncio.sleep(10)
+        assert caller.seen.of("a")[-1] == done("a")
+
+
+@virtual
+async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever() -> None:
+    hub = LocalHub(MemoryStore())
+    caller, w = Process(hub, "caller", asks=True), Process(hub, "w", asks=False)
+    async with w.at_work():
+        async with caller.at_work():
+            caller.tells(RUN)
+            await asyncio.sleep(1)
+            w.works("a")
+            await asyncio.sleep(1)
+            w.works("b")
+            caller.tells(done("b"))
+        assert (caller.seen.of("b")[-1], caller.seen.board.turned) == (done("b"), Usage(20, 10, 2))
+        assert caller.seen.of("a")[-1] == AtWorker("w", AgentMoved("a"))  # somebody else has asked for it
+        async with caller.at_work():
+            caller.tells(RUN)
+            w.works("c")
+            await asyncio.sleep(1)
+            caller.tells(done("d"))
+            began = now()
+        assert caller.seen.of("d") == [done("d")]
+        assert now() - began == pytest.approx(2.0, abs=0.3)
+
+
+@virtual
+async def test_an_agent_that_is_somebody_elses_is_not_under_way_when_it_is_done() -> None:
+    async with sharing("caller", working=("w",)) as (caller, w):
+        w.works("theirs")
+        caller.works("theirs too")
+        await asyncio.sleep(11)
+        assert (len(caller.seen.board.stages[""].agents), caller.seen.board.alone.done) == (0, 0)
+        assert caller.seen.of("theirs too")[-1] == AgentMoved("theirs too")
+        caller.tells(done("theirs"))  # it was ours, and read slowly
+        assert caller.seen.board.alone.done == 1
+
+
+@virtual
+async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
+    async with sharing("caller", working=("v", "w")) as (caller, v, w):
+        for number, each in enumerate((v, w), 1):
+            each.hearing.telling.account = accounts(10 * number)
+            for _ in range(3):
+                each.runs(CallsEnded("a", 1, (CallRecord("look", "", True, 1.0),), 1.0))
+                await asyncio.sleep(1)
+        caller.tells(ToolsUsed((ToolUse("look", 5),)))
+        assert caller.seen.board.tools.total.calls == 6
+        seen = caller.seen
+    told = [event for event in seen.events if isinstance(getattr(event, "event", event), ToolsUsed)]
+    assert told == [
+        ToolsUsed((ToolUse("look", 5),)),
+        AtWorker("v", ToolsUsed((ToolUse("look", 30),))),
+        AtWorker("w", ToolsUsed((ToolUse("look", 60),))),
+    ]
+    assert sum(tool.requested for tool in seen.board.tools.used) == 95
+
+
+@virtual
+async def test_what_concerns_the_whole_run_is_told_by_who_asked_for_it_alone() -> None:
+    async with sharing("caller", working=("w",)) as (caller, w):
+        before = len(caller.seen.events)
+        for event in (RUN, Scheduled(Scheduling()), Spent(1, 2.0)):
+            w.runs(event)
+        w.runs(Notice("loading"))
+        await asyncio.sleep(1)
+        assert caller.seen.events[before:] == [AtWorker("w", Notice("loading"))]
+        assert caller.seen.board.notice == "w: loading"
+
+
+@virtual
+async def test_one_that_only_asks_has_no_part_in_how_full_a_backend_is() -> None:
+    async with sharing("caller", working=("w",)) as (caller, w):
+        caller.tells(Sampled("vllm", 0, 64))
+        w.runs(Sampled("vllm", 3, 8))
+        await asyncio.sleep(1)
+        assert caller.seen.board.backends == {"vllm": Sampled("vllm", 3, 8)}
+
+
+@virtual
+async def test_a_hub_that_cannot_be_reached_costs_what_would_have_been_told_and_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with sharing("caller", working=("w",)) as (caller, w):
+        w.is_cut = True
+        with caplog.at_level(logging.WARNING, "batch_agent"):
+            for number in range(3):
+                w.runs(TurnStarted("a", number))
+                await asyncio.sleep(1)
+        assert [record.getMessage() for record in caplog.records] == [
+            "The hub cannot be reached. While that lasts, other processes do not see what this one does."
+        ]
+        for number in range(10_010):
+            w.runs(TurnStarted("a", number))
+        w.is_cut = False
+        await asyncio.sleep(1)
+        assert caller.seen.board.notice == "w: 13 events were not told: what is shown of this worker is too little."
+        assert sum(len(list(told.events)) for told in w.sent[-6:]) == 10_001

@@ -1,0 +1,115 @@
+"""Who gets how much of what is shared, and what is leased of a budget."""
+
+from batch_agent.schedule.budget import Amount
+from batch_agent.schedule.portions import Claim, Demand, Share, lease, portion, shares, wanted
+
+ALL = None
+"""What a worker wants that is short."""
+
+
+def claim(
+    held: int = 0, wants: int | None = ALL, *, used: int = 0, total: int | None = None, since: float = 0
+) -> Claim:
+    return Claim(held, used, wants, total, since)
+
+
+def parts(total: int, *claims: Claim, now: float = 0.0) -> list[int]:
+    found = shares({str(number): each for number, each in enumerate(claims)}, total, now)
+    return [found[str(number)] for number in range(len(claims))]
+
+
+def test_all_who_are_short_get_the_same() -> None:
+    assert parts(12, claim(), claim(), claim()) == [4, 4, 4]
+
+
+def test_what_one_does_not_want_goes_to_those_who_are_short() -> None:
+    assert parts(12, claim(wants=2), claim(), claim()) == [2, 5, 5]
+
+
+def test_what_nobody_wants_is_spread_over_all() -> None:
+    assert parts(9, claim(wants=4), claim(wants=0), claim(wants=2)) == [5, 1, 3]
+
+
+def test_who_wants_nothing_keeps_one_where_that_costs_the_others_little() -> None:
+    assert parts(12, claim(wants=0), claim(wants=0), claim()) == [1, 1, 10]
+    assert parts(11, claim(wants=0), claim(wants=0), claim()) == [0, 0, 11]
+
+
+def test_where_there_are_too_few_who_has_one_keeps_it_for_a_while() -> None:
+    assert parts(1, claim(), claim(1), claim()) == [0, 1, 0]
+
+
+def test_who_has_had_none_for_long_is_next_and_who_has_had_one_longest_gives_it() -> None:
+    said = [claim(1, since=1.0), claim(1, since=0.0), claim(since=2.0), claim(since=3.0)]
+    assert parts(2, *said, now=6.9) == [1, 1, 0, 0]
+    assert parts(2, *said, now=7.0) == [1, 0, 1, 0]
+
+
+def test_who_wants_none_is_passed_over_where_there_are_too_few() -> None:
+    assert parts(2, claim(since=0.0, wants=0), claim(), claim(), now=9.0) == [0, 1, 1]
+
+
+def test_a_worker_gets_no_more_than_is_not_held() -> None:
+    said = {"a": claim(7, total=8), "b": claim(0, total=8)}
+    assert portion(said, "a", 0.0) == 4
+    assert portion(said, "b", 0.0) == 1
+
+
+def test_nothing_is_taken_from_a_worker_while_nobody_lacks_it() -> None:
+    said = {"a": claim(7, wants=0, total=8), "b": claim(1, wants=1, total=8)}
+    assert portion(said, "a", 0.0) == 7
+    assert portion({**said, "b": claim(1, total=8)}, "a", 0.0) == 1
+
+
+def test_who_comes_down_already_gets_back_what_nobody_lacks_any_more() -> None:
+    assert portion({"a": claim(3, used=3, total=4), "b": claim(0, wants=0, total=4)}, "a", 0.0) == 4
+
+
+def test_what_is_held_beyond_a_total_that_shrank_is_taken_from_all_alike() -> None:
+    said = {"a": claim(8, total=8), "b": claim(8, total=16)}
+    assert [portion(said, name, 0.0) for name in "ab"] == [4, 4]
+
+
+def test_without_a_total_nothing_is_limited() -> None:
+    assert portion({"a": claim(), "b": claim()}, "a", 0.0) is None
+
+
+def test_who_is_short_wants_all_and_who_was_comes_down_slowly() -> None:
+    assert wanted(Demand(10, 3, is_short=True), 3) is None
+    assert wanted(Demand(10, 0, is_short=False), 8) == 4
+    assert wanted(Demand(10, 5, is_short=False), 8) == 5
+
+
+def test_a_little_more_or_less_in_use_changes_nothing() -> None:
+    assert [wanted(Demand(1600, used, is_short=False), 0) for used in (0, 1, 99, 100, 101)] == [0, 100, 100, 100, 200]
+
+
+MOST = Amount(1000, float("inf"))
+
+
+def share(spent: int, leased: int, *, waits: bool = False, is_alive: bool = True) -> Share:
+    return Share(Amount(spent), Amount(leased), waits, is_alive)
+
+
+def test_a_worker_leases_what_it_needs_and_its_part_of_a_quarter_of_the_rest() -> None:
+    assert lease(MOST, Amount(100), [share(50, 100)], Amount(100), [Amount(40), Amount(60)]) == (Amount(275), False)
+
+
+def test_there_is_nothing_ahead_of_need_while_another_one_waits() -> None:
+    assert lease(MOST, Amount(), [share(50, 100, waits=True)], Amount(100), [Amount(40)]) == (Amount(140), False)
+    gone = share(50, 100, waits=True, is_alive=False)
+    assert lease(MOST, Amount(), [gone], Amount(100), [Amount(40)]) == (Amount(140 + 190), False)
+
+
+def test_what_does_not_fit_is_not_leased_in_part_and_does_not_keep_smaller_ones_from_it() -> None:
+    needs = [Amount(90), Amount(101), Amount(10)]
+    assert lease(MOST, Amount(), [share(0, 900)], Amount(), needs) == (Amount(100), True)
+
+
+def test_of_what_is_unlimited_only_what_is_needed_is_said() -> None:
+    leased, _ = lease(MOST, Amount(), [], Amount(0, 2.0), [Amount(100, 1.0)])
+    assert leased == Amount(100 + 225, 3.0)
+
+
+def test_more_than_there_is_was_spent() -> None:
+    assert lease(MOST, Amount(2000), [], Amount(10), []) == (Amount(10), False)
