@@ -14,7 +14,7 @@ help:
 	@echo "make bench         what an agent costs beside plain gather loops, what sharing tools saves, what a checkpoint costs"
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  look at the report and the live page in a real Chromium"
-	@echo "make test-engines  install and start real vLLM (CPU) and Dynamo, and test against them"
+	@echo "make test-engines  install and start real vLLM (CPU), Dynamo and Ray, and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
 
 demo: $(VENV)/.user
@@ -45,7 +45,7 @@ test-browser: $(VENV)/.dev
 	bash scripts/browser/install.sh
 	$(BIN)/pytest -n 2 -m browser tests/browser
 
-test-engines: $(VENV)/.dev
+test-engines: $(VENV)/.ray
 	bash scripts/engines/install.sh
 	$(BIN)/pytest -m engines tests/live --timeout 900
 
@@ -67,6 +67,10 @@ $(VENV)/.user: $(VENV)/bin/python pyproject.toml
 $(VENV)/.dev: $(VENV)/.user pyproject.toml
 	@echo "Installing what the tests need into $(VENV) (a minute, once) ..."
 	@$(INSTALL) -e '.[local,speed,dev]'
+	@touch $@
+
+$(VENV)/.ray: $(VENV)/.dev pyproject.toml
+	@$(INSTALL) -e '.[ray]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.user pyproject.toml

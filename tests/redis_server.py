@@ -24,7 +24,8 @@ class RedisServer:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}"
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"redis://{self.address}"
         self.unix_path = self.folder / "socket"
 
     @property

@@ -15,7 +15,7 @@ from .core.errors import (
 from .core.fields import Fields
 from .core.flow import FlowResult, Item, StageReport
 from .core.forecast import Forecast
-from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
+from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
 from .core.requests import Sampling, Usage
 from .core.results import AgentError, AgentResult, Results
 from .core.scheduling import Scheduling
@@ -64,6 +64,7 @@ __all__ = [
     "StageReport",
     "StoreError",
     "Timeouts",
+    "Together",
     "Tool",
     "Tooling",
     "Traces",

@@ -18,6 +18,7 @@ from .engine.stream import ResultStream
 from .flows import run_with_map_reduce, run_with_reduce
 from .observe.live.progress import progress_if_seen
 from .observe.watching import Watchers, watched_by
+from .placing import RayRun
 from .planning import make_plan
 from .preparing import Openings, Preparation
 from .replaying import replay
@@ -110,6 +111,8 @@ class BatchAgent:
         asked = _spec(spec, options)
         events = progress_if_seen(sys.stderr, progress) if events is None else events
         preparation = Preparation.check(asked, watched_by(events, asked.checkpoint_dir))
+        if asked.together.cluster is not None:
+            return ResultStream(RayRun(preparation).drive)
         return ResultStream(Run(preparation, hub=hub_of(asked)).drive)
 
     @classmethod

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 from tests.docs.fronts import Front
+from tests.redis_server import RedisServer, redis_server
 from tests.unit.conftest import call, programs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
-__all__ = ["addresses", "call", "fronts", "programs"]
+__all__ = ["addresses", "call", "fronts", "programs", "redis_server"]
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,9 @@ def fronts() -> Iterator[tuple[Front, Front]]:
 
 
 @pytest.fixture
-def addresses(fronts: tuple[Front, Front], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def addresses(
+    fronts: tuple[Front, Front], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
     """By what the docs call a server, who stands in for it; services are told by the environment."""
     engine, other = fronts
     service = f"http://{engine.address}/service"
@@ -39,7 +42,10 @@ def addresses(fronts: tuple[Front, Front], monkeypatch: pytest.MonkeyPatch) -> d
         "localhost:8000": engine.address,
         "127.0.0.1:8000": engine.address,
         "localhost:30000": engine.address,
+        "gpu:8000": engine.address,
         "gpu1:8000": engine.address,
         "gpu2:8000": other.address,
         "gateway.example.com": f"{engine.address}/service",
+        "127.0.0.1:6379": redis_server.address,
+        "10.0.0.5:6379": redis_server.address,
     }

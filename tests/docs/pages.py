@@ -51,8 +51,10 @@ NEEDS: dict[str, Needs] = {
 mails = ["You have won a prize!", "Lunch at noon?"]
 files = [{"path": "cart.py", "text": "total = sum(prices)"}, {"path": "users.py", "text": "import sqlite3"}]
 Report = str
+rows = [{"text": "Lunch at noon?"}]
 """,
     ),
+    "docs/clusters.md": Needs(files={"texts.jsonl": _PAPERS}),
     "docs/checkpoints.md": Needs(files={"people.jsonl": _PEOPLE, "people.py": _PEOPLE_PY}),
     "docs/cli.md": Needs(
         files={

@@ -80,7 +80,8 @@ def shares(claims: Mapping[str, Claim], total: int, now: float) -> dict[str, int
     parts = dict.fromkeys(order, 0)
     if total < len(asking):
         return {**parts, **dict.fromkeys(asking[:total], 1)}
-    for number, name in enumerate(sorted(asking[::-1], key=lambda name: wants[name])):
+    last_first = asking[::-1]
+    for number, name in enumerate(sorted(last_first, key=lambda name: wants[name])):
         parts[name] = int(min(wants[name], total // (len(asking) - number)))
         total -= parts[name]
     for number, name in enumerate(order[::-1]):
