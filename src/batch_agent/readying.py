@@ -83,7 +83,7 @@ async def open_runs(
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
             with _named(preparation.stage):
                 prepared = await preparation.opened(laid, openings)
-                await _check(preparation.spec, prepared, store)
+                await _check(preparation.spec, prepared, store, joined)
                 opened.append(prepared)
         ways = _Ways(preparations, opened, stack, events, joined)
         await ways.open_purse(stores)
@@ -237,10 +237,13 @@ def _store(spec: BatchSpec) -> Store:
     return NoStore() if spec.checkpoint_dir is None else SqliteStore(spec.checkpoint_dir)
 
 
-async def _check(spec: BatchSpec, prepared: Prepared, store: Store) -> None:
+async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: Joined | None) -> None:
     if prepared.report.findings and spec.prefix.strict_prefix:
         raise SpecError(f"strict_prefix=True, and prompts are not shared as they are. {listed(prepared.report)}")
-    await check_plan(store, prepared.plan.description, rerun=spec.plan_changed == "rerun")
+    rerun = spec.plan_changed == "rerun"
+    if rerun and joined is not None and await store.plan() not in (None, prepared.plan.description):
+        await joined.check_alone()
+    await check_plan(store, prepared.plan.description, rerun=rerun)
 
 
 def listed(report: PrefixReport) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batch_agent import Tool
-from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch
+from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, StoreError
 from batch_agent.core.events import AgentMoved
 from batch_agent.core.messages import ToolResults
 from batch_agent.core.requests import Reply, Request
@@ -279,6 +279,15 @@ async def test_a_worker_that_would_ask_something_else_is_refused() -> None:
         await anext(stream)
         with pytest.raises(PlanMismatch, match="tools"):
             await working(link.another(), backend=backend)
+
+
+async def test_what_is_asked_is_not_changed_while_others_are_at_work() -> None:
+    link, backend = Link(), slow(1.0)
+    async with calling(link, inputs(3), backend=backend, tools=[waiting_tool(1.0)]) as stream:
+        await anext(stream)
+        with pytest.raises(StoreError, match="at work on this run"):
+            await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))
+    assert len(await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))) == 3
 
 
 async def test_long_inputs_in_parts_are_shared_too() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from ..core.errors import StoreError
 from ..core.hub import Ending, Hub
 from ..core.interfaces import EventSink
 from ..core.results import AgentResult
@@ -14,10 +15,12 @@ from .budget import share_purse
 from .callers import Callers
 from .calls import SharedCalls
 from .hearing import Hearing
-from .limits import LimitSharing, share_limits
+from .limits import LimitSharing, share_limits, workers_of
 from .member import Member, worker_name
 from .source import LeasedSource
 from .store import SharedStore
+
+_SHOWN = 3
 
 
 class Joined:
@@ -36,6 +39,14 @@ class Joined:
         self.retry_failed = False
         """Whether agents that ended without an answer are done again."""
         self._limits: LimitSharing | None = None
+
+    async def check_alone(self) -> None:
+        """Before something changes under everybody. Raises StoreError where others are at work."""
+        if others := await workers_of(self.hub) - {self.member.name}:
+            raise StoreError(
+                f"{len(others)} others are at work on this run, and would go on with what it was: "
+                f"{', '.join(sorted(others)[:_SHOWN])}. Stop them first, or give this run another run_id."
+            )
 
     @asynccontextmanager
     async def share_limits(self, gates: Mapping[str, Gate]) -> AsyncIterator[None]:

@@ -91,6 +91,11 @@ async def _beat(sharing: "LimitSharing", interval: float, lasts: float) -> None:
             _log.debug("Limits were not shared for a moment: %s", error)
 
 
+async def workers_of(hub: Documents) -> frozenset[str]:
+    """Those that are alive, and run agents or may. Raises StoreError."""
+    return frozenset(_alive(await hub.read(_MEMBERS)))
+
+
 class _Shared(Protocol):
     """Something of which each worker has its portion."""
 

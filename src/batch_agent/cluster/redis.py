@@ -4,6 +4,7 @@ import asyncio
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SpecError, StoreError
@@ -198,12 +199,20 @@ class RedisHub:
 
     async def _run_script(self, script: Script, *values: bytes | str | int) -> Any:
         """One that may be repeated."""
-        return await self._link.run(script, self._prefix, lambda _: values)
+        with self._seeing_loss():
+            return await self._link.run(script, self._prefix, lambda _: values)
 
     async def _once(self, script: Script, *values: bytes | str | int) -> Any:
         """One that finds out by itself whether it was run before."""
-        with self._places.taken() as (place, number):
+        with self._seeing_loss(), self._places.taken() as (place, number):
             return await self._link.run(script, self._prefix, lambda again: (place, number, int(again), *values))
+
+    @contextmanager
+    def _seeing_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            raise self._lost() if "NOGROUP" in str(error) else error from error
 
     async def _streams(self, after: Mapping[str, str], most: int, wait: float) -> dict[str, list[Any]]:
         """What is in the streams after these places; none is empty. Waits for a while, but maybe not all of it."""

@@ -1,10 +1,10 @@
 """Facts, jobs and endings as bytes. The bytes are a promise: what was written by one version is read by the next."""
 
+import json
 from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 from ..core.errors import ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
@@ -24,8 +24,8 @@ def encode(fact: Fact) -> tuple[str, bytes]:
     kind = _NAMES[type(fact)]
     try:
         return kind, orjson.dumps(fact, default=str, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # half a character, a number of many digits
-        return kind, _KINDS[kind].dump_json(fact, fallback=str)
+    except TypeError:
+        return kind, _with_oddities(fact)
 
 
 def decode(kind: str, data: bytes) -> Fact:
@@ -61,4 +61,9 @@ def _dump(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return to_json(value, fallback=str)
+        return _with_oddities(value)
+
+
+def _with_oddities(value: Any) -> bytes:
+    """Half a character, as names of files may have, or a number of many digits."""
+    return json.dumps(plain(value), ensure_ascii=False).encode(errors="replace")

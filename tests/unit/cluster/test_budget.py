@@ -93,6 +93,23 @@ async def test_who_waits_gets_what_others_have_leased_ahead() -> None:
 
 
 @virtual
+async def test_what_is_given_back_is_not_spent_while_others_hear_of_it() -> None:
+    hub = LocalHub(MemoryStore())
+    first, second = Worker(hub, "a"), Worker(hub, "b")
+    async with first.joins(), second.joins():
+        first.link.delay = 2.0
+        second.purse.settle(await second.reserve(900), Usage(900))
+        assert first.purse.budget.reserve(Usage(101), FREE) is None
+
+
+@virtual
+async def test_who_waits_asks_at_once() -> None:
+    worker = Worker(LocalHub(MemoryStore()), "a")
+    async with worker.joins(), asyncio.timeout(BEAT / 10):
+        await worker.spend(900)
+
+
+@virtual
 async def test_two_that_wait_for_more_than_half_go_one_after_the_other() -> None:
     hub = LocalHub(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")

@@ -1,13 +1,21 @@
 """Facts as bytes and back."""
 
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
+from batch_agent.core.hub import Ending
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.store.codec import decode, encode
+from batch_agent.core.results import AgentError
+from batch_agent.core.rules import Job
+from batch_agent.store.codec import decode, decode_ending, decode_job, encode, encode_ending, encode_job
 
 seconds = st.floats(0, 1e6, allow_nan=False)
 text = st.text()
@@ -50,3 +58,28 @@ def test_what_an_earlier_version_wrote_is_read() -> None:
 def test_what_no_fact_looks_like_is_refused(kind: str, data: bytes) -> None:
     with pytest.raises(ValueError):
         decode(kind, data)
+
+
+def test_half_a_character_does_not_keep_anything_from_being_written() -> None:
+    job = Job(0, "key", {"path": "odd\ud801name"}, "Read odd\ud801name.")
+    assert decode_job(encode_job(job)).task == "Read odd?name."
+    fact = Returned((ToolResult(ToolCall("1", "look", "{}"), "odd\ud801name"),))
+    found = decode(*encode(fact))
+    assert isinstance(found, Returned)
+    assert found.results[0].content == "odd?name"
+    ending = Ending("key", AgentError(ErrorKind.INTERNAL, "odd\ud801name", True), 1.5, "worker")
+    assert decode_ending(encode_ending(ending)) == replace(
+        ending, error=AgentError(ErrorKind.INTERNAL, "odd?name", True)
+    )
+
+
+def test_a_job_and_an_ending_are_read_as_they_were_written() -> None:
+    job = Job(3, "key", {"when": "now", "n": [1, 2.5, None]}, "Do it.", shared=4, parts=("one", "two"))
+    assert decode_job(encode_job(job)) == job
+    ending = Ending("key", None, 0.25, "worker")
+    assert decode_ending(encode_ending(ending)) == ending
+
+
+def test_an_input_that_json_does_not_have_is_written_as_it_has_it() -> None:
+    job = Job(0, "key", {"day": date(2026, 1, 2), "words": {"b", "a"}, "p": Path("x")}, "Do it.")
+    assert decode_job(encode_job(job)).input == {"day": "2026-01-02", "words": ["a", "b"], "p": "x"}
