@@ -21,6 +21,7 @@ from .server import Server, gpu
 from .serving import ServerFailed, say, serve
 from .shapes import make_model
 from .watching import watching
+from .workers import workers
 from .workloads import Scale, Stage, inflight, layout, prefix, resident
 
 _KV_BLOCKS = ("--num-gpu-blocks-override", "16384")
@@ -38,6 +39,7 @@ PARTS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "flows": flows,
     "pools": pools,
     "watching": watching,
+    "workers": workers,
 }
 
 
@@ -51,7 +53,7 @@ class Setup:
 
 
 SETUPS = (
-    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools", "watching")),
+    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools", "watching", "workers")),
     Setup("7b", _KV_BLOCKS + _OFFLOAD, ("offload",)),
     Setup("32b", (), ("inflight",)),
 )

@@ -69,7 +69,7 @@ async def run_ours(
         )
 
     try:
-        numbers = await _measured(server, watch, run, limit)
+        numbers = await measured(server, watch, run, limit)
     finally:
         await backend.aclose()
     return {**numbers, "engine": {**heard.numbers(), "kv_tokens": backend.traits.kv_tokens}}
@@ -77,10 +77,10 @@ async def run_ours(
 
 async def run_plain(server: Server, scene: Scene, limit: float, *, at_once: int | None = None) -> dict[str, Any]:
     watch = Watch()
-    return await _measured(server, watch, lambda: plain(server.url, server.model, scene, watch, at_once=at_once), limit)
+    return await measured(server, watch, lambda: plain(server.url, server.model, scene, watch, at_once=at_once), limit)
 
 
-async def _measured(server: Server, watch: Watch, run: Callable[[], Awaitable[None]], limit: float) -> dict[str, Any]:
+async def measured(server: Server, watch: Watch, run: Callable[[], Awaitable[None]], limit: float) -> dict[str, Any]:
     """What a run has come to that fails, or is cut off at its limit, is given too: its peer is still measured."""
     before = await server.counters()
     was_cut_off = False

@@ -104,24 +104,22 @@ async def test_a_caller_that_has_all_its_results_takes_nothing_any_more() -> Non
 
 
 async def test_a_caller_that_has_all_its_results_leaves_what_it_has_not_begun_to_others() -> None:
-    link, slow, quick = Link(), ScriptedBackend(YES), ScriptedBackend(YES)
+    link, quick = Link(), ScriptedBackend(YES)
+    names = [str(n) for n in range(40)]
 
     async def slowly(_: Any) -> Any:
-        await asyncio.sleep(60 * LEASE)
-        return say("slow")
+        await asyncio.sleep(10 * LEASE)
+        return say("yes")
 
     slow = ScriptedBackend(slowly)
     async with asyncio.TaskGroup() as group:
-        others = group.create_task(answers(calling(link, inputs(*map(str, range(8))), works=False, backend=slow)))
+        others = group.create_task(answers(calling(link, inputs(*names), works=False, backend=slow)))
         await asyncio.sleep(1.0)
-        mine = calling(link.another(), inputs("0"), backend=slow, max_inflight=1)
-        leaving = group.create_task(answers(mine))
-        await asyncio.sleep(61 * LEASE)
+        assert await answers(calling(link.another(), inputs("0"), backend=slow, max_inflight=1)) == {0: "yes"}
+        assert len(slow.requests) == 3  # of the four that it had leased, two were taken before its result was known
         group.create_task(working(link.another(), backend=quick))
-        await asyncio.sleep(LEASE)
-        assert len(quick.requests) >= 6
-    assert len(others.result()) == 8
-    assert leaving.result() == {0: "slow"}
+    assert len(others.result()) == 40
+    assert len(quick.requests) == 37
 
 
 class Together(Link):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -107,7 +108,7 @@ class Calling:
     async def _deliver_all(self) -> None:
         has_all = False
         while self._out or not has_all:
-            ended = [await self._ended.get(), *_there(self._ended)]
+            ended = [await self._next_ended(), *_there(self._ended)]
             has_all = has_all or None in ended
             ours = {each[0].key: each for each in ended if each is not None and each[0].key in self._out}
             async with asyncio.TaskGroup() as group:
@@ -116,11 +117,25 @@ class Calling:
                 del self._out[key]
                 await self._hand_over(telling[key].result(), resumed=resumed)
 
+    async def _next_ended(self) -> tuple[Ending, bool] | None:
+        while True:
+            try:
+                async with asyncio.timeout(self._joined.member.lasts):
+                    return await self._ended.get()
+            except TimeoutError:
+                await self._post_what_is_missing()
+
+    async def _post_what_is_missing(self) -> None:
+        """A server that was killed may have lost the last second of what it was told: jobs, or that they had ended."""
+        if await self._joined.hub.left() < len(self._out) - self._to_post.qsize():
+            for job in self._out.values():
+                self._to_post.put_nowait(job)
+
     async def _told(self, ending: Ending) -> AgentResult:
-        own = self._own.pop(ending.key, None)
+        own, job = self._own.pop(ending.key, None), self._out[ending.key]
         if own is not None and ending.worker == self._joined.member.name:
-            return own
-        return await self._retell(self._out[ending.key], await self._joined.hub.facts(ending.key), ending)
+            return replace(own, index=job.index, input=job.input)  # another caller may have posted it as its own
+        return await self._retell(job, await self._joined.hub.facts(ending.key), ending)
 
     async def _hand_over(self, result: AgentResult, *, resumed: bool) -> None:
         if self._events is not None:

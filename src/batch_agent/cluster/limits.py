@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ _MEMBERS = "members"
 CAUTION = 0.8
 """Of the time after which others take a worker that they do not hear of for gone: then it stops by itself."""
 _TRIES = 20
+_PAUSE = 0.002
+_LONGEST_PAUSE = 0.25
+"""Seconds between tries, at most: workers that began together go apart."""
 _CROWD = 32
 """More workers than this say less often how they are: they all change one document."""
 _BEATS = 5
@@ -37,10 +41,11 @@ class Documents(Protocol):
 async def change(hub: Documents, name: str, edit: Callable[[Document], Awaitable[bytes]]) -> None:
     """Puts what `edit` makes of a document in its place; `edit` is asked again when another worker was quicker. Raises
     StoreError."""
-    for _ in range(_TRIES):
+    for tried in range(_TRIES):
         document = await hub.read(name)
         if await hub.swap(name, document.data, await edit(document)):
             return
+        await asyncio.sleep(random.random() * min(_LONGEST_PAUSE, _PAUSE * 2**tried))  # noqa: S311
     raise Late(f"{_TRIES} times another worker was quicker to change {name!r}. Use fewer workers for one run.")
 
 

@@ -53,15 +53,17 @@ class LeasedSource:
 
     async def take(self) -> Job | None:
         """Raises StoreError."""
-        while not self._ready:
-            if self._stopped:
+        while not self._stopped:
+            if self._ready:
+                lease = self._ready.popleft()
+                if self._member.holds(lease.job.key):  # else it was handed to another one while it waited here
+                    return self._begun(lease)
+            elif not await self._lease() and self._is_over is not None and await self._is_over():
                 return None
-            found = await self._lease()
-            if not found and self._is_over is not None and await self._is_over():
-                return None
-        lease = self._ready.popleft()
-        if not self._member.holds(lease.job.key):  # handed to another one while it waited here
-            return await self.take()
+        await self._give_back()
+        return None
+
+    def _begun(self, lease: Lease) -> Job:
         self._running.add(lease.job.key)
         self._store.tell(lease.job.key, lease.facts)
         return lease.job if lease.times <= _MOST_TIMES else replace(lease.job, problem=_deadly(lease))
@@ -79,6 +81,8 @@ class LeasedSource:
         most = min(_MOST, max(_FEW, self._slots() // _SHARE))
         share = await self._member.hub.left() / (_ROUNDS * max(1, self._workers()))
         most = min(most, max(1, math.ceil(share)))
+        if self._stopped:
+            return False
         try:
             async with asyncio.timeout(None) as self._waiting:
                 leases = await self._member.lease(most, _WAIT)
@@ -95,6 +99,14 @@ class LeasedSource:
             await self._member.hub.give_back(self._member.name, twice)
             await asyncio.sleep(_PAUSE)
         return bool(leases)
+
+    async def _give_back(self) -> None:
+        """What was not begun."""
+        tokens = {lease.job.key: lease.token for lease in self._ready if self._member.holds(lease.job.key)}
+        self._ready.clear()
+        for key in tokens:
+            self._member.drop(key)
+        await self._member.hub.give_back(self._member.name, tokens)
 
 
 def _deadly(lease: Lease) -> AgentError:

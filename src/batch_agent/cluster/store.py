@@ -7,10 +7,11 @@ from typing import Any
 
 import orjson
 
-from ..core.errors import LeaseLost, StoreError
+from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact
 from ..core.hub import Append, End, Ending, Replace, Write
 from ..core.requests import Usage
+from ..engine.failures import one_failure
 from .local import PLAN
 from .member import Member
 
@@ -44,8 +45,13 @@ class SharedStore:
         return plan
 
     async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+        """Raises PlanMismatch where another process has kept another one at the same time."""
         hub = self._member.hub
-        await hub.swap(PLAN, (await hub.read(PLAN)).data, orjson.dumps(plan))
+        if not await hub.swap(PLAN, (await hub.read(PLAN)).data, orjson.dumps(plan)) and await self.plan() != plan:
+            raise PlanMismatch(
+                "Another process has begun this run at the same time, and asks something else. Start both with the "
+                "same task, model, tools and options, or give one another run_id."
+            )
 
     def tell(self, key: str, facts: tuple[Fact, ...]) -> None:
         """What came with a lease need not be asked for."""
@@ -91,16 +97,18 @@ class SharedStore:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Facts are sent for as long as the block runs; what is there at its end is sent too."""
-        sending = asyncio.get_running_loop().create_task(self._send())
-        try:
-            yield
-        finally:
-            self._is_over = True
-            self._news.set()
-            await asyncio.wait([sending], timeout=_LAST_WORDS)
-            sending.cancel()
-            await asyncio.wait([sending])
+        """Facts are sent for as long as the block runs; what is there at its end is sent too. What cannot be sent ends
+        the block."""
+        with one_failure():
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(self._send())
+                try:
+                    yield
+                finally:
+                    self._is_over = True
+                    self._news.set()
+                    await asyncio.wait([sending], timeout=_LAST_WORDS)
+                    sending.cancel()
 
     async def _send(self) -> None:
         while not self._is_over:

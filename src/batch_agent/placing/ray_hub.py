@@ -1,71 +1,25 @@
 """A run's hub in an actor of a Ray cluster, for a run without a server of its own."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from ..cluster.local import LocalHub
-from ..core.errors import BatchAgentError, SpecError, StoreError
+from ..core.errors import BatchAgentError, StoreError
 from ..core.facts import Fact
 from ..core.hub import Cursor, Document, Ending, Lease, News, Write
 from ..core.requests import Usage
 from ..core.rules import Job
 from ..store.codec import decode_job, encode_job
-from ..store.memory import MemoryStore
-from ..store.sqlite import SqliteStore
 from .ray_calls import answer_while_wanted, first_line
 
 _PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)
 """Seconds between calls of an actor that cannot be reached."""
+_MOST_STORIES = 1_000
 
 Find = Callable[[], Awaitable[Any]]
-
-
-class HubActor:
-    """Lives on the caller's node, where the checkpoint is, and ends with the caller."""
-
-    def __init__(self, checkpoint_dir: str | None) -> None:
-        self._hub = LocalHub(MemoryStore() if checkpoint_dir is None else SqliteStore(Path(checkpoint_dir)))
-        self._seats: dict[str, str] = {}
-        """Who has each seat now."""
-        self._joined: set[str] = set()
-        self._asked: Counter[str] = Counter()
-
-    async def open(self, sign: str | None) -> None:
-        """`sign`: a file that the caller has left, for whoever is on another machine to see whether both see the same
-        folder. Raises SpecError and StoreError."""
-        if sign is not None and not await asyncio.to_thread(Path(sign).exists):
-            raise SpecError(
-                f"checkpoint_dir={str(Path(sign).parent)!r} is another folder on the head node of the cluster. Use one "
-                "that both see, or store='redis://...', or start the run on the cluster itself, with cluster='ray'."
-            )
-        await self._hub.open()
-
-    async def close(self) -> None:
-        await self._hub.aclose()
-
-    async def ask(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """One call of the hub."""
-        self._asked[method] += 1
-        return await getattr(self._hub, method)(*args, **options)
-
-    async def renew(self, seat: str | None, worker: str, tokens: Mapping[str, int], lasts: float) -> frozenset[str]:
-        """Ray starts a worker anew only when the one before it is gone: what that one held, others may have."""
-        self._asked["renew"] += 1
-        if seat is not None and worker not in self._joined:
-            self._joined.add(worker)
-            before, self._seats[seat] = self._seats.get(seat), worker
-            if before is not None:
-                await self._hub.leave(before)
-        return await self._hub.renew(worker, tokens, lasts=lasts)
-
-    async def asked(self) -> dict[str, int]:
-        """How often each method was called."""
-        return dict(self._asked)
 
 
 class RayHub:
@@ -77,6 +31,8 @@ class RayHub:
         self._find = find
         self._seat = seat
         self._actor: Any = None
+        self._stories: dict[str, tuple[Fact, ...]] = {}
+        """Of agents whose end was in the news, until somebody wants to know."""
 
     async def open(self) -> None:
         self._actor = await self._find()
@@ -119,7 +75,8 @@ class RayHub:
         await self._ask("leave", worker)
 
     async def facts(self, key: str) -> tuple[Fact, ...]:
-        facts: tuple[Fact, ...] = await self._ask("facts", key)
+        known = self._stories.pop(key, None)
+        facts: tuple[Fact, ...] = await self._ask("facts", key) if known is None else known
         return facts
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
@@ -135,11 +92,15 @@ class RayHub:
         return cursor
 
     async def news(self, after: Cursor, *, wait: float) -> News:
-        news: News = await self._ask("news", after, wait=wait)
-        return news
+        news, stories = await _answered(lambda: self._actor.news.remote(self._seat, after, wait))
+        self._stories.update(stories)
+        for key in list(islice(self._stories, max(0, len(self._stories) - _MOST_STORIES))):
+            del self._stories[key]
+        gathered: News = news
+        return gathered
 
     async def tell(self, data: bytes) -> None:
-        await self._ask("tell", data)
+        await _answered(lambda: self._actor.tell.remote(self._seat, data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
         claimed: bytes | bool = await self._ask("claim", name, worker)

@@ -17,7 +17,7 @@ from ..core.errors import BatchAgentError, StoreError
 from ..preparing import Preparation
 from .ray_calls import answer, first_line, kill
 from .ray_crew import Crew
-from .ray_hub import HubActor
+from .ray_hub_actor import HubActor
 from .ray_session import Session, is_elsewhere
 from .seats import Node, alive, is_each_its_own, seats
 from .shipping import for_workers, packed
@@ -111,7 +111,8 @@ class Place:
 
     def _tell(self, nodes: list[Node], workers: int) -> None:
         notify, backend = self._preparation.notify, self._spec.backend
-        notify(f"Ray has {_count(len(nodes), 'node')}; {_count(workers, 'worker')} will run agents.")
+        where = "was started on this machine" if self._session.has_started else f"has {_count(len(nodes), 'node')}"
+        notify(f"Ray {where}; {_count(workers, 'worker')} will run agents.")
         urls = [backend] if isinstance(backend, str) else backend
         assert isinstance(urls, list | tuple)
         for url in urls:

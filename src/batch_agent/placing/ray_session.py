@@ -38,6 +38,8 @@ class Session:
         self._workers = workers
         self._is_ours = False
         self._has_left = False
+        self.has_started = False
+        """Ray was not there before, but for this run."""
 
     def enter(self) -> None:
         """Raises SpecError."""
@@ -45,7 +47,7 @@ class Session:
             if self._has_left or (ray.is_initialized() and not _connection.users):
                 return
             if not _connection.users:
-                _connect(self._cluster, self._workers)
+                self.has_started = _connect(self._cluster, self._workers)
             _connection.users += 1
             self._is_ours = True
 
@@ -66,19 +68,22 @@ def is_elsewhere() -> bool:
     return bool(ray.util.client.ray.is_connected())
 
 
-def _connect(cluster: str, workers: int | None) -> None:
-    """To a cluster that is there, or to one that is started."""
+def _connect(cluster: str, workers: int | None) -> bool:
+    """To a cluster that is there, or to one that is started: says whether it was."""
     named = cluster if cluster != "ray" else os.environ.get(_ADDRESS, "")
     try:
         if named and named != "local":
             ray.init(address=named, **_QUIET)
-        elif named or not _joined_one_nearby():
-            _start(workers)
+            return False
+        if not named and _joined_one_nearby():
+            return False
+        _start(workers)
     except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
         raise SpecError(
             f"Ray cannot be used{f' at {named}' if named else ''}: {error} Look whether the cluster is up (ray status) "
             "and has the versions of Ray and Python, and the RAY_AUTH_TOKEN, that this process has."
         ) from error
+    return True
 
 
 def _joined_one_nearby() -> bool:

@@ -1,0 +1,84 @@
+"""The agents of `resident`, by one worker and by four that share its slots and its KV cache."""
+
+import asyncio
+from typing import Any
+
+from batch_agent.backends.connect import connect
+from batch_agent.cluster.local import LocalHub
+from batch_agent.core.results import AgentResult
+from batch_agent.core.spec import BatchSpec
+from batch_agent.engine.stream import ResultStream
+from batch_agent.preparing import Preparation
+from batch_agent.running import Run, Work
+from batch_agent.store.memory import MemoryStore
+
+from .played import Played
+from .runs import measured, run_ours
+from .scene import Scene, between
+from .server import Server
+from .serving import say
+from .watch import Watch
+from .workloads import RESIDENT, Stage, scene_of
+
+WORKERS = 4
+
+
+class _Shared(LocalHub):
+    """Open for as long as it is there, whoever comes and goes."""
+
+    async def open(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def workers(stage: Stage) -> None:
+    """One process, several workers: each has a gate, a ledger and slots of its own, as it would elsewhere. This shows
+    what their portions make of the server, not what processes cost."""
+    for name, several in (("alone", 1), ("four", WORKERS), ("alone again", 1), ("four again", WORKERS)):
+        scene = scene_of(stage.words, RESIDENT, f"workers-{name}", seconds=between(1.0, 3.0))
+        numbers = (
+            await run_ours(stage.server, scene, stage.limit)
+            if several == 1
+            else await _run_shared(stage.server, scene, stage.limit, several)
+        )
+        stage.notes.put(numbers, "workers", name)
+
+
+async def _run_shared(server: Server, scene: Scene, limit: float, several: int) -> dict[str, Any]:
+    watch, hub = Watch(), _Shared(MemoryStore())
+    backend = await connect(f"{server.url}/v1", server.model, uses_tools=False, notify=say)
+    played = Played(backend, scene, watch)
+
+    def on_result(result: AgentResult) -> None:
+        watch.agent_done(None if result.ok else str(result.error))
+
+    def preparation(inputs: list[Any]) -> Preparation:
+        spec = BatchSpec.of(
+            task="{it}",
+            inputs=inputs,
+            system_prompt=scene.system,
+            tools=[scene.tool(watch)],
+            backend=played,
+            streaming=True,
+            on_result=on_result,
+        )
+        return Preparation.check(spec, None)
+
+    async def run() -> None:
+        async with (
+            asyncio.TaskGroup() as group,
+            ResultStream(Run(preparation(list(scene.tasks)), hub=hub).drive) as all_of,
+        ):
+            while not await hub.left():
+                await asyncio.sleep(0.01)  # workers that come before there is work would go again
+            for _ in range(several - 1):
+                group.create_task(Work(preparation([]), hub).drive())
+            async for _ in all_of:
+                pass
+
+    try:
+        return await measured(server, watch, run, limit)
+    finally:
+        await backend.aclose()

@@ -1,0 +1,414 @@
+"""Runs on a real Ray cluster of several nodes, on the simulated engine: what is asked, what is lost, what stays."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.live.ray_cluster import CLIENT_PORT, Cluster, ray_cluster
+from tests.redis_server import redis_server
+
+from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool
+from batch_agent.core.events import Event, Notice
+from batch_agent.core.interfaces import EventSink
+from batch_agent.core.results import AgentResult
+from batch_agent.engine.stream import ResultStream
+from batch_agent.sim import SimConfig, SimServer
+from batch_agent.store.lock import DirectoryLock
+from batch_agent.testing import ScriptedBackend, say
+
+__all__ = ["redis_server"]
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves the files of its logs open
+
+CALL = '{{"calls": [{{"name": "note", "arguments": {{"key": "{it}"}}}}]}}'
+TASK = f'Note {{it}}. [[sim: [{CALL}, {{{{"json": {{{{"text": "{{it}}"}}}}}}}}]]]'
+PROBES = 4
+"""Requests by which each process of a run sees what the server can do: three workers, and the caller."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with ray_cluster(nodes=3) as started:
+        yield started
+
+
+@pytest.fixture
+def sim() -> Iterator[SimServer]:
+    with SimServer(SimConfig(step_base_ms=15.0)) as server:
+        yield server
+
+
+def asked(sim: SimServer) -> float:
+    return sim.metrics()["vllm:request_success_total"]
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def notices(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Notice)]
+
+
+def cell(path: str) -> tuple[type[BaseModel], Tool]:
+    """A model and a tool that are in no module, as people define them in a notebook."""
+
+    class Noted(BaseModel):
+        text: str
+
+    @Tool.define(effect="write")
+    def note(key: str) -> str:
+        """Write it down."""
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(opened, f"{key} {os.getpid()}\n".encode())
+        os.close(opened)
+        return f"noted {key}"
+
+    return Noted, note
+
+
+class Notebook:
+    """A tool that writes, and what it has written."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.Noted, self.note = cell(str(file))
+
+    @property
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self._file.read_text().splitlines()] if self._file.exists() else []
+
+    @property
+    def pids(self) -> list[int]:
+        """Of who wrote, the last one last."""
+        return list(dict.fromkeys(int(pid) for _, pid in self.lines))
+
+    def options(self, sim: SimServer, agents: int, **options: Any) -> dict[str, Any]:
+        inputs = [f"n{number}" for number in range(agents)]
+        return {
+            "task": TASK,
+            "inputs": inputs,
+            "tools": [self.note],
+            "output_schema": self.Noted,
+            "backend": sim.url,
+            "max_inflight": 32,
+        } | options
+
+    def check(self, results: dict[int, AgentResult], agents: int) -> None:
+        """All are there and right, and everything was written once: but for what nobody knows of, because its worker
+        was killed with the pen in its hand."""
+        assert results.keys() == set(range(agents))
+        made = Counter(key for key, _ in self.lines)
+        assert made.keys() <= {f"n{number}" for number in range(agents)}
+        for number, result in results.items():
+            assert result.error is None, result
+            assert result.output == self.Noted(text=f"n{number}")
+            [call] = result.tool_calls
+            assert made[f"n{number}"] == 1 or (made[f"n{number}"] == 0 and not call.ok)
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Notebook:
+    return Notebook(tmp_path / "notes")
+
+
+def on_ray(events: EventSink | None = None, **options: Any) -> ResultStream:
+    return BatchAgent.stream(**{"cluster": "ray", "events": events} | options)
+
+
+async def collected(stream: ResultStream, until: int | None = None) -> dict[int, AgentResult]:
+    found: dict[int, AgentResult] = {}
+    async with stream:
+        async for result in stream:
+            assert result.index not in found, "a doubled result"
+            found[result.index] = result
+            if len(found) == until:
+                break
+    return found
+
+
+def actors() -> list[str]:
+    """The titles of processes of ours that Ray has."""
+    titles = []
+    for folder in Path("/proc").iterdir():
+        try:
+            title = (folder / "cmdline").read_text().partition("\0")[0]
+        except OSError:
+            continue
+        if title.startswith(("ray::HubActor", "ray::WorkerActor")):
+            titles.append(title)
+    return titles
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, actors()
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_200_agents_run_on_all_nodes_with_tools_and_models_of_a_notebook(
+    sim: SimServer, notebook: Notebook
+) -> None:
+    log = Log()
+    results = await collected(on_ray(log, **notebook.options(sim, 200)))
+    notebook.check(results, 200)
+    assert len(notebook.lines) == 200
+    assert len(notebook.pids) == 3
+    assert asked(sim) <= 400 + PROBES
+    assert any("3 nodes; 3 workers" in notice for notice in log.notices), log.notices
+
+
+async def test_a_worker_and_a_node_that_are_killed_cost_what_was_under_way_there(
+    cluster: Cluster, sim: SimServer, notebook: Notebook
+) -> None:
+    results: dict[int, AgentResult] = {}
+    async with on_ray(**notebook.options(sim, 200, lease=6.0)) as stream:
+        async for result in stream:
+            assert result.index not in results, "a doubled result"
+            results[result.index] = result
+            if len(results) == 60:
+                os.kill(notebook.pids[0], signal.SIGKILL)
+            if len(results) == 100:
+                await asyncio.to_thread(cluster.lose_a_node)
+    cluster.add_a_node()
+    notebook.check(results, 200)
+    assert asked(sim) <= 400 + 2 * 32 + 2 * PROBES
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_ray_starts_the_only_worker_anew(sim: SimServer, notebook: Notebook) -> None:
+    results: dict[int, AgentResult] = {}
+    log = Log()
+    async with on_ray(log, **notebook.options(sim, 40, workers=1, max_inflight=4, lease=3.0)) as stream:
+        async for result in stream:
+            results[result.index] = result
+            if len(results) == 10:
+                os.kill(notebook.pids[0], signal.SIGKILL)
+    notebook.check(results, 40)
+    assert len(notebook.pids) == 2
+    assert any("Ray has started it anew" in notice for notice in log.notices), log.notices
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_run_that_was_begun_on_ray_goes_on_without_it_and_the_other_way_round(
+    sim: SimServer, notebook: Notebook, tmp_path: Path
+) -> None:
+    options = notebook.options(sim, 60, checkpoint_dir=tmp_path / "run", max_inflight=8)
+    on_one = options | {"workers": 1}
+    await collected(on_ray(**on_one), until=15)
+    await collected(BatchAgent.stream(**options), until=30)
+    results = await collected(on_ray(**on_one))
+    notebook.check(results, 60)
+    assert asked(sim) <= 120 + 2 * 8 + 3 * PROBES
+
+    before = asked(sim)
+    again = await collected(on_ray(**on_one))
+    assert [again[number].output for number in range(60)] == [results[number].output for number in range(60)]
+    assert asked(sim) <= before + PROBES
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_run_that_is_left_leaves_no_actors(sim: SimServer, notebook: Notebook) -> None:
+    import ray
+
+    await collected(on_ray(**notebook.options(sim, 200, workers=2)), until=20)
+    assert not ray.is_initialized()
+    wait_until(lambda: not actors())
+
+
+DRIVER = """
+import asyncio, pickle, sys
+from tests.live.test_ray import collected, on_ray
+
+asyncio.run(collected(on_ray(**pickle.loads(bytes.fromhex(sys.argv[1])))))
+"""
+
+
+async def test_a_caller_that_is_killed_takes_its_actors_with_it_and_loses_nothing(
+    cluster: Cluster, sim: SimServer, notebook: Notebook, tmp_path: Path
+) -> None:
+    from ray import cloudpickle
+
+    options = notebook.options(sim, 80, checkpoint_dir=tmp_path / "run", max_inflight=8)
+    caller = subprocess.Popen([sys.executable, "-c", DRIVER, cloudpickle.dumps(options | {"workers": 1}).hex()])
+    try:
+        await asyncio.to_thread(wait_until, lambda: len(notebook.lines) >= 20, 60.0)
+    finally:
+        caller.kill()
+        caller.wait()
+    await asyncio.to_thread(wait_until, lambda: not actors())
+    results = await collected(BatchAgent.stream(**options))
+    notebook.check(results, 80)
+    assert asked(sim) <= 160 + 2 * 8 + 2 * PROBES
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_ray_that_was_there_before_stays(sim: SimServer, notebook: Notebook) -> None:
+    import ray
+
+    await asyncio.to_thread(ray.init, log_to_driver=False)
+    try:
+        notebook.check(await collected(on_ray(**notebook.options(sim, 20, workers=1))), 20)
+        assert len(notebook.pids) == 1
+        assert ray.is_initialized()
+        await asyncio.to_thread(wait_until, lambda: not actors())
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_rays_client_reaches_a_cluster_from_outside(sim: SimServer, notebook: Notebook, tmp_path: Path) -> None:
+    options = notebook.options(sim, 40, checkpoint_dir=tmp_path / "run", workers=1)
+    options["cluster"] = f"ray://127.0.0.1:{CLIENT_PORT}"
+    notebook.check(await collected(on_ray(**options)), 40)
+    await asyncio.to_thread(wait_until, lambda: not actors())
+    assert not list((tmp_path / "run").glob("caller-*"))
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_workers_on_ray_meet_at_a_redis_server_if_there_is_one(
+    sim: SimServer, notebook: Notebook, redis_server: Any
+) -> None:
+    hubs: list[str] = []
+    results: dict[int, AgentResult] = {}
+    async with on_ray(**notebook.options(sim, 60, store=redis_server.url, workers=2)) as stream:
+        async for result in stream:
+            results[result.index] = result
+            hubs += [title for title in actors() if "Hub" in title] if len(results) == 20 else []
+    notebook.check(results, 60)
+    assert hubs == []
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_checkpoint_that_is_in_use_is_the_callers_to_know(
+    sim: SimServer, notebook: Notebook, tmp_path: Path
+) -> None:
+    lock = DirectoryLock(tmp_path)
+    lock.take()
+    try:
+        with pytest.raises(StoreError, match="Another run is using the checkpoint"):
+            await collected(on_ray(**notebook.options(sim, 4, checkpoint_dir=tmp_path, workers=1)))
+    finally:
+        lock.release()
+
+
+class Picky:
+    """Something that not every process can load."""
+
+    def __init__(self, loads: Callable[[], str]) -> None:
+        self.loads = loads
+
+    def __reduce__(self) -> Any:
+        return self.loads, ()
+
+
+def holding(what: Any, note: Tool) -> Tool:
+    @Tool.define(effect="write", name="note")
+    def holds(key: str) -> str:
+        """Write it down."""
+        return f"{note(key)} {what}"
+
+    return holds
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_what_no_node_can_load_ends_the_run_and_says_what_to_do(sim: SimServer, notebook: Notebook) -> None:
+    def loads() -> str:
+        raise ModuleNotFoundError("No module named 'my_tools'")
+
+    options = notebook.options(sim, 4, tools=[holding(Picky(loads), notebook.note)], workers=2)
+    with pytest.raises(SpecError, match=r"No module named 'my_tools'.*runtime_env"):
+        await collected(on_ray(**options))
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_one_worker_that_fails_is_missed_and_the_others_go_on(
+    sim: SimServer, notebook: Notebook, tmp_path: Path
+) -> None:
+    first = str(tmp_path / "first")
+
+    def loads() -> str:
+        try:
+            os.close(os.open(first, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return "as it should be"
+        raise ModuleNotFoundError("No module named 'my_tools'")
+
+    log = Log()
+    options = notebook.options(sim, 40, tools=[holding(Picky(loads), notebook.note)], workers=2)
+    notebook.check(await collected(on_ray(log, **options)), 40)
+    assert len(notebook.pids) == 1
+    assert any("the others go on without it" in notice for notice in log.notices), log.notices
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_server_that_goes_away_stops_the_run_and_keeps_its_results(sim: SimServer, notebook: Notebook) -> None:
+    found = []
+
+    async def run() -> None:
+        async with on_ray(**notebook.options(sim, 200, max_retries=1, max_inflight=8, workers=2)) as stream:
+            async for result in stream:
+                found.append(result)
+                if len(found) == 20:
+                    await asyncio.to_thread(sim.stop)
+
+    with pytest.raises(RunStopped):
+        await run()
+    assert len(found) >= 20
+
+
+async def test_a_server_that_is_not_there_is_said_as_without_ray(cluster: Cluster, notebook: Notebook) -> None:
+    with SimServer() as gone:
+        options = notebook.options(gone, 4, workers=1)
+    with pytest.raises(BackendError):
+        await collected(on_ray(**options))
+
+
+async def test_a_backend_that_is_open_here_cannot_be_used_elsewhere(notebook: Notebook) -> None:
+    with pytest.raises(SpecError, match="give its URL instead"):
+        await collected(on_ray(task="{it}", inputs=["a"], backend=ScriptedBackend(lambda request: say("b"))))
+
+
+async def test_a_tool_that_cannot_be_sent_is_named(sim: SimServer, notebook: Notebook) -> None:
+    options = notebook.options(sim, 4, tools=[holding(threading.Lock(), notebook.note)])
+    with pytest.raises(SpecError, match="Tool 'note' cannot be sent to other processes"):
+        await collected(on_ray(**options))
+
+
+LOCAL = """
+import asyncio, os, pickle, sys
+import psutil
+from tests.live.test_ray import collected, on_ray
+
+results = asyncio.run(collected(on_ray(**pickle.loads(bytes.fromhex(sys.argv[1])))))
+left = [child.name() for child in psutil.Process().children(recursive=True)]
+print(len(results), left)
+"""
+
+
+def test_without_a_cluster_one_is_started_and_ended(sim: SimServer, notebook: Notebook, tmp_path: Path) -> None:
+    from ray import cloudpickle
+
+    packed = cloudpickle.dumps(notebook.options(sim, 20, workers=2)).hex()
+    environment = os.environ | {"RAY_ADDRESS": "local"}
+    command = [sys.executable, "-c", LOCAL, packed]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "20 []\n", done.stderr
+    assert "Starting Ray" in done.stderr
+    assert "worker" not in done.stderr.replace("2 workers will run agents", "")

@@ -1,0 +1,314 @@
+"""Runs that processes share, and what may happen to these: nothing is lost, nothing is doubled, no answer changes, and
+nothing is asked again but what was under way where it happened. Real processes, a real server, an engine over HTTP."""
+
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.live.shared_part import STORE_FAILED
+from tests.live.shared_scene import LEASE, Nursery, Player, Scene, agent, agents, engine
+from tests.live.shared_way import Way
+from tests.redis_server import AOF, RedisServer, redis_of_its_own
+
+from batch_agent.sim import SimServer
+
+MANY = 1_000
+SOME = 300
+HELD_BACK = 60
+WORKERS = 4
+LONG_LEASE = 600.0
+MOMENT = 1.0
+"""Seconds in which an answer is known to everybody, on the slowest of machines."""
+EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def sim() -> Iterator[SimServer]:
+    with engine() as started:
+        yield started
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_of_its_own(*AOF) as started:
+        yield started
+
+
+@pytest.fixture
+def scene(tmp_path: Path, nursery: Nursery, sim: SimServer, server: RedisServer) -> Iterator[Scene]:
+    with Scene(tmp_path, nursery, sim.url, server.url) as opened:
+        yield opened
+
+
+def check_results(scene: Scene, number: int, caller: str = "caller") -> None:
+    """Each is there once, and right; and so is what changes something."""
+    results = scene.results(caller)
+    assert sorted(result["index"] for result in results) == list(range(number)), scene.said()
+    for result in results:
+        assert (result["output"], result["error"]) == (f"answer {result['index']}", None)
+    put = Counter(made.what for made in scene.made("put"))
+    assert max(put.values()) == 1, "a doubled write"
+    for result in results:
+        is_made = dict(result["calls"])["put"]
+        assert put[f"n{result['index']}"] == 1 or not is_made, "a lost write"
+
+
+def check_asked_again(scene: Scene, victim: Player, at: float) -> None:
+    """Only, and only once, what the victim had asked and had no answer to when it happened; or one which was still on
+    its way to the server."""
+    again = scene.asked_again()
+    assert set(again.values()) <= {1}
+    assert set(again) <= {turn.which for turn in scene.turns() if turn.name == victim.name}
+    known = {turn.which for turn in scene.turns("answered") if turn.at < at - MOMENT}
+    assert not known & set(again)
+
+
+def check_nothing_was_asked_again(scene: Scene, number: int) -> None:
+    assert not scene.asked_again()
+    assert len(scene.turns()) == 2 * number
+
+
+def test_a_thousand_agents_over_four_workers_are_each_done_once(scene: Scene, sim: SimServer) -> None:
+    before = sim.metrics()["sim:http_requests_total"]
+    caller, workers = scene.call(agents(MANY)), scene.workers(WORKERS)
+    scene.end(caller, *workers)
+    check_results(scene, MANY)
+    check_nothing_was_asked_again(scene, MANY)
+    assert len({turn.name for turn in scene.turns()}) == WORKERS
+    looks = WORKERS + 1  # each process has asked what the engine can do
+    assert sim.metrics()["sim:http_requests_total"] - before == 2 * MANY + looks
+
+
+def test_callers_that_work_too_share_the_work_and_each_has_all_results(scene: Scene) -> None:
+    callers = [scene.call(agents(SOME), f"caller {n}", works=True) for n in range(3)]
+    scene.end(*callers)
+    for caller in callers:
+        check_results(scene, SOME, caller.name)
+    check_nothing_was_asked_again(scene, SOME)
+    assert len({turn.name for turn in scene.turns()}) == len(callers)
+
+
+def test_a_killed_worker_costs_the_turns_that_it_had_under_way(scene: Scene) -> None:
+    caller, [victim, *workers] = scene.call(agents(MANY)), scene.workers(WORKERS)
+    scene.until_results(MANY * 3 // 10)
+    killed = victim.kill()
+    scene.end(caller, *workers)
+    check_results(scene, MANY)
+    check_asked_again(scene, victim, killed)
+
+
+def test_a_killed_caller_that_is_started_again_asks_nothing_that_was_answered(scene: Scene) -> None:
+    first, workers = scene.call(agents(MANY), "first"), scene.workers(WORKERS)
+    scene.until_results(MANY // 2, "first")
+    first.kill()
+    caller = scene.call(agents(MANY))
+    scene.end(caller, *workers)
+    check_results(scene, MANY)
+    check_nothing_was_asked_again(scene, MANY)
+
+
+def test_a_killed_caller_that_works_too_costs_the_turns_that_it_had_under_way(scene: Scene) -> None:
+    first, workers = scene.call(agents(SOME), "first", works=True), scene.workers(2)
+    scene.until_results(SOME // 2, "first")
+    killed = first.kill()
+    caller = scene.call(agents(SOME), works=True)
+    scene.end(caller, *workers)
+    check_results(scene, SOME)
+    check_asked_again(scene, first, killed)
+
+
+@pytest.mark.parametrize("options", [AOF, EVERY_SECOND], ids=["always", "everysec"])
+def test_a_run_goes_on_by_itself_when_its_server_was_killed_and_is_back(
+    tmp_path: Path, nursery: Nursery, sim: SimServer, options: tuple[str, ...]
+) -> None:
+    with redis_of_its_own(*options) as server, Scene(tmp_path, nursery, sim.url, server.url) as scene:
+        caller, workers = scene.call(agents(SOME)), scene.workers(WORKERS)
+        scene.until_results(SOME // 3)
+        server.kill()
+        time.sleep(LEASE)
+        server.start()
+        scene.end(caller, *workers)
+        check_results(scene, SOME)
+        check_nothing_was_asked_again(scene, SOME)
+
+
+def test_what_a_server_has_lost_of_its_last_second_is_done_again(scene: Scene, server: RedisServer) -> None:
+    scene.tools = ["look"]
+    caller = scene.call([agent(n, looks_for=f"k{n}") for n in range(SOME)], held_back=HELD_BACK)
+    workers = scene.workers(WORKERS)
+    scene.until_results(SOME - HELD_BACK)
+    [file] = (server.folder / "appendonlydir").glob("*.incr.aof")
+    kept = file.stat().st_size
+    scene.go()
+    scene.until_results(SOME - HELD_BACK // 2)
+    server.kill()
+    os.truncate(file, kept)
+    server.start()
+    scene.end(caller, *workers)
+    results = scene.results()
+    assert sorted(result["index"] for result in results) == list(range(SOME)), scene.said()
+    assert all(result["output"] == f"answer {result['index']}" for result in results)
+
+
+def test_a_run_that_somebody_has_removed_ends_with_what_to_do_and_no_process_waits_for_ever(
+    scene: Scene, server: RedisServer
+) -> None:
+    players = [scene.call(agents(SOME), held_back=HELD_BACK), scene.call(agents(SOME), "both", works=True)]
+    players += scene.workers(2)
+    scene.until_results(SOME // 4)
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"FLUSHALL\r\n")
+        assert connection.recv(16) == b"+OK\r\n"
+    scene.go()
+    assert [player.wait() for player in players] == [STORE_FAILED] * 4
+    assert scene.said().count("has lost run 'run': somebody removed it") == 4
+
+
+def test_a_worker_that_was_cut_off_past_its_lease_does_no_harm_and_goes_on_with_other_work(
+    scene: Scene, server: RedisServer
+) -> None:
+    with Way(server.port).open() as way:
+        caller = scene.call(agents(SOME), held_back=HELD_BACK)
+        victim, workers = scene.work("victim", way.url), scene.workers(WORKERS - 1)
+        scene.until_results(SOME // 4)
+        cut = way.cut()
+        scene.until_results(SOME - HELD_BACK)  # also what the victim held
+        mended = way.mend()
+        scene.until(lambda: any(turn.name == victim.name for turn in scene.turns("moved")))
+        scene.go()
+        scene.end(caller, victim, *workers)
+    check_results(scene, SOME)
+    check_asked_again(scene, victim, cut)
+    asked = [turn.at for turn in scene.turns() if turn.name == victim.name]
+    assert not any(cut + LEASE < at < mended for at in asked)
+    assert max(asked) > mended
+
+
+def test_a_worker_that_stood_still_past_its_lease_does_no_harm_and_goes_on_with_other_work(scene: Scene) -> None:
+    caller = scene.call(agents(SOME), held_back=HELD_BACK)
+    [victim, *workers] = scene.workers(WORKERS)
+    scene.until_results(SOME // 4)
+    stopped = victim.signal(signal.SIGSTOP)
+    scene.until_results(SOME - HELD_BACK)
+    victim.signal(signal.SIGCONT)
+    scene.until(lambda: any(turn.name == victim.name for turn in scene.turns("moved")))
+    scene.go()
+    scene.end(caller, *workers, victim)
+    check_results(scene, SOME)
+    check_asked_again(scene, victim, stopped)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_worker_that_is_told_to_stop_hands_on_its_agents_at_once(
+    scene: Scene, number: signal.Signals, status: int
+) -> None:
+    scene.options["lease"] = LONG_LEASE
+    caller, [victim, *workers] = scene.call(agents(SOME)), scene.workers(WORKERS)
+    scene.until_results(SOME // 3)
+    told = victim.signal(number)
+    assert victim.wait() == status
+    scene.end(caller, *workers)  # long before a lease has run out
+    check_results(scene, SOME)
+    check_asked_again(scene, victim, told)
+
+
+def test_what_two_hundred_agents_of_four_workers_look_up_is_looked_up_once(scene: Scene) -> None:
+    scene.tools = ["look"]
+    caller = scene.call([agent(n, looks_for="the_same") for n in range(200)])
+    workers = scene.workers(WORKERS)
+    scene.end(caller, *workers)
+    assert sorted(result["output"] for result in scene.results()) == sorted(f"answer {n}" for n in range(200))
+    assert len({turn.name for turn in scene.turns()}) == WORKERS
+    assert len(scene.made("looked")) == 1
+
+
+def test_what_a_killed_worker_was_looking_up_for_all_is_looked_up_by_another(scene: Scene) -> None:
+    scene.tools, scene.seconds_of_tools = ["look"], 1.0
+    caller = scene.call([agent(n, looks_for="the_same") for n in range(40)])
+    workers = {worker.name: worker for worker in scene.workers(WORKERS)}
+    scene.until(lambda: bool(scene.made("looked")))
+    workers.pop(scene.made("looked")[0].name).kill()
+    scene.end(caller, *workers.values())
+    assert sorted(result["output"] for result in scene.results()) == sorted(f"answer {n}" for n in range(40))
+    assert len(scene.made("looked")) == 2
+
+
+def test_what_a_killed_worker_was_changing_is_not_changed_again(scene: Scene) -> None:
+    scene.seconds_of_tools = 2.0
+    caller, victim = scene.call(agents(20)), scene.work("victim")
+    scene.until(lambda: bool(scene.made("put")))
+    victim.kill()
+    scene.end(caller, scene.work("another"))
+    check_results(scene, 20)
+    unknown = {f"n{result['index']}" for result in scene.results() if not dict(result["calls"])["put"]}
+    assert unknown >= {made.what for made in scene.made("put") if made.name == victim.name}
+
+
+def test_workers_keep_the_rate_of_a_tool_together(scene: Scene) -> None:
+    scene.tools, scene.rate = ["look"], 20.0
+    caller = scene.call([agent(n, looks_for=f"k{n}") for n in range(60)])
+    workers = scene.workers(WORKERS)
+    scene.end(caller, *workers)
+    assert len(scene.results()) == 60
+    times = sorted(made.at for made in scene.made("looked"))
+    assert len(times) == 60
+    assert times[-1] - times[0] >= 58 / scene.rate  # one may be late at first, and none is early
+
+
+def test_workers_have_no_more_requests_in_flight_than_all_of_them_may(scene: Scene) -> None:
+    scene.options["max_inflight"] = 8
+    caller, [victim, *workers] = scene.call(agents(SOME)), scene.workers(WORKERS)
+    scene.until_results(SOME // 2)
+    killed = victim.kill()
+    scene.end(caller, *workers)
+    check_results(scene, SOME)
+    assert most_at_once(scene, {victim.name: killed}) <= 8
+
+
+def most_at_once(scene: Scene, ends: dict[str, float]) -> int:
+    """Of requests in flight. `ends`: when what a process had under way ended with it."""
+    answered = {(turn.name, turn.which): turn.at for turn in scene.turns("answered")}
+    changes = []
+    for turn in scene.turns():
+        changes += [(turn.at, 1), (answered.get((turn.name, turn.which), ends.get(turn.name, turn.at)), -1)]
+    now = most = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def test_workers_spend_no_more_than_all_of_them_may_also_when_one_is_killed(scene: Scene, sim: SimServer) -> None:
+    budget = 60_000  # enough for about half of the agents
+    scene.options |= {"max_total_tokens": budget, "max_tokens": 60}
+    before = tokens(sim)
+    scene.end(scene.call([], "nobody"))
+    look = tokens(sim) - before  # what it takes to ask what the engine can do
+    caller, [victim, *workers] = scene.call(agents(SOME)), scene.workers(WORKERS)
+    scene.until_results(SOME // 4)
+    victim.kill()
+    scene.end(caller, *workers)
+    assert tokens(sim) - before - (WORKERS + 2) * look <= budget
+    results = scene.results()
+    assert sorted(result["index"] for result in results) == list(range(SOME))
+    failed = [result["error"] for result in results if result["error"]]
+    assert 0 < len(failed) < SOME * 2 // 3
+    assert all(error.startswith("budget: The budget is used up") for error in failed)
+    assert max(Counter(made.what for made in scene.made("put")).values()) == 1
+
+
+def tokens(sim: SimServer) -> float:
+    """That the engine has read and written."""
+    metrics = sim.metrics()
+    return metrics["vllm:prompt_tokens_total"] + metrics["vllm:generation_tokens_total"]
