@@ -8,12 +8,11 @@ from batch_agent.sim import Script, SimServer
 from benchmarks.cluster_agents import Agents
 from benchmarks.cluster_child import Errand
 from benchmarks.cluster_redis import Server
-from benchmarks.cluster_rounds import Asked, Numbers, Rounds, target
+from benchmarks.cluster_rounds import Asked, Numbers, Rounds, few_commands
 from benchmarks.cluster_runs import apart, shared
 from benchmarks.cluster_scaling import NO_LATENCY
 
 INFLIGHT = 64
-MOST_COMMANDS = 15
 _MANY = 1_000_000
 
 
@@ -63,11 +62,7 @@ async def cost(server: Server, asked: Asked) -> Numbers:
             for name, found in medians.items()
         },
         "commands": {name: found for name, found in commands.items() if found},
-        "targets": [
-            target(f"cost: {name}: commands for an agent", found["commands_per_agent"], most=MOST_COMMANDS)
-            for name, found in medians.items()
-            if "commands_per_agent" in found
-        ],
+        "targets": few_commands("cost", medians),
         "all_rounds": rounds.taken,
     }
 

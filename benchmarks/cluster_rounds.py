@@ -8,6 +8,8 @@ from typing import Any
 from benchmarks.rounds import median_of
 
 Numbers = dict[str, Any]
+MOST_COMMANDS = 15
+"""Of Redis, for an agent of two turns; those that scripts make count too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,12 @@ def target(what: str, found: float, *, least: float | None = None, most: float |
     is_met = (least is None or found >= least) and (most is None or found <= most)
     print(f"{what}: {found} ({'met' if is_met else 'MISSED'})", flush=True)
     return {"what": what, "least": least, "most": most, "found": found, "is_met": is_met}
+
+
+def few_commands(part: str, medians: Mapping[str, Numbers]) -> list[Numbers]:
+    """What is wanted of every way that has a Redis."""
+    return [
+        target(f"{part}: {way}: commands for an agent", found["commands_per_agent"], most=MOST_COMMANDS)
+        for way, found in medians.items()
+        if "commands_per_agent" in found
+    ]

@@ -9,7 +9,7 @@ from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks.cluster_agents import Agents
 from benchmarks.cluster_child import Errand
 from benchmarks.cluster_redis import Server
-from benchmarks.cluster_rounds import Asked, Numbers, Rounds, target
+from benchmarks.cluster_rounds import Asked, Numbers, Rounds, few_commands, target
 from benchmarks.cluster_runs import apart, shared
 
 ROOM = 32
@@ -18,7 +18,7 @@ BUSY_ROOM = 64
 TARGETS = {2: 1.8, 4: 3.4}
 
 LATENCY = SimConfig(
-    step_base_ms=20.0,
+    step_base_ms=30.0,
     step_us_per_seq=0.0,
     prefill_us_per_token=0.0,
     step_ns_per_kv_token=0.0,
@@ -33,24 +33,28 @@ NO_LATENCY = SimConfig(zero_latency=True, prefix_caching=False)
 
 async def latency(server: Server, asked: Asked) -> Numbers:
     """The engine makes everybody wait, and each process has only so many agents under way."""
-    agents = Agents(asked.agents or 1_000, tool_s=0.05)
-    rounds = Rounds("latency")
+    agents = Agents(asked.agents or 1_200, tool_s=0.05)
+    rounds, commands = Rounds("scaling-latency"), dict[str, dict[str, float]]()
     for _ in asked.turns():
         for count in asked.workers:
             with SimServer(LATENCY) as engine:
                 errand = Errand("caller", agents, engine.url, redis=server.url, max_dispatched=ROOM, warm_up=ROOM)
                 workers = [replace(errand, role="worker")] * (count - 1)
-                rounds.add(f"ours x{count}", (await shared(server, errand, workers, [engine])).numbers)
+                found = await shared(server, errand, workers, [engine])
+                rounds.add(f"ours x{count}", found.numbers)
+                commands[f"ours x{count}"] = found.commands
             with SimServer(LATENCY) as engine:
                 loops = [replace(errand, role="gather", backend=engine.url)] * count
                 rounds.add(f"shards x{count}", await apart(_shards(loops), [engine]))
-    return {"agents": agents.number, "at_once": ROOM, **_result(rounds, "scaling-latency", asked.workers)}
+    result = _result(rounds, "scaling-latency", asked.workers)
+    result["targets"] += few_commands("scaling-latency", result["medians"])
+    return {"agents": agents.number, "at_once": ROOM, **result, "commands": commands}
 
 
 async def cpu(server: Server, asked: Asked) -> Numbers:
     """The client is busy all the time. Each process has an engine of its own, so that none waits for one."""
-    agents = Agents(asked.agents or 6_000, keys=8, is_told=False)
-    rounds = Rounds("cpu")
+    agents = Agents(asked.agents or 6_000, is_told=False)
+    rounds = Rounds("scaling-cpu")
     for _ in asked.turns():
         for count in asked.workers:
             for way in ("ours", "ours, caller apart", "shards"):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from scripts import benchmark_batches as batches
+from scripts import benchmark_cluster as cluster
 from scripts import benchmark_prompts as prompts
 from scripts import benchmark_serving as serving
 from scripts import benchmark_watching as watching
@@ -29,19 +30,18 @@ def _machines() -> str:
     rows = []
     for path in sorted(RESULTS.glob("*.json")):
         found = results(path.stem)
-        machine = found["machine"]
-        where = f"{machine['cores']} cores, {machine['arch']}, Python {machine['python']}"
-        changed = found.get("changed_files") or 0
-        commit = f"`{found['commit']}`" + (f" and {changed} changed files" if changed else "")
-        rows.append(
-            [
-                f"`{path.name}`",
-                commit,
-                found["date"],
-                f"{found['gpu'].split(',')[0]}; {where}" if "gpu" in found else where,
-            ]
-        )
+        rows.append([f"`{path.name}`", *_when(found)])
+        earlier = [(part, _when(each["from"])) for part, each in cluster.parts(found).items() if "from" in each]
+        rows += [[f"... {part}", *when] for part, when in earlier if when != rows[-1][1:]]
     return table(["results", "commit", "date", "machine"], rows)
+
+
+def _when(found: Json) -> list[str]:
+    machine = found["machine"]
+    where = f"{machine['cores']} cores, {machine['arch']}, Python {machine['python']}"
+    changed = found.get("changed_files") or 0
+    commit = f"`{found['commit']}`" + (f" and {changed} changed files" if changed else "")
+    return [commit, found["date"], f"{found['gpu'].split(',')[0]}; {where}" if "gpu" in found else where]
 
 
 def _misses() -> str:
@@ -50,6 +50,7 @@ def _misses() -> str:
         ("scheduling", results("scheduling")["targets"]),
         ("flows", results("flows")["targets"]),
         ("pools", results("pools")["simulated"]["targets"]),
+        ("cluster", cluster.targets()),
     ):
         rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
     return table(["", "what", "wanted", "found"], rows)
@@ -83,6 +84,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "real_pools": batches.real_pools,
     "tools": batches.tools,
     "checkpoint": batches.checkpoint,
+    "cluster_scaling": cluster.scaling,
+    "cluster_cost": cluster.cost,
+    "cluster_tools": cluster.tools,
+    "cluster_faults": cluster.faults,
     "watching": watching.watching,
     "real_watching": watching.real_watching,
     "dashboard": watching.dashboard,

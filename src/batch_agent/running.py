@@ -178,6 +178,7 @@ class Going:
             fit=fit,
             complete=executor.complete,
             events=events,
+            settles=ready.joined is None,  # the end of an agent is written behind its facts
         )
 
     def _fit(self, layout: Layout) -> Fit | None:

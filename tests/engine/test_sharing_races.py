@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.errors import BatchAgentError
+from batch_agent.core.errors import BatchAgentError, StoreError
+from batch_agent.core.facts import Fact
 from batch_agent.core.hub import Document, Ending, Write
 from batch_agent.core.rules import Job
 from batch_agent.testing import ScriptedBackend, by_turn, say
@@ -56,6 +57,37 @@ class Silent(Link):
 
 async def test_an_ending_that_was_not_in_the_news_is_found_all_the_same() -> None:
     assert await answers(calling(Silent(), inputs("a", "b"), backend=ScriptedBackend(YES))) == {0: "yes", 1: "yes"}
+
+
+class Amnesiac(Link):
+    """A server that told of an end, and lost it together with what the agent said."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def facts(self, key: str) -> Sequence[Fact]:
+        if self.times:
+            self.times -= 1
+            return ()
+        return await self.hub.facts(key)
+
+
+async def test_an_agent_whose_facts_the_server_has_lost_is_done_again() -> None:
+    link, backend = Amnesiac(1), ScriptedBackend(YES)
+    async with asyncio.TaskGroup() as group:
+        found = group.create_task(answers(calling(link, inputs("a", "b"), works=False, backend=backend)))
+        await asyncio.sleep(1.0)
+        group.create_task(working(Link(link.hub), backend=backend))
+    assert found.result() == {0: "yes", 1: "yes"}
+
+
+async def test_a_story_that_is_not_there_any_more_is_never_taken_for_an_answer() -> None:
+    link, backend = Amnesiac(0), ScriptedBackend(YES)
+    await answers(calling(link, inputs("a"), backend=backend))
+    link.times = 1_000
+    with pytest.raises(StoreError, match=r"has lost what agent \w+ said \(input 0\)"):
+        await answers(calling(link, inputs("a"), works=False, backend=backend))
 
 
 async def test_nothing_is_posted_again_while_agents_take_long() -> None:

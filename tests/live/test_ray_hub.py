@@ -14,7 +14,6 @@ from tests.live.ray_cluster import ray_cluster
 
 from batch_agent.core.errors import SpecError, StoreError
 from batch_agent.core.hub import Append, End, Ending, Hub
-from batch_agent.placing.ray_hub import RayHub
 from batch_agent.placing.ray_hub_actor import HubActor
 
 __all__ = ["hub"]
@@ -34,6 +33,17 @@ class OneAfterTheOther(HubActor):
         await self.open(None)
 
 
+async def opened(actor: Any, seat: str | None = None) -> Hub:
+    from batch_agent.placing.ray_hub import RayHub  # Ray may be missing where only other tests are run
+
+    async def find() -> Any:
+        return actor
+
+    hub = RayHub(find, seat)
+    await hub.open()
+    return hub
+
+
 @pytest.fixture(scope="module")
 def actor() -> Iterator[Any]:
     import ray
@@ -46,25 +56,15 @@ def actor() -> Iterator[Any]:
 
 @pytest.fixture
 async def meet(actor: Any, tmp_path: Path) -> Meet:
-    async def find() -> Any:
-        return actor
-
     async def one() -> Hub:
-        hub = RayHub(find)
-        await hub.open()
-        return hub
+        return await opened(actor)
 
     await actor.begin.remote(str(tmp_path / "run"))
     return one
 
 
 async def test_what_a_worker_held_is_free_when_its_seat_is_taken_by_another(actor: Any, meet: Meet) -> None:
-    async def find() -> Any:
-        return actor
-
-    first, second, other = RayHub(find, "1"), RayHub(find, "1"), await meet()
-    await first.open()
-    await second.open()
+    first, second, other = await opened(actor, "1"), await opened(actor, "1"), await meet()
     await first.renew("before", {}, lasts=LONG)
     held = await leased(first, "before", "a", "b")
     await first.renew("before", {key: lease.token for key, lease in held.items()}, lasts=LONG)
@@ -76,12 +76,7 @@ async def test_what_a_worker_held_is_free_when_its_seat_is_taken_by_another(acto
 
 
 async def test_a_worker_hears_of_calls_and_callers_and_not_of_the_others_at_work(actor: Any, meet: Meet) -> None:
-    async def find() -> Any:
-        return actor
-
-    caller, one, other = await meet(), RayHub(find, "1"), RayHub(find, "2")
-    await one.open()
-    await other.open()
+    caller, one, other = await meet(), await opened(actor, "1"), await opened(actor, "2")
     since = await caller.latest()
     lease = (await leased(caller, "other", "a"))["a"]
     await other.tell(b"I am busy")
@@ -124,12 +119,7 @@ async def test_a_hub_that_is_gone_is_an_error_that_says_how_to_go_on() -> None:
     import ray
 
     actor = ray.remote(HubActor).options(num_cpus=0).remote(None)
-
-    async def find() -> Any:
-        return actor
-
-    hub = RayHub(find)
-    await hub.open()
+    hub = await opened(actor)
     assert await hub.left() == 0
     waiting = asyncio.create_task(hub.lease("worker", 1, lasts=LONG, wait=LONG))
     await hub.left()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from ..core.errors import LeaseLost
+from ..core.errors import LeaseLost, StoreError
 from ..core.events import AgentFinished
 from ..core.facts import Fact
 from ..core.hub import Ending, News
@@ -23,8 +23,8 @@ _AT_ONCE = 256
 
 T = TypeVar("T")
 
-Retell = Callable[[Job, Sequence[Fact], Ending], Awaitable[AgentResult]]
-"""The result of an agent, from its facts and how it ended."""
+Retell = Callable[[Job, Sequence[Fact], Ending], Awaitable[AgentResult | None]]
+"""The result of an agent, from its facts and how it ended. None: they do not tell of an end."""
 
 
 class Calling:
@@ -114,8 +114,12 @@ class Calling:
             async with asyncio.TaskGroup() as group:
                 telling = {key: group.create_task(self._told(ending)) for key, (ending, _) in ours.items()}
             for key, (_, resumed) in ours.items():
+                result = telling[key].result()
+                if result is None:
+                    self._post_again(self._out[key], is_known=resumed)
+                    continue
                 del self._out[key]
-                await self._hand_over(telling[key].result(), resumed=resumed)
+                await self._hand_over(result, resumed=resumed)
 
     async def _next_ended(self) -> tuple[Ending, bool] | None:
         while True:
@@ -131,7 +135,16 @@ class Calling:
             for job in self._out.values():
                 self._to_post.put_nowait(job)
 
-    async def _told(self, ending: Ending) -> AgentResult:
+    def _post_again(self, job: Job, *, is_known: bool) -> None:
+        """The server has lost what the agent said since it told of its end. `is_known`: but still tells of it."""
+        if is_known:
+            raise StoreError(
+                f"The store has lost what agent {job.key} said (input {job.index}). Give the run another run_id to do "
+                "all of it again."
+            )
+        self._to_post.put_nowait(job)
+
+    async def _told(self, ending: Ending) -> AgentResult | None:
         own, job = self._own.pop(ending.key, None), self._out[ending.key]
         if own is not None and ending.worker == self._joined.member.name:
             return replace(own, index=job.index, input=job.input)  # another caller may have posted it as its own

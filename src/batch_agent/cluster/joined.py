@@ -92,7 +92,7 @@ async def join(
     without an answer are done again, unless other callers are there, whose results these are too. Raises StoreError."""
     await hub.open()
     try:
-        member = Member(hub, worker_name(), lasts)
+        member = Member(hub, worker_name(), lasts, hears_endings=asks)
         store, calls = SharedStore(member), SharedCalls(hub, member.name)
         member.on_news(lambda news: calls.landed(news.landed))
         hearing = Hearing(hub, member.name, events, asks=asks)

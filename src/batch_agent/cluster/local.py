@@ -225,7 +225,7 @@ class LocalHub:
     async def spent(self) -> Usage:
         return await self._store.spent() + self._refused
 
-    async def latest(self) -> Cursor:
+    async def latest(self, *, endings: bool = True) -> Cursor:
         return (str(self._last),)
 
     async def news(self, after: Cursor, *, wait: float) -> News:

@@ -29,8 +29,9 @@ def worker_name() -> str:
 class Member:
     """Holds leases, and renews them. What was handed to another worker is not held any more."""
 
-    def __init__(self, hub: Hub, name: str, lasts: float) -> None:
+    def __init__(self, hub: Hub, name: str, lasts: float, *, hears_endings: bool = True) -> None:
         """`lasts`: seconds of a lease; a worker that is not heard of for so long is taken to be gone."""
+        self._hears_endings = hears_endings
         self.hub = hub
         self.name = name
         self.lasts = lasts
@@ -79,7 +80,7 @@ class Member:
         """For as long as the block runs. Raises StoreError from it when the hub is gone for good. What is held at its
         end is given back."""
         await self.hub.renew(self.name, {}, lasts=self.lasts)
-        after = await self.hub.latest()
+        after = await self.hub.latest(endings=self._hears_endings)
         try:
             async with _beside(self._keep_alive(), self._read(after)):
                 yield

@@ -36,6 +36,8 @@ _LONGEST_BLOCK = 5.0
 """Seconds that one command waits."""
 _NEWS = ("ended", "news")
 """The streams of news, as they are in a cursor."""
+_NOT_READ = "-"
+"""In a cursor: the stream is not read."""
 
 
 class RedisHub:
@@ -160,12 +162,14 @@ class RedisHub:
         records = await self._link.call("HVALS", self._key("workers"))
         return sum((Usage(*map(int, record.partition(b"\n")[0].split()[3:])) for record in records), NO_USAGE)
 
-    async def latest(self) -> Cursor:
+    async def latest(self, *, endings: bool = True) -> Cursor:
         streams = [("XREVRANGE", self._key(name), "+", "-", "COUNT", 1) for name in _NEWS]
-        return tuple(last[0][0].decode() if last else "0-0" for last in await self._link.together(streams))
+        last = [rows[0][0].decode() if rows else "0-0" for rows in await self._link.together(streams)]
+        return tuple(last) if endings else (_NOT_READ, *last[1:])
 
     async def news(self, after: Cursor, *, wait: float) -> News:
-        deadline, at = _now() + wait, dict(zip(_NEWS, after, strict=True))
+        deadline = _now() + wait
+        at = {name: place for name, place in zip(_NEWS, after, strict=True) if place != _NOT_READ}
         told: dict[str, list[Any]] = {name: [] for name in _NEWS}
         is_all = False
         while not is_all:
@@ -177,7 +181,7 @@ class RedisHub:
             is_all = all(len(rows) < _PAGE for rows in found.values()) and (left <= 0 or bool(found))
             if not found:
                 await self._check()
-        return _news(tuple(at[name] for name in _NEWS), *told.values())
+        return _news(tuple(at.get(name, _NOT_READ) for name in _NEWS), *told.values())
 
     async def tell(self, data: bytes) -> None:
         await self._once(sharing.TELL, data)

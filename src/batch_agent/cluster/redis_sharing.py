@@ -25,18 +25,23 @@ return 1
 """,
 )
 
-# ARGV: name, worker. Gives 1: make it, 0: another one makes it, or its outcome.
+# ARGV: name, worker. Gives 1: make it, 0: another one makes it, or its outcome. A call is "?WORKER" while it is made,
+# "*WORKER" if others wait for it, and "!OUTCOME" afterwards.
 CLAIM: Final = Script.of(
     COMMON,
     SILENCE,
     """
-local key, mine = run .. 'call:' .. ARGV[1], '?' .. ARGV[2]
-local found = redis.call('SET', key, mine, 'NX', 'GET')
-if not found or found == mine then return 1 end
-if string.sub(found, 1, 1) == '!' then return string.sub(found, 2) end
-if redis.call('EXISTS', run .. 'alive:' .. string.sub(found, 2)) == 1 then return 0 end
-if look(math.floor(micros() / 1000)).spares then return 0 end
-redis.call('SET', key, mine)
+local key, worker = run .. 'call:' .. ARGV[1], ARGV[2]
+local found = redis.call('SET', key, '?' .. worker, 'NX', 'GET')
+if not found then return 1 end
+local kind, rest = string.sub(found, 1, 1), string.sub(found, 2)
+if kind == '!' then return rest end
+if rest == worker then return 1 end
+if redis.call('EXISTS', run .. 'alive:' .. rest) == 1 or look(math.floor(micros() / 1000)).spares then
+  if kind == '?' then redis.call('SET', key, '*' .. rest) end
+  return 0
+end
+redis.call('SET', key, kind .. worker)
 return 1
 """,
 )
@@ -46,14 +51,26 @@ LAND: Final = Script.of(
     COMMON,
     f"""
 local key, lasts = run .. 'call:' .. ARGV[1], tonumber(ARGV[3])
-if redis.call('GET', key) ~= '?' .. ARGV[2] then return end
+local found
 if lasts == 0 then
-  redis.call('DEL', key)
+  found = redis.call('GET', key)
 elseif lasts < 0 then
-  redis.call('SET', key, '!' .. ARGV[4])
+  found = redis.call('SET', key, '!' .. ARGV[4], 'XX', 'GET')
 else
-  redis.call('SET', key, '!' .. ARGV[4], 'PX', ARGV[3])
+  found = redis.call('SET', key, '!' .. ARGV[4], 'XX', 'GET', 'PX', ARGV[3])
 end
+if not found then return end
+if found ~= '?' .. ARGV[2] and found ~= '*' .. ARGV[2] then
+  if lasts == 0 then return end
+  if string.sub(found, 1, 1) == '!' then
+    redis.call('SET', key, found, 'KEEPTTL')
+  else
+    redis.call('SET', key, found)
+  end
+  return
+end
+if lasts == 0 then redis.call('DEL', key) end
+if string.sub(found, 1, 1) == '?' then return end
 redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_NEWS_KEPT}, '*', 'landed', ARGV[1])
 """,
 )

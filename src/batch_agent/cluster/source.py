@@ -15,7 +15,7 @@ from .store import SharedStore
 
 _MOST = 32
 _FEW = 4
-_SHARE = 8
+_SHARE = 2
 """Beyond a few, no more than one in so many of the slots is leased ahead."""
 _ROUNDS = 4
 """Of leases that each worker makes of what is left: the last ones are small, so that all end together."""

@@ -2,21 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
-from ..core.facts import Fact
+from ..core.facts import Fact, Started
 from ..core.hub import Append, End, Ending, Replace, Write
 from ..core.requests import Usage
 from ..engine.failures import one_failure
 from .local import PLAN
 from .member import Member
+from .outgoing import Outgoing
 
-_MOMENT = 0.005
-"""Seconds for which facts are gathered, to be sent together."""
 _LAST_WORDS = 5.0
 """Seconds for what is left to be sent at the end of a run."""
 _MOST = 500
@@ -29,9 +28,8 @@ class SharedStore:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._told: dict[str, tuple[Fact, ...]] = {}
-        self._writes: list[Write] = []
-        self._waiters: list[asyncio.Future[None]] = []
-        self._news = asyncio.Event()
+        self._outgoing = Outgoing()
+        self._changed = asyncio.Event()
         self._number = 0
         self._failure: StoreError | None = None
         self._is_over = False
@@ -66,7 +64,8 @@ class SharedStore:
 
     def record(self, key: str, fact: Fact) -> None:
         """Raises LeaseLost."""
-        self._add(Append(key, self._member.token(key), fact))
+        # That it has begun is worth no message: whoever finds no facts begins it.
+        self._add(Append(key, self._member.token(key), fact), is_due=not isinstance(fact, Started))
 
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         """Raises LeaseLost."""
@@ -81,19 +80,22 @@ class SharedStore:
     async def settle(self, key: str | None = None) -> None:
         if self._failure is not None:
             raise self._failure
-        written = asyncio.get_running_loop().create_future()
-        self._waiters.append(written)
-        self._news.set()
-        await written
+        for agent in self._outgoing.agents if key is None else [key]:
+            written = asyncio.get_running_loop().create_future()
+            self._outgoing.hurry(agent, written, _now())
+            self._changed.set()
+            await written
         if key is not None:
             self._member.token(key)
 
     async def aclose(self) -> None:
         """As `open`."""
 
-    def _add(self, write: Write) -> None:
-        self._writes.append(write)
-        self._news.set()
+    def _add(self, write: Write, *, is_due: bool = True) -> None:
+        before = self._outgoing.next_due
+        self._outgoing.add(write, _now(), is_due=is_due)
+        if before is None:
+            self._changed.set()
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -106,26 +108,28 @@ class SharedStore:
                     yield
                 finally:
                     self._is_over = True
-                    self._news.set()
+                    self._changed.set()
                     await asyncio.wait([sending], timeout=_LAST_WORDS)
                     sending.cancel()
 
     async def _send(self) -> None:
         while not self._is_over:
-            await self._news.wait()
-            await asyncio.sleep(_MOMENT)
-            await self._send_all()
+            await self._until_due()
+            await self._send_what_is_due(_now())
+        await self._send_what_is_due(float("inf"))
 
-    async def _send_all(self) -> None:
-        """Never raises: whoever waits is told."""
-        self._news.clear()
-        while self._writes or self._waiters:
-            writes, self._writes = self._writes[:_MOST], self._writes[_MOST:]
-            waiters, self._waiters = (self._waiters, []) if not self._writes else ([], self._waiters)
-            error = self._failure or await self._sent(writes)
-            for waiter in waiters:
-                if waiter.done():  # cancelled by now
-                    continue
+    async def _until_due(self) -> None:
+        while not self._is_over and ((due := self._outgoing.next_due) is None or due > _now()):
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._changed.wait()
+
+    async def _send_what_is_due(self, now: float) -> None:
+        """Whoever waits is told what came of it."""
+        for load in self._outgoing.take(now, _MOST):
+            error = self._failure or await self._sent([write for parcel in load for write in parcel.sendable()])
+            for waiter in (waiter for parcel in load for waiter in parcel.waiters if not waiter.done()):
                 if error is None:
                     waiter.set_result(None)
                 else:
@@ -150,3 +154,7 @@ class SharedStore:
             return self._member.token(key) == token
         except LeaseLost:
             return False
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

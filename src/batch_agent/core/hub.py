@@ -167,8 +167,9 @@ class Hub(Protocol):
 
     # News
 
-    async def latest(self) -> Cursor:
-        """Where the news are now."""
+    async def latest(self, *, endings: bool = True) -> Cursor:
+        """Where the news are now. `endings`: False for one who need not be woken up by them; they may come all the
+        same."""
         ...
 
     async def news(self, after: Cursor, *, wait: float) -> News:

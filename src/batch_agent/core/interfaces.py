@@ -176,8 +176,9 @@ class Executor(Protocol):
         """The result of a job that needs no more work, or None."""
         ...
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
-        """The result of an agent that ended elsewhere, from what it said there and how it ended."""
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult | None:
+        """The result of an agent that ended elsewhere, from what it said there and how it ended. None where the facts
+        are not all there."""
         ...
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:

@@ -64,11 +64,12 @@ class Chunked:
         seconds = sum(each.timing.total for each in (*done, result))
         return _summed(result, [*done, result], seconds) if done else result
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
-        """The result of an agent that ended elsewhere, with what its sub-agents took."""
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult | None:
+        """The result of an agent that ended elsewhere, with what its sub-agents took. None where the facts are not all
+        there."""
         asked = _asked(facts)
         told = await self._inner.retell(job if asked is None else replace(job, task=asked), facts, ending)
-        if not job.parts and asked in (None, job.task):
+        if told is None or (not job.parts and asked in (None, job.task)):
             return told
         done = await self._recorded(job)
         return _summed(told, [*done, told], ending.seconds) if done else told

@@ -38,9 +38,11 @@ class Engine:
         fit: Fit | None = None,
         complete: Complete | None = None,
         events: EventSink | None = None,
+        settles: bool = True,
     ) -> None:
         """`leave` hears of each agent whose result was handed over. `fit` gives what is made of a job that has to be
-        asked, in the model's window; `complete` adds to a recalled result what its own facts do not tell."""
+        asked, in the model's window; `complete` adds to a recalled result what its own facts do not tell. `settles`:
+        facts are durable before `deliver` is called; False where that sees to it itself."""
         self._source = source
         self._executor = executor
         self._store = store
@@ -51,6 +53,7 @@ class Engine:
         self._fit = fit
         self._complete = complete
         self._events = events
+        self._settles = settles
         self._has_reported = False
 
     async def run(self) -> None:
@@ -113,7 +116,8 @@ class Engine:
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
         try:
             result = await self._lived(job, facts, slot)
-            await self._store.settle(job.key)
+            if self._settles:
+                await self._store.settle(job.key)
             await self._hand_over(result, resumed=False)
         except LeaseLost:
             if self._events is not None:
@@ -150,4 +154,3 @@ class Engine:
         if self._events is not None:
             self._events.emit(AgentFinished(result, resumed))
         await self._deliver(result)
-

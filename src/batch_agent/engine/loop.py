@@ -48,11 +48,13 @@ class AgentLoop:
             return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
         return None
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult | None:
         talk = Conversation(self.rules, job)
         talk.replay(facts)
         if ending.error is not None:
             talk.fail(ending.error)
+        elif not isinstance(talk.next(), Done):
+            return None
         return talk.result(ending.seconds)
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:

@@ -87,7 +87,7 @@ class RayHub:
         usage: Usage = await self._ask("spent")
         return usage
 
-    async def latest(self) -> Cursor:
+    async def latest(self, *, endings: bool = True) -> Cursor:
         cursor: Cursor = await self._ask("latest")
         return cursor
 

@@ -1,4 +1,4 @@
-"""Real processes that share a run at a real server, in short; tests/live/test_shared_runs.py has all that can happen."""
+"""Real processes that share a run at a real server; tests/live/test_shared_runs.py has all that may happen to them."""
 
 import signal
 from collections import Counter

@@ -1,0 +1,74 @@
+"""Writes on their way to a hub."""
+
+import asyncio
+
+from batch_agent.cluster.outgoing import A_WHILE, MOMENT, Outgoing
+from batch_agent.core.facts import Claimed, Replied, Started
+from batch_agent.core.hub import Append, Write
+from batch_agent.core.messages import ToolCall
+from batch_agent.core.requests import Reply, Usage
+
+REPLIED = Replied(Reply("yes", "stop", Usage()))
+CLAIMED = Claimed(ToolCall("1", "order", "{}"))
+
+
+def sent(outgoing: Outgoing, now: float, most: int = 100) -> list[list[Write]]:
+    return [[write for parcel in load for write in parcel.sendable()] for load in outgoing.take(now, most)]
+
+
+def waiter() -> "asyncio.Future[None]":
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_what_nobody_waits_for_goes_together_after_a_while() -> None:
+    outgoing = Outgoing()
+    first, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED)
+    outgoing.add(first, 0.01)
+    outgoing.add(second, 0.15)
+    assert outgoing.next_due == 2 * A_WHILE
+    assert sent(outgoing, A_WHILE) == []
+    assert sent(outgoing, 2 * A_WHILE) == [[first, second]]
+    assert outgoing.next_due is None
+
+
+async def test_what_somebody_waits_for_goes_soon_with_what_is_before_it_and_leaves_others_alone() -> None:
+    outgoing = Outgoing()
+    first, other, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED), Append("a.part1", 1, REPLIED)
+    for write in (first, other, second):
+        outgoing.add(write, 0.0)
+    outgoing.hurry("a", waiter(), 0.0)
+    assert outgoing.next_due == MOMENT
+    assert sent(outgoing, MOMENT) == [[first, second]]
+    assert outgoing.next_due == 2 * A_WHILE
+
+
+async def test_that_an_agent_has_begun_waits_for_what_it_does() -> None:
+    outgoing = Outgoing()
+    begun, replied = Append("a", 1, Started(0, "x", "x")), Append("a", 1, REPLIED)
+    outgoing.add(begun, 0.0, is_due=False)
+    assert outgoing.next_due is None
+    outgoing.add(replied, 1.0)
+    assert sent(outgoing, 10.0) == [[begun, replied]]
+
+
+async def test_a_call_that_was_given_up_before_it_was_claimed_is_not_claimed() -> None:
+    outgoing, gone = Outgoing(), waiter()
+    outgoing.add(Append("a", 1, REPLIED), 0.0)
+    outgoing.add(Append("a", 1, CLAIMED), 0.0)
+    outgoing.hurry("a", gone, 0.0)
+    gone.cancel()
+    assert sent(outgoing, 1.0) == [[Append("a", 1, REPLIED)]]
+
+
+async def test_a_claim_that_somebody_waits_for_is_sent() -> None:
+    outgoing = Outgoing()
+    outgoing.add(Append("a", 1, CLAIMED), 0.0)
+    outgoing.hurry("a", waiter(), 0.0)
+    assert sent(outgoing, 1.0) == [[Append("a", 1, CLAIMED)]]
+
+
+async def test_much_goes_in_several_loads() -> None:
+    outgoing = Outgoing()
+    for number in range(10):
+        outgoing.add(Append(str(number), number, REPLIED), 0.0)
+    assert [len(load) for load in sent(outgoing, 10.0, most=4)] == [4, 4, 2]
