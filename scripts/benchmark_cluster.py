@@ -102,8 +102,14 @@ def faults() -> str:
 
 def _fault(name: str, ratio: float, one: Json) -> list[str]:
     doubled = one.get("doubled", one.get("twice"))
-    counts = [one["lost"], doubled, one["writes_twice"], one.get("asked_again")]
-    return [name, times(ratio), seconds(one["wall_s"]), *("" if each is None else f"{each:.0f}" for each in counts)]
+    counts = ["" if each is None else f"{each:.0f}" for each in (one["lost"], doubled, one["writes_twice"])]
+    return [name, times(ratio), seconds(one["wall_s"]), *counts, _asked_again(one)]
+
+
+def _asked_again(one: Json) -> str:
+    if "asked_again_at_most" in one:
+        return f"at most {one['asked_again_at_most']:.0f}"
+    return f"{one['asked_again']:.0f}" if "asked_again" in one else ""
 
 
 def _machines() -> list[Json]:

@@ -77,6 +77,9 @@ class Hearing:
     def emit(self, event: Event) -> None:
         if not self._asks:
             self._emit_plainly(event)
+        elif self._events is None:  # nobody watches here; other callers may
+            if not isinstance(event, AgentFinished):
+                self.telling.emit(event)
         elif isinstance(event, AgentFinished):
             self._whereabouts.finished(event, self._clock())
         else:
@@ -85,7 +88,8 @@ class Hearing:
     def ended_here(self, key: str) -> None:
         """An agent came to its end in this process, whoever gets the result."""
         self.telling.ended(key)
-        self._whereabouts.ended(self._worker, key, self._clock())
+        if self._events is not None:
+            self._whereabouts.ended(self._worker, key, self._clock())
 
     def heard(self, told: Iterable[bytes]) -> None:
         """What the hub's news bring; also where they bring nothing."""
@@ -127,8 +131,7 @@ class Hearing:
         self._whereabouts.happened(self._worker, self._clock(), event)
         if isinstance(event, RunStarted):
             self._began = self._clock()
-            if self._events is not None:
-                self.telling.listens()
+            self.telling.listens()
 
     def _hear(self, message: Told) -> None:
         if message.is_listening:

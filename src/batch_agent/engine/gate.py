@@ -98,7 +98,7 @@ class Gate:
         """So many workers use the server, the others with so many requests in flight."""
         self.slots.shared(workers, elsewhere)
         if self.residency is not None:
-            self.residency.shared(elsewhere)
+            self.residency.shared(workers)
 
     @contextmanager
     def while_waiting(self, agent: str, calls: Sequence[ToolCall], asked: Request | None) -> Iterator[None]:

@@ -29,7 +29,7 @@ class Residency:
         self.capacity = ledger.capacity
         """For all workers together; the ledger has this one's part of it."""
         ledger.shared = shared_chars / chars_per_token
-        self._elsewhere = 0
+        self._is_alone = True
         self._shared_chars = shared_chars
         self._chars_per_token = chars_per_token
         self._chars: dict[str, int] = {}
@@ -59,9 +59,10 @@ class Residency:
             self.ledger.resize(whole if most is None else min(most, whole))
         self._go_on()
 
-    def shared(self, elsewhere: int) -> None:
-        """Other workers have so many requests in flight: an engine that is busy with them is not idle."""
-        self._elsewhere = elsewhere
+    def shared(self, workers: int) -> None:
+        """So many workers use the engine. Where there are several, none of them can tell that it is idle, and all would
+        let somebody in at once."""
+        self._is_alone = workers == 1
         self._go_on()
 
     def share(self, chars: int) -> None:
@@ -151,13 +152,13 @@ class Residency:
 
     def _is_idle(self, now: float) -> bool:
         """Whether the engine has so little to do that somebody is let in beyond the capacity."""
-        if self._busy or self._elsewhere:
+        if self._busy or not self._is_alone:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
         if self._idle_since is not None and now >= self._idle_since + self._patience():
             return True
-        return self._can_take_guests()
+        return self._is_alone and self._can_take_guests()
 
     def _can_take_guests(self) -> bool:
         """Whether the engine has so little to do that one more agent brings more than it costs: what it pushes out of
@@ -166,7 +167,7 @@ class Residency:
         if speed is None or cycle is None or not self.ledger.residents:
             return False
         again = self.ledger.held / self.ledger.residents / speed
-        return (len(self._busy) + self._elsewhere) * again * _PUSHES_OUT < cycle
+        return len(self._busy) * again * _PUSHES_OUT < cycle
 
     def _patience(self) -> float:
         """For how long the engine may have nothing to do before somebody is let in beyond the capacity: about as long

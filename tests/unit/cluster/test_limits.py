@@ -424,18 +424,18 @@ async def test_a_cache_of_unknown_size_is_not_shared() -> None:
 
 
 @virtual
-async def test_nobody_is_let_in_beyond_the_capacity_while_the_engine_works_for_another_worker() -> None:
+async def test_nobody_is_let_in_beyond_the_capacity_while_several_workers_use_the_engine() -> None:
     hub = LocalHub(MemoryStore())
     first, second = of_places(hub, "a", 1500), of_places(hub, "b", 1500)
-    async with first.joins(), second.joins():
-        other = await second.slots.acquire(FRESH)
-        await beats(2)
-        async with agents(first, "1", "2"):
+    async with first.joins():
+        async with second.joins(), agents(first, "1", "2"):
             with places(first).on_lease("1", ["look"]):
                 await asyncio.sleep(60)
                 assert places(first).ledger.residents == 1
-                other.release()
-                await beats(3)
+        async with agents(first, "3", "4"):
+            await beats(3)
+            with places(first).on_lease("3", ["look"]):
+                await asyncio.sleep(60)
                 assert places(first).ledger.residents == 2
 
 
