@@ -13,6 +13,8 @@ from batch_agent.running import Run, Work
 from batch_agent.store.memory import MemoryStore
 
 LEASE = 6.0
+LONG = 1e6
+"""Of a lease, where a thread takes real time: virtual time may fly by meanwhile."""
 
 
 class Link:
@@ -58,7 +60,7 @@ def calling(
     link: Any, inputs: Any, *, works: bool = True, events: EventSink | None = None, **options: Any
 ) -> ResultStream:
     """One who asks, and usually works too."""
-    spec = BatchSpec.of(task="{it}", inputs=inputs, lease=LEASE, **options)
+    spec = BatchSpec.of(**{"task": "{it}", "inputs": inputs, "lease": LEASE, **options})
     return ResultStream(Run(Preparation.check(spec, events), hub=link, works=works).drive)
 
 

@@ -19,7 +19,7 @@ from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 from .harness import EventLog, asked, run, waiting_tool
-from .sharing import LEASE, Link, answers, calling, hub_over, working
+from .sharing import LEASE, LONG, Link, answers, calling, hub_over, working
 
 TWO_TURNS = by_turn(call("wait"), say("done"))
 
@@ -214,7 +214,7 @@ async def test_a_run_that_is_started_again_asks_nothing_that_was_answered(tmp_pa
         backend, store = ScriptedBackend(lambda request: say(asked(request))), SqliteStore(tmp_path)
         link = hub_over(store)
         await link.hub.open()
-        assert len(await answers(calling(link, inputs(number), backend=backend))) == number
+        assert len(await answers(calling(link, inputs(number), backend=backend, lease=LONG))) == number
         await link.hub.aclose()
     assert len(backend.requests) == 10
 
@@ -222,7 +222,7 @@ async def test_a_run_that_is_started_again_asks_nothing_that_was_answered(tmp_pa
 async def test_a_shared_checkpoint_is_an_ordinary_one(tmp_path: Path) -> None:
     link = hub_over(SqliteStore(tmp_path))
     await link.hub.open()
-    await answers(calling(link, inputs(5), backend=ScriptedBackend(by_turn(say("first")))))
+    await answers(calling(link, inputs(5), backend=ScriptedBackend(by_turn(say("first"))), lease=LONG))
     await link.hub.aclose()
     backend = ScriptedBackend(by_turn(say("second")))
     results = await run(backend, inputs(6), checkpoint_dir=tmp_path)
@@ -304,10 +304,10 @@ async def test_long_inputs_in_parts_are_shared_too() -> None:
     assert result.turns == alone[0].turns > 2
 
 
-async def test_ten_thousand_agents_are_shared_without_much_talk() -> None:
+async def test_many_agents_are_shared_without_much_talk() -> None:
     backend, link = ScriptedBackend(by_turn(say("yes"))), Link()
-    assert len(await answers(calling(link, inputs(10_000), backend=backend, max_inflight=256))) == 10_000
-    assert link.calls < 10_000
+    assert len(await answers(calling(link, inputs(2_000), backend=backend, max_inflight=256))) == 2_000
+    assert link.calls < 2_000
 
 
 async def test_a_memory_store_is_enough() -> None:

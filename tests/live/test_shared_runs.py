@@ -193,9 +193,25 @@ def test_a_worker_that_was_cut_off_past_its_lease_does_no_harm_and_goes_on_with_
         scene.end(caller, victim, *workers)
     check_results(scene, SOME)
     check_asked_again(scene, victim, cut)
-    asked = [turn.at for turn in scene.turns() if turn.name == victim.name]
-    assert not any(cut + LEASE < at < mended for at in asked)
-    assert max(asked) > mended
+    assert max(turn.at for turn in scene.turns() if turn.name == victim.name) > mended
+
+
+def test_what_a_worker_has_to_say_of_an_agent_that_another_has_begun_is_refused(
+    scene: Scene, server: RedisServer
+) -> None:
+    scene.seconds_of_tools = 4 * LEASE  # long enough for both to be at it
+    with Way(server.port).open() as way:
+        caller, victim = scene.call(agents(40)), scene.work("victim", way.url)
+        scene.until(lambda: bool(scene.turns()))
+        cut = way.cut()  # it has not said yet that it puts something there
+        workers = scene.workers(WORKERS - 1)
+        scene.until(lambda: bool(scene.asked_again()))
+        way.mend()
+        scene.end(caller, victim, *workers)
+    check_results(scene, 40)
+    check_asked_again(scene, victim, cut)
+    taken_over = {key for key, _ in scene.asked_again()}
+    assert {turn.key for turn in scene.turns("moved")} >= taken_over
 
 
 def test_a_worker_that_stood_still_past_its_lease_does_no_harm_and_goes_on_with_other_work(scene: Scene) -> None:

@@ -532,7 +532,7 @@ def test_no_history_of_several_workers_has_a_stale_read_or_a_call_without_a_resu
     world = World()
     made = tools_of(world)
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        for seed in range(400):
+        for seed in range(200):
             try:
                 runner.run(one_history(seed, made, world, grain))
             except BaseException as error:
