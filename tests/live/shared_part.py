@@ -7,6 +7,7 @@ one of them."""
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -151,16 +152,21 @@ def live(plan: dict[str, Any]) -> int:
 
 
 def main() -> None:
+    living = set()
     for line in sys.stdin:
         plan = json.loads(line)
         if "wait" in plan:
             print(os.waitstatus_to_exitcode(os.waitpid(plan["wait"], 0)[1]), flush=True)
+            living.discard(plan["wait"])
             continue
         child = os.fork()
         if child == 0:
             break
+        living.add(child)
         print(child, flush=True)
     else:
+        for child in living:  # the test was killed
+            os.kill(child, signal.SIGKILL)
         return
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     status = 1
