@@ -18,7 +18,7 @@ from .scene import Scene, between
 from .server import Server
 from .serving import say
 from .watch import Watch
-from .workloads import RESIDENT, Stage, scene_of
+from .workloads import RESIDENT, Sizes, Stage, scene_of
 
 WORKERS = 4
 
@@ -36,8 +36,12 @@ class _Shared(LocalHub):
 async def workers(stage: Stage) -> None:
     """One process, several workers: each has a gate, a ledger and slots of its own, as it would elsewhere. This shows
     what their portions make of the server, not what processes cost."""
+    scale = stage.scale
+    tokens = (scale.of_tokens(each) for each in (RESIDENT.shared, RESIDENT.own, RESIDENT.output, RESIDENT.result))
+    sizes = Sizes(scale.of_agents(RESIDENT.agents), RESIDENT.turns, *tokens)
+    seconds = between(1.0 * scale.seconds, 3.0 * scale.seconds)
     for name, several in (("alone", 1), ("four", WORKERS), ("alone again", 1), ("four again", WORKERS)):
-        scene = scene_of(stage.words, RESIDENT, f"workers-{name}", seconds=between(1.0, 3.0))
+        scene = scene_of(stage.words, sizes, f"workers-{name}", seconds=seconds)
         numbers = (
             await run_ours(stage.server, scene, stage.limit)
             if several == 1
