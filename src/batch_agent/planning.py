@@ -23,6 +23,8 @@ async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> F
     checkpoint their answers count for the run. Raises SpecError for inputs whose number nobody knows."""
     from .forecasting import behaviour_of, forecast, speeds_of  # brings the simulator, which a run does not need
 
+    if spec.runtime is not None:
+        raise SpecError(f"A plan cannot tell what the programs of {spec.runtime.name} will ask. Run a few inputs.")
     preparation = Preparation.check(spec, events)
     async with AsyncExitStack() as stack:
         prepared = await preparation.opened(await preparation.lay_out(), Openings([preparation], stack))
@@ -35,7 +37,7 @@ async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> F
             speeds = await asyncio.to_thread(speeds_of, runs, behaviour, report)
         else:
             behaviour = Behaviour.assumed(
-                has_tools=bool(prepared.tools), max_turns=spec.limits.max_turns, max_tokens=spec.sampling.max_tokens
+                has_tools=bool(prepared.tools), max_turns=spec.max_turns, max_tokens=spec.sampling.max_tokens
             )
         return await asyncio.to_thread(
             forecast,

@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .agent.output import output_type
 from .backends.connect import connect
@@ -102,8 +102,10 @@ class Preparation:
         """Raises SpecError."""
         if isinstance(spec.task, str) and not stage and not template_of(spec.task).fields:
             warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
-        if spec.tools and spec.limits.max_turns == 1:
+        if spec.tools and spec.max_turns == 1:
             warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
+        if spec.runtime is not None:
+            spec.runtime.check()
         if spec.out is not None:
             check_apart(spec.inputs, spec.out)
         providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
@@ -171,11 +173,13 @@ class Preparation:
 
     @property
     def may_call_natively(self) -> bool:
-        return bool(self.spec.tools) and self.spec.prefix.tool_mode != "action"
+        return bool(self.spec.tools or self.spec.runtime) and self.spec.prefix.tool_mode != "action"
 
     def _plan(self, tools: list[Tool], layout: Layout, traits: Traits) -> Plan:
         specs = tuple(tool.spec for tool in tools)
         may_start_early = any(tool.sharing.is_shared for tool in tools)
+        if self.spec.runtime is not None:
+            traits = replace(traits, json_schema=False)  # what a program says at last, no server can keep to a schema
         return compile_plan(
             self.spec, layout, specs, self._output, traits, may_start_early=may_start_early, stage=self.stage
         )

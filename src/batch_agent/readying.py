@@ -176,7 +176,7 @@ class _Ways:
         if known is not None:
             return known.beside(shared, depth)
         beside = [other for other in self._preparations if _address(other.spec) == address]
-        come_back = any(other.spec.tools and other.spec.limits.max_turns > 1 for other in beside)
+        come_back = any((other.spec.tools or other.spec.runtime) and other.spec.max_turns > 1 for other in beside)
         gate = open_gate(each.spec, backend, shared, run.chars_per_token, self._events, come_back=come_back)
         self._gates[address] = gate
         self._healths[address] = Health(each.spec.retry.max_retries * _PATIENCE_PER_RETRY)

@@ -1,6 +1,7 @@
 """A run under way, from the first agent to the last result."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import chain, count, takewhile
 
@@ -14,7 +15,7 @@ from .core.requests import Usage
 from .core.results import AgentResult
 from .core.sharing import PrefixReport
 from .data import results_to
-from .engine.asking import Asking
+from .engine.asking import Asking, Turns
 from .engine.chunked import Chunked
 from .engine.deadlines import Deadlines
 from .engine.delivery import Delivery
@@ -109,7 +110,9 @@ class Going:
         await self.open()
         try:
             source = joined.source(self._ready.gate, ends_by_itself=True)
-            await self._engine(source, self._executor(), ending_at(joined), None, self._events).run()
+            async with self._staffed() as (turns, leave):
+                executor = self._executor(turns, leave)
+                await self._engine(source, executor, ending_at(joined), None, self._events, leave).run()
         finally:
             self._emit(Scheduled(self._ready.gate.report()))
 
@@ -128,43 +131,59 @@ class Going:
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
             self._emit(Scheduled(ready.gate.report()))
-            if self.prefix.measured is not None:
+            if self.prefix.measured is not None and self._spec.runtime is None:
                 self._emit(Shared(self.prefix))
 
     async def _drive(self, deliver: Deliver) -> None:
         prepared, joined = self._ready.prepared, self._ready.joined
         asking = self._only or _asking(prepared.layout, prepared.inputs)
         inputs, fit = InputSource(prepared.inputs, prepared.plan.job, asking), self._fit(prepared.layout)
-        executor = self._executor()
-        if joined is None:
-            await self._engine(inputs, executor, deliver, fit, self._events).run()
-            return
-        calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events)
-        if not self._works:
-            await calling.collect()
-            return
-        source = joined.source(self._ready.gate)
-        engine = self._engine(source, executor, calling.finished_here, None, joined.events.here)
-        await work_and_collect(engine, source, calling)
+        async with self._staffed() as (turns, leave):
+            executor = self._executor(turns, leave)
+            if joined is None:
+                await self._engine(inputs, executor, deliver, fit, self._events, leave).run()
+                return
+            calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events)
+            if not self._works:
+                await calling.collect()
+                return
+            source = joined.source(self._ready.gate)
+            engine = self._engine(source, executor, calling.finished_here, None, joined.events.here, leave)
+            await work_and_collect(engine, source, calling)
 
-    def _executor(self) -> Chunked:
-        ready = self._ready
-        return Chunked(
-            self._loop(),
-            ready.gate,
+    @asynccontextmanager
+    async def _staffed(self) -> AsyncIterator[tuple[Turns, Leave | None]]:
+        """Where agents take their turns, and who hears of those that are done."""
+        ready, asking = self._ready, self._asking()
+        if self._spec.runtime is None:
+            yield asking, ready.backend.leave if ready.prepared.server.traits.keeps_agents else None
+            return
+        from .staffing import staffed  # brings a web server, which other runs do not need
+
+        async with staffed(ready, asking) as handing:
+            yield handing, handing.leave
+
+    def _executor(self, turns: Turns, leave: Leave | None) -> Chunked:
+        ready, spec = self._ready, self._spec
+        loop = AgentLoop(
+            ready.prepared.plan.rules,
+            turns,
+            ready.tools,
             ready.store,
-            self.window,
-            max_dispatched=self._spec.limits.max_dispatched,
-            leave=self._leave,
+            Deadlines(spec.timeouts.agent),
+            spec.retry.retry_failed,
+            ready.summarizer,
         )
-
-    @property
-    def _leave(self) -> Leave | None:
-        ready = self._ready
-        return ready.backend.leave if ready.prepared.server.traits.keeps_agents else None
+        return Chunked(loop, ready.gate, ready.store, self.window, max_dispatched=spec.max_dispatched, leave=leave)
 
     def _engine(
-        self, source: WorkSource, executor: Chunked, deliver: Deliver, fit: Fit | None, events: EventSink | None
+        self,
+        source: WorkSource,
+        executor: Chunked,
+        deliver: Deliver,
+        fit: Fit | None,
+        events: EventSink | None,
+        leave: Leave | None,
     ) -> Engine:
         ready = self._ready
         return Engine(
@@ -173,8 +192,8 @@ class Going:
             ready.store,
             ready.gate,
             deliver,
-            max_dispatched=self._spec.limits.max_dispatched,
-            leave=self._leave,
+            max_dispatched=self._spec.max_dispatched,
+            leave=leave,
             fit=fit,
             complete=executor.complete,
             events=events,
@@ -188,9 +207,9 @@ class Going:
             return self.window.fit
         return Splitting(self.window, layout.task, layout.template.fields).fit
 
-    def _loop(self) -> AgentLoop:
+    def _asking(self) -> Asking:
         spec, ready = self._spec, self._ready
-        asking = Asking(
+        return Asking(
             ready.backend,
             ready.gate,
             ready.health,
@@ -198,15 +217,6 @@ class Going:
             spec.retry,
             self._warming(),
             self._events,
-        )
-        return AgentLoop(
-            ready.prepared.plan.rules,
-            asking,
-            ready.tools,
-            ready.store,
-            Deadlines(spec.timeouts.agent),
-            spec.retry.retry_failed,
-            ready.summarizer,
         )
 
     def _warming(self) -> Warming | None:
@@ -221,7 +231,9 @@ class Going:
         return Warming(backend, rules, notify, self._spec.timeouts.turn, lead) if wanted else None
 
     def _tell(self, report: PrefixReport) -> None:
-        """Before the run. Without a sink, only what is wrong is worth a line."""
+        """Before the run. Without a sink, only what is wrong is worth a line. What programs ask, nobody knows."""
+        if self._spec.runtime is not None:
+            return
         if self._ready.preparation.events is not None:
             self._emit(Shared(report))
         elif report.findings:

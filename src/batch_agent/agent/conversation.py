@@ -12,12 +12,14 @@ from ..core.quick import quick
 from ..core.requests import NO_USAGE, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, Timing
 from ..core.rules import InvalidOutput, Job, Rules
+from ..core.runtime import Work
 from .actions import as_told
 from .calls import Calls
 from .compaction import Compact
 from .reading import Answer, echo, read_reply
 from .shortening import Shortening
 from .size import chars_in, chars_of, said
+from .working import with_work
 
 
 @quick
@@ -68,6 +70,7 @@ class Conversation:
         "_ttft",
         "_turns",
         "_usage",
+        "_works",
     )
 
     def __init__(self, rules: Rules, job: Job) -> None:
@@ -86,6 +89,7 @@ class Conversation:
         self._usage = NO_USAGE
         self._queued = 0.0
         self._ttft: tuple[float | None, ...] = ()
+        self._works: tuple[Work, ...] = ()
 
     def next(self) -> Step:
         """What has to happen now. Asking twice gives the same answer."""
@@ -127,7 +131,7 @@ class Conversation:
     def result(self, seconds: float) -> AgentResult:
         """Only meaningful once `next()` is Done."""
         done = self._done or Done()
-        return AgentResult(
+        result = AgentResult(
             index=self._job.index,
             key=self._job.key,
             input=self._job.input,
@@ -142,6 +146,7 @@ class Conversation:
             transcript=self._shown(),
             compactions=self._shortening.compactions if self._shortening else 0,
         )
+        return with_work(result, self._works) if self._works else result
 
     @property
     def _turns_left(self) -> int:
@@ -181,6 +186,8 @@ class Conversation:
 
     def _count(self, fact: Replied) -> None:
         self._turns += 1
+        if fact.work is not None:
+            self._works += (fact.work,)
         usage = fact.reply.usage
         self._usage = usage if self._turns == 1 else self._usage + usage
         self._queued += fact.queued

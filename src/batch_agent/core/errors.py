@@ -39,6 +39,8 @@ class ErrorKind(StrEnum):
     MAX_TURNS = "max_turns"
     BUDGET = "budget"
     """The run may not spend more, or its deadline has passed."""
+    PROGRAM = "program"
+    """A program that did the work of an agent failed; the message has its last words."""
     CALLBACK = "callback"
     """A function of a flow raised: what it was given, and where, is in the message."""
     INTERNAL = "internal"

@@ -7,6 +7,7 @@ from typing import Any
 from .messages import ToolCall, ToolResult
 from .quick import quick
 from .requests import Reply
+from .runtime import Work
 
 
 @quick
@@ -32,6 +33,8 @@ class Replied:
     ttft: float | None = None
     """Seconds to the first token; None when the turn was not streamed."""
     attempts: int = 1
+    work: Work | None = None
+    """What a program did to come to it, where agents are programs."""
 
 
 @quick

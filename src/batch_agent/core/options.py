@@ -9,7 +9,6 @@ from typing import Literal
 from .checks import at_least, is_number, text_or_none
 from .errors import SpecError
 
-_MANY = 10_000
 _SHOWN = 20
 _STORES = ("redis://", "rediss://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
@@ -21,9 +20,10 @@ class Limits:
 
     max_inflight: int | None = None
     """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
-    max_dispatched: int = _MANY
-    """Agents alive at once, counting those that wait for their tools."""
-    max_turns: int = 10
+    max_dispatched: int | None = None
+    """Agents alive at once, counting those that wait for their tools. None: 10,000; 20 where each is a program."""
+    max_turns: int | None = None
+    """Requests to the model that an agent may make. None: 10; 50 where it is a program."""
     priority: int = 0
     """Against others who use the same server: higher goes first, where the server takes priorities."""
     backpressure_ceiling: int | None = None
@@ -39,15 +39,16 @@ class Limits:
             raise SpecError(f"priority must be a whole number between -10000 and 10000; got {self.priority!r}.")
         if self.max_inflight is not None:
             at_least("max_inflight", self.max_inflight, 1)
-        at_least("max_dispatched", self.max_dispatched, 1)
-        at_least("max_turns", self.max_turns, 1)
+        for name in ("max_dispatched", "max_turns"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
 
     def _read_old_spellings(self) -> None:
         """As batch-agent 0.2 wrote what is the default now: -1 and 0 for no limit."""
         if self.max_inflight == -1:
             object.__setattr__(self, "max_inflight", None)
         if self.max_dispatched == -1:
-            object.__setattr__(self, "max_dispatched", _MANY)
+            object.__setattr__(self, "max_dispatched", None)
         if self.backpressure_ceiling == 0:
             object.__setattr__(self, "backpressure_ceiling", None)
 

@@ -12,6 +12,7 @@ from .quick import quick
 from .requests import NO_USAGE, FinishReason, Usage
 from .scheduling import Scheduling
 from .sharing import PrefixReport
+from .work import Changes
 
 if TYPE_CHECKING:
     from .flow import StageReport
@@ -96,6 +97,8 @@ class AgentResult:
     """What the model has read and said, as its last turn had it."""
     compactions: int = 0
     """How often old tool results were shortened, so that the conversation fits the model's window."""
+    changes: Changes | None = None
+    """What a coding agent changed in its copy of the working folder."""
 
     @property
     def ok(self) -> bool:

@@ -15,8 +15,14 @@ from .interfaces import Backend
 from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
 from .requests import Sampling
 from .results import AgentResult
+from .runtime import Runtime
 
 OnResult = Callable[[AgentResult], Any]
+
+_MOST_AGENTS = 10_000
+_MOST_PROGRAMS = 20
+_TURNS = 10
+_TURNS_OF_PROGRAMS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,9 @@ class BatchSpec:
     backend: str | Sequence[str] | Backend = "local://"
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
+    runtime: Runtime | None = None
+    """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model count more
+    than those above."""
     checkpoint_dir: Path | None = None
     plan_changed: Literal["stop", "rerun"] = "stop"
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
@@ -56,6 +65,7 @@ class BatchSpec:
         tools = () if self.tools is None else self.tools
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
+        self._settle_runtime()
         text_or_none("model", self.model)
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
@@ -74,6 +84,30 @@ class BatchSpec:
         for name in ("checkpoint_dir", "out"):
             if (place := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _path(name, place))
+
+    @property
+    def max_dispatched(self) -> int:
+        return self.limits.max_dispatched or (_MOST_AGENTS if self.runtime is None else _MOST_PROGRAMS)
+
+    @property
+    def max_turns(self) -> int:
+        return self.limits.max_turns or (_TURNS if self.runtime is None else _TURNS_OF_PROGRAMS)
+
+    def _settle_runtime(self) -> None:
+        runtime = self.runtime
+        if runtime is None:
+            return
+        if self.tools:
+            raise SpecError(
+                "tools= are for agents without a runtime: a program brings its own. Say runtime=, or tools=."
+            )
+        if self.together.cluster is not None:
+            raise SpecError("cluster= cannot start the programs of a runtime. Share the work with store='redis://...'.")
+        if self.context.oversized == "chunk":
+            raise SpecError("oversized='chunk' is for agents without a runtime: a program reads its folder by itself.")
+        for name in ("backend", "model"):
+            if getattr(runtime, name) is not None:
+                object.__setattr__(self, name, getattr(runtime, name))
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -123,6 +157,7 @@ _FLAT: dict[str, tuple[str, str]] = {
     **{f.name: ("together", f.name) for f in fields(Together)},
     **{f.name: ("sampling", f.name) for f in fields(Sampling)},
     "max_concurrent": ("limits", "max_inflight"),
+    "max_agents": ("limits", "max_dispatched"),
 }
 
 

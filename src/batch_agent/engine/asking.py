@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
@@ -24,6 +24,31 @@ from .warming import Warming
 
 OnCall = Callable[[ToolCall], None]
 """Hears of each call as soon as it is whole, while the model still speaks."""
+
+
+class Turns(Protocol):
+    """Where the turns of agents are taken."""
+
+    @property
+    def gate(self) -> Gate: ...
+
+    @property
+    def turn_time(self) -> Deadlines: ...
+
+    @property
+    def events(self) -> EventSink | None: ...
+
+    async def turn(
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        begin: Callable[[Request], Awaitable[OnCall | None]] | None = None,
+    ) -> Replied:
+        """`slot`: for the first try, if the agent has one already; `task`: the running one; `begin` is called before
+        each try. Raises BackendError and RunStopped."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +71,8 @@ class Asking:
         task: "asyncio.Task[Any]",
         begin: Callable[[Request], Awaitable[OnCall | None]] | None = None,
     ) -> Replied:
-        """`slot`: for the first try, if the agent has one already; `task`: the running one; `begin` is called before
-        each try. Raises BackendError and RunStopped."""
         now = task.get_loop().time
-        queued, failures = 0.0, 0
+        queued, failed = 0.0, tuple[BackendError, ...]()
         while True:
             on_call = None if begin is None else await begin(step.request)
             asked = now()
@@ -65,21 +88,22 @@ class Asking:
             try:
                 reply, ttft = await self._ask(step.request, task, started, on_call)
             except BackendError as error:
-                failure = error
-                patience = self._judge(job, request, error, now())  # before the slot goes to the next in line
+                alone = self._judge(job, request, error, now(), failed)  # before the slot goes to the next in line
+                failed = failed if alone is None else (*failed, error)
             else:
-                fact = Replied(reply, queued, now() - started, ttft, failures + 1)
+                fact = Replied(reply, queued, now() - started, ttft, len(failed) + 1)
                 self.gate.answered(job.key, fact)
                 self.health.succeeded(request)
+                if failed:
+                    self._learn(failed[-1], helped=True)
                 if self.events is not None:
                     self.events.emit(_ended(job, step, fact))
                 return fact
             finally:
                 self.health.left(request)
                 held.release()
-            if patience is not None:
-                failures += 1
-                await self._back_off(job, failure, failures, patience)
+            if alone is not None:
+                await self._back_off(job, failed, alone)
 
     async def _ask(
         self, request: Request, task: "asyncio.Task[Any]", started: float, on_call: OnCall | None
@@ -97,13 +121,17 @@ class Asking:
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         return reply, first - started if first is not None and request.stream else None
 
-    def _judge(self, job: Job, request: int, error: BackendError, now: float) -> int | None:
+    def _judge(
+        self, job: Job, request: int, error: BackendError, now: float, before: tuple[BackendError, ...]
+    ) -> Alone | None:
         """What a failure means for everybody. How patient this agent may be, or None if the try does not count;
-        raises RunStopped."""
+        raises RunStopped. `before`: earlier failures of this turn."""
         if error.kind is ErrorKind.RATE_LIMITED:
-            self.gate.slots.refused(error.retry_after)
+            self.gate.slots.refused(error.retry_after, self.health.sent_before(request))
         elif asks_for_less(error):
-            self.gate.slots.shed(error.retry_after)
+            self.gate.slots.shed(error.retry_after, self.health.sent_before(request))
+        elif before:
+            self._learn(before[-1], helped=False)
         match self.health.failed(request, job.key, error, now):
             case Stop(reason):
                 raise RunStopped(error.kind, reason)
@@ -111,14 +139,22 @@ class Asking:
                 self.gate.slots.hold(seconds, str(error), then=1)
                 self._tell(job, error, seconds)
                 return None
-            case Alone(patience):
-                return patience
+            case Alone() as alone:
+                return alone
             case other:
                 assert_never(other)
 
-    async def _back_off(self, job: Job, error: BackendError, failures: int, patience: int) -> None:
-        """Waits before the next try, without a slot; raises the error when there shall be none."""
-        delay = retry_delay(self.retry, error, failures, random.random(), patience)  # noqa: S311
+    def _learn(self, failure: BackendError, *, helped: bool) -> None:
+        """From the try after a failure. That a busy server has time again is no news."""
+        if not asks_for_less(failure):
+            self.health.retried(helped=helped)
+
+    async def _back_off(self, job: Job, failed: tuple[BackendError, ...], alone: Alone) -> None:
+        """Waits before the next try, without a slot; raises the last error when there shall be none."""
+        error = failed[-1]
+        alike = sum(asks_for_less(each) == asks_for_less(error) for each in failed)
+        spread = random.random()  # noqa: S311
+        delay = retry_delay(self.retry, error, alike, spread, alone.patience, is_lone=alone.is_lone)
         if delay is None:
             raise error
         self._tell(job, error, delay)

@@ -18,7 +18,7 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
-from .asking import Asking, OnCall
+from .asking import OnCall, Turns
 from .deadlines import Deadlines
 from .failures import one_failure
 from .summarizer import Summarizer
@@ -29,7 +29,7 @@ class AgentLoop:
     """Runs agents under the rules of one run. All of them share what is given here."""
 
     rules: Rules
-    asking: Asking
+    asking: Turns
     tools: Toolbox
     store: Store
     agent_time: Deadlines

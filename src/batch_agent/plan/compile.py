@@ -15,11 +15,11 @@ from ..core.results import AgentError
 from ..core.rules import WRAPPED_ANSWER, Compaction, Job, OutputType, Rules, ToolMode
 from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
-from ..core.strict_schema import strict_form
 from ..core.traits import Traits
 from . import actions
 from .identity import Keys, canonical, fingerprint
 from .layout import Layout
+from .schemas import inject, is_kept
 from .template import BadInput
 
 _TEXT: JsonSchema = {"type": "string"}
@@ -30,7 +30,7 @@ class Plan:
 
     def __init__(self, spec: BatchSpec, layout: Layout, rules: Rules, stage: str) -> None:
         self.rules = rules
-        self.description = _description(spec.task, layout, rules, stage)
+        self.description = _description(spec, layout, rules, stage)
         """Everything that shapes an answer beside the input, as JSON has it."""
         self._layout = layout
         self._keys = Keys(fingerprint(self.description))
@@ -75,16 +75,16 @@ def _rules(
         answer = output.json_schema if output else _TEXT
         turn, last = actions.turn_schema(tools, answer), actions.last_turn_schema(answer)
         system.append(actions.instructions(tools))
-        if not (_is_kept(turn, traits) and _is_kept(last, traits)):
-            system.append(_inject(turn))
+        if not (is_kept(turn, traits) and is_kept(last, traits)):
+            system.append(inject(turn))
             turn = last = None
     elif output is not None:
         asked = _as_object(output.json_schema)
-        if _is_kept(asked, traits):
+        if is_kept(asked, traits):
             last = asked  # no call can be lost where none may be made
             turn = asked if not tools or traits.json_schema_beside_tools else None
         if turn is None:
-            system.append(_inject(asked if last is not None else output.json_schema))
+            system.append(inject(asked if last is not None else output.json_schema))
     prompt = Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt)
     return Rules(
         prompt=prompt,
@@ -94,7 +94,7 @@ def _rules(
         output=output,
         turn_schema=turn,
         last_turn_schema=last,
-        max_turns=spec.limits.max_turns,
+        max_turns=spec.max_turns,
         max_retries=spec.retry.max_retries,
         stream=spec.context.streaming or starts_early,
         starts_early=starts_early,
@@ -128,22 +128,15 @@ def _system_prompt(prefix: Prefix) -> list[str]:
     return [said] if said else []
 
 
-def _is_kept(schema: JsonSchema, traits: Traits) -> bool:
-    """Whether the server keeps answers to this schema."""
-    return traits.json_schema and (not traits.strict_schema or strict_form(schema) is not None)
-
-
-def _inject(schema: JsonSchema) -> str:
-    return "Answer with JSON only, no other text. It must fit this JSON schema:\n" + orjson.dumps(schema).decode()
-
-
 def _as_object(schema: JsonSchema) -> JsonSchema:
     return schema if is_object(schema) else object_of({WRAPPED_ANSWER: schema})
 
 
-def _description(task: str | Fields, layout: Layout, rules: Rules, stage: str) -> dict[str, Any]:
+def _description(spec: BatchSpec, layout: Layout, rules: Rules, stage: str) -> dict[str, Any]:
+    task, runtime = spec.task, spec.runtime
     shape = {
         **({"stage": stage} if stage else {}),  # two stages of a flow may ask the same of the same inputs
+        **({} if runtime is None else {"runtime": {"name": runtime.name, **runtime.description}}),
         "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
         "system prompt": rules.prompt.system,
         "tools": [asdict(tool) for tool in rules.prompt.tools],

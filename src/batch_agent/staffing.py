@@ -1,0 +1,94 @@
+"""A run whose agents are programs: what they need is opened, and closed when the run is over."""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .backends.address import address_of, parse
+from .core.errors import SpecError
+from .core.runtime import Address, Door, House, Runtime
+from .core.spec import BatchSpec
+from .engine.acting import Acting
+from .engine.asking import Asking
+from .engine.handing import Handing
+from .engine.serving import Serving
+from .engine.visits import Visits
+from .gateway import Gateway, open_gateway
+from .readying import Ready
+
+_DIRECT = ("local", "bedrock", "hostfile")
+"""Backends that have no address for others."""
+
+
+@asynccontextmanager
+async def staffed(ready: Ready, asking: Asking) -> AsyncIterator[Handing]:
+    """The programs of the run, to hand turns to; their requests go through `asking`. Raises SpecError."""
+    spec, prepared = ready.preparation.spec, ready.prepared
+    runtime, model = spec.runtime, prepared.plan.rules.model
+    assert runtime is not None
+    visits = Visits(ready.gate, asking.events)
+    acting = Acting(prepared.plan.rules, prepared.server.traits, acts=_acts(spec, ready))
+    serving = Serving(asking, acting, visits, spec.max_turns)
+    with _folder() as folder:
+        async with open_gateway(serving) as gateway:
+            door = _Entrance(gateway, model) if runtime.gateway else _direct(spec, runtime, model)
+            house = House(
+                folder,
+                spec.max_dispatched,
+                door,
+                spec.context.context_tokens or prepared.server.traits.context_tokens,
+                ready.preparation.notify,
+            )
+
+            def forget(agent: str) -> None:
+                gateway.dismiss(agent)
+                serving.leave(agent)
+
+            async with runtime.open(house) as crew:
+                yield Handing(crew, visits, ready.gate, asking.turn_time, spec.retry, forget, asking.events)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="batch-agent-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder).resolve()  # programs may see it by another name than ours
+
+
+def _acts(spec: BatchSpec, ready: Ready) -> bool:
+    wanted = spec.prefix.tool_mode
+    return wanted == "action" or (wanted == "auto" and not ready.prepared.server.traits.native_tools)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entrance:
+    """Through the gateway."""
+
+    gateway: Gateway
+    model: str
+
+    def address(self, agent: str, hides: Mapping[str, str]) -> Address:
+        return Address(self.gateway.url, self.gateway.admit(agent, hides), self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """Straight to the server: all agents have the same address, and nothing is hidden."""
+
+    server: Address
+
+    def address(self, agent: str, hides: Mapping[str, str]) -> Address:
+        return self.server
+
+
+def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> Door:
+    backend = spec.backend
+    if not isinstance(backend, str) or backend.partition("://")[0] in _DIRECT:
+        raise SpecError(
+            f"gateway=False: {runtime.name} would talk to the server itself, which needs a backend with an address of "
+            f"its own, such as vllm://host:port; got {backend!r}. Leave gateway=True."
+        )
+    server = address_of(parse(backend))
+    url = str(server.root).removesuffix("/").removesuffix("/v1")
+    return _Direct(Address(url, server.key or "none", model))

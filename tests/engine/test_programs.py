@@ -1,0 +1,298 @@
+"""Agents whose work is done by programs: their requests are those of any agent, their work is one turn of it."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from tests.engine.harness import EventLog, now
+from tests.engine.programs import LOOK, FakeCrew, calls_then, loop_of_tools, run_programs
+
+from batch_agent import BackendError, ErrorKind, RunStopped
+from batch_agent.core.events import CallsEnded, CallsStarted, TurnEnded
+from batch_agent.core.messages import Assistant, ToolResults, User
+from batch_agent.core.options import Retry
+from batch_agent.core.requests import Request, Usage
+from batch_agent.core.runtime import Answered, Asked, Desk, ProgramFailed
+from batch_agent.core.work import Changes, FileChange
+from batch_agent.store.sqlite import SqliteStore
+from batch_agent.testing import Answer, ScriptedBackend, say
+
+
+class Verdict(BaseModel):
+    good: bool
+
+
+async def test_a_program_answers_and_its_result_tells_what_it_did() -> None:
+    log = EventLog()
+    crew = FakeCrew(loop_of_tools)
+    [result] = await run_programs(crew, ScriptedBackend(calls_then("done", 2), seconds=1.0), ["it"], events=log)
+    assert result.output == "done"
+    assert (result.turns, result.usage) == (3, Usage(40, 10, 15))
+    assert [(call.name, call.ok, call.seconds) for call in result.tool_calls] == [("look", True, 1.0)] * 2
+    assert [type(message) for message in result.transcript] == [
+        User,
+        Assistant,
+        ToolResults,
+        Assistant,
+        ToolResults,
+        Assistant,
+    ]
+    assert [event.turn for event in log.events if isinstance(event, TurnEnded)] == [1, 2, 3]
+    counted = Counter(type(event) for event in log.events)
+    assert counted[CallsStarted] == counted[CallsEnded] == 2
+    assert crew.closed == ["agent-0"]
+
+
+async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests_show() -> None:
+    changes = Changes((FileChange("a.py", "modified", 1, 1),), "--- a\n+++ b\n")
+
+    async def program(desk: Desk, agent: str, text: str) -> Answered:
+        await desk.answer(agent, Asked((User(text),)))
+        return Answered("done", changes, (User("hello"), Assistant("done")))
+
+    [result] = await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x", 0)), ["it"])
+    assert result.changes == changes
+    assert [message.text for message in result.transcript if isinstance(message, User)] == ["hello"]
+    assert result.usage == Usage(20, 10, 5)
+
+
+async def test_programs_hold_no_slot_while_they_do_something_of_their_own() -> None:
+    backend = ScriptedBackend(calls_then("done"), seconds=1.0)
+    crew = FakeCrew(lambda desk, agent, text: loop_of_tools(desk, agent, text, seconds=10.0))
+    await run_programs(crew, backend, ["it"] * 20, inflight=4)
+    assert backend.most_in_flight == 4
+    assert crew.most_at_work == 20
+    assert now() < 30  # twenty programs one after the other would take 240 s
+
+
+async def test_no_more_programs_are_at_work_than_there_are_seats() -> None:
+    crew = FakeCrew(loop_of_tools)
+    results = await run_programs(crew, ScriptedBackend(calls_then("done"), seconds=1.0), ["it"] * 30, most=3)
+    assert len(results) == 30
+    assert all(result.ok for result in results)
+    assert crew.most_at_work == 3
+
+
+async def test_programs_wait_for_a_place_in_the_cache_as_agents_do() -> None:
+    """Each context takes 400 of 1,000 tokens: of many, a few are there at once, and nobody waits for ever."""
+    at_once: list[int] = []
+
+    def script(request: Request) -> Answer:
+        if len(request.messages) > 1:  # the size of the first nobody knows
+            at_once.append(backend.in_flight)
+        return replace(calls_then("done", 3)(request), usage=Usage(400, 0, 1))
+
+    means = []
+    for kv_tokens in (None, 1_000):
+        backend = ScriptedBackend(script, seconds=1.0)
+        results = await run_programs(FakeCrew(loop_of_tools), backend, ["it"] * 12, kv_tokens=kv_tokens)
+        assert [result.output for result in results] == ["done"] * 12
+        means.append(sum(at_once) / len(at_once))
+        at_once.clear()
+    assert means[1] < means[0] / 2
+
+
+async def test_an_answer_that_does_not_fit_is_asked_again_of_the_same_program() -> None:
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        await desk.answer(agent, Asked((User(text),)))
+        return '{"good": true}' if "cannot be used" in text else "It is good."
+
+    crew = FakeCrew(program)
+    [result] = await run_programs(crew, ScriptedBackend(lambda _: say("x", Usage(1, 0, 1))), ["it"], schema=Verdict)
+    assert result.output == Verdict(good=True)
+    assert [text.partition("\n")[0][:17] for _, text in crew.told] == ["Answer with JSON.", "That answer canno"]
+    assert crew.seated == ["agent-0"]
+    assert (result.turns, result.usage) == (2, Usage(2, 0, 2))
+
+
+async def test_a_failed_request_is_retried_before_the_program_hears_of_it() -> None:
+    failures = iter([BackendError(ErrorKind.SERVER, "500"), BackendError(ErrorKind.CONNECTION, "reset")])
+    backend = ScriptedBackend(lambda request: next(failures, None) or say("done"))
+    [result] = await run_programs(FakeCrew(loop_of_tools), backend, ["it"])
+    assert result.output == "done"
+    assert len(backend.requests) == 3
+
+
+async def test_a_program_that_failed_because_of_its_request_gives_that_as_its_reason() -> None:
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        try:
+            await desk.answer(agent, Asked((User(text),)))
+        except BackendError as error:
+            raise ProgramFailed("exit status 1") from error
+        raise AssertionError
+
+    too_long = BackendError(ErrorKind.CONTEXT_OVERFLOW, "9,000 tokens are too many")
+    [result] = await run_programs(FakeCrew(program), ScriptedBackend(lambda _: too_long), ["it"])
+    assert result.error is not None
+    assert (result.error.kind, result.error.message) == (ErrorKind.CONTEXT_OVERFLOW, "9,000 tokens are too many")
+
+
+async def test_a_program_that_fails_is_the_failure_of_its_agent_alone() -> None:
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        if agent == "agent-1":
+            raise ProgramFailed("it ended with exit status 3: no such option")
+        return await loop_of_tools(desk, agent, text)
+
+    crew = FakeCrew(program)
+    results = await run_programs(crew, ScriptedBackend(calls_then("done")), ["a", "b", "c"])
+    assert [result.ok for result in results] == [True, False, True]
+    error = results[1].error
+    assert error is not None
+    assert (error.kind, error.message) == (ErrorKind.PROGRAM, "it ended with exit status 3: no such option")
+    assert sorted(crew.closed) == ["agent-0", "agent-1", "agent-2"]
+
+
+async def test_a_program_that_may_work_another_time_gets_a_new_seat() -> None:
+    lives: Counter[str] = Counter()
+
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        lives[agent] += 1
+        if lives[agent] < 3:
+            raise ProgramFailed("the server of all programs died", retryable=True)
+        return "done"
+
+    crew = FakeCrew(program)
+    [result] = await run_programs(crew, ScriptedBackend(calls_then("x")), ["it"])
+    assert result.output == "done"
+    assert crew.seated == ["agent-0"] * 3
+    assert len(crew.closed) == 3
+
+
+async def test_a_program_is_not_started_again_for_ever() -> None:
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        raise ProgramFailed("died", retryable=True)
+
+    crew = FakeCrew(program)
+    [result] = await run_programs(crew, ScriptedBackend(calls_then("x")), ["it"], retry=Retry(max_retries=2))
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.PROGRAM
+    assert len(crew.seated) == 3
+
+
+async def test_a_program_that_asks_too_often_is_called_off() -> None:
+    ended: list[str] = []
+
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        try:
+            return await loop_of_tools(desk, agent, text)
+        except BackendError:
+            await asyncio.sleep(1e6)  # it does not take no for an answer
+            raise
+        finally:
+            ended.append(agent)
+
+    backend = ScriptedBackend(calls_then("never", 1_000))
+    [result] = await run_programs(FakeCrew(program), backend, ["it"], max_turns=5)
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.MAX_TURNS
+    assert (len(backend.requests), ended) == (5, ["agent-0"])
+
+
+async def test_a_program_that_takes_too_long_is_called_off() -> None:
+    ended: list[str] = []
+
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            ended.append(agent)
+        raise AssertionError
+
+    crew = FakeCrew(program)
+    [result] = await run_programs(crew, ScriptedBackend(calls_then("x")), ["it"], seconds=60.0)
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.AGENT_TIMEOUT
+    assert (ended, crew.closed) == (["agent-0"], ["agent-0"])
+    assert now() == pytest.approx(60.0, abs=0.1)
+
+
+async def test_a_backend_that_is_of_no_more_use_stops_the_run_and_every_program() -> None:
+    denied = BackendError(ErrorKind.AUTH, "wrong key", status=401)
+    crew = FakeCrew(loop_of_tools)
+    with pytest.raises(RunStopped, match="wrong key"):
+        await run_programs(crew, ScriptedBackend(lambda _: denied, seconds=1.0), ["it"] * 5)
+    assert crew.at_work == 0
+    assert sorted(crew.closed) == sorted(crew.seated)
+
+
+async def test_requests_that_a_program_makes_side_by_side_are_answered_side_by_side() -> None:
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        async with asyncio.TaskGroup() as group:
+            asked = [Asked((User(f"{text} {n}"),)) for n in range(3)]
+            tasks = [group.create_task(desk.answer(agent, each)) for each in asked]
+        return " ".join(task.result().text for task in tasks)
+
+    def script(request: Request) -> Answer:
+        first = request.messages[0]
+        assert isinstance(first, User)
+        return say(first.text[-1], Usage(100, 0, 1))
+
+    backend = ScriptedBackend(script, seconds=1.0)
+    [result] = await run_programs(FakeCrew(program), backend, ["it"], kv_tokens=10_000)
+    assert result.output == "0 1 2"
+    assert (result.turns, result.usage.input, backend.most_in_flight) == (3, 300, 3)
+    assert now() == pytest.approx(1.0, abs=0.1)
+    assert len({request.agent for request in backend.requests}) == 3
+
+
+async def test_a_program_whose_agent_is_gone_gets_no_more_answers() -> None:
+    desks: list[Desk] = []
+
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        desks.append(desk)
+        return await loop_of_tools(desk, agent, text)
+
+    await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x")), ["it"])
+    with pytest.raises(BackendError, match="not at work any more"):
+        await desks[0].answer("agent-0", Asked((User("still here"),)))
+
+
+async def test_a_model_without_tool_calls_is_asked_for_actions() -> None:
+    def script(request: Request) -> Answer:
+        assert not request.prompt.tools
+        assert "look(at?: str)" in request.prompt.system
+        told = [message.text for message in request.messages if isinstance(message, User | Assistant)]
+        if len(told) == 1:
+            return say('{"tool": "look",  "arguments": {"at": "it"}}')
+        assert told[1:] == ['{"tool": "look",  "arguments": {"at": "it"}}', "Result of look: seen"]
+        return say('{"final": "seen it"}')
+
+    backend = ScriptedBackend(script, native_tools=False)
+    [result] = await run_programs(FakeCrew(loop_of_tools), backend, ["it"], acts=True)
+    assert result.output == "seen it"
+    assert [call.arguments for call in result.tool_calls] == ['{"at":"it"}']
+    assert backend.requests[0].answer_schema is not None
+
+
+async def test_equal_prompts_of_programs_are_one() -> None:
+    backend = ScriptedBackend(calls_then("done", 2))
+    await run_programs(FakeCrew(loop_of_tools), backend, ["a", "b"])
+    assert len({id(request.prompt) for request in backend.requests}) == 1
+    assert backend.requests[0].prompt.tools == (LOOK,)
+
+
+async def test_what_a_program_did_is_kept_and_not_done_again(tmp_path: Path) -> None:
+    changes = Changes((FileChange("ä.py", "added", 2, 0),), "patch")
+
+    async def program(desk: Desk, agent: str, text: str) -> Answered:
+        said = await loop_of_tools(desk, agent, text)
+        return Answered(said, changes)
+
+    async def once() -> tuple[list[object], FakeCrew]:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        crew = FakeCrew(program)
+        try:
+            results = await run_programs(crew, ScriptedBackend(calls_then("done")), ["a", "b"], store=store)
+        finally:
+            await store.aclose()
+        told = [(r.output, r.changes, r.turns, r.usage, r.transcript, r.tool_calls) for r in results]
+        return [*told], crew
+
+    first, _ = await once()
+    second, crew = await once()
+    assert second == first
+    assert crew.told == []
