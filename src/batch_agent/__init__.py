@@ -1,33 +1,68 @@
 """Input list in, structured result list out: N tool-using LLM agents sharing one inference backend."""
 
-from .api import BatchAgent
-from .backends.hostfile import Endpoint, parse_hostfile
-from .core.errors import (
-    AgentsFailed,
-    BackendError,
-    BatchAgentError,
-    ErrorKind,
-    PlanMismatch,
-    RunStopped,
-    SpecError,
-    StoreError,
-)
-from .core.fields import Fields
-from .core.flow import FlowResult, Item, StageReport
-from .core.forecast import Forecast
-from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
-from .core.requests import Sampling, Usage
-from .core.results import AgentError, AgentResult, Results
-from .core.scheduling import Scheduling
-from .core.sharing import Finding, PrefixReport
-from .core.spec import BatchSpec
-from .data import SqlQuery
-from .flows import Flow
-from .observe.telemetry.metrics import Metrics
-from .observe.telemetry.traces import Traces
-from .swarm.pool import VLLMPool
-from .swarm.response import Response
-from .tools import MCP, Tool
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import BatchAgent
+    from .backends.hostfile import Endpoint, parse_hostfile
+    from .core.errors import (
+        AgentsFailed,
+        BackendError,
+        BatchAgentError,
+        ErrorKind,
+        PlanMismatch,
+        RunStopped,
+        SpecError,
+        StoreError,
+    )
+    from .core.fields import Fields
+    from .core.flow import FlowResult, Item, StageReport
+    from .core.forecast import Forecast
+    from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
+    from .core.requests import Sampling, Usage
+    from .core.results import AgentError, AgentResult, Results
+    from .core.runtime import Runtime
+    from .core.scheduling import Scheduling
+    from .core.sharing import Finding, PrefixReport
+    from .core.spec import BatchSpec
+    from .core.work import Changes, FileChange
+    from .data import SqlQuery
+    from .flows import Flow
+    from .observe.telemetry.metrics import Metrics
+    from .observe.telemetry.traces import Traces
+    from .runtimes import OpenCodeRuntime, ProcessRuntime
+    from .swarm.pool import VLLMPool
+    from .swarm.response import Response
+    from .tools import MCP, Tool
+
+_HOMES = {
+    ".api": "BatchAgent",
+    ".backends.hostfile": "Endpoint parse_hostfile",
+    ".core.errors": "AgentsFailed BackendError BatchAgentError ErrorKind PlanMismatch RunStopped SpecError StoreError",
+    ".core.fields": "Fields",
+    ".core.flow": "FlowResult Item StageReport",
+    ".core.forecast": "Forecast",
+    ".core.options": "Context Limits Prefix Retry Spend Timeouts Together Tooling",
+    ".core.requests": "Sampling Usage",
+    ".core.results": "AgentError AgentResult Results",
+    ".core.runtime": "Runtime",
+    ".core.scheduling": "Scheduling",
+    ".core.sharing": "Finding PrefixReport",
+    ".core.spec": "BatchSpec",
+    ".core.work": "Changes FileChange",
+    ".data": "SqlQuery",
+    ".flows": "Flow",
+    ".observe.telemetry.metrics": "Metrics",
+    ".observe.telemetry.traces": "Traces",
+    ".runtimes": "OpenCodeRuntime ProcessRuntime",
+    ".swarm.pool": "VLLMPool",
+    ".swarm.response": "Response",
+    ".tools": "MCP Tool",
+}
+"""Where the names are from. Each is imported when it is first asked for: `import batch_agent` costs nothing."""
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "MCP",
@@ -38,10 +73,12 @@ __all__ = [
     "BatchAgent",
     "BatchAgentError",
     "BatchSpec",
+    "Changes",
     "Context",
     "Endpoint",
     "ErrorKind",
     "Fields",
+    "FileChange",
     "Finding",
     "Flow",
     "FlowResult",
@@ -49,13 +86,16 @@ __all__ = [
     "Item",
     "Limits",
     "Metrics",
+    "OpenCodeRuntime",
     "PlanMismatch",
     "Prefix",
     "PrefixReport",
+    "ProcessRuntime",
     "Response",
     "Results",
     "Retry",
     "RunStopped",
+    "Runtime",
     "Sampling",
     "Scheduling",
     "SpecError",
@@ -72,3 +112,18 @@ __all__ = [
     "VLLMPool",
     "parse_hostfile",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and names that are not there
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(home, __name__), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The facade: what people call."""
+"""The facade: what people call. What only some of them need is imported when they call it."""
 
 import sys
 from collections.abc import Sequence
@@ -15,13 +15,9 @@ from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
-from .flows import run_with_map_reduce, run_with_reduce
-from .observe.live.progress import progress_if_seen
+from .observe.seen import progress_if_seen
 from .observe.watching import Watchers, watched_by
-from .placing import RayRun
-from .planning import make_plan
 from .preparing import Openings, Preparation
-from .replaying import replay
 from .running import Run, Work
 
 
@@ -52,6 +48,8 @@ class BatchAgent:
         `reduce_options` (a dict) are for that agent alone; it has no tools unless they are given there. No results:
         no summary (None). Raises as `run` does, and RunStopped (with the results) if the reduce fails. What each stage
         took is in `results.stages`."""
+        from .flows import run_with_reduce
+
         return await run_with_reduce(reduce=reduce, reduce_schema=reduce_schema, **options)
 
     @classmethod
@@ -74,6 +72,8 @@ class BatchAgent:
         the dicts `plan_options` and `reduce_options`, are for one stage; tools, output_schema and on_result are the
         workers'.
         Otherwise as `run_with_reduce`; with a checkpoint_dir a plan that was made is not made again."""
+        from .flows import run_with_map_reduce
+
         return await run_with_map_reduce(
             plan_prompt=plan_prompt,
             plan_output_schema=plan_output_schema,
@@ -88,6 +88,8 @@ class BatchAgent:
     async def replay(cls, run_dir: str | Path, agent: str | int | None = None, **options: Any) -> list[AgentResult]:
         """Runs the agents of a checkpoint again from what was recorded, without a server and without calling tools:
         see `batch_agent.replaying.replay`."""
+        from .replaying import replay
+
         return await replay(run_dir, agent, **options)
 
     @classmethod
@@ -112,6 +114,8 @@ class BatchAgent:
         events = progress_if_seen(sys.stderr, progress) if events is None else events
         preparation = Preparation.check(asked, watched_by(events, asked.checkpoint_dir))
         if asked.together.cluster is not None:
+            from .placing import RayRun
+
             return ResultStream(RayRun(preparation).drive)
         return ResultStream(Run(preparation, hub=hub_of(asked)).drive)
 
@@ -145,6 +149,8 @@ class BatchAgent:
         """What this run will be: agents, tokens, memory, time and cost. `canary`: so many agents are really run, which
         is what time can be told from; with a `checkpoint_dir` the run will not ask them again. After it,
         `forecast.against(results, seconds)` compares."""
+        from .planning import make_plan
+
         return await make_plan(_spec(spec, options), canary, events)
 
 

@@ -10,8 +10,9 @@ from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUs
 from batch_agent.observe.amounts import dollars, duration, per_time, rounded
 from batch_agent.observe.live import progress as progress_module
 from batch_agent.observe.live.board import Board
-from batch_agent.observe.live.progress import PlainProgress, progress_for, progress_if_seen
+from batch_agent.observe.live.progress import PlainProgress, progress_for
 from batch_agent.observe.live.terminal import LiveProgress
+from batch_agent.observe.seen import progress_if_seen
 from batch_agent.observe.summary import summary_lines
 
 

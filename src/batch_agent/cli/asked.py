@@ -11,7 +11,7 @@ from ..core.errors import SpecError
 from ..core.fields import Fields
 from ..data import SqlQuery, check_apart, read_inputs
 from .groups import LIMITS, MODEL, PROMPTS, WHAT
-from .load import importable_from, load_schema, load_tools
+from .load import importable_from, load_runtime, load_schema, load_tools
 
 AS_THEY_ARE = (
     "system_prompt",
@@ -19,6 +19,7 @@ AS_THEY_ARE = (
     "backend",
     "model",
     "max_inflight",
+    "max_agents",
     "max_turns",
     "max_retries",
     "max_total_tokens",
@@ -66,6 +67,15 @@ class Asked:
             consume_multiple=True,
         ),
     ] = None
+    runtime: Annotated[
+        str | None,
+        _said(
+            "Programs that do the work: opencode, or your own, as module:name. Each agent is one, with its own tools."
+        ),
+    ] = None
+    workdir: Annotated[
+        Path | None, _said("With --runtime: the folder of which each agent gets a copy of its own to work in.")
+    ] = None
     config: Annotated[
         Path | None,
         _said("Read options from this .toml or .yaml file. What is said here counts more than what is said there."),
@@ -87,7 +97,12 @@ class Asked:
         _said("Tools by the server's own calls, or by one JSON action a turn; auto: what the server can do.", MODEL),
     ] = "auto"
     max_inflight: Annotated[int | None, _said("Requests in flight at once; if not given, found.", LIMITS)] = None
-    max_turns: Annotated[int, _said("Turns that an agent may take.", LIMITS)] = 10
+    max_agents: Annotated[
+        int | None, _said("Agents alive at once; if not given, 10,000, or 20 with --runtime.", LIMITS)
+    ] = None
+    max_turns: Annotated[
+        int | None, _said("Turns that an agent may take; if not given, 10, or 50 with --runtime.", LIMITS)
+    ] = None
     max_retries: Annotated[int, _said("How often a failed request or an unusable answer is tried again.", LIMITS)] = 3
     max_total_tokens: Annotated[int | None, _said("Tokens that all agents may use, input and output.", LIMITS)] = None
     max_usd: Annotated[float | None, _said("Dollars that the run may cost, where the price is known.", LIMITS)] = None
@@ -139,6 +154,7 @@ class Asked:
             "inputs": self._read(),
             "tools": load_tools(self.tools or [], self.root),
             "output_schema": load_schema(self.schema) if self.schema else None,
+            "runtime": load_runtime(self.runtime, self.workdir),
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
             **{name: getattr(self, name) for name in AS_THEY_ARE},

@@ -4,16 +4,18 @@ import importlib
 import sys
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from ..core.errors import SpecError
+from ..core.runtime import Runtime
 from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 
 FILE_TOOLS = ("read_file", "list_files", "grep")
 TOOLS = (*FILE_TOOLS, "http_get", "web_search")
 """That have a name of their own; those of FILE_TOOLS see the files of one folder."""
+OPENCODE = "opencode"
 
 
 def load_schema(name: str, option: str = "--schema") -> Any:
@@ -38,6 +40,17 @@ def load_tools(names: list[str], root: Path) -> list[Tool]:
         "web_search": Tool.web_search,
     }
     return [built_in[name] if name in built_in else as_tool(_import(name, "--tools")) for name in names]
+
+
+def load_runtime(name: str | None, workdir: Path | None) -> Runtime | None:
+    """`opencode`, working in copies of `workdir`, or an object of one's own as module:name."""
+    if name == OPENCODE:
+        from ..runtimes import OpenCodeRuntime  # what only some runs need
+
+        return OpenCodeRuntime(workdir=workdir)
+    if workdir is not None:
+        raise SpecError(f"--workdir is the folder of --runtime {OPENCODE}; a runtime of your own names it by itself.")
+    return None if name is None else cast(Runtime, _import(name, "--runtime"))
 
 
 def importable_from(folder: Path) -> None:

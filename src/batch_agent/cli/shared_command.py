@@ -10,7 +10,7 @@ from ..core.errors import SpecError, StoreError
 from ..core.fields import Fields
 from .asked import AS_THEY_ARE, Asked
 from .kept_command import without_secrets
-from .load import FILE_TOOLS, TOOLS, load_schema, load_tools
+from .load import FILE_TOOLS, OPENCODE, TOOLS, load_runtime, load_schema, load_tools
 from .trusted import Trusted
 
 _FORMAT = 1
@@ -30,6 +30,8 @@ class SharedCommand:
     task: str
     fields: list[str] | None
     tools: list[str]
+    runtime: str | None = None
+    workdir: str | None = None
     schema_name: str | None
     schema: Any
     """The schema itself, where it was in a file."""
@@ -47,6 +49,8 @@ class SharedCommand:
             task=asked.task,
             fields=asked.fields,
             tools=asked.tools or [],
+            runtime=asked.runtime,
+            workdir=None if asked.workdir is None else str(asked.workdir.absolute()),
             schema_name=None if is_file else asked.schema,
             schema=load_schema(asked.schema) if is_file and asked.schema is not None else None,
             lease=lease,
@@ -81,6 +85,7 @@ class SharedCommand:
                 trusted.check_folder(Path(self.root), f"The run's tool {name!r} works on")
             elif name not in TOOLS:
                 trusted.check_module(name, "The run's tool")
+        self._check_runtime(trusted)
         if self.schema_name is not None:
             trusted.check_module(self.schema_name, "The run's schema")
         return {
@@ -89,8 +94,17 @@ class SharedCommand:
             "inputs": [],
             "tools": load_tools(self.tools, Path(self.root)),
             "output_schema": self._schema(),
+            "runtime": load_runtime(self.runtime, None if self.workdir is None else Path(self.workdir)),
             "lease": self.lease,
         }
+
+    def _check_runtime(self, trusted: Trusted) -> None:
+        if self.runtime == OPENCODE:
+            trusted.check_program(OPENCODE)
+        elif self.runtime is not None:
+            trusted.check_module(self.runtime, "The run's runtime")
+        if self.workdir is not None:
+            trusted.check_folder(Path(self.workdir), "The run's agents work on copies of")
 
     def _schema(self) -> Any:
         return self.schema if self.schema_name is None else load_schema(self.schema_name)

@@ -30,6 +30,14 @@ class Trusted:
             f"Start it where the module is; or, if it is installed here and agents may use it, say --trust {package}"
         )
 
+    def check_program(self, name: str) -> None:
+        """Raises SpecError."""
+        if name not in self._packages:
+            raise SpecError(
+                f"The run's agents are {name} programs, which run commands on this machine as you. If they may, say "
+                f"--trust {name}"
+            )
+
     def check_folder(self, folder: Path, what: str) -> None:
         """Raises SpecError."""
         if not folder.is_dir():

@@ -27,6 +27,8 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "usage": result.usage,
         "seconds": round(result.timing.total, 3),
     }
+    if result.changes is not None:
+        row["changes"] = result.changes
     if error is not None:
         row["text"] = result.text
     return {name: jsonable(value) for name, value in row.items()}

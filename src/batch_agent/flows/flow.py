@@ -8,7 +8,7 @@ from ..core.fields import Fields
 from ..core.flow import FlowResult, OnFailure
 from ..core.spec import BatchSpec
 from ..engine.blocking import run_blocking
-from ..observe.live.progress import progress_if_seen
+from ..observe.seen import progress_if_seen
 from ..observe.watching import Watchers, watched_by
 from .driving import drive
 from .steps import Expand, Filter, GroupBy, Into, Keep, Map, Reduce, Shown, Step

@@ -12,8 +12,8 @@ from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import AgentFinished, AgentStarted, FlowStarted, InStage, Notice, RunStarted, Sampled
 from batch_agent.core.results import AgentError, AgentResult
 from batch_agent.observe.live.board import Board
-from batch_agent.observe.live.notebook import is_notebook
 from batch_agent.observe.live.notebook_html import board_html
+from batch_agent.observe.seen import is_notebook
 from batch_agent.sim import Script, SimConfig, SimServer
 
 HOSTILE = '<img src=x onerror="alert(1)">\x1b[2J'

@@ -3,7 +3,6 @@
 It needs no ipywidgets: those have to be installed on both sides, and their state is gone when a notebook is opened
 again. What is displayed last stays in the cell."""
 
-import sys
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
@@ -16,13 +15,6 @@ from .notebook_html import board_html
 from .redrawing import Redrawing
 
 _TIMES_A_SECOND = 4
-
-
-def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook: Jupyter's own, VS Code's, Colab's."""
-    ipython = sys.modules.get("IPython")  # it is running, or this is none
-    shell = None if ipython is None else ipython.get_ipython()
-    return any(each.__name__ == "ZMQInteractiveShell" for each in type(shell).__mro__)
 
 
 class NotebookProgress:

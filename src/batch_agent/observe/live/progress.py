@@ -11,9 +11,10 @@ from rich.console import Console
 
 from ...core.events import AtWorker, Event, InStage, Notice, RunStarted
 from ..amounts import duration, per_time
+from ..seen import is_notebook
 from ..whose import at_worker
 from .board import Board, Stage
-from .notebook import NotebookProgress, is_notebook
+from .notebook import NotebookProgress
 from .rows import said_before
 from .terminal import LiveProgress
 
@@ -44,12 +45,6 @@ def progress_for(stream: TextIO, wanted: bool | None = None) -> Progress:
         return NotebookProgress()
     console = Console(file=stream, force_terminal=wanted, force_jupyter=False)
     return LiveProgress(console) if wanted or _can_show(console) else PlainProgress(stream)
-
-
-def progress_if_seen(stream: TextIO, wanted: bool | None = None) -> Progress | None:
-    """For a run that was started from Python: nothing, unless somebody is there to see it or it is wanted."""
-    is_seen = is_notebook() or stream.isatty() if wanted is None else wanted
-    return progress_for(stream) if is_seen else None
 
 
 class PlainProgress:
