@@ -12,6 +12,7 @@ from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned,
 from ..core.messages import ToolCall, ToolResult, User
 from ..core.requests import Usage
 from ..core.rules import Rules
+from ..core.runtime import Work
 from .recorded import recorded_job
 
 _INDENT = 10
@@ -43,6 +44,8 @@ def _told(fact: Fact, turn: int, talk: Conversation) -> Iterator[Text]:
             yield from _part("task", _cut(fact.task, _LONGEST_SAID))
         case Replied():
             yield from _part(f"turn {turn}", _figures(fact), "bold cyan")
+            if fact.work is not None:
+                yield from _worked(fact.work)
             yield from _said(fact)
             yield from _asked_again(talk)
         case Returned(results):
@@ -92,6 +95,16 @@ def _asked_again(talk: Conversation) -> Iterator[Text]:
     step = talk.next()
     if isinstance(step, Generate) and isinstance(asked := step.request.messages[-1], User):
         yield from _part("  asked", _short(asked.text), "yellow")
+
+
+def _worked(work: Work) -> Iterator[Text]:
+    """What a program did for the turn."""
+    yield from _part("  program", f"{work.turns} request{'' if work.turns == 1 else 's'} to the model", "dim")
+    for call in work.calls:
+        yield from _part("  call", f"{call.name} {_short(call.arguments)}{'' if call.ok else ' (failed)'}", "cyan")
+    if work.changes is not None:
+        yield from _part("  changed", str(work.changes), "cyan")
+        yield from _part("", _cut(work.changes.patch, _LONGEST_SAID))
 
 
 def _called(result: ToolResult) -> Iterator[Text]:

@@ -23,6 +23,8 @@ def summary_lines(board: Board, seconds: float) -> list[str]:
         lines.append(f"Cost: ${tally.spent:,.4f}.")
     if tally.tool_calls:
         lines.append(f"Tool calls: {tally.tool_calls:,}{saved_by_sharing(board.tools)}.")
+    if tally.changers:
+        lines.append(f"Agents that changed files: {tally.changers:,}. Each result has its patch, in `changes`.")
     if tally.retries:
         lines.append(f"Requests sent again after an error: {tally.retries.total():,}.")
     if tally.scheduling is not None:

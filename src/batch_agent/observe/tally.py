@@ -68,6 +68,8 @@ class Tally:
     resumed: int = 0
     turns: int = 0
     tool_calls: int = 0
+    changers: int = 0
+    """Agents that changed files in their copies of the working folder."""
     usage: Usage = NO_USAGE
     """Of the agents that are done."""
     retries: Counter[str] = field(default_factory=Counter)
@@ -120,6 +122,7 @@ class Tally:
         self.resumed += resumed
         self.turns += result.turns
         self.tool_calls += len(result.tool_calls)
+        self.changers += result.changes is not None and bool(result.changes.files)
         self.usage += result.usage
         if result.error is not None:
             self.failures.add(result.error)

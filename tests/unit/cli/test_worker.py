@@ -404,6 +404,9 @@ def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_offer(tm
     (here / "mine.py").touch()
     (here / "os.py").touch()
     trusted = Trusted(here)
+    with pytest.raises(SpecError, match="run commands on this machine as you"):
+        trusted.check_program("opencode")
+    Trusted(here, ["opencode"]).check_program("opencode")
     trusted.check_module("mine:look", "The tool")
     trusted.check_folder(here / "data", "It reads")
     for name in ("os:system", "subprocess:getoutput", "pydantic.v1:BaseModel", "batch_agent.sim:SimServer", ":x"):

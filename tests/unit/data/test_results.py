@@ -22,6 +22,7 @@ from pydantic import BaseModel, RootModel
 from batch_agent import AgentError, AgentResult, ErrorKind, Results, SpecError, Usage
 from batch_agent.core.errors import AgentsFailed
 from batch_agent.core.results import CallRecord, Timing
+from batch_agent.core.work import Changes, FileChange
 from batch_agent.data import as_row, read_inputs
 
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)
@@ -61,6 +62,15 @@ def results() -> Results:
             AgentResult(2, "k2", {"id": 3}, Answer(mood=Mood.GOOD), timing=Timing(total=1.23456)),
         ]
     )
+
+
+def test_the_changes_of_a_coding_agent_are_in_its_row() -> None:
+    changes = Changes((FileChange("a.py", "added", 1, 0),), "patch")
+    row = as_row(AgentResult(0, "k", output="done", changes=changes))
+    assert row["changes"] == {
+        "files": [{"path": "a.py", "kind": "added", "added": 1, "removed": 0}], "patch": "patch", "is_cut": False
+    }  # fmt: skip
+    assert "changes" not in as_row(AgentResult(0, "k", output="done"))
 
 
 def test_failures_usage_and_outputs_are_at_hand() -> None:

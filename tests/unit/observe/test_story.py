@@ -11,6 +11,9 @@ from batch_agent import BackendError, BatchAgent, ErrorKind, Tool, Usage
 from batch_agent.core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Shortened, Started
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply
+from batch_agent.core.results import CallRecord
+from batch_agent.core.runtime import Work
+from batch_agent.core.work import Changes, FileChange
 from batch_agent.observe.recorded import recorded_rules
 from batch_agent.observe.story import story
 from batch_agent.store.reader import CheckpointReader
@@ -136,6 +139,17 @@ def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
     assert "1.50 s, recalled" in said
     assert "ended   cut off by the token limit" in said
     assert "failed    refused: The model declined: no" in said
+
+
+def test_what_a_program_did_is_told() -> None:
+    changes = Changes((FileChange("a.py", "modified", 2, 1),), "--- a/a.py\n+++ b/a.py\n+new\n")
+    records = (CallRecord("edit", '{"path": "a.py"}', True, 0.5), CallRecord("bash", "{}", False, 0.5))
+    said = tell(Replied(Reply("done", "stop", Usage(10, 0, 5)), seconds=9.0, work=Work(3, (), records, changes)))
+    assert "program 3 requests to the model" in said
+    assert 'call    edit {"path": "a.py"}\n' in said
+    assert "call    bash {} (failed)" in said
+    assert "changed 1 file changed, +2 -1\n          --- a/a.py\n          +++ b/a.py\n          +new" in said
+    assert said.endswith("answered  done")
 
 
 def test_a_compaction_is_told() -> None:
