@@ -1,0 +1,42 @@
+"""What is run, what it may do, how it ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program to run. A name without a slash is looked for in the PATH of `env`; other relative paths start at
+    `cwd`."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)
+    """All of its environment; {**os.environ} for ours. Not shown: there are keys in it."""
+    cwd: str | Path | None = None
+    """None: the working directory at the start."""
+    stdin: str | None = None
+    """What it reads. None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may write, and how long it may take to stop."""
+
+    most_bytes: int = 64_000_000
+    """On stdout, to be read. What nobody will read is not limited: it is thrown away."""
+    most_line_bytes: int = 16_000_000
+    grace: float = 0.0
+    """Seconds between SIGTERM and SIGKILL when it is stopped; 0 for SIGKILL at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended."""
+
+    code: int
+    """Its exit status, or the number of the signal that killed it, below zero."""
+    out: bytes
+    """What it wrote to stdout: from `run_to_end` all of it, else beginning and end of what nobody read."""
+    err: str
+    """The beginning and the end of what it wrote to stderr."""

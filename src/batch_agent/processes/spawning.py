@@ -1,0 +1,58 @@
+"""Starting a warden, with the streams of the program that it will run."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO
+
+from . import warden
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A warden that waits for its order. What is in here is ours to close."""
+
+    process: "subprocess.Popen[bytes]"
+    link: socket.socket
+    out: int
+    err: int
+
+
+def spawn(stdin: str | None) -> Spawned:
+    """Raises OSError."""
+    with ExitStack() as ours, ExitStack() as theirs:
+        link, other_end = socket.socketpair()
+        ours.enter_context(link)
+        theirs.enter_context(other_end)
+        out, out_end = _pipe(ours, theirs)
+        err, err_end = _pipe(ours, theirs)
+        process = subprocess.Popen(  # noqa: S603 - a file of ours
+            [sys.executable, "-I", "-S", os.path.abspath(warden.__file__), str(other_end.fileno())],
+            stdin=subprocess.DEVNULL if stdin is None else theirs.enter_context(_file(stdin)),
+            stdout=out_end,
+            stderr=err_end,
+            pass_fds=(other_end.fileno(),),
+            start_new_session=True,  # whoever kills our process group must not kill the one that cleans up
+        )
+        ours.pop_all()
+    link.setblocking(False)
+    return Spawned(process, link, out, err)
+
+
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    ours.callback(os.close, read_end)
+    theirs.callback(os.close, write_end)
+    return read_end, write_end
+
+
+def _file(text: str) -> IO[bytes]:
+    """Of a file, any program reads as much as it likes when it likes; nobody has to feed it."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
+    file.write(text.encode(errors="replace"))
+    file.seek(0)
+    return file

@@ -1,0 +1,25 @@
+"""A process like ours: `python ours.py <alone|forked> <mark>`. It runs a family, prints its ids, and waits; `forked`,
+it has a fork that holds all of its descriptors."""
+
+import asyncio
+import os
+import sys
+import time
+
+from tests.processes.scenes import family
+
+from batch_agent.processes import running
+
+
+async def main(way: str, mark: str) -> None:
+    async with running(family(mark, "stay")) as program:
+        members = await anext(program.lines())
+        fork = os.fork() if way == "forked" else None
+        if fork == 0:
+            time.sleep(600)
+            os._exit(0)
+        print(fork, members.decode(), flush=True)
+        await program.ended()
+
+
+asyncio.run(main(*sys.argv[1:]))
