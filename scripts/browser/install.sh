@@ -16,11 +16,16 @@ as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
+# A mirror may fail once, and another apt-get may be at work.
+apt() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300 "$@"
+}
+
 if ! path=$(find_browser); then
   if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; then
     echo "Installing Chromium (a minute, once) ..."
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null
+    apt update
+    apt install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null
   fi
   path=$(find_browser) || {
     echo "The tests of the page need Chromium or Google Chrome, and it cannot be installed from here." >&2

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
-from tests.browser.tab import PATIENCE, Page
+from tests.browser.tab import HANGS, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _FLAGS = [
@@ -26,6 +26,10 @@ _FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # A tab that the browser takes for unseen is drawn rarely or not at all.
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
     "--hide-scrollbars",
     "--force-color-profile=srgb",
     "--remote-debugging-port=0",
@@ -48,6 +52,9 @@ async def browser() -> AsyncIterator[Page]:
                 try:
                     for part in ("Page", "Runtime", "Network", "Log"):
                         await page.call(f"{part}.enable")
+                    await page.call("Page.setLifecycleEventsEnabled", enabled=True)
+                    await page.call("Page.bringToFront")
+                    await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
                     yield page
                 finally:
                     hearing.cancel()
@@ -67,7 +74,7 @@ def found() -> str:
 
 
 async def _address(port_file: Path, process: asyncio.subprocess.Process) -> str:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANGS):
         while True:
             assert process.returncode is None, f"the browser ended at once with status {process.returncode}"
             lines = port_file.read_text().split() if port_file.exists() else []
@@ -87,6 +94,6 @@ async def _attached(socket: aiohttp.ClientWebSocketResponse) -> str:
                 return heard["result"]
         raise ConnectionError("the browser is gone")
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(HANGS):
         target = await ask(-1, "Target.createTarget", url="about:blank")
         return str((await ask(-2, "Target.attachToTarget", targetId=target["targetId"], flatten=True))["sessionId"])

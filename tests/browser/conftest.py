@@ -10,6 +10,8 @@ from tests.browser.chromium import browser
 from tests.browser.tab import Page
 
 HERE = Path(__file__).parent
+TIMEOUT = 600
+"""Each wait has an end of its own; all of them together may take long on a machine that is busy with others."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -20,9 +22,10 @@ async def tab() -> AsyncIterator[Page]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(tab: Page) -> Page:
-    """An empty page on a desktop, in light colours."""
+    """An empty page on a desktop, in light colours, with the pointer in its corner."""
     await tab.open("about:blank")
     await tab.emulate()
+    await tab.mouse("mouseMoved", 0, 0)
     return tab
 
 
@@ -38,3 +41,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.timeout(TIMEOUT))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from itertools import accumulate
 from typing import Any
 
 Segment = tuple[int, int, int]
@@ -59,19 +60,20 @@ def activity(lives: Sequence[Life], seconds: float) -> dict[str, list[Any]]:
     at = [seconds * point / _POINTS for point in range(_POINTS + 1)]
     counts = {kind: [0] * (_POINTS + 2) for kind in (0, 1, 2)}
     done = [0] * (_POINTS + 1)
+    whole = seconds or 1
     for life in lives:
         for kind, start, end in [(0, life.start, life.end), *(each for each in life.segments if each[0])]:
-            first, last = (math.ceil(time / 100 / (seconds or 1) * _POINTS) for time in (start, end))
+            first, last = math.ceil(start / 100 / whole * _POINTS), math.ceil(end / 100 / whole * _POINTS)
             last = _POINTS + 1 if life.ok == 2 and end == life.end else max(first, last)
             counts[kind][first] += 1
             counts[kind][last] -= 1
             if kind:  # and so does not wait
                 counts[0][first] -= 1
                 counts[0][last] += 1
-        for point in range(math.ceil(life.end / 100 / (seconds or 1) * _POINTS), _POINTS + 1):
-            done[point] += life.ok != 2
-    running = {kind: [sum(changes[: point + 1]) for point in range(_POINTS + 1)] for kind, changes in counts.items()}
-    return {"at": at, "generating": running[1], "tools": running[2], "waiting": running[0], "done": done}
+        if life.ok != 2:
+            done[math.ceil(life.end / 100 / whole * _POINTS)] += 1
+    waiting, generating, tools = (list(accumulate(counts[kind][:-1])) for kind in (0, 1, 2))
+    return {"at": at, "generating": generating, "tools": tools, "waiting": waiting, "done": list(accumulate(done))}
 
 
 def timeline(lives: Sequence[Life]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from tests.browser.lives import Clock, Life, activity, cut_off, lives_of, timeline
@@ -15,10 +16,11 @@ HOSTILE = "<img src=x onerror=\"document.title='broken'\"></script><script>docum
 _KINDS = ["bad_request", "tool_loop", "schema", "context_overflow"]
 
 
+@cache
 def plain(
     agents: int = 300, *, seed: int = 1, slots: int = 32, scale: float = 1.0, turns: int = 3, failing: float = 0.02
 ) -> Model:
-    """A finished run."""
+    """A finished run. Who asks for the same is given the same: nobody changes it."""
     chance = random.Random(seed)
     lives = Clock(chance, [chance.randint(0, 40) for _ in range(slots)], scale).lives(0, agents, turns, failing)
     return _model("results.jsonl.checkpoint", [_stage("", lives, chance)], lives, chance)

@@ -8,8 +8,26 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE = 20
+PATIENCE = 30
+"""How long a condition is waited for: a machine may be slow, and its browser with it."""
+
+HANGS = 2 * PATIENCE
+"""After how long a browser that does not answer is taken for one that never will."""
+
 _CODES = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+
+_UNTIL = """new Promise((done) => {
+    const end = performance.now() + %d;
+    const look = () => {
+        let found = null;
+        let last = null;
+        try { found = last = (%s); } catch (error) { last = String(error); }
+        if (found) done({ found: found instanceof Node ? true : found });
+        else if (performance.now() > end) done({ last });
+        else setTimeout(look, 10);
+    };
+    look();
+})"""
 
 
 class Page:
@@ -18,26 +36,35 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, session: str) -> None:
         self._socket = socket
         self._session = session
+        self._asked = 0
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._loaded = asyncio.Event()
+        self._loaded: set[str] = set()
+        self._loading = asyncio.Event()
+        self._width = 0
         self.requests: list[str] = []
         self.errors: list[str] = []
 
     async def call(self, method: str, **arguments: Any) -> Any:
-        number = len(self._answers) + 1
+        self._asked += 1
+        number = self._asked
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "sessionId": self._session, "method": method, "params": arguments})
-        async with asyncio.timeout(PATIENCE):
-            return await answer
+        try:
+            async with asyncio.timeout(HANGS):
+                return await answer
+        finally:
+            del self._answers[number]
 
     async def open(self, url: str) -> None:
-        self._loaded.clear()
+        """Until it is loaded and drawn in the size that was asked for."""
         self.requests.clear()
         self.errors.clear()
-        await self.call("Page.navigate", url=url)
-        async with asyncio.timeout(PATIENCE):
-            await self._loaded.wait()
-        await self.frame()
+        loader = (await self.call("Page.navigate", url=url))["loaderId"]
+        async with asyncio.timeout(HANGS):
+            while loader not in self._loaded:
+                self._loading.clear()
+                await self._loading.wait()
+        await self._sized()
 
     async def value(self, script: str) -> Any:
         """What an expression comes to; a promise is waited for."""
@@ -45,11 +72,11 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    async def until(self, script: str) -> None:
-        """Waits, frame by frame, for an expression to be true."""
-        await self.value(
-            f"new Promise(done => {{ const look = () => ({script}) ? done() : setTimeout(look, 10); look(); }})"
-        )
+    async def until(self, script: str) -> Any:
+        """What an expression comes to once it is true, for which it is asked again and again."""
+        answer = await self.value(_UNTIL % (PATIENCE * 1000, script))
+        assert "found" in answer, f"{script} is still {answer.get('last')!r} after {PATIENCE} s"
+        return answer["found"]
 
     async def frame(self) -> None:
         """Until what was asked for is drawn."""
@@ -62,18 +89,29 @@ class Page:
         return str(await self.value(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     async def emulate(self, width: int = 1280, height: int = 900, scheme: str = "light", touch: bool = False) -> None:
+        self._width = width
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch
         )
         await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         await self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
+        await self._sized()
+
+    async def _sized(self) -> None:
+        """Until the page has the width that was asked for, and has drawn itself anew for it. An empty page has none."""
+        await self.until(f"location.protocol === 'about:' || document.documentElement.clientWidth === {self._width}")
+        await self.frame()
 
     async def box(self, selector: str) -> tuple[float, float, float, float]:
-        """Left, top, width and height in the window, to which the element is scrolled."""
+        """Left, top, width and height in the window, to which the element is scrolled, once it has come to rest."""
         found = f"document.querySelector({json.dumps(selector)})"
+        await self.until(found)
         await self.value(f"{found}.scrollIntoView({{ block: 'center' }})")
-        await self.frame()  # scrolling hides what hovers
-        box = await self.value(f"{found}.getBoundingClientRect().toJSON()")
+        async with asyncio.timeout(PATIENCE):
+            before = None
+            while before != (box := await self.value(f"{found}.getBoundingClientRect().toJSON()")):
+                before = box
+                await self.frame()  # scrolling hides what hovers
         return box["x"], box["y"], box["width"], box["height"]
 
     async def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
@@ -94,8 +132,9 @@ class Page:
 
     async def drag(self, selector: str, start: float, end: float, y: float = 0.5) -> None:
         """With the left button held, from one part of an element's width to another."""
-        x, at = await self.point(selector, start, y)
-        _, _, width, _ = await self.box(selector)
+        left, top, width, height = await self.box(selector)
+        x, at = left + start * width, top + y * height
+        await self.mouse("mouseMoved", x, at)
         await self.mouse("mousePressed", x, at, button="left", clickCount=1)
         for part in (0.5, 1.0):
             await self.mouse("mouseMoved", x + (end - start) * width * part, at, button="left", buttons=1)
@@ -154,8 +193,9 @@ class Page:
 
     def _happened(self, what: str | None, how: dict[str, Any]) -> None:
         match what:
-            case "Page.loadEventFired":
-                self._loaded.set()
+            case "Page.lifecycleEvent" if how["name"] == "load":
+                self._loaded.add(how["loaderId"])
+                self._loading.set()
             case "Network.requestWillBeSent":
                 self.requests.append(how["request"]["url"])
             case "Runtime.exceptionThrown":

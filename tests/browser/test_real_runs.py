@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.browser.tab import PATIENCE, Page
+from tests.browser.tab import HANGS, Page
 
 from batch_agent import BatchAgent, Results, Tool
 from batch_agent.observe.report.writing import write_report
@@ -46,7 +46,7 @@ async def serve(folder: Path) -> AsyncIterator[str]:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANGS):
             said = (await process.stdout.readline()).decode()
         found = re.search(r"http://\S+", said)
         assert found, said
@@ -67,7 +67,7 @@ async def test_the_report_of_a_real_run_says_what_its_results_say(page: Page, tm
     assert f"{sum(len(result.tool_calls) for result in results):,}" in tools
     assert await page.value("timeline.rows.length") == AGENTS
     await page.click("#slowest .agent")
-    assert "Step by step" in await page.text("#panel")
+    await page.until("document.querySelector('#panel').innerText.includes('Step by step')")
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
 
@@ -80,8 +80,8 @@ async def test_a_run_is_followed_in_the_browser_from_process_to_process(page: Pa
         await page.until("document.querySelector('#head').innerText.includes('10 answered')")
         await run(folder)
         await page.until("document.querySelector('#head').innerText.includes('2 processes, 1 resume')")
+        await page.until(f"document.querySelector('#head').innerText.includes('{AGENTS} answered')")
         await page.until("document.querySelector('#state').innerText === 'Finished'")
-        assert f"{AGENTS} answered" in await page.text("#head")
         await page.click("#slowest .agent")
         await page.until("document.querySelector('#panel .story')?.innerText.includes('answered')")
         assert "<img src=x onerror=alert(1)>" in await page.text("#panel .story")

@@ -135,6 +135,7 @@ async def test_savings_say_what_they_are_counted_against_or_that_nobody_knows(sh
     assert "not known" in said
     assert unknown["basis"] in said
     await page.click("#savings summary")
+    await page.until("document.querySelector('#savings details').open")
     assert first["formula"] in await page.text("#savings")
 
 
@@ -206,7 +207,7 @@ async def test_what_a_model_says_is_never_markup(show: Show) -> None:
     page = await show(models.hostile())
     await page.value("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     await page.click("#slowest .agent")
-    await page.frame()
+    await page.until("!document.querySelector('#panel').hidden")
     assert await page.value("document.querySelector('h1').textContent") == models.HOSTILE
     assert models.HOSTILE in await page.value("document.querySelector('#latest .said').textContent")
     assert await page.value("document.title") == f"{models.HOSTILE} · BatchAgent"

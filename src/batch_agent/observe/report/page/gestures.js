@@ -5,10 +5,17 @@ const gestures = (() => {
   const CLICK = 5;
   const pointers = new Map();
   let began = null;
+  let told = null;
 
   const tip = () => document.getElementById("tip");
   const plotOf = (event) => event.target.closest?.(".plot, #rows");
   const offset = (plot, event) => event.clientX - plot.getBoundingClientRect().left;
+
+  /** Where what a plot shows lies in the window. */
+  function where(plot) {
+    const { left, top } = plot.getBoundingClientRect();
+    return `${left} ${top - plot.scrollTop}`;
+  }
 
   function attach() {
     document.addEventListener("pointermove", move);
@@ -18,7 +25,7 @@ const gestures = (() => {
     document.addEventListener("wheel", wheel, { passive: false });
     document.addEventListener("keydown", key);
     document.addEventListener("dblclick", (event) => plotOf(event) && span.reset());
-    document.addEventListener("scroll", () => hide(), { passive: true });
+    document.addEventListener("scroll", scrolled, { passive: true });
   }
 
   function move(event) {
@@ -37,6 +44,7 @@ const gestures = (() => {
     const lines = plot.id === "rows" ? timeline.saidAt(time, clientY, x) : chartLines(time, place);
     if (!lines) return hide();
     show(lines, clientX, clientY);
+    told = { plot, at: where(plot) };
     return lines;
   }
 
@@ -74,7 +82,13 @@ const gestures = (() => {
   function hide() {
     if (tip().hidden) return;
     tip().hidden = true;
+    told = null;
     point(null);
+  }
+
+  /** A scroll is heard of only with the next frame: it hides what it moved, not what was read after it. */
+  function scrolled() {
+    if (told && where(told.plot) !== told.at) hide();
   }
 
   function down(event) {
@@ -198,5 +212,5 @@ const gestures = (() => {
     timeline.say(tip().innerText.replace(/\s*\n\s*/g, ", "));
   }
 
-  return { attach, hide };
+  return { attach, hide, scrolled };
 })();

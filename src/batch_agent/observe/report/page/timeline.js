@@ -212,7 +212,7 @@ const timeline = (() => {
   }
 
   function scrolled() {
-    gestures.hide();
+    gestures.scrolled();
     main.drawSoon();
   }
 
