@@ -10,12 +10,12 @@ from ..core.scheduling import LimitChange
 from ..schedule.admission import Admission, Rank, Ticket
 from ..schedule.limit import Change, InflightLimit
 from ..schedule.portions import Demand
+from ..schedule.refusals import Refusals
 
 _PAUSE = 0.5
 _WORTH_TELLING = 0.1
-_FEW = 20
-_MUCH_SHED = 0.3
-_MOST_SHED = 0.6
+_LONG_PAUSE = 2.0
+"""A server that asks for as much has no room for anybody: who is only unlucky is welcome again sooner."""
 _LONGEST_PAUSE = 300.0
 """Who is asked to wait for longer gives up instead, and so do the others, each in its turn."""
 
@@ -34,7 +34,7 @@ class Slots:
         self._portion: int | None = None
         self.workers = 1
         self._elsewhere = 0
-        self._good = self._shed = 0.0
+        self._refusals = Refusals()
         self._events = events
         self._began = asyncio.get_running_loop().time()
         self.history: list[LimitChange] = []
@@ -62,8 +62,8 @@ class Slots:
 
     def bound(self, most: int | None) -> None:
         """No more than this at once, whatever the limit: more do not fit. None: whatever the limit says."""
-        if most != self._bound:
-            self._bound = most
+        before, self._bound = self._now_allowed, most
+        if self._now_allowed != before:
             self._fit()
 
     def portion(self, most: int | None) -> None:
@@ -93,8 +93,6 @@ class Slots:
 
     def succeeded(self, seconds: float) -> None:
         """A request went well, and took so long."""
-        self._good += 1
-        self._forget()
         if self._at_first is not None:
             self._at_first = None
             if self._pause is None:
@@ -103,9 +101,23 @@ class Slots:
         binds = self._admission.in_use >= self._limit.current
         self._resize(self._limit.succeeded(seconds, limit_binds=binds))
 
-    def refused(self, retry_after: float | None) -> None:
-        """The server asked for less. Nobody is sent to it before the pause that it asked for, or a short one, is over:
-        a refusal is quick, and would otherwise let every waiting agent run into the next one."""
+    def refused(self, retry_after: float | None, request: int) -> None:
+        """The server's limits were met by the request of this number. A long pause that it asks for is everybody's."""
+        if retry_after is not None and retry_after >= _LONG_PAUSE:
+            self._send_less(retry_after)
+        else:
+            self.shed(retry_after, request)
+
+    def shed(self, retry_after: float | None, request: int) -> None:
+        """The server sent the request of this number away, as an overloaded one does. That is the request's own affair,
+        to be sent again later, unless most of what the server gets goes that way."""
+        self._limit.sent_away()
+        if self._refusals.are_most(request):
+            self._send_less(retry_after)
+
+    def _send_less(self, retry_after: float | None) -> None:
+        """Nobody is sent before the pause that the server asked for, or a short one, is over: a refusal is quick, and
+        would otherwise let every waiting agent run into the next one."""
         now = asyncio.get_running_loop().time()
         if self._portion:  # less than what this worker sends, not than what all may
             self._limit.current = min(self._limit.current, self._portion)
@@ -124,24 +136,6 @@ class Slots:
         own = max(1, self._admission.in_use)
         part = own / (own + self._elsewhere)
         return replace(load, running=round(part * load.running), waiting=round(part * load.waiting))
-
-    def shed(self, retry_after: float | None) -> None:
-        """The server sent one request away, as an overloaded one does. That is the request's own affair, to be sent
-        again later; if much of what it gets goes that way everybody waits, and if most does less is sent. What is
-        under way counts as taken: a refusal comes quicker than an answer."""
-        self._shed += 1
-        share = self._shed / (self._shed + self._good + self._admission.in_use - 1)
-        self._forget()
-        if share >= _MOST_SHED:
-            self.refused(retry_after)
-        elif share >= _MUCH_SHED:
-            self.hold(_pause(retry_after), "overloaded")
-
-    def _forget(self) -> None:
-        """Only about the last two rounds count."""
-        if self._good + self._shed > 2 * self._limit.current + _FEW:
-            self._good /= 2
-            self._shed /= 2
 
     def hold(self, seconds: float, reason: str, *, then: int | None = None) -> None:
         """Grants nothing for so long, and then no more than `then` at once until one goes well."""

@@ -7,6 +7,7 @@ answer: refusals come quicker than answers, so at first they are all that is hea
 from dataclasses import dataclass
 
 from ..core.errors import BackendError, ErrorKind
+from .outcomes import Outcomes
 
 _SURE = 3
 """Agents that find nobody there."""
@@ -18,6 +19,9 @@ _ROUNDS = 2
 _SHORTEST_HOLD = 0.5
 _LONGEST_HOLD = 5.0
 _BUSY_PATIENCE, _LESS_PATIENCE = 10, 3
+_MUCH_TROUBLE = 0.3
+_RETRIES = 16
+"""Over which it is averaged whether another try helps."""
 
 _REFUSALS = frozenset({ErrorKind.AUTH, ErrorKind.NOT_FOUND, ErrorKind.TLS})
 _BREAKDOWNS = {
@@ -33,6 +37,8 @@ class Alone:
     """The failure concerns only the agent that met it, which may try `patience` times as often as usual."""
 
     patience: int = 1
+    is_lone: bool = False
+    """Most others are answered: it may be sent again soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ class Stop:
 
 Verdict = Alone | Hold | Stop
 _ALONE = Alone()
-_BUSY, _ONCE_THERE = Alone(_BUSY_PATIENCE), Alone(_LESS_PATIENCE)
+_PASSING = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION})
+"""What may be the bad luck of a moment, and costs little to try again."""
 
 
 class Health:
@@ -67,6 +74,10 @@ class Health:
         self._failed: set[str] = set()
         self._unanswered = 0
         self._most_out = 0
+        self._outcomes = Outcomes()
+        self._retries = 0
+        self._helped = 0.0
+        """The share of later tries that were answered."""
 
     def sent(self, now: float) -> int:
         """A request goes out. Its number must come back by one of the others, whatever becomes of it."""
@@ -78,6 +89,13 @@ class Health:
         del self._out[request]
         self._has_answered = True
         self._since = None
+        self._outcomes.went_well()
+
+    def retried(self, *, helped: bool) -> None:
+        """A request that had failed was sent again, and answered or not. Where another try helps as a rule, failures
+        are the server's moods and not the prompts': then agents may try more often."""
+        self._retries = min(_RETRIES, self._retries + 1)
+        self._helped += (helped - self._helped) / self._retries
 
     def left(self, request: int) -> None:
         """Nobody waits for it any more."""
@@ -85,6 +103,7 @@ class Health:
 
     def failed(self, request: int, agent: str, error: BackendError, now: float) -> Verdict:
         del self._out[request]
+        self._outcomes.went_wrong()
         if error.kind in _REFUSALS:
             self._count(agent, error, now)
             return self._refused(error)
@@ -93,7 +112,10 @@ class Health:
             return self._broken(error, now)
         if error.kind is not ErrorKind.RATE_LIMITED:  # it has read the request, and had something to say about it
             self._since = None
-        return _ALONE
+        return self._alone()
+
+    def _alone(self, patience: int = 1) -> Alone:
+        return Alone(patience, self._has_answered and self._outcomes.share_of_trouble < _MUCH_TROUBLE)
 
     def _count(self, agent: str, error: BackendError, now: float) -> None:
         if self._since is None:
@@ -118,17 +140,20 @@ class Health:
         assert self._since is not None
         lasted = now - self._since
         if self._somebody_waits:
-            return _BUSY if error.kind is ErrorKind.UNAVAILABLE else _ALONE
+            return self._alone(_BUSY_PATIENCE if error.kind is ErrorKind.UNAVAILABLE else self._usual_patience(error))
         is_gone = len(self._gone) >= _SURE
         hangs = len(self._failed) >= _SURE and self._unanswered >= max(_REFUSED, _ROUNDS * self._most_out)
         if hangs or (lasted >= self._patience and (is_gone or len(self._failed) >= _BROKEN)):
             what = _BREAKDOWNS[error.kind]
             return Stop(f"The backend {what}: nothing was answered for {lasted:.0f} s. {error}")
         if error.kind is not ErrorKind.UNAVAILABLE:
-            return _ALONE
+            return self._alone(self._usual_patience(error))
         if is_gone and error.retry_after is None:
             return Hold(min(_LONGEST_HOLD, max(_SHORTEST_HOLD, lasted / 2)))
-        return _ONCE_THERE if self._has_answered else _ALONE
+        return self._alone(_LESS_PATIENCE if self._has_answered else 1)
+
+    def _usual_patience(self, error: BackendError) -> int:
+        return _LESS_PATIENCE if error.kind in _PASSING and self._helped > 0.5 else 1
 
     @property
     def _somebody_waits(self) -> bool:

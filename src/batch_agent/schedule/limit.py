@@ -13,6 +13,8 @@ _CLEAR = 0.9
 _ROUNDS_WITHOUT_LOOK = 4
 _RESERVE = 1.5
 """Requests that may wait at the server, for each that it took up between the last two looks."""
+_NO_ROOM = 0.1
+"""Of a round of requests, sent away: then there is no room for more."""
 _FULL = 0.9
 _AFTER_PREEMPTION = 0.75
 _NO_GAIN = 0.8
@@ -39,6 +41,8 @@ class InflightLimit:
     _is_searching: bool = field(init=False)
     _answers: int = 0
     _seconds: float = 0.0
+    _sent_away: int = 0
+    """Since the round began."""
     _round_before: tuple[int, float] | None = None
     _quiet_until: float = float("-inf")
     _reports_load: bool = False
@@ -62,7 +66,10 @@ class InflightLimit:
         self._seconds += seconds
         if self._answers < self.current:
             return None
-        mean, self._answers, self._seconds = self._seconds / self._answers, 0, 0.0
+        mean, sent_away = self._seconds / self._answers, self._sent_away
+        self._begin_round()
+        if sent_away > _NO_ROOM * self.current:
+            return None
         if not self._is_searching:
             return self._set(self.current + 1, "room")
         if self._gained_nothing(mean):
@@ -72,10 +79,14 @@ class InflightLimit:
         self._round_before = (self.current, mean)
         return self._set(2 * self.current, "room")
 
+    def sent_away(self) -> None:
+        """The server had no room for one request."""
+        self._sent_away += 1
+
     def refused(self, now: float, retry_after: float | None) -> Change | None:
         """The server asked for less. Refusals of requests sent before the cut took effect belong to the same
         episode."""
-        self._answers, self._seconds = 0, 0.0
+        self._begin_round()
         if now < self._quiet_until:
             return None
         self._quiet_until = now + min(max(_EPISODE, retry_after or 0.0), _LONGEST_EPISODE)
@@ -114,8 +125,11 @@ class InflightLimit:
 
     def _set(self, limit: int, reason: str) -> Change | None:
         limit = max(1, min(limit, self._most))
-        self._answers, self._seconds = 0, 0.0
+        self._begin_round()
         if limit == self.current:
             return None
         self.current = limit
         return Change(limit, reason)
+
+    def _begin_round(self) -> None:
+        self._answers, self._seconds, self._sent_away = 0, 0.0, 0

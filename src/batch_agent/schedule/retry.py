@@ -8,6 +8,9 @@ _MOST_DOUBLINGS = 60
 _PATIENCE = 10
 """A busy server is not a broken one: a 429 may be retried this many times as often."""
 _OVERLOADED = 529
+_SOONER = 5
+"""A server that answers the others is there for this one too: the backoff is so many times shorter. Not that of one
+which sends requests away without saying for how long."""
 
 
 def asks_for_less(error: BackendError) -> bool:
@@ -17,17 +20,22 @@ def asks_for_less(error: BackendError) -> bool:
     return error.kind is ErrorKind.UNAVAILABLE and (error.retry_after is not None or error.status == _OVERLOADED)
 
 
-def retry_delay(retry: Retry, error: BackendError, failures: int, jitter: float, patience: int = 1) -> float | None:
+def retry_delay(
+    retry: Retry, error: BackendError, failures: int, jitter: float, patience: int = 1, *, is_lone: bool = False
+) -> float | None:
     """Seconds to wait before sending again, or None to give up.
 
-    `failures` counts this one, and may be `patience` times what the user said; `jitter` is a number in [0, 1) that
-    spreads agents which failed together. The server's own Retry-After is honoured: never sooner, a little later. One of
-    more than minutes is a no."""
+    `failures` counts this one, of those of its sort: refusals by a busy server, or all others. It may be `patience`
+    times what the user said; `jitter` is a number in [0, 1) that spreads agents which failed together; `is_lone`: most
+    others are answered. The server's own Retry-After is honoured: never sooner, a little later. One of more than
+    minutes is a no."""
     allowed = retry.max_retries * (_PATIENCE if asks_for_less(error) else patience)
     if not error.retryable or failures > allowed:
         return None
     ceiling = retry.backoff_max if patience == 1 else retry.backoff_max / 3
-    backoff = min(ceiling, retry.backoff * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+    is_soon = is_lone and (error.retry_after is not None or not asks_for_less(error))
+    first = retry.backoff / _SOONER if is_soon else retry.backoff
+    backoff = min(ceiling, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
     if error.retry_after is None:
         return backoff * (0.5 + jitter / 2)
     if error.retry_after > _LONGEST_RETRY_AFTER:

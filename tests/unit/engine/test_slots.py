@@ -110,7 +110,7 @@ async def test_a_limit_that_binds_grows_and_wakes_who_waits() -> None:
     assert granting.limit == 2
 
 
-async def test_a_refusal_halves_the_limit_and_holds_everyone_back_for_a_moment() -> None:
+async def test_refusals_of_most_requests_halve_the_limit_and_hold_everyone_back_for_a_moment() -> None:
     seen: list[Event] = []
 
     class Sink:
@@ -119,7 +119,8 @@ async def test_a_refusal_halves_the_limit_and_holds_everyone_back_for_a_moment()
 
     granting = Slots(InflightLimit(4, fixed=False), Sink())
     held = [await granting.acquire(FRESH) for _ in range(4)]
-    granting.refused(0.02)
+    for number in range(5):
+        granting.refused(0.02, number)
     for slot in held:
         slot.release()
     waiting = [await begin(granting) for _ in range(4)]
@@ -133,13 +134,38 @@ async def test_a_refusal_halves_the_limit_and_holds_everyone_back_for_a_moment()
 
 async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
     granting = slots(4)
-    granting.refused(0.04)
-    granting.refused(0.0)
+    for number, retry_after in enumerate([0.0, 0.0, 0.0, 0.0, 0.04, 0.0]):
+        granting.refused(retry_after, number)
     waiting = await begin(granting)
     await asyncio.sleep(0.01)
     assert not waiting.done()
     async with asyncio.timeout(5):
         await waiting
+
+
+async def test_one_refusal_among_others_is_its_own_affair() -> None:
+    granting = slots(8)
+    for number in range(0, 1000, 10):
+        granting.refused(1.0, number)
+        granting.shed(1.0, number + 5)
+    await granting.acquire(FRESH)
+    assert granting.limit == 8
+
+
+async def test_a_long_pause_that_the_server_asks_for_is_everybodys() -> None:
+    granting = slots(8)
+    granting.refused(30.0, 1)
+    waiting = await begin(granting)
+    assert not waiting.done()
+    assert granting.limit == 4
+    waiting.cancel()
+
+
+async def test_a_request_that_an_overloaded_server_puts_off_for_long_waits_alone() -> None:
+    granting = slots(8)
+    granting.shed(30.0, 1)
+    await granting.acquire(FRESH)
+    assert granting.limit == 8
 
 
 async def test_a_bound_holds_whatever_the_limit_and_goes_when_it_is_taken_back() -> None:

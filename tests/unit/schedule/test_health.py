@@ -123,6 +123,31 @@ def test_a_server_that_fails_at_everything_is_given_up_when_many_have_met_it(kin
     assert isinstance(last, Stop)
 
 
+@pytest.mark.parametrize("kind", [ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.RATE_LIMITED])
+def test_a_failure_among_answers_is_told_to_be_a_lone_one(kind: ErrorKind) -> None:
+    run = Run()
+    for number in range(100):
+        assert run.fails(BackendError(kind, "boom"), 0.0, str(number)) == Alone(is_lone=number > 0)
+        for _ in range(4):
+            run.answers()
+
+
+def test_where_another_try_helps_as_a_rule_agents_may_try_more_often() -> None:
+    run, boom = Run(), BackendError(ErrorKind.SERVER, "boom")
+    run.answers()
+    run.health.retried(helped=True)
+    assert run.fails(boom, 0.0, "a") == Alone(3, is_lone=True)
+    run.health.retried(helped=False)
+    assert run.fails(boom, 0.0, "a") == Alone(1, is_lone=True)
+
+
+def test_another_try_that_took_minutes_is_not_made_more_often() -> None:
+    run = Run()
+    run.answers()
+    run.health.retried(helped=True)
+    assert run.fails(BackendError(ErrorKind.TURN_TIMEOUT, "no answer in 300 s"), 0.0, "a") == Alone(1, is_lone=True)
+
+
 def test_a_server_that_hangs_is_given_up_after_two_rounds_of_what_was_under_way() -> None:
     run, slow = Run(), BackendError(ErrorKind.TURN_TIMEOUT, "no answer in 300 s")
     verdicts: list[Verdict] = []

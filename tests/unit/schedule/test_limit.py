@@ -132,6 +132,19 @@ def test_a_refusal_starts_the_round_of_answers_anew() -> None:
     assert grow(limit, 2) == [3]
 
 
+def test_a_round_in_which_requests_were_sent_away_is_no_reason_to_grow() -> None:
+    limit = InflightLimit(8, fixed=False)
+    limit.sent_away()
+    assert grow(limit, 8) == []
+    assert grow(limit, 8) == [16]
+
+
+def test_one_of_many_that_was_sent_away_does_not_keep_the_limit_from_growing() -> None:
+    limit = InflightLimit(32, fixed=False)
+    limit.sent_away()
+    assert grow(limit, 32) == [64]
+
+
 def test_every_look_that_shows_room_doubles_the_limit_while_it_is_searched_for() -> None:
     limit = looked_at(8)
     changes = [limit.looked(Load(running=limit.current), limit.current, float(now)) for now in range(3)]
