@@ -107,6 +107,11 @@ class Reached:
         """Whether only a trial can tell if it makes tool calls."""
         return self.flavor.native_tools is None and self.sighting.tool_parser is not False
 
+    async def refusal_of_tools(self) -> BackendError | None:
+        """What it says to a request with a tool; None if it takes it. Raises BackendError for other trouble."""
+        model, at_once = self.backend.traits.model, self.flavor.refuses_at_once
+        return await takes_tools(self.backend, model, refuses_at_once=at_once)
+
 
 async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Reached:
     """Raises as `connect` does."""
@@ -128,7 +133,7 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Re
         loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
         backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
         reached = Reached(backend, server, flavor, served, sighting)
-        if tries_tools and reached.tries_tools and await takes_tools(reached.backend, chosen.name) is None:
+        if tries_tools and reached.tries_tools and await reached.refusal_of_tools() is None:
             reached.backend.traits = replace(traits, native_tools=True)
         return reached
     except BaseException:
@@ -145,7 +150,7 @@ def _settle(address: Address, served: list[ServedModel]) -> Flavor:
     if flavor is ANTHROPIC and not address.is_default:
         # Somebody else who speaks Anthropic's dialect, with abilities of its own.
         host = owner if owner is not None and owner is not ANTHROPIC else COMPATIBLE
-        return replace(host, dialect=ANTHROPIC.dialect, ignores=ANTHROPIC.ignores)
+        return replace(host, dialect=ANTHROPIC.dialect, ignores=ANTHROPIC.ignores, refuses_at_once=False)
     return flavor
 
 

@@ -16,7 +16,7 @@ from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse
 from .connect import Notify, Reached, connect, endpoints_of, reach
-from .probe import in_time, takes_tools
+from .probe import in_time
 
 State = Literal["ok", "off", "unknown", "failed"]
 _PREFIX = "You keep the register of a small harbour, and you answer in one short sentence. " * 40
@@ -113,7 +113,7 @@ class _Asker:
         refused: BackendError | None = None
         if reached is not None and reached.tries_tools:
             try:
-                refused = await takes_tools(self._backend, self._backend.traits.model)
+                refused = await reached.refusal_of_tools()
             except BackendError as error:
                 refused = error
             if refused is None:

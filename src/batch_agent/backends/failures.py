@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 
 from ..core.errors import BackendError, ErrorKind
+from .lines import NoConnection
 
 _KINDS = {
     400: ErrorKind.BAD_REQUEST,
@@ -92,6 +93,8 @@ def translate_failure(error: Exception, url: str) -> BackendError:
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: {error.os_error}.")
+    if isinstance(error, NoConnection):
+        return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: {error}.")
     if isinstance(error, aiohttp.InvalidURL):
         return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a URL that can be used.")
     if isinstance(error, aiohttp.ConnectionTimeoutError):

@@ -40,6 +40,8 @@ class Flavor:
     dialect: DialectName = "openai"
     native_tools: bool | None = None
     """None: found by probing."""
+    refuses_at_once: bool = False
+    """It begins a stream, before anything is computed, only for a request that it takes."""
     json_schema: bool = True
     json_schema_beside_tools: bool = False
     inflight: int = 64
@@ -59,6 +61,7 @@ VLLM = Flavor(
     "vllm",
     "http://127.0.0.1:8000/v1",
     "VLLM_API_KEY",
+    refuses_at_once=True,
     inflight=32,
     extras=Extras(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
     tested="0.32.0 (CPU), in each CI run",
@@ -138,7 +141,14 @@ LLAMACPP = Flavor(
     keeps_alive=False,
     tested="embedded (xllamacpp), in each CI run",
 )
-SIM = Flavor("sim", "http://127.0.0.1:8000/v1", json_schema_beside_tools=True, inflight=128, tested="in each CI run")
+SIM = Flavor(
+    "sim",
+    "http://127.0.0.1:8000/v1",
+    refuses_at_once=True,
+    json_schema_beside_tools=True,
+    inflight=128,
+    tested="in each CI run",
+)
 COMPATIBLE = Flavor("openai-compatible", "http://127.0.0.1:8000/v1", "OPENAI_API_KEY", json_schema=False, inflight=32)
 
 BY_SCHEME = {

@@ -15,9 +15,11 @@ from ..core.errors import BackendError
 from ..core.load import Load
 from ..core.requests import Delta, Request
 from ..core.traits import Traits
+from .answers import Answer, SessionAnswer
 from .dialects.dialect import Decoder, Dialect
 from .failures import translate_failure, translate_status
 from .farewell import Farewells
+from .lines import Lines
 
 _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
 _STALE_SHOWS_WITHIN = 1.0
@@ -47,12 +49,29 @@ class Server:
         self._signer = signer
         self._urls: dict[str, URL] = {}
         self._secrets = _secrets(session.headers, root)
+        self._lines: Lines | None = None
+        self._is_near = root.scheme == "http" and signer is None
 
     def url(self, path: str) -> URL:
         found = self._urls.get(path)
         if found is None:
             found = self._urls[path] = _below(self.root, path)
         return found
+
+    async def ask(self, url: URL, body: bytes, headers: Headers | None) -> Answer:
+        """As `post`, over connections of our own where the server is spoken to in plain HTTP, and keeps them."""
+        lines = self._lines
+        if lines is None:
+            connector = self.session.connector
+            if not self._is_near or connector is None or connector.force_close:
+                return SessionAnswer(await self.post(url, body, headers))
+            lines = self._lines = Lines(self.root, self.session.headers)
+        return await lines.post(url, body, headers)
+
+    async def aclose(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        await self.session.close()
 
     def post(self, url: URL, body: bytes, headers: Headers | None) -> Awaitable[aiohttp.ClientResponse]:
         """Never follows a redirect: the key is for this server."""
@@ -127,7 +146,7 @@ class HttpBackend:
                 await self._farewells.leave_all()
         finally:
             try:
-                await self.server.session.close()
+                await self.server.aclose()
             finally:
                 if self._on_close is not None:
                     await self._on_close()
@@ -137,14 +156,13 @@ class Exchange(AsyncIterator[Delta]):
     """One request and its deltas. Leaving it before the end closes the connection, which aborts the request."""
 
     __slots__ = (
+        "_answer",
         "_body",
-        "_chunks",
         "_decoder",
         "_dialect",
         "_headers",
         "_plain",
         "_ready",
-        "_response",
         "_server",
         "_streamed",
         "_url",
@@ -160,30 +178,29 @@ class Exchange(AsyncIterator[Delta]):
         self._headers = dialect.headers(request)
         self._decoder: Decoder | None = None
         self._ready: list[Delta] = []
-        self._response: aiohttp.ClientResponse | None = None
-        self._chunks: AsyncIterator[bytes] | None = None
+        self._answer: Answer | None = None
 
     async def __aenter__(self) -> Self:
         dialect = self._dialect
         try:
             started = asyncio.get_running_loop().time()
             try:
-                response = await self._server.post(self._url, self._body, self._headers)
+                answer = await self._server.ask(self._url, self._body, self._headers)
             except _STALE as error:
-                response = await self._resend(error, started)
-            self._response = response
-            if response.status != 200:
-                said = without_key(await response.read(), response.request_info.headers)
-                if self._plain is not None and response.status in _NO_STREAMS and b"stream" in said.lower():
+                answer = await self._resend(error, started)
+            self._answer = answer
+            if answer.status != 200:
+                said = without_key(await answer.read(), answer.sent_headers)
+                if self._plain is not None and answer.status in _NO_STREAMS and b"stream" in said.lower():
                     return await self._without_stream(*self._plain)
-                raise translate_status(response.status, response.headers, said, shown(self._url))
-            if self._streamed and response.content_type == dialect.stream_type:
+                raise translate_status(answer.status, answer.headers, said, shown(self._url))
+            if self._streamed and answer.content_type == dialect.stream_type:
                 self._decoder = dialect.decoder()
-                self._chunks = aiter(response.content.iter_any())
             else:
-                self._ready = dialect.decode_reply(await response.read())
+                body = await answer.read()
+                self._abort()  # read to its end: the connection is free for the next request
+                self._ready = dialect.decode_reply(body)
                 self._ready.reverse()
-                self._response = None  # read to its end: the connection is already free for the next request
         except BackendError as error:
             self._abort()
             raise self._server.without_secrets(error) from None
@@ -197,6 +214,7 @@ class Exchange(AsyncIterator[Delta]):
 
     async def _without_stream(self, request: Request, on_no_streams: Callable[[], None]) -> Self:
         on_no_streams()
+        self._abort()
         self._plain, self._streamed = None, False
         self._url, self._body = self._server.url(self._dialect.path(request)), self._dialect.encode(request)
         return await self.__aenter__()
@@ -205,8 +223,8 @@ class Exchange(AsyncIterator[Delta]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self._chunks is not None and self._decoder is not None and self._decoder.ended:
-                await self._read_to_the_end(self._chunks)
+            if kind is None and self._answer is not None and self._decoder is not None and self._decoder.ended:
+                await _read_to_the_end(self._answer)
         finally:
             self._abort()
 
@@ -215,14 +233,14 @@ class Exchange(AsyncIterator[Delta]):
 
     async def __anext__(self) -> Delta:
         while not self._ready:
-            if self._chunks is None or self._decoder is None or self._decoder.ended:
+            if self._answer is None or self._decoder is None or self._decoder.ended:
                 raise StopAsyncIteration
-            await self._read_more(self._chunks, self._decoder)
+            await self._read_more(self._answer, self._decoder)
         return self._ready.pop()
 
-    async def _read_more(self, chunks: AsyncIterator[bytes], decoder: Decoder) -> None:
+    async def _read_more(self, answer: Answer, decoder: Decoder) -> None:
         try:
-            chunk = await anext(chunks, b"")
+            chunk = await answer.chunk()
             self._ready = list(decoder.feed(chunk) if chunk else decoder.close())
         except BackendError as error:
             raise self._server.without_secrets(error) from None
@@ -230,30 +248,32 @@ class Exchange(AsyncIterator[Delta]):
             raise self._server.without_secrets(translate_failure(error, shown(self._url))) from None
         self._ready.reverse()
 
-    async def _read_to_the_end(self, chunks: AsyncIterator[bytes]) -> None:
-        """The end of a stream comes a packet after its last event; only a connection that was read so far is reused."""
-        if self._response is None or self._response.content.at_eof():
-            return
-        with suppress(aiohttp.ClientError, OSError):
-            async with asyncio.timeout(_END_COMES_WITHIN):
-                async for _ in chunks:
-                    pass
-
-    async def _resend(self, error: Exception, started: float) -> aiohttp.ClientResponse:
+    async def _resend(self, error: Exception, started: float) -> Answer:
         now = asyncio.get_running_loop().time
         for _ in range(_FREE_RESENDS):
             if isinstance(error, aiohttp.ClientConnectorError) or now() - started >= _STALE_SHOWS_WITHIN:
                 break
             started = now()
             try:
-                return await self._server.post(self._url, self._body, self._headers)
+                return await self._server.ask(self._url, self._body, self._headers)
             except _STALE as again:
                 error = again
         raise error
 
     def _abort(self) -> None:
-        if self._response is not None:
-            self._response.close() if not self._response.content.at_eof() else self._response.release()
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.close()
+
+
+async def _read_to_the_end(answer: Answer) -> None:
+    """The end of a stream comes a packet after its last event; only a connection that was read so far is reused."""
+    if answer.is_whole:
+        return
+    with suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_END_COMES_WITHIN):
+            while await answer.chunk():
+                pass
 
 
 def _below(root: URL, path: str) -> URL:

@@ -98,15 +98,18 @@ def choose(served: list[ServedModel], model: str | None, url: URL) -> ServedMode
     raise SpecError(f"model={model!r} is not served at {shown(url)}. Did you mean {' or '.join(map(repr, close))}?")
 
 
-async def takes_tools(backend: Backend, model: str) -> BackendError | None:
-    """One token with a tool on offer: the refusal of a server without a tool parser, or None if there was none."""
-    request = Request(Prompt("", (_TOOL,)), (User("Hi"),), model, Sampling(max_tokens=1))
+async def takes_tools(backend: Backend, model: str, *, refuses_at_once: bool = False) -> BackendError | None:
+    """One token with a tool on offer: the refusal of a server without a tool parser, or None if there was none.
+
+    Of a server that refuses at once, the head of a stream is answer enough: nobody waits for the token."""
+    request = Request(Prompt("", (_TOOL,)), (User("Hi"),), model, Sampling(max_tokens=1), stream=refuses_at_once)
 
     async def ask() -> BackendError | None:
         try:
             async with in_time(), backend.stream(request) as deltas:
-                async for _ in deltas:
-                    pass
+                if not refuses_at_once:
+                    async for _ in deltas:
+                        pass
         except BackendError as error:
             if error.kind is ErrorKind.BAD_REQUEST:
                 return error

@@ -4,9 +4,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..core.quick import quick
+
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SseEvent:
     data: bytes
@@ -27,6 +30,18 @@ class SseParser:
         if not self._holds_cr and b"\n" not in chunk and b"\r" not in chunk:
             return  # a long line in many pieces is joined once, not for each of them
         text = b"".join(self._rest)
+        if b"\r" in text:
+            yield from self._any_lines(text)
+            return
+        *lines, rest = text.split(b"\n")
+        self._rest = [rest] if rest else []
+        for line in lines:
+            event = self._line(line)
+            if event is not None:
+                yield event
+
+    def _any_lines(self, text: bytes) -> Iterator[SseEvent]:
+        """Lines that end in any of three ways."""
         # A CR at the very end may be the first half of a CRLF: it waits for the next byte.
         self._holds_cr = text.endswith(b"\r")
         limit = len(text) - self._holds_cr
@@ -40,9 +55,16 @@ class SseParser:
 
     def _line(self, line: bytes) -> SseEvent | None:
         if not line:
-            event = SseEvent(b"\n".join(self._data), self._name) if self._data else None
-            self._data, self._name = [], b""
+            if not self._data:
+                self._name = b""
+                return None
+            event = SseEvent(b"\n".join(self._data), self._name)
+            self._data.clear()
+            self._name = b""
             return event
+        if line.startswith(b"data: "):  # nearly all of them
+            self._data.append(line[6:])
+            return None
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

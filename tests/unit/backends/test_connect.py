@@ -230,6 +230,31 @@ async def test_a_server_that_takes_tools_is_trusted_with_them() -> None:
         assert probe["max_tokens"] == 1
 
 
+async def test_nobody_waits_for_an_answer_where_a_stream_that_begins_is_answer_enough() -> None:
+    left = asyncio.Event()
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        if request.path == "/v1/models":
+            await line.reply(200, orjson.dumps({"object": "list", "data": [model("m")]}))
+        elif request.path != "/v1/chat/completions":
+            await line.reply(404, b'{"detail": "Not Found"}')
+        else:
+            await line.open_stream()
+            await line.gone()
+            left.set()
+
+    async with raw_server(answer) as server, connected(server.url, uses_tools=True) as backend:
+        assert backend.traits.native_tools
+        async with asyncio.timeout(5):
+            await left.wait()  # it does not go on computing
+
+
+async def test_a_server_that_may_refuse_late_is_heard_out() -> None:
+    async with serving(model("m", "somebody")) as server, connected(server.url, uses_tools=True) as backend:
+        assert backend.traits.native_tools
+        assert not orjson.loads(server.requests[-1].body).get("stream")
+
+
 async def test_tools_are_tried_only_where_they_are_used() -> None:
     async with serving(model("m")) as server, connected(server.url):
         assert not [request for request in server.requests if request.method != "GET"]

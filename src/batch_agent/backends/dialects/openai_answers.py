@@ -33,10 +33,14 @@ def decode_reply(body: bytes) -> list[Delta]:
     message = choice.get("message")
     if not isinstance(message, dict):
         message = {"content": choice.get("text")}
-    deltas = _said(message)
-    calls = [_whole_call(piece) for piece in _pieces(message)]
-    deltas += [CallDelta(call) for call in calls]
-    finish = _finish(choice.get("finish_reason"), bool(calls), bool(message.get("refusal")))
+    deltas: list[Delta] = []
+    _say(message, deltas)
+    made_calls = False
+    if message.get("tool_calls"):
+        calls = [CallDelta(_whole_call(piece)) for piece in _pieces(message)]
+        deltas += calls
+        made_calls = bool(calls)
+    finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
     deltas.append(Finished(finish, _usage(answer.get("usage"))))
     return deltas
 
@@ -85,24 +89,32 @@ class StreamDecoder:
             data = event.data.strip()
             if data == b"[DONE]":
                 yield from self.close()
-            elif event.name == _DISPATCH:
-                yield from self._dispatch(read_object(data))
             elif data:
-                yield from self._chunk(read_object(data))
+                yield from self._take(read_object(data), is_dispatch=event.name == _DISPATCH)
+
+    def _take(self, data: dict[str, Any], *, is_dispatch: bool) -> list[Delta]:
+        deltas: list[Delta] = []
+        if is_dispatch:
+            self._dispatch(data, deltas)
+        else:
+            self._chunk(data, deltas)
+        return deltas
 
     def close(self) -> Iterator[Delta]:
         """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
         self._ended = True
         if self._finish is None:
             raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
-        yield from self._close_call()
+        deltas: list[Delta] = []
+        self._close_call(deltas)
+        yield from deltas
         yield Finished(_finish(self._finish, self._made_calls, self._refused), self._usage)
 
     @property
     def ended(self) -> bool:
         return self._ended
 
-    def _chunk(self, chunk: dict[str, Any]) -> Iterator[Delta]:
+    def _chunk(self, chunk: dict[str, Any], deltas: list[Delta]) -> None:
         if chunk.get("usage"):
             self._usage = _usage(chunk["usage"])
         choice = _first_choice(chunk)
@@ -112,35 +124,36 @@ class StreamDecoder:
         if not isinstance(said, dict):
             said = {"content": choice.get("text")}
         self._refused = self._refused or bool(said.get("refusal"))
-        yield from _said(said)
-        for piece in _pieces(said):
-            yield from self._add(piece)
+        _say(said, deltas)
+        if said.get("tool_calls"):
+            for piece in _pieces(said):
+                self._add(piece, deltas)
         if choice.get("finish_reason"):
             self._finish = choice["finish_reason"]
-            yield from self._close_call()
+            self._close_call(deltas)
 
-    def _dispatch(self, event: dict[str, Any]) -> Iterator[Delta]:
+    def _dispatch(self, event: dict[str, Any], deltas: list[Delta]) -> None:
         """A whole call that the server has parsed already; the chunks that repeat it are passed over."""
-        yield from self._close_call()
+        self._close_call(deltas)
         for piece in _pieces({"tool_calls": [event.get("tool_call")]}):
             self._dispatched.append((piece.index, piece.id))
             self._made_calls = True
-            yield CallDelta(_whole_call(piece))
+            deltas.append(CallDelta(_whole_call(piece)))
 
-    def _add(self, piece: "_Piece") -> Iterator[Delta]:
+    def _add(self, piece: "_Piece", deltas: list[Delta]) -> None:
         if (piece.index, piece.id) in self._dispatched:
             return
         if self._call is not None and self._call.is_another(piece):
-            yield from self._close_call()
+            self._close_call(deltas)
         if self._call is None:
             self._call = _OpenCall(piece.index)
         self._call.add(piece)
 
-    def _close_call(self) -> Iterator[Delta]:
+    def _close_call(self, deltas: list[Delta]) -> None:
         call, self._call = self._call, None
         if call is not None:
             self._made_calls = True
-            yield call.whole()
+            deltas.append(call.whole())
 
 
 class _Piece(NamedTuple):
@@ -183,15 +196,13 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any] | None:
     return first if isinstance(first, dict) else None
 
 
-def _said(message: Mapping[str, Any]) -> list[Delta]:
-    said: list[Delta] = []
+def _say(message: Mapping[str, Any], deltas: list[Delta]) -> None:
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
-        said.append(ReasoningDelta(reasoning))
+        deltas.append(ReasoningDelta(reasoning))
     text = _text(message.get("content")) or _text(message.get("refusal"))
     if text:
-        said.append(TextDelta(text))
-    return said
+        deltas.append(TextDelta(text))
 
 
 def _text(content: Any) -> str:
