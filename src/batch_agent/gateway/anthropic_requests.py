@@ -1,0 +1,121 @@
+"""Requests in Anthropic's words (messages)."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ..core.messages import Assistant, Thought, ToolCall
+from ..core.prompt import ToolSpec
+from ..core.runtime import Asked
+from ..core.schema import JsonSchema
+from .fields import joined, listed, name_in, said_midway, sampling, schema, system_prompt, text, text_in, texts
+from .json_text import dumps
+from .refusal import Refused
+from .thread import Outcome, Thread
+from .words import Wanted
+
+Block = Mapping[str, Any]
+
+
+def read(body: Mapping[str, Any]) -> Wanted:
+    """Raises Refused, RecursionError. Fields that are not known are passed over."""
+    told = listed(body.get("messages"), "messages")
+    if not told:
+        raise Refused("messages must have at least one.")
+    thread = Thread()
+    for number, message in enumerate(told):
+        _add(thread, message, f"messages[{number}]")
+    tools = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(body.get("tools"), "tools")))
+    asked = Asked(
+        messages=thread.messages,
+        system=system_prompt(texts(body.get("system"), "system")),
+        tools=tools,
+        choice=_choice(body.get("tool_choice")) if tools else "auto",
+        sampling=sampling(body, "max_tokens", "stop_sequences"),
+        answer_schema=_answer_schema(body),
+    )
+    return Wanted(asked, text(body.get("model"), "model"), body.get("stream") is True)
+
+
+def _add(thread: Thread, message: Block, where: str) -> None:
+    role, content, at = message.get("role"), message.get("content"), f"{where}.content"
+    if role == "assistant":
+        thread.assistant(_assistant(content, at))
+    elif role == "system":
+        thread.user(said_midway(joined(content, at)))
+    elif role != "user":
+        raise Refused(f"{where}.role must be user, assistant or system; got {str(role)[:40]!r}.")
+    elif isinstance(content, list):
+        _user(thread, content, at)
+    else:
+        thread.user(joined(content, at))
+
+
+def _user(thread: Thread, content: list[Any], where: str) -> None:
+    """The results of calls come first, since they answer the message before; what is said beside them comes next."""
+    outcomes, said = list[Outcome](), list[str]()
+    for position, block in enumerate(content):
+        at = f"{where}[{position}]"
+        if isinstance(block, dict) and block.get("type") == "tool_result":
+            given = joined(block.get("content"), f"{at}.content", names_others=True)
+            is_error = block.get("is_error") is True
+            outcomes.append(Outcome(text(block.get("tool_use_id"), f"{at}.tool_use_id"), given, is_error))
+        else:
+            said.append(text_in(block, at))
+    thread.results(outcomes)
+    if said or not outcomes:
+        thread.user("\n".join(filter(None, said)))
+
+
+def _assistant(content: Any, where: str) -> Assistant:
+    if not isinstance(content, list):
+        return Assistant(joined(content, where))
+    said, calls, thoughts = list[str](), list[ToolCall](), list[Thought]()
+    for position, block in enumerate(content):
+        at = f"{where}[{position}]"
+        match block:
+            case {"type": "tool_use"}:
+                calls.append(_call(block, at))
+            case {"type": "thinking"}:
+                thoughts.append(Thought(text(block.get("thinking"), at), text(block.get("signature"), at)))
+            case {"type": "redacted_thinking"}:
+                thoughts.append(Thought(redacted=text(block.get("data"), at)))
+            case _:
+                said.append(text_in(block, at))
+    return Assistant("\n".join(filter(None, said)), tuple(calls), tuple(thoughts))
+
+
+def _call(block: Block, where: str) -> ToolCall:
+    given = block.get("input")
+    arguments = "{}" if given is None else dumps(given).decode()
+    return ToolCall(text(block.get("id"), f"{where}.id"), name_in(block, where), arguments)
+
+
+def _tool(tool: Block, where: str) -> ToolSpec:
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        raise Refused(f"{where} is of type {str(kind)[:40]!r}, which Anthropic's own servers run. Leave it out.")
+    described = text(tool.get("description"), f"{where}.description")
+    return ToolSpec(name_in(tool, where), described, schema(tool.get("input_schema"), f"{where}.input_schema"))
+
+
+def _choice(choice: Any) -> Literal["auto", "none", "required"]:
+    """A tool that is named becomes any tool: with the others left out, the prompt would not begin as it did."""
+    match choice:
+        case None | {"type": "auto"}:
+            return "auto"
+        case {"type": "none"}:
+            return "none"
+        case {"type": "any" | "tool"}:
+            return "required"
+    raise Refused("tool_choice must be of type auto, any, tool or none.")
+
+
+def _answer_schema(body: Mapping[str, Any]) -> JsonSchema | None:
+    config = body.get("output_config")
+    wanted = config.get("format") if isinstance(config, dict) else None
+    match wanted or body.get("output_format"):
+        case None:
+            return None
+        case {"type": "json_schema", "schema": dict(asked)}:
+            return schema(asked, "output_config.format.schema")
+    raise Refused("output_config.format must be of type json_schema, with a schema.")

@@ -1,0 +1,136 @@
+"""Requests in OpenAI's words (chat completions)."""
+
+from collections.abc import Mapping
+from itertools import groupby, takewhile
+from typing import Any, Literal
+
+from ..core.messages import Assistant, Message, Thought, ToolCall
+from ..core.prompt import ToolSpec
+from ..core.runtime import Asked
+from ..core.schema import JsonSchema
+from .fields import joined, listed, name_in, said_midway, sampling, schema, system_prompt, text, texts
+from .json_text import dumps
+from .refusal import Refused
+from .thread import Outcome, Thread
+from .words import Wanted
+
+_NO_PARAMETERS: JsonSchema = {"type": "object", "properties": {}}
+_SYSTEM = ("system", "developer")
+
+
+def read(body: Mapping[str, Any]) -> Wanted:
+    """Raises Refused, RecursionError. Fields that are not known are passed over."""
+    if body.get("n") not in (None, 1):
+        raise Refused("n must be 1: one answer for a request.")
+    if body.get("functions"):
+        raise Refused("functions is not supported; use tools.")
+    system, messages = _conversation(listed(body.get("messages"), "messages"))
+    tools = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(body.get("tools"), "tools")))
+    limit = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
+    asked = Asked(
+        messages=messages,
+        system=system,
+        tools=tools,
+        choice=_choice(body.get("tool_choice")) if tools else "auto",
+        sampling=sampling(body, limit, "stop"),
+        answer_schema=_answer_schema(body.get("response_format")),
+    )
+    options = body.get("stream_options")
+    counts = isinstance(options, dict) and options.get("include_usage") is True
+    return Wanted(asked, text(body.get("model"), "model"), body.get("stream") is True, counts)
+
+
+def _conversation(told: list[Mapping[str, Any]]) -> tuple[str, tuple[Message, ...]]:
+    placed = [(f"messages[{number}]", message) for number, message in enumerate(told)]
+    opening = list(takewhile(lambda each: each[1].get("role") in _SYSTEM, placed))
+    system = [part for where, message in opening for part in texts(message.get("content"), f"{where}.content")]
+    thread = Thread()
+    for are_results, row in groupby(placed[len(opening) :], lambda each: each[1].get("role") == "tool"):
+        if are_results:
+            thread.results([_outcome(message, where) for where, message in row])
+        else:
+            for where, message in row:
+                _add(thread, message, where)
+    if not thread.messages:
+        raise Refused("messages must have one that is not a system message.")
+    return system_prompt(system), thread.messages
+
+
+def _add(thread: Thread, message: Mapping[str, Any], where: str) -> None:
+    role, content, at = message.get("role"), message.get("content"), f"{where}.content"
+    if role == "assistant":
+        thread.assistant(_assistant(message, where))
+    elif role == "user":
+        thread.user(joined(content, at))
+    elif role in _SYSTEM:
+        thread.user(said_midway(joined(content, at)))
+    else:
+        raise Refused(f"{where}.role must be system, developer, user, assistant or tool; got {str(role)[:40]!r}.")
+
+
+def _outcome(message: Mapping[str, Any], where: str) -> Outcome:
+    content = joined(message.get("content"), f"{where}.content", names_others=True)
+    return Outcome(text(message.get("tool_call_id"), f"{where}.tool_call_id"), content)
+
+
+def _assistant(message: Mapping[str, Any], where: str) -> Assistant:
+    thinking = message.get("reasoning_content") or message.get("reasoning")
+    calls = listed(message.get("tool_calls"), f"{where}.tool_calls")
+    return Assistant(
+        joined(message.get("content"), f"{where}.content") or text(message.get("refusal"), f"{where}.refusal"),
+        tuple(_call(call, f"{where}.tool_calls[{number}]") for number, call in enumerate(calls)),
+        (Thought(thinking),) if isinstance(thinking, str) and thinking else (),
+    )
+
+
+def _call(call: Mapping[str, Any], where: str) -> ToolCall:
+    function = _function(call, where)
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else dumps(arguments).decode()
+    return ToolCall(text(call.get("id"), f"{where}.id"), name_in(function, f"{where}.function"), arguments)
+
+
+def _tool(tool: Mapping[str, Any], where: str) -> ToolSpec:
+    function = _function(tool, where)
+    parameters = function.get("parameters")
+    return ToolSpec(
+        name_in(function, f"{where}.function"),
+        text(function.get("description"), f"{where}.function.description"),
+        _NO_PARAMETERS if parameters is None else schema(parameters, f"{where}.function.parameters"),
+    )
+
+
+def _function(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    kind, function = entry.get("type", "function"), entry.get("function")
+    if kind not in ("function", None):
+        raise Refused(f"{where} is of type {str(kind)[:40]!r}: only functions are supported.")
+    if not isinstance(function, dict):
+        raise Refused(f"{where}.function must be an object.")
+    return function
+
+
+def _choice(choice: Any) -> Literal["auto", "none", "required"]:
+    """A tool that is named becomes any tool: with the others left out, the prompt would not begin as it did."""
+    match choice:
+        case None | "auto":
+            return "auto"
+        case "none":
+            return "none"
+        case "required" | {"type": "function"}:
+            return "required"
+        case {"type": "allowed_tools"}:
+            allowed = choice.get("allowed_tools")
+            return "required" if isinstance(allowed, dict) and allowed.get("mode") == "required" else "auto"
+    raise Refused("tool_choice must be auto, none, required or name a function.")
+
+
+def _answer_schema(wanted: Any) -> JsonSchema | None:
+    match wanted:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"type": "object"}
+        case {"type": "json_schema", "json_schema": {"schema": dict(asked)}}:
+            return schema(asked, "response_format.json_schema.schema")
+    raise Refused("response_format must be of type text, json_object, or json_schema with a schema.")

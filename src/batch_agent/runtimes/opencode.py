@@ -1,0 +1,112 @@
+"""OpenCode (https://opencode.ai) as the program that does the work of agents."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from ..core.errors import SpecError
+from ..core.runtime import Crew, House
+from .opencode_cli import check_config, check_version, find_opencode
+from .opencode_config import NOBODY, Wishes, config_text, furnish
+from .opencode_home import make_home
+from .opencode_run import RunCrew
+from .opencode_serve import serve_crew
+from .opencode_server import serving
+from .working import Workshop, as_path, check_workdir
+
+_MODES = ("serve", "process")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCodeRuntime:
+    """Agents are sessions of OpenCode, each in a copy of `workdir`. Nothing of the user's own OpenCode gets into a run:
+    no configuration, no key, no plugin. What the project says (AGENTS.md, opencode.json) counts."""
+
+    backend: Any = None
+    """In place of the run's own."""
+    model: str | None = None
+    """In place of the run's own."""
+    _: KW_ONLY
+    workdir: str | Path | None = None
+    """What agents work on: each gets a copy. None: an empty folder."""
+    mode: Literal["serve", "process"] = "serve"
+    """One `opencode serve` for all agents; or an `opencode run` for each, which takes 0.5 GB and seconds of CPU."""
+    tools: Sequence[str] | None = None
+    """Those of OpenCode's tools that agents may use, such as ("read", "edit", "bash"). None: all."""
+    prompt: str | None = None
+    """In place of OpenCode's own system prompt."""
+    config: Mapping[str, Any] | None = None
+    """Merged over what we tell OpenCode, as opencode.json has it."""
+    gateway: bool = True
+    """Whether requests go through us, for slots, budget, retries, and prompts that begin alike."""
+    keep: bool = False
+    """Whether the copies stay when agents are done."""
+    command: str = "opencode"
+    """The program: a name to look for in PATH, or a path."""
+
+    @property
+    def name(self) -> str:
+        return "OpenCode"
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        return {
+            "runtime": "opencode",
+            "workdir": None if self.workdir is None else str(as_path(self.workdir)),
+            "tools": None if self.tools is None else sorted(self.tools),
+            "prompt": self.prompt,
+            "config": self.config,
+        }
+
+    def check(self) -> None:
+        if self.mode not in _MODES:
+            raise SpecError(f"mode must be 'serve' or 'process'; got {self.mode!r}.")
+        if self.prompt is not None and not isinstance(self.prompt, str):
+            raise SpecError(f"prompt must be a text; got {self.prompt!r}.")
+        self._wishes.check()
+        find_opencode(self.command)
+        check_workdir(self.workdir)
+
+    def open(self, house: House) -> AbstractAsyncContextManager[Crew]:
+        return self._open(house)
+
+    @asynccontextmanager
+    async def _open(self, house: House) -> AsyncIterator[Crew]:
+        program = find_opencode(self.command)
+        folder = house.folder / "opencode"
+        home = make_home(folder, {})
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(check_version(program, home.environment("{}"), home.at))
+                opening = group.create_task(Workshop.open(house, self.workdir, self.keep))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        workshop, prompt = opening.result(), self._prompt_file(folder)
+        environment = self._environment(workshop, prompt, folder)
+        furnish(home.probe, NOBODY)
+        if self.mode == "process":
+            await check_config(program, environment, home.probe)
+            yield RunCrew(program, workshop, partial(self._environment, workshop, prompt))
+        else:
+            async with serve_crew(workshop, partial(serving, program, environment, home.at), home.probe) as crew:
+                yield crew
+
+    @property
+    def _wishes(self) -> Wishes:
+        return Wishes(self.tools, self.prompt, self.config)
+
+    def _prompt_file(self, folder: Path) -> Path | None:
+        if self.prompt is None:
+            return None
+        file = folder / "prompt"
+        file.write_text(self.prompt)
+        return file
+
+    def _environment(self, workshop: Workshop, prompt: Path | None, folder: Path) -> dict[str, str]:
+        home = make_home(folder, workshop.environment)
+        window = workshop.house.window
+        return home.environment(config_text(self._wishes, workshop.root, home.shell, prompt, window))

@@ -1,0 +1,88 @@
+"""Who answers in place of a run."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from batch_agent.core.requests import Reply, Usage
+from batch_agent.core.runtime import Asked
+from batch_agent.gateway import Gateway, open_gateway
+from batch_agent.gateway.delivery import Pace
+
+HELLO = Reply("Hello.", "stop", Usage(12, 8, 3))
+AT_ONCE = Pace(patience=0, heartbeat=0.01)
+"""A stream begins before anything can be known."""
+UNHURRIED = Pace(patience=600, heartbeat=600)
+
+
+@dataclass
+class FakeDesk:
+    """Gives the replies one after the other, and then the last one for ever; exceptions are raised."""
+
+    replies: list[Reply | Exception] = field(default_factory=lambda: [HELLO])
+    model: str = "the-model"
+    heard: list[tuple[str, Asked]] = field(default_factory=list)
+
+    async def answer(self, agent: str, asked: Asked) -> Reply:
+        self.heard.append((agent, asked))
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    @property
+    def asked(self) -> Asked:
+        return self.heard[-1][1]
+
+
+@dataclass
+class BusyDesk:
+    """Has an answer only when it is told to."""
+
+    ending: Callable[[], Reply]
+    model: str = "the-model"
+    is_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, agent: str, asked: Asked) -> Reply:
+        self.is_asked.set()
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled.set()
+            raise
+        return self.ending()
+
+
+@dataclass
+class Caller:
+    """The program of one agent."""
+
+    gateway: Gateway
+    session: aiohttp.ClientSession
+    key: str
+
+    async def post(self, path: str, body: object) -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        if isinstance(body, bytes):
+            sent = self.session.post(self.gateway.url + path, data=body, headers=headers)
+        else:
+            sent = self.session.post(self.gateway.url + path, json=body, headers=headers)
+        async with sent as response:
+            return response.status, await response.read()
+
+
+@asynccontextmanager
+async def calling(
+    desk: FakeDesk | BusyDesk, pace: Pace = UNHURRIED, hides: dict[str, str] | None = None
+) -> AsyncIterator[Caller]:
+    async with (
+        asyncio.timeout(60),
+        open_gateway(desk, pace) as gateway,
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+    ):
+        yield Caller(gateway, session, gateway.admit("agent-1", hides or {}))

@@ -1,0 +1,119 @@
+"""What the model said comes back as it said it."""
+
+import pytest
+
+from batch_agent.core.messages import Assistant, Thought, ToolCall, User
+from batch_agent.core.requests import NO_USAGE, Reply
+from batch_agent.gateway.memory import Memory
+
+THOUGHTS = (Thought("Hm.", "signed"), Thought(redacted="xyz"))
+
+
+def said(memory: Memory, text: str = "", *calls: ToolCall, thoughts: tuple[Thought, ...] = ()) -> Assistant:
+    reply = memory.keep(Reply(text, "stop", NO_USAGE, calls, thoughts), ())
+    return Assistant(reply.text, reply.calls, reply.thoughts)
+
+
+@pytest.mark.parametrize(
+    ("own", "again"),
+    [
+        ('{ "b": 1.0, "a": [true] }', '{"a":[true],"b":1}'),
+        ('{"path": "caf\\u00e9"}', '{"path":"café"}'),
+        ("", "{}"),
+        (" ", ""),
+        ('{"cut off', '{"malformed":"{\\"cut off"}'),
+        ('"a text"', '{"malformed":"\\"a text\\""}'),
+    ],
+)
+def test_arguments_that_mean_the_same_are_the_models_own(own: str, again: str) -> None:
+    memory = Memory()
+    turn = said(memory, "", ToolCall("c1", "read", own))
+    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", again),))) == turn
+
+
+@pytest.mark.parametrize(
+    "other", ['{"a":2}', '{"a":true}', '{"a":1,"b":1}', '{"a":[1]}', "{}", "no json", '{"a":"1"}', "[" * 5000]
+)
+def test_arguments_that_mean_something_else_stay_the_programs(other: str) -> None:
+    memory = Memory()
+    said(memory, "", ToolCall("c1", "read", '{"a": 1}'))
+    told = Assistant(calls=(ToolCall("c1", "read", other),))
+    assert memory.recall(told) == told
+
+
+def test_a_call_of_another_tool_stays_the_programs() -> None:
+    memory = Memory()
+    said(memory, "", ToolCall("c1", "read", "{ }"))
+    told = Assistant(calls=(ToolCall("c1", "invalid", "{}"),))
+    assert memory.recall(told) == told
+
+
+@pytest.mark.parametrize("text", ["\n\nDone.", "Done.\n", " Done. ", "Done."])
+def test_blanks_around_a_text_are_the_models_own(text: str) -> None:
+    memory = Memory()
+    turn = said(memory, text)
+    assert memory.recall(Assistant("Done.")) == memory.recall(Assistant(" Done.\n")) == turn
+    assert memory.recall(Assistant("Done!")) == Assistant("Done!")
+
+
+def test_a_text_that_was_said_before_stays_as_it_was_then() -> None:
+    memory = Memory()
+    first = said(memory, "Done.\n")
+    said(memory, "Done.")
+    assert memory.recall(Assistant("Done.")) == first
+
+
+def test_a_blank_text_before_a_call_is_not_lost() -> None:
+    memory = Memory()
+    turn = said(memory, "\n\n", ToolCall("c1", "read", "{}"))
+    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", "{}"),))) == turn
+
+
+def test_thoughts_come_back_with_their_signatures_where_a_program_leaves_them_out() -> None:
+    memory = Memory()
+    call = ToolCall("c1", "read", "{}")
+    turn = said(memory, "Look.", call, thoughts=THOUGHTS)
+    assert memory.recall(Assistant("Look.", (call,))) == turn
+    assert memory.recall(Assistant("Look.", (call,), (Thought("Hm."), Thought(redacted="xyz")))) == turn
+    other = Assistant("Look.", (call,), (Thought("Something else."),))
+    assert memory.recall(other) == other
+
+
+def test_a_turn_that_a_program_tells_as_several_thinks_once() -> None:
+    memory = Memory()
+    first, second = ToolCall("c1", "read", '{"a": 1}'), ToolCall("c2", "read", '{"b": 2}')
+    said(memory, "\n", first, second, thoughts=THOUGHTS)
+    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", '{"a":1}'),))) == Assistant("\n", (first,), THOUGHTS)
+    assert memory.recall(Assistant(calls=(ToolCall("c2", "read", '{"b":2}'),))) == Assistant("", (second,))
+
+
+def test_every_call_has_an_id_of_its_own() -> None:
+    memory = Memory()
+    call = ToolCall("", "read", "{}")
+    history = (User("Hi"), Assistant(calls=(ToolCall("call_2", "read", "{}"),)))
+    reply = Reply("", "calls", NO_USAGE, (call, call, ToolCall("mine", "read", "{}"), ToolCall("mine", "read", "{}")))
+    ids = [each.id for each in memory.keep(reply, history).calls]
+    assert ids == ["call_1", "call_3", "mine", "call_4"]
+    again = memory.keep(Reply("", "calls", NO_USAGE, (ToolCall("mine", "read", "{}"),)), ())
+    assert again.calls[0].id == "call_5"
+
+
+def test_the_oldest_is_forgotten_first() -> None:
+    memory = Memory(most_chars=100, most_texts=2)
+    for number in range(10):
+        said(memory, "", ToolCall(f"c{number}", "read", f'{{ "a": "{"x" * 20}{number}" }}'))
+        said(memory, f"{number}\n")
+
+    def is_known(number: int) -> bool:
+        told = ToolCall(f"c{number}", "read", f'{{"a":"{"x" * 20}{number}"}}')
+        return memory.recall(Assistant(calls=(told,))).calls[0] != told
+
+    assert [number for number in range(10) if is_known(number)] == [8, 9]
+    assert [n for n in range(10) if memory.recall(Assistant(str(n))).text.endswith("\n")] == [8, 9]
+
+
+def test_a_turn_that_is_too_long_to_be_remembered_is_given_all_the_same() -> None:
+    memory = Memory(most_chars=10)
+    call = ToolCall("c1", "read", '{ "a": "a long text" }')
+    assert said(memory, "", call) == Assistant(calls=(call,))
+    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", '{"a":"a long text"}'),))).calls != (call,)

@@ -1,0 +1,174 @@
+"""Requests in OpenAI's words, put into ours."""
+
+from typing import Any
+
+import pytest
+
+from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.prompt import ToolSpec
+from batch_agent.gateway.openai_words import OpenAIWords
+from batch_agent.gateway.refusal import Refused
+from batch_agent.gateway.words import Wanted
+
+HI = {"role": "user", "content": "Hi"}
+READ = ToolCall("c1", "read", '{"path": "a"}')
+CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
+TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}
+
+
+def read(*messages: Any, **body: Any) -> Wanted:
+    return OpenAIWords().read({"messages": list(messages) or [HI], **body})
+
+
+def test_system_messages_at_the_beginning_are_the_system_prompt() -> None:
+    parts = [{"type": "text", "text": "x-anthropic-billing-header: cch=1f2;"}, {"type": "text", "text": "Be exact."}]
+    asked = read({"role": "system", "content": "Be brief."}, {"role": "developer", "content": parts}, HI).asked
+    assert asked.system == "Be brief.\n\nBe exact."
+    assert asked.messages == (User("Hi"),)
+
+
+def test_a_system_message_in_the_middle_moves_nothing_that_was_before() -> None:
+    asked = read(HI, {"role": "system", "content": "Stop."}, HI).asked
+    assert asked.messages == (User("Hi"), User("<system>\nStop.\n</system>"), User("Hi"))
+    assert asked.system == ""
+
+
+def test_users_messages_are_kept_one_by_one() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    asked = read(HI, HI, {"role": "user", "content": parts}).asked
+    assert asked.messages == (User("Hi"), User("Hi"), User("a\nb"))
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_what_the_model_said_thought_and_called(field: str) -> None:
+    asked = read(HI, {"role": "assistant", "content": None, "tool_calls": [CALL], field: "Hm."}).asked
+    assert asked.messages[1] == Assistant("", (READ,), (Thought("Hm."),))
+
+
+def test_arguments_that_are_no_text_become_one() -> None:
+    function = {"name": "read", "arguments": {"path": "a"}}
+    asked = read(HI, {"role": "assistant", "tool_calls": [{"id": "c1", "function": function}]}).asked
+    assert asked.messages[1] == Assistant("", (ToolCall("c1", "read", '{"path":"a"}'),))
+
+
+def test_results_in_a_row_belong_together() -> None:
+    other = {"id": "c2", "type": "function", "function": {"name": "list", "arguments": ""}}
+    parts = [{"type": "text", "text": "two"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    asked = read(
+        HI,
+        {"role": "assistant", "content": "Look.", "tool_calls": [CALL, other]},
+        {"role": "tool", "tool_call_id": "c2", "content": parts},
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    ).asked
+    results = ToolResult(ToolCall("c2", "list", ""), "two\n[image_url: left out, the model reads texts only]")
+    assert asked.messages[2:] == (ToolResults((results, ToolResult(READ, "one"))),)
+
+
+def test_a_result_of_an_unknown_call_is_an_ordinary_text_after_the_others() -> None:
+    asked = read(
+        HI,
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "lost", "content": "?"},
+        {"role": "tool", "content": "??"},
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    ).asked
+    stray = tuple(User(f"[The result of an earlier tool call]\n{text}") for text in ("?", "??"))
+    assert asked.messages[2:] == (ToolResults((ToolResult(READ, "one"),)), *stray)
+
+
+def test_tools() -> None:
+    bare = {"type": "function", "function": {"name": "bare"}}
+    asked = read(tools=[TOOL, bare]).asked
+    assert asked.tools == (
+        ToolSpec("read", "Reads.", {"type": "object"}),
+        ToolSpec("bare", "", {"type": "object", "properties": {}}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "meant"),
+    [
+        (None, "auto"),
+        ("auto", "auto"),
+        ("none", "none"),
+        ("required", "required"),
+        ({"type": "function", "function": {"name": "read"}}, "required"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}, "required"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "auto"),
+    ],
+)
+def test_whether_tools_are_called(choice: Any, meant: str) -> None:
+    assert read(tools=[TOOL], tool_choice=choice).asked.choice == meant
+    assert read(tool_choice=choice).asked.choice == "auto"
+
+
+def test_sampling() -> None:
+    chosen = read(temperature=0.5, top_p=1, seed=7, stop="END", max_tokens=9, max_completion_tokens=10).asked.sampling
+    assert (chosen.temperature, chosen.top_p, chosen.seed) == (0.5, 1, 7)
+    assert (chosen.stop, chosen.max_tokens) == (("END",), 10)
+    assert read(max_tokens=9.0, stop=["a", "b"]).asked.sampling.max_tokens == 9
+    assert read(stop=["a", "b"]).asked.sampling.stop == ("a", "b")
+    assert read().asked.sampling.max_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "schema"),
+    [
+        (None, None),
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array"}}}, {"type": "array"}),
+    ],
+)
+def test_the_form_of_the_answer(asked: Any, schema: Any) -> None:
+    assert read(response_format=asked).asked.answer_schema == schema
+
+
+def test_how_the_answer_is_to_come() -> None:
+    plain, streamed = read(model="gpt"), read(stream=True, stream_options={"include_usage": True})
+    assert (plain.model, plain.stream, plain.counts) == ("gpt", False, False)
+    assert (streamed.model, streamed.stream, streamed.counts) == ("", True, True)
+
+
+def test_unknown_fields_are_passed_over() -> None:
+    strange = {"role": "user", "content": "Hi", "cache_control": {"type": "ephemeral"}, "name": "me"}
+    assert read(strange, n=1, user="u", metadata={}, reasoning_effort="high").asked.messages == (User("Hi"),)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"n": 2}, "n must be 1"),
+        ({"functions": [{}]}, "use tools"),
+        ({"messages": []}, "not a system message"),
+        ({"messages": [{"role": "system", "content": "Hi"}]}, "not a system message"),
+        ({"messages": "Hi"}, "messages must be a list"),
+        ({"messages": ["Hi"]}, r"messages\[0\] must be an object"),
+        ({"messages": [{"role": "function", "content": "Hi"}]}, r"messages\[0\].role must be"),
+        ({"messages": [{"role": "user", "content": 7}]}, r"messages\[0\].content must be a text or a list"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "'image_url': the model .* reads texts only",
+        ),
+        ({"messages": [{"role": "user", "content": [7]}]}, r"content\[0\] must be an object with a type"),
+        ({"messages": [HI, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "function must be an object"),
+        ({"messages": [HI, {"role": "assistant", "tool_calls": [{"type": "custom"}]}]}, "only functions"),
+        ({"messages": [HI, {"role": "assistant", "tool_calls": [{"function": {}}]}]}, "name must be a text"),
+        ({"tools": [{"type": "web_search"}]}, r"tools\[0\] is of type 'web_search': only functions"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]}, "must be a JSON schema"),
+        ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice must be"),
+        ({"response_format": {"type": "yaml"}}, "response_format must be"),
+        ({"response_format": {"type": "json_schema"}}, "response_format must be"),
+        ({"temperature": "hot"}, "temperature must be a number"),
+        ({"temperature": True}, "temperature must be a number"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1"),
+        ({"max_tokens": 1.5}, "max_tokens must be a whole number"),
+        ({"seed": 1e300}, "seed must be a number"),
+        ({"stop": [1]}, "stop must be a list of texts"),
+        ({"model": 1}, "model must be a text"),
+    ],
+)
+def test_what_cannot_be_done_is_said(body: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words) as raised:
+        OpenAIWords().read({"messages": [HI], **body})
+    assert raised.value.status == 400

@@ -1,0 +1,198 @@
+"""Our own backends as clients of the gateway: they get the reply that was given, and ask what they were to ask."""
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.gateway.desks import AT_ONCE, UNHURRIED, BusyDesk, FakeDesk, calling
+from yarl import URL
+
+from batch_agent import BackendError, ErrorKind
+from batch_agent.backends.dialects.anthropic_messages import AnthropicMessages
+from batch_agent.backends.dialects.dialect import Dialect
+from batch_agent.backends.dialects.openai_chat import OpenAIChat
+from batch_agent.backends.flavors import Extras
+from batch_agent.backends.http import HttpBackend, Server, open_session
+from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.requests import Delta, FinishReason, Reply, Request, Sampling, Usage
+from batch_agent.core.traits import Traits
+from batch_agent.engine.replies import collect
+from batch_agent.gateway.anthropic_words import AnthropicWords
+from batch_agent.gateway.delivery import Pace
+from batch_agent.gateway.openai_words import OpenAIWords
+from batch_agent.gateway.words import Envelope, Words
+
+TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=4)
+ENVELOPE = Envelope("1", 0, "m")
+OPENAI, ANTHROPIC = OpenAIWords(), AnthropicWords()
+PAIRS: list[tuple[Words, Dialect]] = [
+    (OPENAI, OpenAIChat(Extras(reasoning_field="reasoning_content"))),
+    (ANTHROPIC, AnthropicMessages()),
+]
+dialects = pytest.mark.parametrize("dialect", [dialect for _, dialect in PAIRS], ids=["openai", "anthropic"])
+streamed = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+
+texts = st.text(max_size=12)
+words_of_some = st.text('abcß\n"\\ 1', min_size=1, max_size=8)
+names = st.from_regex(r"[a-z]{1,6}", fullmatch=True)
+objects = st.dictionaries(texts, texts | st.integers(-9, 9) | st.none() | st.lists(texts, max_size=2), max_size=3)
+calls = st.lists(st.builds(ToolCall, names, names, objects.map(lambda each: orjson.dumps(each).decode())), max_size=3)
+signed = st.builds(Thought, words_of_some, words_of_some) | st.builds(lambda data: Thought("", "", data), words_of_some)
+usages = st.builds(
+    lambda cached, more, output: Usage(cached + more, cached, output),
+    *[st.integers(0, 9999)] * 3,
+)
+
+
+@st.composite
+def replies(draw: st.DrawFn, is_signed: bool) -> Reply:
+    made = {call.id: call for call in draw(calls)}
+    ends: list[FinishReason] = ["calls"] if made else ["stop", "refusal"]
+    if not made or list(made.values())[-1].arguments != "{}":  # which might be cut off before its first argument
+        ends.append("length")
+    thoughts = draw(st.lists(signed, max_size=2)) if is_signed else []
+    thoughts += draw(st.lists(st.builds(Thought, words_of_some), max_size=1))  # several would be read as one
+    return Reply(draw(texts), draw(st.sampled_from(ends)), draw(usages), tuple(made.values()), tuple(thoughts))
+
+
+def put_together(deltas: Iterable[Delta]) -> Reply:
+    async def each() -> AsyncIterator[Delta]:
+        for delta in deltas:
+            yield delta
+
+    try:
+        collect(each(), lambda: 0.0).send(None)  # nothing in it waits, so it needs no loop
+    except StopIteration as done:
+        reply: Reply = done.value[0]
+    return reply
+
+
+def through(reply: Reply, words: Words, dialect: Dialect) -> Iterable[Iterable[Delta]]:
+    """The reply, whole and streamed."""
+    decoder = dialect.decoder()
+    yield dialect.decode_reply(words.reply(reply, ENVELOPE))
+    yield list(decoder.feed(words.events(reply, ENVELOPE)))
+
+
+@given(replies(is_signed=False))
+def test_a_reply_in_openais_words_is_read_as_it_was(reply: Reply) -> None:
+    for deltas in through(reply, *PAIRS[0]):
+        assert put_together(deltas) == reply
+
+
+@given(replies(is_signed=True))
+def test_a_reply_in_anthropics_words_is_read_as_it_was(reply: Reply) -> None:
+    for deltas in through(reply, *PAIRS[1]):
+        assert put_together(deltas) == reply
+
+
+histories = st.lists(
+    st.builds(User, words_of_some)
+    | st.builds(
+        lambda made: (Assistant("Look.", (made,)), ToolResults((ToolResult(made, "one", False),))),
+        calls.filter(bool).map(lambda made: made[0]),
+    )
+    | st.builds(lambda text, thought: Assistant(text, (), (thought,)), names, st.builds(Thought, words_of_some)),
+    max_size=6,
+).map(lambda told: [each for part in told for each in (part if isinstance(part, tuple) else (part,))])
+
+
+@given(histories, st.sampled_from(PAIRS))
+def test_a_conversation_is_read_as_it_was_and_only_ever_grows(told: list[Message], pair: tuple[Words, Dialect]) -> None:
+    words, dialect = pair
+    messages = (User("Begin."), *told)
+    prompt = Prompt("Be brief.", (ToolSpec("read", "Reads.", {"type": "object", "properties": {}}),))
+    before: tuple[Message, ...] = ()
+    for number in range(1, len(messages) + 1):
+        request = Request(prompt, messages[:number], "m", Sampling(max_tokens=9))
+        asked = words.read(json.loads(dialect.encode(request))).asked
+        assert asked.messages[: len(before)] == before
+        assert (asked.system, asked.tools) == (prompt.system, prompt.tools)
+        before = asked.messages
+    assert before == messages
+
+
+CALLS = Reply(
+    "\nLet me see.",
+    "calls",
+    Usage(100, 60, 7),
+    (ToolCall("c1", "read", '{"path":"/work/é.txt"}'), ToolCall("c2", "read", "{}")),
+    (Thought("Hm, /work it is."),),
+)
+REQUEST = Request(
+    Prompt(
+        "Be brief, in /runs/1.", (ToolSpec("read", "Reads in /runs/1.", {"type": "object", "description": "/runs/1"}),)
+    ),
+    (User("What is in /runs/1/é.txt?"),),
+    "gpt",
+    Sampling(0.5, 0.9, None, 99, ("END",)),
+    answer_schema={"type": "object", "title": "/runs/1"},
+    may_call_tools=False,
+)
+HIDES = {"/runs/1": "/work"}
+
+
+@asynccontextmanager
+async def asking(desk: FakeDesk | BusyDesk, dialect: Dialect, pace: Pace = UNHURRIED) -> AsyncIterator[HttpBackend]:
+    async with calling(desk, pace, HIDES) as caller:
+        session = open_session({"x-api-key": caller.key}, keeps_alive=True, use_proxy=False)
+        backend = HttpBackend(Server(session, URL(caller.gateway.url) / "v1"), dialect, TRAITS)
+        try:
+            yield backend
+        finally:
+            await backend.aclose()
+
+
+async def ask(backend: HttpBackend, *messages: Message, stream: bool) -> Reply:
+    request = Request(REQUEST.prompt, messages, "gpt", REQUEST.sampling, REQUEST.answer_schema, False, stream)
+    async with backend.stream(request) as deltas:
+        return (await collect(aiter(deltas), lambda: 0.0))[0]
+
+
+@dialects
+@streamed
+@pytest.mark.parametrize("pace", [UNHURRIED, AT_ONCE], ids=["soon", "late"])
+async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
+    dialect: Dialect, stream: bool, pace: Pace
+) -> None:
+    desk = FakeDesk([CALLS, Reply("Done.", "stop", Usage(5, 0, 1))])
+    async with asking(desk, dialect, pace) as backend:
+        first = await ask(backend, *REQUEST.messages, stream=stream)
+        again = Assistant(first.text, first.calls, first.thoughts)
+        results = ToolResults(tuple(ToolResult(call, "See /runs/1.") for call in first.calls))
+        second = await ask(backend, *REQUEST.messages, again, results, stream=stream)
+    assert first.text == CALLS.text
+    assert [call.arguments for call in first.calls] == ['{"path":"/runs/1/é.txt"}', "{}"]
+    assert (first.thoughts, first.usage, first.finish) == ((Thought("Hm, /runs/1 it is."),), CALLS.usage, "calls")
+    assert (second.text, second.usage) == ("Done.", Usage(5, 0, 1))
+
+    asked = desk.asked
+    assert "/runs/1" not in str(asked)
+    assert asked.system == "Be brief, in /work."
+    assert asked.tools == (ToolSpec("read", "Reads in /work.", {"type": "object", "description": "/work"}),)
+    assert asked.answer_schema == {"type": "object", "title": "/work"}
+    assert asked.choice == "none"
+    sampling = asked.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.max_tokens, sampling.stop) == (0.5, 0.9, 99, ("END",))
+    told = Assistant(CALLS.text, CALLS.calls, CALLS.thoughts)
+    given = ToolResults(tuple(ToolResult(call, "See /work.") for call in CALLS.calls))
+    assert asked.messages == (User("What is in /work/é.txt?"), told, given)
+
+
+@dialects
+@streamed
+@pytest.mark.parametrize("pace", [UNHURRIED, AT_ONCE], ids=["soon", "late"])
+@pytest.mark.parametrize("kind", [ErrorKind.CONTEXT_OVERFLOW, ErrorKind.BUDGET, ErrorKind.UNAVAILABLE])
+async def test_a_failure_is_final_to_who_asks(dialect: Dialect, stream: bool, pace: Pace, kind: ErrorKind) -> None:
+    desk = FakeDesk([BackendError(kind, "It went wrong.")])
+    async with asking(desk, dialect, pace) as backend:
+        with pytest.raises(BackendError, match="It went wrong") as raised:
+            await ask(backend, *REQUEST.messages, stream=stream)
+    is_overflow = kind is ErrorKind.CONTEXT_OVERFLOW
+    assert raised.value.kind is (ErrorKind.CONTEXT_OVERFLOW if is_overflow else ErrorKind.BAD_REQUEST)
+    assert len(desk.heard) == 1

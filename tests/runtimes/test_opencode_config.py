@@ -1,0 +1,96 @@
+"""What OpenCode is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent import SpecError
+from batch_agent.runtimes import OpenCodeRuntime
+from batch_agent.runtimes.opencode_config import Wishes, config_text
+
+NONE = Wishes()
+ROOT, SHELL = Path("/house/agents"), Path("/house/bash")
+
+
+def told(wishes: Wishes = NONE, prompt: Path | None = None, window: int | None = 8_000) -> Any:
+    return json.loads(config_text(wishes, ROOT, SHELL, prompt, window))
+
+
+def test_nothing_is_asked_and_nothing_outside_of_the_copy_is_touched() -> None:
+    permission = told()["permission"]
+    assert "ask" not in json.dumps(permission)
+    assert permission["*"] == "allow"
+    assert permission["external_directory"] == {"*": "deny", "/house/agents/*/tmp/*": "allow"}
+    assert told()["agent"]["batch-agent"]["permission"] == permission
+
+
+def test_only_the_tools_that_are_named_may_be_used() -> None:
+    permission = told(Wishes(tools=("read", "write")))["permission"]
+    assert {name for name, rule in permission.items() if rule == "allow"} == {"read", "edit", "doom_loop"}
+    assert next(iter(permission)) == "*"
+    assert permission["*"] == "deny"
+
+
+def test_a_prompt_is_read_from_a_file_so_that_nothing_in_it_means_anything_to_opencode() -> None:
+    assert told(prompt=Path("/house/prompt"))["agent"]["batch-agent"]["prompt"] == "{file:/house/prompt}"
+    assert "prompt" not in told()["agent"]["batch-agent"]
+
+
+@pytest.mark.parametrize(
+    ("window", "limit"),
+    [(None, (0, 8_192)), (4_096, (4_096, 1_024)), (1_000_000, (1_000_000, 32_000)), (2, (2, 1))],
+)
+def test_the_answer_leaves_room_in_the_window(window: int | None, limit: tuple[int, int]) -> None:
+    [model] = told(window=window)["provider"]["batch"]["models"].values()
+    assert (model["limit"]["context"], model["limit"]["output"]) == limit
+
+
+def test_what_the_user_says_counts_more_and_leaves_the_rest() -> None:
+    config = {"snapshot": True, "agent": {"batch-agent": {"temperature": 0.1}}, "mcp": {"x": {"type": "remote"}}}
+    got = told(Wishes(config=config))
+    assert got["snapshot"] is True
+    assert got["mcp"] == config["mcp"]
+    assert got["agent"]["batch-agent"]["temperature"] == 0.1
+    assert got["agent"]["batch-agent"]["mode"] == "primary"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mode": "threads"}, "mode must be"),
+        ({"tools": "bash"}, "tools must be names"),
+        ({"tools": ["bash", 3]}, "tools must be names"),
+        ({"prompt": 3}, "prompt must be a text"),
+        ({"config": ["x"]}, "config must be a mapping"),
+        ({"config": {"x": object()}}, "config must be what JSON can hold"),
+        ({"config": {"permission": {"bash": {"git *": "ask"}}}}, "permission 'ask': nobody is there to be asked"),
+        ({"config": {"agent": {"plan": {"permission": "ask"}}}}, "agent.plan.permission 'ask'"),
+        ({"workdir": "no/such/folder"}, "no/such/folder"),
+        ({"workdir": 3}, "workdir must be a folder"),
+        ({"command": "no-such-opencode"}, "no-such-opencode.*npm install -g opencode-ai"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        OpenCodeRuntime(**{"command": "git", **options}).check()
+
+
+def test_without_git_there_are_no_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "opencode"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SpecError, match="Install git"):
+        OpenCodeRuntime().check()
+
+
+def test_the_description_has_what_shapes_answers_and_is_json() -> None:
+    runtime = OpenCodeRuntime(model="m", workdir="/", tools=("b", "a"), prompt="p", config={"x": 1}, mode="process")
+    assert json.loads(json.dumps(runtime.description)) == {
+        "runtime": "opencode",
+        "workdir": "/",
+        "tools": ["a", "b"],
+        "prompt": "p",
+        "config": {"x": 1},
+    }
