@@ -55,6 +55,23 @@ async def test_twenty_agents_at_once_do_not_step_on_each_other(tmp_path: Path) -
     assert len(list((tmp_path / "copies").iterdir())) == 20
 
 
+async def test_twenty_agents_can_do_the_same_at_once(tmp_path: Path) -> None:
+    copies = await copies_of(repository(tmp_path / "user", {"a": "1\n"}), tmp_path)
+    made = [await copies.make(str(number)) for number in range(20)]
+    for copy in made:
+        write(copy.path, {"a": "2\n"})
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(copies.changes(copy)) for copy in made]
+    assert {task.result().files for task in tasks} == {(FileChange("a", "modified", 1, 1),)}
+    assert {path.name for path in (tmp_path / "ours").iterdir()} == {
+        "excludes",
+        "gitconfig",
+        "index",
+        "seed",
+        "store.git",
+    }
+
+
 async def test_the_same_name_gives_the_same_folder_afresh(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", {"a": "1"}), tmp_path)
     first = await copies.make("agent")

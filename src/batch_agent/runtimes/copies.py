@@ -5,12 +5,12 @@ import hashlib
 import os
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..core.runtime import ProgramFailed
-from ..core.work import Changes, FileChange
-from .copy_diff import differences, patch_of, shown
+from ..core.work import ChangeKind, Changes, FileChange
+from .copy_diff import Comparison, shown
 from .copy_import import Import
 from .copy_seed import detach, place
 from .copy_touched import Bounds, Copy, Touched, touched
@@ -80,25 +80,27 @@ class Copies:
         return Copy(path, inodes, os.stat(path / ".git" / "index").st_ctime_ns)
 
     async def _compared(self, copy: Copy, found: Touched) -> Changes:
-        original, bounds = self._original, self._bounds
-        if found.doubtful:
-            tree, _ = await self._kept(copy, found.doubtful)
-            changed = await differences(original, tree, bounds.file)
-            found.large.update({file.path: "modified" for file in changed})
-        tree, unread = await self._kept(copy, found.small, found.deleted)
-        files = await differences(original, tree, bounds.file)
-        patch, is_cut = await patch_of(original, tree, files, bounds.patch) if files else ("", False)
-        untold = found.large | {path: "modified" if path in original.places else "added" for path in unread}
-        changes = [*(file.change for file in files), *(FileChange(shown(path), kind) for path, kind in untold.items())]
+        original, root = self._original, os.fsencode(copy.path)
+        large = {**found.large, **await self._changed(root, found.doubtful)}
+        files = Import(root, found.small, is_ours=True)
+        async with original.store.aside() as store:
+            comparison = Comparison(original, store, await store.tree(files, found.deleted))
+            different = await comparison.differences(self._bounds.file)
+            patch, is_cut = await comparison.patch(different, self._bounds.patch)
+        large.update({path: "modified" if path in original.places else "added" for path in files.unread})
+        changes = [*(file.change for file in different), *(FileChange(shown(path), large[path]) for path in large)]
         changes.sort(key=lambda change: change.path)
-        return Changes(tuple(changes), patch, is_cut or bool(untold) or not found.is_whole)
+        return Changes(tuple(changes), patch, is_cut or bool(large) or not found.is_whole)
 
-    async def _kept(
-        self, copy: Copy, entries: Mapping[bytes, Entry], deleted: Sequence[bytes] = ()
-    ) -> tuple[str, list[bytes]]:
-        """The snapshot with these files as they are in the copy; and those that cannot be read."""
-        files = Import(os.fsencode(copy.path), entries, is_ours=True)
-        return await self._original.store.keep(files, deleted), files.unread
+    async def _changed(self, root: bytes, entries: Mapping[bytes, Entry]) -> dict[bytes, ChangeKind]:
+        """Those of the files of the snapshot that are different, or cannot be read."""
+        if not entries:
+            return {}
+        files = Import(root, entries, is_ours=True)
+        async with self._original.store.aside() as store:
+            comparison = Comparison(self._original, store, await store.tree(files))
+            different = await comparison.differences(self._bounds.file)
+        return dict.fromkeys([*(file.path for file in different), *files.unread], "modified")
 
 
 def folder_name(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..core.work import ChangeKind, FileChange
+from .copy_store import Store
 from .original import Original
 
 _KINDS: dict[bytes, ChangeKind] = {b"A": "added", b"D": "deleted"}
@@ -15,6 +16,7 @@ _OTHER_TYPE = b"T"
 _SECTION = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 _SPECIAL = re.compile(rb"[\\*?\[\]]")
 _ODD = re.compile(rb'[\x00-\x1f"\\\x7f-\xff]')
+_PATCH = ("-r", "-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
 _ATTEMPTS = 4
 
 
@@ -37,14 +39,47 @@ class Difference:
         return FileChange(shown(self.path), _KINDS.get(self.status, "modified"), self.added, self.removed)
 
 
-async def differences(original: Original, tree: str, largest: int) -> list[Difference]:
-    """Lines are counted in files of up to `largest` bytes. Raises ProgramFailed."""
-    options = ("-r", "-z", "--raw", "--numstat", "--no-renames")
-    here = (*original.store.here, "-c", f"core.bigFileThreshold={largest}")
-    said = await original.store.git.run(
-        "diff-tree", *options, original.tree, tree, options=here, cwd=original.store.folder
-    )
-    return read_differences(said.out)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Of the snapshot with another tree."""
+
+    original: Original
+    store: Store
+    tree: str
+
+    async def differences(self, largest: int) -> list[Difference]:
+        """Lines are counted in files of up to `largest` bytes. Raises ProgramFailed."""
+        options = ("-r", "-z", "--raw", "--numstat", "--no-renames")
+        setting = ("-c", f"core.bigFileThreshold={largest}")
+        said = await self.store.run("diff-tree", *options, self.original.tree, self.tree, options=setting)
+        return read_differences(said.out)
+
+    async def patch(self, files: Sequence[Difference], most: int) -> tuple[str, bool]:
+        """The patch, and whether something is missing in it. A file that is no UTF-8 is in it as a binary one is, so
+        that the patch is a text that loses nothing. Raises ProgramFailed."""
+        foreign: set[bytes] = set()
+        for _ in range(_ATTEMPTS):
+            sections, is_cut = await self._sections(foreign, most)
+            found = _foreign(files, sections)
+            if not found:
+                return b"".join(sections).decode(), is_cut
+            foreign |= found
+        return b"".join(section for section in sections if _is_text(section)).decode(), True
+
+    async def _sections(self, binary: Iterable[bytes], most: int) -> tuple[list[bytes], bool]:
+        """One for each file, as far as they are whole."""
+        prefixes = (b"--src-prefix=a/" + self.original.prefix, b"--dst-prefix=b/" + self.original.prefix)
+        with tempfile.NamedTemporaryFile(dir=self.store.folder) as attributes:
+            attributes.write(b"".join(_pattern(path) + b" -diff\n" for path in binary))
+            attributes.flush()
+            said = await self.store.run(
+                "diff-tree",
+                *(*_PATCH, *prefixes, self.original.tree, self.tree),
+                options=("-c", f"core.attributesFile={attributes.name}"),
+                most=most,
+            )
+        sections = [section for section in _SECTION.split(said.out) if section]
+        return sections[:-1] if said.is_cut else sections, said.is_cut
 
 
 def read_differences(said: bytes) -> list[Difference]:
@@ -59,37 +94,6 @@ def read_differences(said: bytes) -> list[Difference]:
             added, removed, path = field.split(b"\t", 2)
             counts[path] = (0, 0) if added == b"-" else (int(added), int(removed))
     return [Difference(path, status[path], *counts.get(path, (0, 0))) for path in status]
-
-
-async def patch_of(original: Original, tree: str, files: Sequence[Difference], most: int) -> tuple[str, bool]:
-    """The patch, and whether something is missing in it. A file that is no UTF-8 is in it as a binary one is, so that
-    the patch is a text that loses nothing. Raises ProgramFailed."""
-    foreign: set[bytes] = set()
-    for _ in range(_ATTEMPTS):
-        sections, is_cut = await _sections(original, tree, foreign, most)
-        found = _foreign(files, sections)
-        if not found:
-            return b"".join(sections).decode(), is_cut
-        foreign |= found
-    return b"".join(section for section in sections if _is_text(section)).decode(), True
-
-
-async def _sections(original: Original, tree: str, binary: Iterable[bytes], most: int) -> tuple[list[bytes], bool]:
-    """One for each file, as far as they are whole."""
-    options = ("-r", "-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
-    prefixes = (b"--src-prefix=a/" + original.prefix, b"--dst-prefix=b/" + original.prefix)
-    with tempfile.NamedTemporaryFile(dir=original.store.folder) as attributes:
-        attributes.write(b"".join(_pattern(path) + b" -diff\n" for path in binary))
-        attributes.flush()
-        said = await original.store.git.run(
-            "diff-tree",
-            *(*options, *prefixes, original.tree, tree),
-            options=(*original.store.here, "-c", f"core.attributesFile={attributes.name}"),
-            cwd=original.store.folder,
-            most=most,
-        )
-    sections = [section for section in _SECTION.split(said.out) if section]
-    return sections[:-1] if said.is_cut else sections, said.is_cut
 
 
 def _pattern(path: bytes) -> bytes:

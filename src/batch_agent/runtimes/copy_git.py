@@ -8,14 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ..core.errors import SpecError
 from ..core.runtime import ProgramFailed
 
 _OLDEST = (2, 32)
 """The first that can be told to read no configuration of the user."""
-_MOST_BYTES = 256 * 2**20
+MOST_BYTES = 256 * 2**20
 _MOST_ERRORS = 4_000
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _CHUNK = 2**20
 _SETTINGS = {
     "core.fsmonitor": "",
@@ -58,13 +60,13 @@ class Git:
         cwd: Path | bytes,
         options: Sequence[Argument] = (),
         stdin: Iterable[bytes] | None = None,
-        index: Path | None = None,
+        env: Mapping[str, str] = _NOTHING,
         codes: tuple[int, ...] = (0,),
-        most: int = _MOST_BYTES,
+        most: int = MOST_BYTES,
     ) -> Said:
-        """`options` go before the command. `stdin` is read in a thread. `index` is in place of the repository's own.
-        Past `most` bytes of output git is stopped. Raises ProgramFailed for an exit status that is none of `codes`."""
-        environment = self._environment() | ({} if index is None else {"GIT_INDEX_FILE": str(index)})
+        """`options` go before the command. `stdin` is read in a thread. Past `most` bytes of output git is stopped.
+        Raises ProgramFailed for an exit status that is none of `codes`."""
+        environment = {**self._environment(), **env}
         said = await _run([self.program, *options, command, *arguments], cwd, environment, stdin, most)
         if said.code not in codes and not said.is_cut:
             raise ProgramFailed(f"git {command} failed: {said.err or f'exit status {said.code}'}")
@@ -72,7 +74,7 @@ class Git:
 
     async def as_user(self, *arguments: Argument, cwd: Path | bytes) -> Said:
         """With the user's own configuration; for nothing but asking what is in there."""
-        return await _run([self.program, *arguments], cwd, _without_git(os.environ), None, _MOST_BYTES)
+        return await _run([self.program, *arguments], cwd, _without_git(os.environ), None, MOST_BYTES)
 
     def _environment(self) -> dict[str, str]:
         named = enumerate(_SETTINGS.items())

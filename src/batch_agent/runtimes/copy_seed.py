@@ -30,8 +30,6 @@ _CONFIG = """
 """Commits work where nobody can be asked, no process is left behind, names of any bytes are fine."""
 _ATTRIBUTES = "* -text -filter -ident !eol !working-tree-encoding\n"
 """Counts more than what is in the folder: contents stay as they are."""
-_OBJECTS = "objects"
-"""Those of the snapshot alone."""
 _ALTERNATES = Path("objects", "info", "alternates")
 
 
@@ -39,7 +37,7 @@ async def plant(store: Store, ref: str, excludes: bytes) -> None:
     """Raises ProgramFailed, OSError."""
     seed = store.folder / "seed"
     await store.git.run("init", "-q", "--template=", "--initial-branch=main", seed, cwd=store.folder)
-    said = await store.git.run("rev-parse", "--verify", ref, options=store.here, cwd=store.folder)
+    said = await store.run("rev-parse", "--verify", ref)
     await asyncio.to_thread(store.excludes.write_bytes, excludes)
     await asyncio.to_thread(_fill, seed / ".git", store, said.out)
 
@@ -53,7 +51,7 @@ def detach(store: Store, copy: Path) -> None:
     objects = copy / ".git" / "objects"
     inner = (copy, copy / ".git", objects, objects / "info")
     if all(_is_folder(each) for each in inner):
-        _link_all(store.folder / _OBJECTS, objects)
+        _link_all(store.objects, objects)
         (copy / ".git" / _ALTERNATES).unlink(missing_ok=True)
 
 
@@ -63,10 +61,8 @@ def _fill(seed: Path, store: Store, commit: bytes) -> None:
     (seed / "info").mkdir(exist_ok=True)
     (seed / "info" / "attributes").write_text(_ATTRIBUTES)
     shutil.copyfile(store.excludes, seed / "info" / "exclude")
-    (seed / _ALTERNATES).write_text(f"{store.path / 'objects'}\n")
+    (seed / _ALTERNATES).write_text(f"{store.objects}\n")
     (seed / "refs" / "heads" / "main").write_bytes(commit)
-    (store.folder / _OBJECTS).mkdir()
-    _link_all(store.path / "objects", store.folder / _OBJECTS)
 
 
 def _link_all(source: Path, target: Path) -> None:

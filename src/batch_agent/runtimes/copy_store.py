@@ -1,15 +1,17 @@
-"""The repository of ours that has the snapshot, with what agents made of it."""
+"""The repository of ours that has the snapshot; beside it, for a while, what an agent made of that."""
 
 import asyncio
-import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from .copy_git import Git
+from .copy_git import MOST_BYTES, Argument, Git, Said
 from .copy_import import Import
+from .copy_tree import erase
 
 _WHO = b"batch-agent <batch-agent@localhost> 1000000000 +0000"
 _NOTHING = b"0" * 40
@@ -22,44 +24,60 @@ class Store:
     git: Git
     folder: Path
     """The repository is in here, with what else is needed to make copies."""
+    objects: Path
+    """Where new objects go."""
+    index: Path
+
+    @classmethod
+    async def create(cls, git: Git, folder: Path) -> Self:
+        """Raises ProgramFailed."""
+        store = cls(git, folder, folder / "store.git" / "objects", folder / "index")
+        options = ("-q", "--bare", "--template=", "--initial-branch=none")
+        await git.run("init", *options, store.path, cwd=folder)
+        return store
 
     @property
     def path(self) -> Path:
         return self.folder / "store.git"
 
     @property
-    def here(self) -> tuple[str]:
-        """Has git work on it."""
-        return (f"--git-dir={self.path}",)
-
-    @property
-    def index(self) -> Path:
-        """Of the first tree that was kept."""
-        return self.folder / "index"
-
-    @property
     def excludes(self) -> Path:
         """What git ignores in a copy, whatever is in it."""
         return self.folder / "excludes"
 
-    async def create(self) -> None:
+    async def run(
+        self,
+        command: str,
+        *arguments: Argument,
+        options: tuple[Argument, ...] = (),
+        stdin: Iterable[bytes] | None = None,
+        most: int = MOST_BYTES,
+    ) -> Said:
         """Raises ProgramFailed."""
-        options = ("-q", "--bare", "--template=", "--initial-branch=none")
-        await self.git.run("init", *options, self.path, cwd=self.folder)
+        here = (f"--git-dir={self.path}", *options)
+        env = {"GIT_OBJECT_DIRECTORY": str(self.objects), "GIT_INDEX_FILE": str(self.index)}
+        return await self.git.run(command, *arguments, options=here, cwd=self.folder, stdin=stdin, env=env, most=most)
 
-    async def keep_first(self, files: Import) -> str:
-        """The name of a tree that has these files. Raises ProgramFailed, OSError."""
-        return await self._tree(files, (), self.index)
-
-    async def keep(self, files: Import, deleted: Iterable[bytes]) -> str:
-        """The name of a tree that is the first one but for these files. Raises ProgramFailed, OSError."""
-        descriptor, index = tempfile.mkstemp(dir=self.folder)
-        os.close(descriptor)
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator["Store"]:
+        """The same, for one agent's work, of which nothing stays: agents may do the same at the same time, and git
+        cannot put the same twice into one place at once. Raises OSError."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            await asyncio.to_thread(shutil.copyfile, self.index, index)
-            return await self._tree(files, deleted, Path(index))
+            yield await asyncio.to_thread(self._laid_out, folder)
         finally:
-            os.unlink(index)
+            await asyncio.to_thread(erase, bytes(folder))
+
+    async def tree(self, files: Import, deleted: Iterable[bytes] = ()) -> str:
+        """The name of a tree: what the index has, but for these files, which is what it has from then on. Raises
+        ProgramFailed, OSError."""
+        with tempfile.NamedTemporaryFile(dir=self.folder) as marks:
+            await self._import(files, f"--export-marks={marks.name}")
+            names = await asyncio.to_thread(_names, Path(marks.name))
+        options = ("-z", "--force-write-index", "--index-info")
+        await self.run("update-index", *options, stdin=_lines(files, names, deleted))
+        said = await self.run("write-tree")
+        return said.out.decode().strip()
 
     async def commit(self, tree: str, ref: str, message: bytes) -> None:
         """Always of the same person at the same time. Raises ProgramFailed."""
@@ -67,19 +85,16 @@ class Store:
         told += b'data %d\n%b\nM 040000 %b ""\ndone\n' % (len(message), message, tree.encode())
         await self._import([told])
 
-    async def _tree(self, files: Import, deleted: Iterable[bytes], index: Path) -> str:
-        with tempfile.NamedTemporaryFile(dir=self.folder) as marks:
-            await self._import(files, f"--export-marks={marks.name}")
-            names = await asyncio.to_thread(_names, Path(marks.name))
-        lines = _lines(files, names, deleted)
-        options = ("-z", "--force-write-index", "--index-info")
-        await self.git.run("update-index", *options, options=self.here, cwd=self.folder, stdin=lines, index=index)
-        said = await self.git.run("write-tree", options=self.here, cwd=self.folder, index=index)
-        return said.out.decode().strip()
-
     async def _import(self, told: Iterable[bytes], *options: str) -> None:
-        always = ("--quiet", "--done", "--depth=0")
-        await self.git.run("fast-import", *always, *options, options=self.here, cwd=self.folder, stdin=told)
+        await self.run("fast-import", "--quiet", "--done", "--depth=0", *options, stdin=told)
+
+    def _laid_out(self, folder: Path) -> "Store":
+        objects = folder / "objects"
+        for inner in ("info", "pack"):
+            (objects / inner).mkdir(parents=True)
+        (objects / "info" / "alternates").write_text(f"{self.objects}\n")
+        shutil.copyfile(self.index, folder / "index")
+        return Store(self.git, self.folder, objects, folder / "index")
 
 
 def _names(marks: Path) -> dict[bytes, bytes]:

@@ -98,7 +98,7 @@ async def _ignored(original: Original, root: bytes, tree: Tree, paths: Iterable[
             "check-ignore",
             *("-z", "--stdin", "--no-index"),
             options=(
-                *(*original.store.here, b"--work-tree=" + scratch),
+                *(f"--git-dir={original.store.path}", b"--work-tree=" + scratch),
                 *("-c", f"core.excludesFile={original.store.excludes}"),
             ),
             cwd=scratch,

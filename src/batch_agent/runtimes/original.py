@@ -46,11 +46,11 @@ class Original:
         copies. Raises SpecError if git is missing or too old, if `workdir` is no folder, is too large or cannot be
         read."""
         try:
-            store = Store(await find_git(folder), folder)
-            listing = await _listed(store.git, workdir, folder, most)
-            await store.create()
+            git = await find_git(folder)
+            listing = await _listed(git, workdir, folder, most)
+            store = await Store.create(git, folder)
             files = Import(listing.root, listing.entries)
-            tree = await store.keep_first(files)
+            tree = await store.tree(files)
             await store.commit(tree, _REF, b"The folder as it was given")
             await plant(store, _REF, listing.excludes)
         except (ProgramFailed, OSError) as error:
