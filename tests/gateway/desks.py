@@ -4,30 +4,40 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
+import orjson
 
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.runtime import Asked
 from batch_agent.gateway import Gateway, open_gateway
 from batch_agent.gateway.delivery import Pace
 
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+BODY: dict[str, Any] = {"model": "gpt", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 HELLO = Reply("Hello.", "stop", Usage(12, 8, 3))
 AT_ONCE = Pace(patience=0, heartbeat=0.01)
-"""A stream begins before anything can be known."""
+"""A stream begins without an answer."""
 UNHURRIED = Pace(patience=600, heartbeat=600)
 
 
 @dataclass
 class FakeDesk:
-    """Gives the replies one after the other, and then the last one for ever; exceptions are raised."""
+    """Gives the replies one after the other, and then the last one for ever; exceptions are raised. A late one gives
+    each only when it may."""
 
     replies: list[Reply | Exception] = field(default_factory=lambda: [HELLO])
     model: str = "the-model"
     heard: list[tuple[str, Asked]] = field(default_factory=list)
+    is_late: bool = False
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, agent: str, asked: Asked) -> Reply:
         self.heard.append((agent, asked))
+        if self.is_late:
+            await self.may_answer.wait()
+            self.may_answer.clear()
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(reply, Exception):
             raise reply
@@ -86,3 +96,8 @@ async def calling(
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
     ):
         yield Caller(gateway, session, gateway.admit("agent-1", hides or {}))
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    error: dict[str, Any] = orjson.loads(body)["error"]
+    return error

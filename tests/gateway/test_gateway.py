@@ -1,38 +1,22 @@
-"""The gateway over HTTP: who is answered, where, and what happens while an answer takes its time."""
+"""The gateway over HTTP: who is answered, where, and what is refused."""
 
-import asyncio
 from io import BytesIO
 from itertools import pairwise
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
-from tests.gateway.desks import AT_ONCE, HELLO, BusyDesk, Caller, FakeDesk, calling
+from tests.gateway.desks import BODY, CHAT, HELLO, MESSAGES, Caller, FakeDesk, calling, error_of
 
-from batch_agent import BackendError, ErrorKind
-from batch_agent.core.errors import RunStopped
 from batch_agent.core.messages import Assistant, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import NO_USAGE, Reply
-from batch_agent.gateway import open_gateway
 
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
-BODY: dict[str, Any] = {"model": "gpt", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 both = pytest.mark.parametrize("path", [CHAT, MESSAGES])
-
-
-def failing() -> Reply:
-    raise BackendError(ErrorKind.SERVER, "It went wrong.")
 
 
 def text_of(body: bytes) -> str:
     answer = orjson.loads(body)
     return str(answer["content"][0]["text"] if "content" in answer else answer["choices"][0]["message"]["content"])
-
-
-def error_of(body: bytes) -> dict[str, Any]:
-    error: dict[str, Any] = orjson.loads(body)["error"]
-    return error
 
 
 @both
@@ -193,99 +177,6 @@ async def test_a_request_may_be_large_but_not_too_large() -> None:
     assert len(str(desk.asked.messages)) > 8_000_000
 
 
-@both
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("error", [BackendError(ErrorKind.AUTH, "Wrong."), RunStopped(ErrorKind.UNAVAILABLE, "Wrong.")])
-async def test_what_fails_soon_is_told_by_a_status(path: str, stream: bool, error: Exception) -> None:
-    async with calling(FakeDesk([error])) as caller:
-        status, body = await caller.post(path, {**BODY, "stream": stream})
-    assert status == 400
-    assert error_of(body)["message"] == "Wrong."
-
-
-@both
-@pytest.mark.parametrize("stream", [True, False])
-async def test_an_overflow_is_told_in_the_words_that_programs_know(path: str, stream: bool) -> None:
-    async with calling(FakeDesk([BackendError(ErrorKind.CONTEXT_OVERFLOW, "9 > 8")])) as caller:
-        status, body = await caller.post(path, {**BODY, "stream": stream})
-    error = error_of(body)
-    assert status == 400
-    assert error["type"] == "invalid_request_error"
-    assert error["message"].startswith("prompt is too long: ")
-    assert error["message"].endswith("9 > 8")
-    assert path == MESSAGES or error["code"] == "context_length_exceeded"
-
-
-@both
-@pytest.mark.parametrize("ending", [lambda: HELLO, failing], ids=["answered", "failed"])
-async def test_while_a_stream_waits_there_are_signs_of_life(path: str, ending: Any) -> None:
-    desk = BusyDesk(ending)
-    waiting = b": waiting" if path == CHAT else b"event: ping"
-    async with calling(desk, AT_ONCE) as caller:
-        headers = {"x-api-key": caller.key}
-        async with caller.session.post(
-            caller.gateway.url + path, json={**BODY, "stream": True}, headers=headers
-        ) as response:
-            assert (response.status, response.content_type) == (200, "text/event-stream")
-            before = b""
-            while before.count(waiting) < 3:
-                before += await response.content.readany()
-            assert b"Hello" not in before
-            desk.may_answer.set()
-            rest = await response.content.read()
-    if ending is failing:
-        assert b'"message":"It went wrong."' in rest
-        assert (b"event: error\n" if path == MESSAGES else b"data: [DONE]\n") in rest
-    else:
-        assert b'"Hello."' in rest
-        assert rest.endswith(b"data: [DONE]\n\n" if path == CHAT else b'data: {"type":"message_stop"}\n\n')
-
-
-async def test_a_stream_of_openai_tells_the_usage_only_to_who_asks_for_it() -> None:
-    async with calling(FakeDesk()) as caller:
-        _, without = await caller.post(CHAT, {**BODY, "stream": True})
-        _, with_it = await caller.post(CHAT, {**BODY, "stream": True, "stream_options": {"include_usage": True}})
-    assert b'"usage"' not in without
-    assert b'"prompt_tokens":12,"completion_tokens":3,"total_tokens":15' in with_it
-
-
-@both
-@pytest.mark.parametrize("stream", [True, False])
-async def test_nobody_answers_a_program_that_has_gone(path: str, stream: bool) -> None:
-    desk = BusyDesk(lambda: HELLO)
-    async with calling(desk, AT_ONCE) as caller:
-        async with asyncio.TaskGroup() as group:
-            asking = group.create_task(caller.post(path, {**BODY, "stream": stream}))
-            await desk.is_asked.wait()
-            asking.cancel()
-        await desk.was_cancelled.wait()
-
-
-@both
-@pytest.mark.parametrize("stream", [True, False])
-async def test_what_an_agent_waits_for_is_cancelled_when_it_is_dismissed(path: str, stream: bool) -> None:
-    desk = BusyDesk(lambda: HELLO)
-    async with calling(desk, AT_ONCE) as caller, asyncio.TaskGroup() as group:
-        asking = group.create_task(_broken_off(caller, path, stream))
-        await desk.is_asked.wait()
-        caller.gateway.dismiss("agent-1")
-        await desk.was_cancelled.wait()
-        assert await asking
-
-
-async def test_nothing_goes_on_when_the_gateway_is_closed() -> None:
-    desk = BusyDesk(lambda: HELLO)
-    async with asyncio.timeout(60), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-        async with open_gateway(desk) as gateway:
-            caller = Caller(gateway, session, gateway.admit("agent-1", {}))
-            asking = group.create_task(_broken_off(caller, CHAT, stream=False))
-            await desk.is_asked.wait()
-        assert desk.was_cancelled.is_set()
-        assert await asking
-        with pytest.raises(aiohttp.ClientConnectorError):
-            await caller.post(CHAT, BODY)
-
-
 async def test_a_conversation_begins_at_each_turn_as_it_did_before_whatever_the_program_makes_of_it() -> None:
     own = Reply("\n\n", "calls", NO_USAGE, (ToolCall("", "read", '{ "b": "/work/x", "a": 1.0 }'),))
     desk = FakeDesk([own, Reply("Found it.\n", "stop", NO_USAGE), HELLO])
@@ -311,14 +202,6 @@ async def test_a_conversation_begins_at_each_turn_as_it_did_before_whatever_the_
     )
     turns = [asked.messages for _, asked in desk.heard]
     assert all(later[: len(turn)] == turn for turn, later in pairwise(turns))
-
-
-async def _broken_off(caller: Caller, path: str, stream: bool) -> bool:
-    try:
-        await caller.post(path, {**BODY, "stream": stream})
-    except aiohttp.ClientError:
-        return True
-    return False
 
 
 async def _post_large(caller: Caller, path: str, body: bytes) -> int:

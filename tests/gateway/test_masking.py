@@ -75,6 +75,11 @@ def test_a_slash_that_the_model_escapes_hides_nothing() -> None:
     assert json.loads(mask.show.json('{"path":"\\/work\\/x"}')) == {"path": "/runs/1/x"}
 
 
+def test_a_letter_that_a_program_escapes_hides_nothing() -> None:
+    mask = Mask({"/café/1": "/work"})
+    assert json.loads(mask.hide.json('{"path": "/caf\\u00e9/1/x"}')) == {"path": "/work/x"}
+
+
 @pytest.mark.parametrize("hides", [{}, {"": "/work"}, {"/runs/1": ""}])
 def test_an_empty_text_hides_nothing(hides: dict[str, str]) -> None:
     mask = Mask(hides)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gateway.desks import AT_ONCE, UNHURRIED, BusyDesk, FakeDesk, calling
+from tests.gateway.desks import AT_ONCE, UNHURRIED, FakeDesk, calling
 from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
@@ -23,7 +23,6 @@ from batch_agent.core.requests import Delta, FinishReason, Reply, Request, Sampl
 from batch_agent.core.traits import Traits
 from batch_agent.engine.replies import collect
 from batch_agent.gateway.anthropic_words import AnthropicWords
-from batch_agent.gateway.delivery import Pace
 from batch_agent.gateway.openai_words import OpenAIWords
 from batch_agent.gateway.words import Envelope, Words
 
@@ -35,7 +34,9 @@ PAIRS: list[tuple[Words, Dialect]] = [
     (ANTHROPIC, AnthropicMessages()),
 ]
 dialects = pytest.mark.parametrize("dialect", [dialect for _, dialect in PAIRS], ids=["openai", "anthropic"])
-streamed = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+ways = pytest.mark.parametrize(
+    ("stream", "is_late"), [(False, False), (True, False), (True, True)], ids=["plain", "streamed", "late"]
+)
 
 texts = st.text(max_size=12)
 words_of_some = st.text('abcß\n"\\ 1', min_size=1, max_size=8)
@@ -138,8 +139,8 @@ HIDES = {"/runs/1": "/work"}
 
 
 @asynccontextmanager
-async def asking(desk: FakeDesk | BusyDesk, dialect: Dialect, pace: Pace = UNHURRIED) -> AsyncIterator[HttpBackend]:
-    async with calling(desk, pace, HIDES) as caller:
+async def asking(desk: FakeDesk, dialect: Dialect) -> AsyncIterator[HttpBackend]:
+    async with calling(desk, AT_ONCE if desk.is_late else UNHURRIED, HIDES) as caller:
         session = open_session({"x-api-key": caller.key}, keeps_alive=True, use_proxy=False)
         backend = HttpBackend(Server(session, URL(caller.gateway.url) / "v1"), dialect, TRAITS)
         try:
@@ -148,24 +149,24 @@ async def asking(desk: FakeDesk | BusyDesk, dialect: Dialect, pace: Pace = UNHUR
             await backend.aclose()
 
 
-async def ask(backend: HttpBackend, *messages: Message, stream: bool) -> Reply:
+async def ask(backend: HttpBackend, desk: FakeDesk, *messages: Message, stream: bool) -> Reply:
     request = Request(REQUEST.prompt, messages, "gpt", REQUEST.sampling, REQUEST.answer_schema, False, stream)
     async with backend.stream(request) as deltas:
+        desk.may_answer.set()  # the stream has begun
         return (await collect(aiter(deltas), lambda: 0.0))[0]
 
 
 @dialects
-@streamed
-@pytest.mark.parametrize("pace", [UNHURRIED, AT_ONCE], ids=["soon", "late"])
+@ways
 async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
-    dialect: Dialect, stream: bool, pace: Pace
+    dialect: Dialect, stream: bool, is_late: bool
 ) -> None:
-    desk = FakeDesk([CALLS, Reply("Done.", "stop", Usage(5, 0, 1))])
-    async with asking(desk, dialect, pace) as backend:
-        first = await ask(backend, *REQUEST.messages, stream=stream)
+    desk = FakeDesk([CALLS, Reply("Done.", "stop", Usage(5, 0, 1))], is_late=is_late)
+    async with asking(desk, dialect) as backend:
+        first = await ask(backend, desk, *REQUEST.messages, stream=stream)
         again = Assistant(first.text, first.calls, first.thoughts)
         results = ToolResults(tuple(ToolResult(call, "See /runs/1.") for call in first.calls))
-        second = await ask(backend, *REQUEST.messages, again, results, stream=stream)
+        second = await ask(backend, desk, *REQUEST.messages, again, results, stream=stream)
     assert first.text == CALLS.text
     assert [call.arguments for call in first.calls] == ['{"path":"/runs/1/é.txt"}', "{}"]
     assert (first.thoughts, first.usage, first.finish) == ((Thought("Hm, /runs/1 it is."),), CALLS.usage, "calls")
@@ -185,14 +186,13 @@ async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
 
 
 @dialects
-@streamed
-@pytest.mark.parametrize("pace", [UNHURRIED, AT_ONCE], ids=["soon", "late"])
+@ways
 @pytest.mark.parametrize("kind", [ErrorKind.CONTEXT_OVERFLOW, ErrorKind.BUDGET, ErrorKind.UNAVAILABLE])
-async def test_a_failure_is_final_to_who_asks(dialect: Dialect, stream: bool, pace: Pace, kind: ErrorKind) -> None:
-    desk = FakeDesk([BackendError(kind, "It went wrong.")])
-    async with asking(desk, dialect, pace) as backend:
+async def test_a_failure_is_final_to_who_asks(dialect: Dialect, stream: bool, is_late: bool, kind: ErrorKind) -> None:
+    desk = FakeDesk([BackendError(kind, "It went wrong.")], is_late=is_late)
+    async with asking(desk, dialect) as backend:
         with pytest.raises(BackendError, match="It went wrong") as raised:
-            await ask(backend, *REQUEST.messages, stream=stream)
+            await ask(backend, desk, *REQUEST.messages, stream=stream)
     is_overflow = kind is ErrorKind.CONTEXT_OVERFLOW
     assert raised.value.kind is (ErrorKind.CONTEXT_OVERFLOW if is_overflow else ErrorKind.BAD_REQUEST)
     assert len(desk.heard) == 1

@@ -5,6 +5,7 @@ suffer is as real as after a start of its own; what is not repeated is a second 
 one of them."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -153,6 +154,7 @@ def live(plan: dict[str, Any]) -> int:
 
 def main() -> None:
     living = set()
+    gc.freeze()  # a collector that went through all of this in each child would copy it
     for line in sys.stdin:
         plan = json.loads(line)
         if "wait" in plan:

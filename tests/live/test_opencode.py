@@ -92,10 +92,9 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again_in_the_same_sessio
     assert "one ship" in str(backend.requests[1].messages)
 
 
-@pytest.mark.parametrize("mode", ["serve", "process"])
-async def test_only_the_tools_that_are_named_are_shown_and_the_prompt_is_ours(mode: Mode) -> None:
+async def test_only_the_tools_that_are_named_are_shown_and_the_prompt_is_ours() -> None:
     backend = ScriptedBackend(by_turn(say("done")), context_tokens=4_000)
-    runtime = opencode(mode=mode, tools=("read", "bash"), prompt="You keep {env:HOME} short.")
+    runtime = opencode(tools=("read", "bash"), prompt="You keep {env:HOME} short.")
     await BatchAgent.run(task="Do {it}", inputs=["it"], backend=backend, runtime=runtime)
     [request] = backend.requests
     assert [tool.name for tool in request.prompt.tools] == ["bash", "read"]

@@ -17,8 +17,8 @@ from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolFabric
 from batch_agent.tools.session import FabricSession
 
-HISTORIES = 4_000
-SHARE = 8
+HISTORIES = 1_500
+SHARE = 4
 """Tests that share the histories, so that two processes may share the tests."""
 TTL = 3.0
 KEYS = "xyz"
@@ -258,4 +258,4 @@ def test_no_history_has_a_stale_read_or_a_doubled_or_lost_write_or_a_call_withou
 
 
 def test_nor_has_one_in_which_much_happens_at_the_same_time() -> None:
-    run_histories(range(1000), 1.0)
+    run_histories(range(400), 1.0)

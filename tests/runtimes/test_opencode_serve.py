@@ -114,7 +114,7 @@ async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: Crew, doors: D
     hidden = [list(doors.hides[agent]) for agent in agents]
     assert len({paths[0] for paths in hidden}) == 8
     assert {tuple(doors.hides[agent].values()) for agent in agents} == {
-        ("/batch-agent/project", "/batch-agent/beside", "/batch-agent/house")
+        ("/batch-agent/project", "/batch-agent/beside", "/batch-agent/house", "-batch-agent-project")
     }
 
 
@@ -130,7 +130,7 @@ async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: C
         homes = [(await seat.ask(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
         command = "RUN echo $HOME $TMPDIR $OWN [$OPENCODE_SERVER_PASSWORD$OPENCODE_CONFIG_CONTENT$XDG_CONFIG_HOME]"
         [ran] = (await seat.ask(command)).transcript[-2:-1]
-    [*_, house] = doors.hides["one"]
+    [_, _, house, _] = doors.hides["one"]
     assert homes[0].startswith(house)
     assert homes[1].startswith(house)
     assert homes[2] == "nothing"

@@ -1,5 +1,6 @@
 """The places where agents work."""
 
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -84,7 +85,8 @@ async def test_what_is_hidden_from_the_model_is_what_only_one_agent_has(tmp_path
     doors = Doors()
     workshop = await Workshop.open(house(tmp_path / "house", doors), None, keep=False)
     place = await workshop.place("one")
-    assert list(doors.hides["one"]) == [str(place.folder), str(place.beside), str(tmp_path / "house")]
+    odd = re.sub("[^A-Za-z0-9]", "-", str(place.folder))
+    assert list(doors.hides["one"]) == [str(place.folder), str(place.beside), str(tmp_path / "house"), odd]
     assert place.address.key == "key-of-one"
 
 

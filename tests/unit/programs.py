@@ -21,12 +21,17 @@ Call = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
 _COMMAND = "from batch_agent.cli.app import main; main()"
 _PARENT = """
-import json, os, sys
-import batch_agent.testing
+import gc, json, os, sys
+import batch_agent.cli.config, batch_agent.planning, batch_agent.testing, cyclopts.config, cyclopts.help
+import batch_agent.observe.report.first_hand, batch_agent.observe.report.writing
 from batch_agent.cli.app import app
 
 for name in app:
     app[name]
+
+# What is here stays as it is: a collector that went through it in each program would copy all of it.
+gc.collect()
+gc.freeze()
 
 for line in sys.stdin:
     plan = json.loads(line)

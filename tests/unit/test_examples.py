@@ -4,13 +4,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.unit.programs import Programs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+TOOK = re.compile(r"[\d.]+ s,")
 
 
 @pytest.fixture
@@ -21,17 +24,25 @@ def sim() -> Iterator[SimServer]:
 
 
 def run(name: str, *words: object, cwd: Path) -> str:
-    """What an example prints, without how long its stages took."""
+    """What an example prints, without how long its stages took. Each is started so once."""
     line = [sys.executable, str(EXAMPLES / name), *map(str, words)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False, cwd=cwd)
     assert done.returncode == 0, done.stderr
-    return re.sub(r"[\d.]+ s,", "", done.stdout)
+    return TOOK.sub("", done.stdout)
 
 
-def run_again(name: str, *words: object, cwd: Path, sim: SimServer) -> str:
+def run_quickly(programs: Programs, name: str, *words: object, cwd: Path) -> str:
+    """The same in a process that starts at once."""
+    code = f"import runpy; runpy.run_path({str(EXAMPLES / name)!r}, run_name='__main__')"
+    done = programs.start(code, *map(str, words), cwd=cwd)
+    assert done.wait() == 0, done.stderr.read_text()
+    return TOOK.sub("", done.stdout.read_text())
+
+
+def run_again(name: str, *words: object, cwd: Path, sim: SimServer, programs: Programs) -> str:
     """What it prints the second time, for which nothing may be asked."""
     served = sim.metrics()["vllm:request_success_total"]
-    said = run(name, *words, cwd=cwd)
+    said = run_quickly(programs, name, *words, cwd=cwd)
     # One more: whether the server takes tools is tried at every start.
     assert sim.metrics()["vllm:request_success_total"] - served <= 1
     return said
@@ -65,7 +76,9 @@ def test_sort_notes_answers_for_every_file(tmp_path: Path, sim: SimServer) -> No
     assert all("sentiment=" in line for line in lines)
 
 
-def test_code_review_judges_each_finding_and_reports_where_one_is_left(tmp_path: Path, sim: SimServer) -> None:
+def test_code_review_judges_each_finding_and_reports_where_one_is_left(
+    tmp_path: Path, sim: SimServer, programs: Programs
+) -> None:
     for path in ("shop/cart.py", "shop/users.py", "tools/backup.sh", ".venv/lib.py"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(f"path = '{path}'\n" * 200)
@@ -77,34 +90,37 @@ def test_code_review_judges_each_finding_and_reports_where_one_is_left(tmp_path:
     reported = re.findall(r"^(\w+)/: \w", said, re.MULTILINE)
     assert set(reported) == {folder for folder, _, is_true in judged if is_true == "True"}
     assert "review: 4 agents, 0 failed" in said
-    assert run_again("code_review.py", *words, cwd=tmp_path, sim=sim) == said
+    assert run_again("code_review.py", *words, cwd=tmp_path, sim=sim, programs=programs) == said
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("The cache of key-0.", "shown to the agent"), ("No.", "which the agent has not seen")]
-)
+@pytest.mark.parametrize("is_shown", [True, False])
 def test_paper_research_says_whether_a_source_was_shown(
-    text: str, expected: str, tmp_path: Path, sim: SimServer
+    is_shown: bool, tmp_path: Path, sim: SimServer, programs: Programs
 ) -> None:
-    write_note(tmp_path / "corpus", text=text)
+    write_note(tmp_path / "corpus", text="The cache of key-0." if is_shown else "No.")
+    expected = "shown to the agent" if is_shown else "which the agent has not seen"
     words = (tmp_path / "corpus", "--ask", "What is a cache?", "--ask", "Who keeps it?", "--backend", sim.url)
-    said = run("paper_research.py", *words, cwd=tmp_path)
+    started = run if is_shown else partial(run_quickly, programs)
+    said = started("paper_research.py", *words, cwd=tmp_path)
     assert "What is a cache?\n" in said
     assert "Who keeps it?\n" in said
     assert said.count(f"  Source: cache.md, {expected}\n") == 2
-    assert run_again("paper_research.py", *words, cwd=tmp_path, sim=sim) == said
+    assert run_again("paper_research.py", *words, cwd=tmp_path, sim=sim, programs=programs) == said
 
 
 @pytest.mark.parametrize("is_opened", [True, False])
-def test_auto_research_lists_only_sources_that_were_opened(is_opened: bool, tmp_path: Path, sim: SimServer) -> None:
+def test_auto_research_lists_only_sources_that_were_opened(
+    is_opened: bool, tmp_path: Path, sim: SimServer, programs: Programs
+) -> None:
     write_note(tmp_path / "corpus")
     if is_opened:
         (tmp_path / "corpus" / "key-0").symlink_to("cache.md")
     words = ("caches", "--corpus", tmp_path / "corpus", "--backend", sim.url)
-    said = run("auto_research.py", *words, cwd=tmp_path)
+    started = run if is_opened else partial(run_quickly, programs)
+    said = started("auto_research.py", *words, cwd=tmp_path)
     survey = (tmp_path / "survey.md").read_text()
     assert survey.startswith("# caches\n")
     source = "On cache.md. Source: A book, 2020" if is_opened else "not opened: no source"
     assert survey.endswith(f"- cache.md: {source}\n")
-    assert run_again("auto_research.py", *words, cwd=tmp_path, sim=sim) == said
+    assert run_again("auto_research.py", *words, cwd=tmp_path, sim=sim, programs=programs) == said
     assert (tmp_path / "survey.md").read_text() == survey

@@ -1,10 +1,12 @@
 """The calls of one agent: those that it waits for, and what is known of all others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..core.interfaces import CallsPast
 from ..core.messages import ToolCall, ToolResult
 from ..core.results import CallRecord
+
+_NONE: Mapping[str, ToolResult] = {}
 
 
 class Calls:
@@ -17,16 +19,16 @@ class Calls:
         self.records: tuple[CallRecord, ...] = ()
         self.changes: frozenset[int] = frozenset()
         """Places in `records` of calls that changed something."""
-        self._claimed: set[str] = set()
-        self._settled: dict[str, ToolResult] = {}
+        self._claimed: frozenset[str] = frozenset()
+        self._settled = _NONE
         self._inherited: tuple[ToolResult, ...] = ()
         self._life = 0
 
     def claimed(self, call: ToolCall) -> None:
-        self._claimed.add(call.id)
+        self._claimed |= {call.id}
 
     def settled(self, result: ToolResult) -> None:
-        self._settled[result.call.id] = result
+        self._settled = {**self._settled, result.call.id: result}
 
     def inherited(self, results: tuple[ToolResult, ...]) -> None:
         self._inherited += results
@@ -38,18 +40,11 @@ class Calls:
         self.records += call_records(results)
         self.pending = ()
         self._forget_made(results)
-        if self._claimed or self._settled:
-            self._claimed, self._settled = set(), {}
+        self._claimed, self._settled = frozenset(), _NONE
 
     def past(self, turn: int) -> CallsPast:
-        return CallsPast(
-            turn,
-            dict(self._settled),
-            frozenset(self._claimed - self._settled.keys()),
-            self._inherited,
-            self.records,
-            self._life,
-        )
+        claimed = self._claimed - self._settled.keys() if self._claimed else self._claimed
+        return CallsPast(turn, self._settled, claimed, self._inherited, self.records, self._life)
 
     def _note_changes(self, results: tuple[ToolResult, ...]) -> None:
         first = len(self.records)

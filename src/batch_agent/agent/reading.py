@@ -41,6 +41,8 @@ def echo(call: ToolCall) -> ToolCall:
 def _named_apart(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> tuple[ToolCall, ...]:
     """The calls with an id each, whatever the server gave. No arguments mean none only if nothing was cut off."""
     ids = [call.id for call in calls]
+    if len(ids) == 1 and ids[0] and calls[0].arguments.strip():
+        return calls
     if not all(ids) or len(set(ids)) < len(ids):
         ids = [f"call_{turn}_{number}" for number in range(len(calls))]
     empty = "{}" if is_whole else ""

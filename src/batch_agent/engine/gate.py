@@ -1,7 +1,8 @@
 """Both limits in one place: a slot for each request in flight, and a place in the KV cache for each agent."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 
 from ..core.events import Sampled
 from ..core.facts import Compacted, Fact, Replied, Returned
@@ -11,9 +12,11 @@ from ..core.requests import NO_USAGE, Request
 from ..core.rules import Job
 from ..core.scheduling import Scheduling
 from ..schedule.admission import Rank
-from .residency import Residency
+from .residency import Lease, Residency
 from .slots import HeldSlot, Slots
 from .warmth import KeepWarm
+
+_NOTHING = nullcontext()
 
 
 class Gate:
@@ -100,21 +103,16 @@ class Gate:
         if self.residency is not None:
             self.residency.shared(workers)
 
-    @contextmanager
-    def while_waiting(self, agent: str, calls: Sequence[ToolCall], asked: Request | None) -> Iterator[None]:
+    def while_waiting(
+        self, agent: str, calls: Sequence[ToolCall], asked: Request | None
+    ) -> AbstractContextManager[object]:
         """While its tools run, an agent holds no slot, and its place only on lease. `asked`: its last turn."""
         if self.residency is None:
-            yield
-            return
-        with self.residency.on_lease(agent, [call.name for call in calls]) as back_at:
-            if self._keep_warm is None or asked is None:
-                yield
-                return
-            self._keep_warm.waits(agent, asked, self.residency.ledger.tokens(agent), back_at)
-            try:
-                yield
-            finally:
-                self._keep_warm.returned(agent)
+            return _NOTHING
+        lease = self.residency.on_lease(agent, [call.name for call in calls])
+        if self._keep_warm is None or asked is None:
+            return lease
+        return _KeptWarm(lease, self._keep_warm, self.residency, agent, asked)
 
     def looked(self, load: Load) -> None:
         """The server said how busy it is."""
@@ -167,6 +165,29 @@ class Gate:
         self._new.discard(agent)
         if self.residency is not None:
             self.residency.leave(agent)
+
+
+class _KeptWarm:
+    """A lease during which the agent's context may be touched."""
+
+    __slots__ = ("_agent", "_asked", "_keep_warm", "_lease", "_residency")
+
+    def __init__(self, lease: Lease, keep_warm: KeepWarm, residency: Residency, agent: str, asked: Request) -> None:
+        self._lease = lease
+        self._keep_warm = keep_warm
+        self._residency = residency
+        self._agent = agent
+        self._asked = asked
+
+    def __enter__(self) -> None:
+        back_at = self._lease.__enter__()
+        self._keep_warm.waits(self._agent, self._asked, self._residency.ledger.tokens(self._agent), back_at)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._keep_warm.returned(self._agent)
+        self._lease.__exit__(kind, error, trace)
 
 
 def _told(facts: Sequence[Fact]) -> int:

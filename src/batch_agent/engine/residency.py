@@ -4,8 +4,7 @@ import asyncio
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from ..core.requests import Usage
 from ..schedule.admission import Rank
@@ -94,22 +93,24 @@ class Residency:
         self.ledger.speed.heard(usage, seconds, ttft, _now())
         self.ledger.heard(agent, usage.input, usage.cached, usage.output, is_crowded=self.is_crowded)
 
-    @contextmanager
-    def on_lease(self, agent: str, tools: list[str]) -> Iterator[float | None]:
-        """It waits for these tools. When they are likely done, if that can be told."""
-        began = _now()
+    def on_lease(self, agent: str, tools: list[str]) -> "Lease":
+        """It waits for these tools."""
+        return Lease(self, agent, tools)
+
+    def wait(self, agent: str, tools: list[str], now: float) -> float | None:
+        """It begins to. When they are likely done, if that can be told."""
         likely = self._waits.likely(tools)
         self._busy.discard(agent)
-        self.ledger.pause(agent, began, likely)
+        self.ledger.pause(agent, now, likely)
         self._go_on()
-        try:
-            yield None if likely is None else began + likely
-            for tool in tools:
-                self._waits.waited(tool, _now() - began)
-            waited = self._turn_seconds + _now() - began
-            self._cycle = waited if self._cycle is None else self._cycle + _LEARNING * (waited - self._cycle)
-        finally:
-            self.ledger.resume(agent)
+        return None if likely is None else now + likely
+
+    def waited(self, tools: list[str], seconds: float) -> None:
+        """They came back."""
+        for tool in tools:
+            self._waits.waited(tool, seconds)
+        cycle = self._turn_seconds + seconds
+        self._cycle = cycle if self._cycle is None else self._cycle + _LEARNING * (cycle - self._cycle)
 
     def leave(self, agent: str) -> None:
         self._chars.pop(agent, None)
@@ -189,6 +190,32 @@ class Residency:
             ends = min(ends or float("inf"), self._idle_since + self._patience())
         if ends is not None:
             self._timer = asyncio.get_running_loop().call_at(max(ends, now), self._go_on)
+
+
+class Lease:
+    """An agent's place while it waits for its tools: `with residency.on_lease(agent, tools) as back_at: ...`, where
+    `back_at` is when they are likely done, if that can be told."""
+
+    __slots__ = ("_agent", "_began", "_residency", "_tools")
+
+    def __init__(self, residency: Residency, agent: str, tools: list[str]) -> None:
+        self._residency = residency
+        self._agent = agent
+        self._tools = tools
+        self._began = 0.0
+
+    def __enter__(self) -> float | None:
+        self._began = _now()
+        return self._residency.wait(self._agent, self._tools, self._began)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._residency.waited(self._tools, _now() - self._began)
+        finally:
+            self._residency.ledger.resume(self._agent)
 
 
 def _now() -> float:

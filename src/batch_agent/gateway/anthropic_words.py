@@ -21,6 +21,8 @@ Data = dict[str, Any]
 
 
 class AnthropicWords:
+    """Messages."""
+
     waiting = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def read(self, body: Mapping[str, Any]) -> Wanted:

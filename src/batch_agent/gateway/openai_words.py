@@ -19,6 +19,8 @@ _FINISH: Mapping[FinishReason, str] = {
 
 
 class OpenAIWords:
+    """Chat completions."""
+
     waiting = b": waiting\n\n"
 
     def read(self, body: Mapping[str, Any]) -> Wanted:

@@ -29,7 +29,7 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Raise Refused."""
+    """One method for each; they raise Refused."""
 
     desk: Desk
     guests: Guests

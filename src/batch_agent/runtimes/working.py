@@ -4,6 +4,7 @@ agent's but not part of its work."""
 import asyncio
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("batch_agent")
 
+_ODD = re.compile("[^A-Za-z0-9]")
 # What the model reads in place of paths that only one agent, or only this run, has: prompts begin alike then.
 _PROJECT, _BESIDE, _HOUSE = "/batch-agent/project", "/batch-agent/beside", "/batch-agent/house"
 
@@ -70,6 +72,8 @@ class Workshop:
         copies = Copies(self.original, beside)
         copy = await copies.make(agent)
         hides = {str(copy.path): _PROJECT, str(beside): _BESIDE, str(self.house.folder): _HOUSE}
+        # Claude Code and Qwen Code have a folder in your home for each that they work in, with such a name.
+        hides[_ODD.sub("-", str(copy.path))] = _ODD.sub("-", _PROJECT)
         return Place(copies, copy, self.house.door.address(agent, hides), self.keep)
 
 

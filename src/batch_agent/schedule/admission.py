@@ -3,7 +3,7 @@
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import NamedTuple, NewType
 
 _SPARE = 64
 """Tickets that left stay in the order until their turn comes, but no more than this beside as many as still wait."""
@@ -14,8 +14,7 @@ PATIENCE = 16
 Ticket = NewType("Ticket", int)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
+class Rank(NamedTuple):
     """Smaller goes first: agents under way, then those with the fewest turns left, then the oldest."""
 
     is_fresh: bool

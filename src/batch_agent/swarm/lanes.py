@@ -27,6 +27,8 @@ _SOON = 1.0
 _LATE = 5.0
 """Times as long as others take to begin an answer, and no less than `_SOON` seconds: one that says nothing for longer
 does not get to it."""
+_LONG = 5.0
+"""Seconds that an answer which comes whole may take, whatever others take."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +67,8 @@ class Batch:
 
     place: int
     asked: Sequence[Asked]
+    is_whole: bool = False
+    """Its answer comes all at once: how far it is cannot be seen."""
     open: set[int] = field(default_factory=set)
     """Places in the list that have no answer yet."""
     began_at: float = 0.0
@@ -104,6 +108,7 @@ class Lane:
     has less to do does not look slower for it."""
     start: float | None = None
     """Seconds before it begins to answer a list, lately."""
+    slowest_start: float = 0.0
     heard_at: float = -inf
     rests_until: float = -inf
     """It has asked to be left alone until then."""
@@ -126,6 +131,7 @@ class Lane:
         """It begins to answer."""
         seconds = now - batch.began_at
         self.start = seconds if self.start is None else (self.start + seconds) / 2
+        self.slowest_start = max(self.slowest_start, seconds)
         batch.accepted.set()
 
     def heard(self, chars: int, now: float) -> None:
@@ -200,6 +206,7 @@ def to_take_back(
     endpoint which ends last the one with the least progress."""
     if silent := _unheard(lanes, usable, own, now):
         return silent
+    own = [batch for batch in own if not batch.is_whole]
     lefts = {at: left for at, lane in enumerate(lanes) if (left := lane.seconds_left(usual, now)) is not None}
     helpers = [at for at in usable if at in lefts and lanes[at].pace is not None]
     slow = max({batch.place for batch in own if batch.place in lefts}, key=lambda at: lefts[at], default=None)
@@ -220,12 +227,19 @@ def to_take_back(
 def _unheard(lanes: Sequence[Lane], usable: Sequence[int], own: Collection[Batch], now: float) -> list[Batch]:
     starts = [lane.start for lane in lanes if lane.start is not None]
     late = max(_SOON, _LATE * max(starts, default=0.0))
+    late_whole = max(_LONG, _LATE * max(lane.slowest_start for lane in lanes))
     return [
         batch
         for batch in own
-        if now - batch.began_at > late
-        and lanes[batch.place].is_silent(batch)
-        and not batch.is_taken_back
-        and batch.moves < len(lanes)
+        if not batch.is_taken_back
+        and _is_unheard(batch, lanes, now, late_whole if batch.is_whole else late)
         and any(lanes[at].start is not None for at in usable if at != batch.place)
     ]
+
+
+def _is_unheard(batch: Batch, lanes: Sequence[Lane], now: float, late: float) -> bool:
+    if now - batch.began_at <= late:
+        return False
+    if batch.is_whole:  # others of the same endpoint may be done: this one may still hang, or only be long
+        return not batch.moves
+    return lanes[batch.place].is_silent(batch) and batch.moves < len(lanes)

@@ -219,7 +219,7 @@ class VLLMPool:
             if not _is_prompt(prompt):
                 deliver(_no_prompt(index, prompt))
         asked = [Asked(index, prompt) for index, prompt in enumerate(all_prompts) if _is_prompt(prompt)]
-        orders = self._orders if in_lists else replace(self._orders, longest=1)
+        orders = self._orders if in_lists else replace(self._orders, longest=1, are_whole=not self._raw)
         await Sending(core.fleet, core.lanes, self._places, ask, orders, deliver).run(asked)
         return [responses[index] for index in range(len(all_prompts))]
 

@@ -31,6 +31,8 @@ class Orders:
     """Prompts that an endpoint has under way."""
     longest: int = 128
     """Prompts in a list; 1: each goes alone."""
+    are_whole: bool = False
+    """Answers come all at once, not piece by piece."""
     patience: float = 30.0
     """Seconds for which endpoints are waited for when all are down."""
 
@@ -144,7 +146,7 @@ class Sending:
 
     def _begin(self, place: int, asked: Sequence[Asked]) -> Batch:
         """It counts from now on, not only when its request is sent: else all would go where one may."""
-        batch = Batch(place, asked)
+        batch = Batch(place, asked, is_whole=self._orders.are_whole)
         self._under_way[batch] = self._fleet.routing.sent(place, len(asked), _now())
         self._lanes[place].began(batch, _now())
         return batch

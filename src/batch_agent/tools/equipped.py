@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.commons import Commons
@@ -25,7 +25,7 @@ class Equipped:
         self.ledger = ToolLedger(tool.name)
         self._threads = threads
         is_async = tool.is_async if tool.batch is None else tool.batch.is_async
-        self._execute = self._on_the_loop if is_async else self._in_a_thread
+        self._is_async = is_async
         self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room, commons)
         self.batcher = Batcher(tool.batch, self._run, tool.sharing.is_shared) if tool.batch is not None else None
 
@@ -40,22 +40,19 @@ class Equipped:
         text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, began)
         return text if isinstance(text, str) else as_text(text)
 
-    async def _run(
+    def _run(
         self, function: Callable[[], Any], arguments: dict[str, Any], began: list[float] | None = None
-    ) -> Any:
+    ) -> Awaitable[Any]:
         async def attempt() -> Any:
             started = _now()
             if began is not None:
                 began.append(started)
             try:
-                return await self._execute(function)
+                return await (function() if self._is_async else self._in_a_thread(function))
             finally:
                 self.ledger.ran(_now() - started)
 
-        return await self._paced.run(attempt, arguments)
-
-    async def _on_the_loop(self, function: Callable[[], Any]) -> Any:
-        return await function()
+        return self._paced.run(attempt, arguments)
 
     async def _in_a_thread(self, function: Callable[[], Any]) -> Any:
         value = await self._threads.run(function)

@@ -16,7 +16,7 @@ from ..core.prompt import ToolSpec
 from ..core.results import ToolUse
 from .cache import Outcome, ResultCache
 from .equipped import Equipped
-from .flights import Flights, cancel_all
+from .flights import Flight, Flights, cancel_all
 from .keys import call_key
 from .memory import Remembered, ToolMemory, code_digest, memory_key
 from .pacing import is_being_cancelled
@@ -29,6 +29,8 @@ from .tool import Tool
 _CHARS_PER_TOKEN = 4
 _CACHE_BYTES = 256 * 1024 * 1024
 _MOST_NOTED = 10_000
+_LONGEST_NOTED = 2_000
+"""Characters of arguments that are worth remembering as they were written."""
 _ELSEWHERE = 0
 """The order of what another process looked for: before anything that an agent has written here."""
 _PLAIN = (str, int, float, bool, bytes, type(None))
@@ -62,6 +64,8 @@ class ToolFabric:
         self._memory = memory
         self._commons = commons
         self._made: Counter[tuple[str, str]] = Counter()
+        self._written: dict[tuple[str, str], tuple[str, bytes]] = {}
+        """Keys of calls, by the tool's name and the text of the arguments."""
         self._flights = Flights()
         self._early: set[asyncio.Task[ToolResult]] = set()
         self._orders = itertools.count(_ELSEWHERE + 1)
@@ -122,12 +126,32 @@ class ToolFabric:
         """A number for what happens now, larger than all before: two things may happen at one time of the clock."""
         return next(self._orders)
 
+    def found(self, tool: Tool, text: str, after: int) -> Outcome | Flight | None:
+        """What a call that was written in the same way gave, or is about to give, looked for after `after`. None: it
+        has to be read. Most calls of a run repeat others to the letter."""
+        key = self._written.get((tool.name, text))
+        if key is None:
+            return None
+        outcome = self._cache.get(key)
+        if outcome is not None and outcome.order > after:
+            return outcome
+        flight = self._flights.find(key)
+        return flight if flight is not None and flight.order > after else None
+
+    def _note(self, name: str, text: str, key: tuple[str, bytes]) -> None:
+        if len(self._written) >= _MOST_NOTED:
+            self._written.clear()
+        if len(text) <= _LONGEST_NOTED:
+            self._written[name, text] = key
+
     async def shared(self, tool: Tool, arguments: dict[str, Any], text: str, after: int) -> tuple[Outcome, ToolSource]:
         """A result that others may have asked for too, looked for after `after`. `text`: what the model wrote."""
         try:
             key, version = call_key(tool.name, arguments, text), self._version(tool, arguments)
         except ValueError:  # arguments without an end are like no others
             return await self.alone(tool, arguments), "executed"
+        if tool.sharing.version is None and tool.sharing.is_shared:
+            self._note(tool.name, text, key)
         outcome = self._cache.get(key)
         if outcome is not None and outcome.order > after and outcome.version == version:
             return outcome, "cached"
@@ -193,7 +217,11 @@ class ToolFabric:
         self, tool: Tool, arguments: dict[str, Any], key: tuple[str, bytes], order: int, version: Hashable
     ) -> Outcome:
         began = _now()
-        found = await self._recalled_or_alone(tool, arguments, key[1])
+        known_as = None if self._memory is None else memory_key(tool, self._max_tokens, key[1])
+        if self._memory is None or known_as is None:
+            found = await self.alone(tool, arguments)
+        else:
+            found = await self._recalled_or_alone(self._memory, known_as, tool, arguments)
         if found.is_error and not tool.sharing.keeps_errors:
             return found
         expires = began + tool.sharing.seconds_good
@@ -201,11 +229,9 @@ class ToolFabric:
         self._cache.put(key, outcome)
         return outcome
 
-    async def _recalled_or_alone(self, tool: Tool, arguments: dict[str, Any], digest: bytes) -> Outcome:
-        memory = self._memory
-        key = memory_key(tool, self._max_tokens, digest) if memory is not None else None
-        if memory is None or key is None:
-            return await self.alone(tool, arguments)
+    async def _recalled_or_alone(
+        self, memory: ToolMemory, key: bytes, tool: Tool, arguments: dict[str, Any]
+    ) -> Outcome:
         try:
             if (known := await memory.recall(key)) is not None:
                 return Outcome(known.content, False, self.next_order(), known.seconds)

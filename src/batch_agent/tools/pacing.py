@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from ..core.commons import Commons
@@ -11,6 +11,7 @@ from .policy import Pace
 from .texts import ToolTimeout
 
 _MOST_DOUBLINGS = 6
+_NOTHING: AbstractAsyncContextManager[None] = nullcontext()
 Attempt = Callable[[], Awaitable[Any]]
 
 
@@ -30,13 +31,17 @@ class Paced:
         self._name = name
         self._pace = pace
         self._limit = pace.timeout if pace.timeout is not None else timeout
-        self._places = asyncio.Semaphore(pace.max_concurrent) if pace.max_concurrent else None
-        self._room = room
+        self._places = asyncio.Semaphore(pace.max_concurrent) if pace.max_concurrent else _NOTHING
+        self._room = room or _NOTHING
+        self._is_free = pace.rate_limit is None and self._places is _NOTHING and room is None
         self._commons = commons
         self._buckets: dict[str, _Bucket] = {}
 
-    async def run(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
+    def run(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Awaitable[Any]:
         """Raises what the tool raised, and ToolTimeout. Its clock does not run while it waits for its turn."""
+        return self._repeated(attempt, arguments) if self._pace.retries else self._once(attempt, arguments)
+
+    async def _repeated(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
         for failures in range(self._pace.retries + 1):
             try:
                 return await self._once(attempt, arguments)
@@ -48,23 +53,25 @@ class Paced:
                 await asyncio.sleep(self._delay(failures))
         raise AssertionError("unreachable")
 
-    async def _once(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
-        async with AsyncExitStack() as stack:
-            if self._pace.rate_limit is not None:  # before it takes a place: those of another key may have their turn
-                await self._bucket(self._pace.rate_limit, arguments).wait()
-            if self._places is not None:
-                await stack.enter_async_context(self._places)
-            if self._room is not None:
-                await stack.enter_async_context(self._room)
-            clock = asyncio.timeout(self._limit)
-            try:
-                async with clock:
-                    return await attempt()
-            except TimeoutError:
-                if clock.expired():
-                    spent = f"{self._name} took longer than its {self._limit:g} s (timeout_per_tool)."
-                    raise ToolTimeout(spent) from None
-                raise
+    def _once(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Awaitable[Any]:
+        return self._in_time(attempt) if self._is_free else self._in_turn(attempt, arguments)
+
+    async def _in_turn(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
+        if self._pace.rate_limit is not None:  # before it takes a place: those of another key may have their turn
+            await self._bucket(self._pace.rate_limit, arguments).wait()
+        async with self._places, self._room:
+            return await self._in_time(attempt)
+
+    async def _in_time(self, attempt: Attempt) -> Any:
+        clock = asyncio.timeout(self._limit)
+        try:
+            async with clock:
+                return await attempt()
+        except TimeoutError:
+            if clock.expired():
+                spent = f"{self._name} took longer than its {self._limit:g} s (timeout_per_tool)."
+                raise ToolTimeout(spent) from None
+            raise
 
     def _bucket(self, rate: float, arguments: Mapping[str, Any]) -> "_Bucket":
         key = self._pace.rate_key(arguments) if self._pace.rate_key is not None else ""

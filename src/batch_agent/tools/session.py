@@ -28,6 +28,8 @@ _UNKNOWN = (
 class FabricSession:
     """What an agent reads is never older than what it wrote itself."""
 
+    __slots__ = ("_agent", "_asked", "_early", "_fabric", "_inherited", "_journal", "_only", "_wrote")
+
     def __init__(
         self, fabric: "ToolFabric", agent: str, journal: Journal | None, only: Sequence[str] | None = None
     ) -> None:
@@ -56,16 +58,19 @@ class FabricSession:
         if self._wrote == _NEVER and self._wrote_elsewhere(past):
             self._wrote = self._fabric.next_order()
             await self.abandon()  # what was started early did not know of it
-        self._inherited = list(past.inherited)
+        if self._inherited or past.inherited:
+            self._inherited = list(past.inherited)
         early = self._still_wanted(calls)
         try:
             if len(calls) == 1:
-                return (await self._result(calls[0], past, early.get(0)),)
+                only = self._answer(calls[0], past) if not early else self._result(calls[0], past, early.get(0))
+                return (await only,)
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._result(call, past, early.get(at))) for at, call in enumerate(calls)]
             return tuple(task.result() for task in running)
         finally:
-            await self.abandon()
+            if self._early:
+                await self.abandon()
 
     def _wrote_elsewhere(self, past: CallsPast) -> bool:
         """In another process: what is kept here, or by others, may be older than that."""
@@ -91,18 +96,32 @@ class FabricSession:
         started = _now()
         tool = self._tool(call.name)
         if tool is None:
-            names = self._fabric.names if self._only is None else self._only
-            known = ", ".join(names) or "none"
-            return ToolResult(call, f"There is no tool {call.name!r}. The tools are: {known}.", True)
-        try:
-            arguments = tool.arguments.read(call.arguments)
-        except BadArguments as error:
-            return ToolResult(call, str(error), True)
-        if tool.sharing.effect == "write":
-            return await self._write(tool, call, arguments, past)
-        outcome, source = await self._ask(tool, call, arguments, past)
+            return self._no_such_tool(call)
+        known = self._fabric.found(tool, call.arguments, self._after(tool)) if tool.sharing.is_shared else None
+        source: ToolSource = "cached"
+        if known is None:
+            try:
+                arguments = tool.arguments.read(call.arguments)
+            except BadArguments as error:
+                return ToolResult(call, str(error), True)
+            if tool.sharing.effect == "write":
+                return await self._write(tool, call, arguments, past)
+            outcome, source = await self._ask(tool, call, arguments, past)
+        elif isinstance(known, Outcome):
+            outcome = known
+        else:
+            outcome, source = await known.outcome(), "shared"
         self._fabric.account(tool, call, source, outcome)
         return ToolResult(call, outcome.content, outcome.is_error, _now() - started, source)
+
+    def _no_such_tool(self, call: ToolCall) -> ToolResult:
+        names = self._fabric.names if self._only is None else self._only
+        known = ", ".join(names) or "none"
+        return ToolResult(call, f"There is no tool {call.name!r}. The tools are: {known}.", True)
+
+    def _after(self, tool: Tool) -> int:
+        """What is older must not be given to this agent."""
+        return self._wrote if tool.sharing.effect == "read" else _NEVER
 
     def _tool(self, name: str) -> Tool | None:
         return self._fabric.tool(name) if self._only is None or name in self._only else None
@@ -119,7 +138,7 @@ class FabricSession:
             return await self._fabric.shared(tool, {**arguments, sharing.history_arg: history}, text, _NEVER)
         if not sharing.is_shared:
             return await self._fabric.alone(tool, arguments), "executed"
-        return await self._fabric.shared(tool, arguments, text, self._wrote if sharing.effect == "read" else _NEVER)
+        return await self._fabric.shared(tool, arguments, text, self._after(tool))
 
     async def _write(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast) -> ToolResult:
         """Made once, whatever happens in between: claimed before, settled after."""

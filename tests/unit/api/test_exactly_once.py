@@ -18,8 +18,9 @@ from batch_agent.core.requests import Request
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
 
 NURSERY = """
-import asyncio, json, os, random, signal, sys, time
+import asyncio, concurrent.futures.thread, gc, importlib.resources, json, os, random, signal, sys, time
 from pathlib import Path
+import batch_agent.observe.report.first_hand, batch_agent.observe.report.writing  # before the fork
 from batch_agent import BatchAgent, Tool
 from batch_agent.core.messages import ToolCall, ToolResults
 from batch_agent.store.sqlite import SqliteStore
@@ -98,6 +99,7 @@ def live():
         os._exit(130)
     os._exit(0)
 
+gc.freeze()  # a collector that went through all of this in each child would copy it
 for line in sys.stdin:
     plan = json.loads(line)
     child = os.fork()

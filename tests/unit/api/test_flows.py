@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, PlanMismatch, RunStopped
+from batch_agent.core.events import AgentFinished, Event, InStage
 from batch_agent.core.messages import User
 from batch_agent.core.requests import Request, Usage
 from batch_agent.testing import Answer, ScriptedBackend, say
@@ -31,6 +32,18 @@ def answer(request: Request) -> Answer:
     if task(request).startswith("Plan"):
         return say(json.dumps({"answer": [f"part {number}" for number in range(12)]}), Usage(50, 0, 20))
     return say(words + " x" * 40, Usage(50, 0, 20))
+
+
+class Finished:
+    """Hears when the first agent of a stage is done, and what it said is written."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self.heard = asyncio.Event()
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, InStage) and event.stage == self._stage and isinstance(event.event, AgentFinished):
+            self.heard.set()
 
 
 def its(count: int) -> list[dict[str, Any]]:
@@ -122,16 +135,19 @@ async def test_a_plan_that_was_made_is_not_made_again(tmp_path: Path) -> None:
 
 async def test_a_failed_partial_reduce_is_all_that_is_asked_again(tmp_path: Path) -> None:
     poisoned: list[str] = []
+    other = Finished("reduce")
 
-    def failing(request: Request) -> Answer:
+    async def failing(request: Request) -> Answer:
         if task(request).startswith("Join") and "thing 9" in task(request):
             poisoned.append(task(request))
+            await other.heard.wait()  # a failure calls off what is under way
             return BackendError(ErrorKind.BAD_REQUEST, "no")
         return say(task(request)[:5] + "x" * 100)
 
     options: dict[str, Any] = {"task": "Do {it}", "inputs": its(30), "reduce": "Join {n}", "checkpoint_dir": tmp_path}
+    backend = ScriptedBackend(failing)
     with pytest.raises(RunStopped, match="no") as stopped:
-        await BatchAgent.run_with_reduce(**options, backend=ScriptedBackend(failing), context_tokens=1500)
+        await BatchAgent.run_with_reduce(**options, backend=backend, context_tokens=1500, events=other)
     assert len(stopped.value.results) == 30
     backend = ScriptedBackend(lambda request: say("joined"))
     _, summary = await BatchAgent.run_with_reduce(**options, backend=backend, context_tokens=1500)

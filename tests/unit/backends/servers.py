@@ -59,7 +59,7 @@ class Line:
     async def gone(self) -> None:
         """Returns when the client has hung up."""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while await self.reader.read(4096):
                     pass
         except ConnectionError:

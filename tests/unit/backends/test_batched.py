@@ -191,7 +191,7 @@ async def test_a_request_that_is_called_off_hangs_up() -> None:
         await line.gone()
         gone.set()
 
-    async with wire_to(answer) as (wire, _), asyncio.timeout(5):
+    async with wire_to(answer) as (wire, _), asyncio.timeout(60):
         asking = asyncio.create_task(heard(wire, ["a"], None))
         await began.wait()
         asking.cancel()

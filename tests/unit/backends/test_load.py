@@ -356,7 +356,7 @@ async def _loads_of_three_requests(backend: HttpBackend) -> tuple[Load, Load]:
             if load.running == 2 and load.waiting == 1 and load.computed > more_than:
                 return load
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         asking = [group.create_task(ask(number)) for number in range(3)]
         first = await until_computed(0)
         later = await until_computed(first.computed)

@@ -151,6 +151,6 @@ def test_sim_serves_until_it_is_told_to_stop(tmp_path: Path, call: Call) -> None
         assert call(*words, cwd=tmp_path).returncode == 0
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         process.stdout.close()
     assert process.returncode == 0

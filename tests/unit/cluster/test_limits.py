@@ -324,7 +324,7 @@ async def test_a_refusal_cuts_what_this_worker_sends() -> None:
         second.end(8)
         await beats(2)
         assert in_flight(first, second) == [8, 8]
-        first.slots.refused(0.1)
+        first.slots.refused(5.0, 1)
         assert first.slots.limit == 4
 
 

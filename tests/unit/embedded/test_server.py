@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import numpy as np
 import pytest
+from tests.unit.tools.processes import children_of
 
 from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, child, guided, server
 from batch_agent.backends.embedded.dequantise import dequantise
@@ -70,7 +72,11 @@ async def test_a_started_server_answers_in_the_asked_shape_until_it_is_closed(ru
             await session.get(f"{running.url}/health")
 
 
-async def test_llama_cpp_loads_the_converted_default_model(real_weights: Path, tmp_path: Path) -> None:
+async def test_llama_cpp_loads_the_converted_default_model(
+    real_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Read at once: slices of a memmap, of which there are a million for the tokens, take ten times as long.
+    monkeypatch.setattr("gguf.gguf_reader.np.memmap", lambda path, mode: np.fromfile(path, np.uint8))
     await asyncio.to_thread(dequantise, real_weights, tmp_path / "f32.gguf")
     async with contextlib.aclosing(await LocalServer.start(tmp_path / "f32.gguf", slots=1, notify=nothing)) as local:
         body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
@@ -95,7 +101,7 @@ def test_the_server_dies_with_a_parent_killed_outright() -> None:
         assert parent.stdout is not None
         server_process = os.pidfd_open(int(parent.stdout.readline()))
         parent.kill()
-    gone, _, _ = select.select([server_process], [], [], 5.0)
+    gone, _, _ = select.select([server_process], [], [], 60.0)
     os.close(server_process)
     assert gone
 
@@ -129,14 +135,12 @@ def use_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> Non
 async def test_a_server_that_never_gets_ready_is_stopped(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_child(
-        monkeypatch, tmp_path, "import os, sys; print(os.getpid(), file=sys.stderr, flush=True); sys.stdin.read()"
-    )
+    use_child(monkeypatch, tmp_path, "import sys; sys.stdin.read()")
     monkeypatch.setattr(server, "START_TIMEOUT", 1.0)
-    with pytest.raises(EmbeddedModelError, match="not ready after 1 s") as caught:
+    before = children_of(os.getpid())
+    with pytest.raises(EmbeddedModelError, match="not ready after 1 s"):
         await LocalServer.start(model, slots=1, notify=nothing)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(str(caught.value).splitlines()[-1]), 0)
+    assert children_of(os.getpid()) == before
 
 
 async def test_a_server_deaf_to_sigterm_is_killed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

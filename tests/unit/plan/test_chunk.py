@@ -77,9 +77,9 @@ def test_a_limit_below_two_characters_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 2_000_000, "@a\n" * 200_000, "\n" * 300_000, ". " * 300_000, "# a\n" * 300_000])
 def test_a_text_of_megabytes_is_cut_in_a_moment(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert "".join(split(text, 50_000)) == text
-    assert time.perf_counter() - began < 5  # most of it for a busy machine: quadratic ways take minutes
+    assert time.process_time() - began < 20  # most of it for a busy machine: quadratic ways take minutes
 
 
 class Doc(BaseModel):

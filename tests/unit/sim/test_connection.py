@@ -18,7 +18,7 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_connection_serves_many_requests_also_when_they_come_at_once(sim: SimServer) -> None:
-    with socket.create_connection(("127.0.0.1", sim.port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", sim.port), timeout=60) as client:
         client.sendall(raw(chat('[[sim: {"text": "one"}]]')) * 3)
         received = b""
         while received.count(b'"content":"one"') < 3:
@@ -28,7 +28,7 @@ def test_a_connection_serves_many_requests_also_when_they_come_at_once(sim: SimS
 
 def test_a_client_that_waits_for_100_gets_it(sim: SimServer) -> None:
     head, _, body = raw(chat("hi")).partition(b"\r\n\r\n")
-    with socket.create_connection(("127.0.0.1", sim.port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", sim.port), timeout=60) as client:
         client.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 100")
         client.sendall(body)
@@ -36,7 +36,7 @@ def test_a_client_that_waits_for_100_gets_it(sim: SimServer) -> None:
 
 
 def test_bytes_that_are_no_http_end_the_connection_with_a_400(sim: SimServer) -> None:
-    with socket.create_connection(("127.0.0.1", sim.port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", sim.port), timeout=60) as client:
         client.sendall(b"hello there\r\n\r\n")
         received = b""
         while piece := client.recv(1000):
@@ -85,18 +85,18 @@ def test_a_stall_comes_before_a_plain_answer_and_inside_a_stream(sim: SimServer,
     started = time.monotonic()
     assert send(sim, CHAT, chat(order)).json()["choices"][0]["message"]["content"] == "late"
     assert time.monotonic() - started >= 0.1
-    with socket.create_connection(("127.0.0.1", sim.port), timeout=5) as client:
-        client.sendall(raw(chat(order, stream=True)))
+    with socket.create_connection(("127.0.0.1", sim.port), timeout=60) as client:
+        client.sendall(raw(chat(order.replace("0.1", "600"), stream=True)))
         opening = client.recv(65536)
         assert b'"role":"assistant"' in opening
         assert b"late" not in opening
-        assert b"late" in client.recv(65536)
-        assert time.monotonic() - started >= 0.2
+    assert b"late" in send(sim, CHAT, chat(order, stream=True)).body
+    assert time.monotonic() - started >= 0.2
 
 
 def test_a_client_that_leaves_during_a_stall_is_forgotten(timed: SimServer) -> None:
     before = timed.metrics()
-    with socket.create_connection(("127.0.0.1", timed.port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", timed.port), timeout=60) as client:
         client.sendall(raw(chat('[[sim: {"fault": "stall", "stall_s": 0.05}]]')))
     time.sleep(0.1)
     assert timed.metrics()["vllm:request_success_total"] == before["vllm:request_success_total"]
@@ -108,15 +108,14 @@ def test_faults_come_by_chance_too(send: Send) -> None:
     assert set(statuses) == {200, 500}
 
 
-def test_a_client_that_leaves_frees_its_blocks(timed: SimServer) -> None:
-    aborted = timed.metrics()["sim:requests_aborted_total"]
-    with socket.create_connection(("127.0.0.1", timed.port), timeout=5) as client:
-        client.sendall(raw(chat("leaving", ignore_eos=True, max_tokens=900, stream=True)))
-        assert client.recv(1000).startswith(b"HTTP/1.1 200")
-        running = timed.metrics()
-        assert running["vllm:num_requests_running"] == 1
-        assert running["vllm:kv_cache_usage_perc"] > 0
-    after = until(timed, "sim:requests_aborted_total", aborted + 1)
+def test_a_client_that_leaves_frees_its_blocks() -> None:
+    with SimServer(SimConfig(num_blocks=64, step_base_ms=100)) as slow:
+        with socket.create_connection(("127.0.0.1", slow.port), timeout=60) as client:
+            client.sendall(raw(chat("leaving", ignore_eos=True, max_tokens=900, stream=True)))
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+            running = until(slow, "vllm:num_requests_running", 1)
+            assert running["vllm:kv_cache_usage_perc"] > 0
+        after = until(slow, "sim:requests_aborted_total", 1)
     assert after["vllm:num_requests_running"] == after["vllm:kv_cache_usage_perc"] == 0
 
 
@@ -130,7 +129,7 @@ def test_a_timed_answer_takes_its_steps_and_streams_in_chunks(timed: SimServer, 
 
 def test_a_cold_burst_with_one_prefix_computes_it_once(timed: SimServer) -> None:
     prefix = "one prefix for all " * 20
-    connections = [http.client.HTTPConnection("127.0.0.1", timed.port, timeout=10) for _ in range(8)]
+    connections = [http.client.HTTPConnection("127.0.0.1", timed.port, timeout=60) for _ in range(8)]
     for index, connection in enumerate(connections):
         connection.request("POST", CHAT, json.dumps(chat(f"{prefix} {index}", max_tokens=2)))
     usages = [json.loads(connection.getresponse().read())["usage"] for connection in connections]

@@ -95,7 +95,7 @@ def test_a_server_with_overhead_answers_and_refuses_as_any_other(send: Send, zer
 
 def test_a_client_that_hangs_up_in_the_queue_is_never_served(send: Send) -> None:
     with SimServer(SimConfig(zero_latency=True, request_overhead_ms=200)) as sim:
-        with socket.create_connection(("127.0.0.1", sim.port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", sim.port), timeout=60) as client:
             client.sendall(raw({"prompt": ["a"] * 9}, COMPLETIONS))
         assert send(sim, COMPLETIONS, {"prompt": "b"}).status == 200
         assert until(sim, "vllm:request_success_total", 1)["sim:http_requests_total"] == 1

@@ -147,7 +147,7 @@ def test_every_prompt_is_a_sequence_of_its_own(sim: SimServer, send: Send) -> No
 def test_a_client_that_leaves_ends_all_prompts_of_its_list(timed: SimServer) -> None:
     before = timed.metrics()
     body = {"prompt": [f"leaving {index}" for index in range(4)], "ignore_eos": True, "max_tokens": 200}
-    with socket.create_connection(("127.0.0.1", timed.port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", timed.port), timeout=60) as client:
         client.sendall(raw({**body, "stream": True}, COMPLETIONS))
         assert client.recv(1000).startswith(b"HTTP/1.1 200")
         assert timed.metrics()["vllm:num_requests_running"] == 4

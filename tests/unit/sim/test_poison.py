@@ -45,7 +45,7 @@ def test_a_reset_comes_after_tokens_of_the_list_were_sent(server: str, request: 
     sim: SimServer = request.getfixturevalue(server)
     body = {"prompt": poisoned('{"fault": "reset"}'), "max_tokens": 20, "stream": True}
     received = bytearray()
-    with socket.create_connection(("127.0.0.1", sim.port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", sim.port), timeout=60) as client:
         client.sendall(raw(body, COMPLETIONS))
         with pytest.raises(ConnectionResetError):
             receive_all(client, received)

@@ -119,7 +119,7 @@ def choice(index: int, text: str, finish: str | None = None) -> bytes:
 
 
 async def soon(is_so: Callable[[], bool]) -> None:
-    """Returns when it is; raises TimeoutError after some seconds."""
-    async with asyncio.timeout(5):
+    """Returns when it is; raises TimeoutError where it never will be."""
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.01)

@@ -92,6 +92,21 @@ def test_all_lists_that_an_endpoint_says_nothing_to_are_taken_back_after_a_while
     assert len(to_take_back(lanes, [0, 1], silent, 100.0, 30.0)) == 1  # it is only slow
 
 
+def test_a_long_answer_that_comes_whole_is_not_taken_for_one_that_hangs() -> None:
+    lanes = [Lane(), Lane()]
+    long, short = Batch(0, [Asked(0, "a")], is_whole=True), Batch(1, [Asked(1, "a")], is_whole=True)
+    for each in (long, short):
+        lanes[each.place].began(each, 0.0)
+    lanes[1].accepted(short, 2.0)
+    lanes[1].heard(200, 2.0)
+    lanes[1].answered(short, 0)
+    lanes[1].ended(short)
+    assert [to_take_back(lanes, [0, 1], [long], 200.0, now) for now in (3.0, 6.0, 9.9)] == [[]] * 3
+    assert to_take_back(lanes, [0, 1], [long], 200.0, 11.0) == [long]
+    long.asked[0].moves = 1
+    assert to_take_back(lanes, [0, 1], [long], 200.0, 60.0) == []
+
+
 def test_an_endpoint_that_has_no_time_is_left_alone_for_longer_each_time() -> None:
     lane = Lane()
     lane.refused(None, 0.0)

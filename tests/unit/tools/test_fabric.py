@@ -270,15 +270,15 @@ async def test_a_tool_has_its_own_time_or_that_of_the_run(use: Use) -> None:
 
 async def test_a_tools_clock_starts_when_there_is_a_thread_for_it(use: Use) -> None:
     go_on = threading.Event()
-    slow = Tool.define(name="slow")(lambda: go_on.wait(20))
-    quick = Tool.define(name="quick", timeout=0.3)(lambda: "found")
+    slow = Tool.define(name="slow")(lambda: go_on.wait(60))
+    quick = Tool.define(name="quick", timeout=1.0)(lambda: "found")
     fabric = use(slow, quick, timeout=None)
     async with asyncio.TaskGroup() as group:
         for _ in range(64):
             group.create_task(outcome(fabric, "slow"))
         await asyncio.sleep(0)
         waiting = group.create_task(outcome(fabric, "quick"))
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.1)
         assert not waiting.done()
         go_on.set()
     assert waiting.result() == ("found", False)

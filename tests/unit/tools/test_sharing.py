@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -23,6 +23,7 @@ from batch_agent.testing import run_virtual
 from batch_agent.tools import ToolFabric, as_tool
 from batch_agent.tools.ledger import ToolLedger
 from batch_agent.tools.session import FabricSession
+from batch_agent.tools.tool import ReadsArguments
 
 P = ParamSpec("P")
 
@@ -90,6 +91,40 @@ async def test_calls_that_overlap_and_are_the_same_are_one_execution() -> None:
         assert other.result().content == "b2"
         assert (await ask(fabric, "look", key="a")).source == "cached"
         assert (use(fabric).requested, use(fabric).executed, use(fabric).shared, use(fabric).cached) == (102, 2, 99, 1)
+
+
+class Counting:
+    """Counts how often arguments are read."""
+
+    def __init__(self, inner: ReadsArguments) -> None:
+        self.schema = inner.schema
+        self.reads: list[str] = []
+        self._inner = inner
+
+    def read(self, text: str) -> dict[str, Any]:
+        self.reads.append(text)
+        return self._inner.read(text)
+
+
+@virtual
+async def test_a_call_that_repeats_another_to_the_letter_is_not_read_again() -> None:
+    @Tool.define(effect="read", ttl=100)
+    async def look(key: str) -> str:
+        await asyncio.sleep(1)
+        return f"{key} at {asyncio.get_running_loop().time():g}"
+
+    arguments = Counting(look.arguments)
+    async with using(replace(look, arguments=arguments)) as fabric:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(ask(fabric, "look", key="a")) for _ in range(5)]
+        assert {task.result().content for task in asked} == {"a at 1"}
+        assert (await ask(fabric, "look", key="a")).source == "cached"
+        assert len(arguments.reads) == 1
+        assert (await ask(fabric, "look", raw='{"key":  "a"}')).source == "cached"
+        assert (await ask(fabric, "look", key="b")).content == "b at 2"
+        await asyncio.sleep(200)
+        assert (await ask(fabric, "look", key="a")).content == "a at 203"
+        assert len(arguments.reads) == 4
 
 
 @virtual
