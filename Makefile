@@ -6,12 +6,14 @@ BIN     = $(VENV)/bin
 INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
-.PHONY: help demo test check format bench docs test-browser test-engines test-nightly clean
+.PHONY: help demo test check format bench bench-peers bench-check docs test-browser test-engines test-nightly clean
 help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
 	@echo "make check         ruff, mypy --strict, import rules"
 	@echo "make bench         what an agent costs beside plain gather loops, what sharing tools saves, what a checkpoint costs"
+	@echo "make bench-peers   the same work by BatchAgent and by what else people use, each in an environment of its own (hours)"
+	@echo "make bench-check   whether an agent has become dearer than the committed baseline says"
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  look at the report and the live page in a real Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU), Dynamo and Ray, and test against them"
@@ -37,6 +39,12 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.tools
 	$(BIN)/python -m benchmarks.checkpoint
+
+bench-peers: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.peers --out benchmarks/results/peers.json
+
+bench-check: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.check
 
 docs: $(VENV)/.docs
 	$(BIN)/zensical build --clean --strict

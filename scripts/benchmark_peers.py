@@ -1,0 +1,127 @@
+"""The tables of BatchAgent beside its peers."""
+
+from collections.abc import Callable
+
+from benchmarks.peers.cast import PEERS
+from scripts.benchmark_cells import Json, results, seconds, table, times
+
+_OURS = "batch_agent"
+_WAITING = ("one_key_50", "one_key_200", "ten_keys_64", "ten_keys_256", "slow_tool")
+
+
+def single() -> str:
+    parts = [_part("single_2000"), _part("single_10000")]
+    rows = [[PEERS[peer].title, *(cell for part in parts for cell in _single(part, peer))] for peer in _peers(*parts)]
+    heads = ["CPU / ours", "CPU of an agent", "wall", "peak memory"]
+    return table(["", *(f"{part['agents']:,}: {head}" for part in parts for head in heads)], rows)
+
+
+def _single(part: Json, peer: str) -> list[str]:
+    one = part["medians"].get(peer)
+    if one is None:
+        return [""] * 4
+    cpu = f"{one['cpu_s'] / part['agents'] * 1e6:,.0f} us"
+    return [_against(part, peer, "cpu_s"), cpu, seconds(one["wall_s"]), f"{one['peak_mb']:.0f} MB"]
+
+
+def agents() -> str:
+    """Wall times against the ideal, and how often the tool ran."""
+    parts = [_part(name) for name in _WAITING]
+    ideal = ["a perfect client", *(f"{seconds(part['ideal_s'])} ({part['keys']})" for part in parts)]
+    rows = [[PEERS[peer].title, *(_agents(part, peer) for part in parts)] for peer in _peers(*parts)]
+    return table(["wall / ideal (executions)", *map(_head, parts)], [ideal, *rows])
+
+
+def _head(part: Json) -> str:
+    keys = "one key" if part["keys"] == 1 else f"{part['keys']} keys"
+    return f"{part['agents']:,} agents, {keys}, {part['inflight']} at once, {part['what'].rpartition(', ')[2]}"
+
+
+def _agents(part: Json, peer: str) -> str:
+    return _cell(part, peer, lambda one: f"{times(one['wall_s'] / part['ideal_s'])} ({one['executions']:.0f})")
+
+
+def workloads() -> str:
+    """What is left: agents with tools by CPU, streams, faults, checkpoints."""
+    rows = [_workloads(peer) for peer in _peers(_part("ten_keys_64"), _part("streaming"), _part("faults"))]
+    heads = ["two turns and a tool: CPU / ours", "streamed: CPU / ours", "... first token, p50"]
+    return table(["", *heads, "faults: wall / ideal", "... agents failed", "checkpoint: CPU, on / off"], rows)
+
+
+def _workloads(peer: str) -> list[str]:
+    streams, faults, off = _part("streaming"), _part("faults"), _part("checkpoint_off")
+    return [
+        PEERS[peer].title,
+        _against(_part("ten_keys_64"), peer, "cpu_s"),
+        _against(streams, peer, "cpu_s"),
+        _cell(streams, peer, lambda one: f"{one['ttft_p50_s'] * 1000:.0f} ms"),
+        _cell(faults, peer, lambda one: times(one["wall_s"] / faults["ideal_s"])),
+        _cell(faults, peer, lambda one: f"{one['failed'] + one['lost']:.0f}"),
+        _cell(_part("checkpoint_on"), peer, lambda one: times(one["cpu_s"] / off["medians"][peer]["cpu_s"])),
+    ]
+
+
+def endpoints() -> str:
+    part = _part("four_endpoints")
+    rows = [
+        [
+            PEERS[peer].title,
+            times(one["wall_s"] / part["ideal_s"]),
+            seconds(one["wall_s"]),
+            _against(part, peer, "cpu_s"),
+            f"{one['requests']:,.0f}",
+        ]
+        for peer, one in part["medians"].items()
+    ]
+    return table(["", "wall / ideal", "wall", "CPU / ours", "requests"], rows)
+
+
+def alone() -> str:
+    both = (_OURS, "expert")
+    lag, memory, start = _part("lag"), _part("memory"), _part("start")
+    costs = _part("cost")["by_number_of_agents"]
+    rows = [
+        [
+            f"the longest time the loop was not free, {lag['agents']:,} agents",
+            *(f"{max(lag['worst_lag_s'][peer].values()) * 1000:.0f} ms" for peer in both),
+        ],
+        [
+            "memory of an agent that waits for its tool, beyond its text",
+            *(f"{memory['kb_per_agent'][peer]:.1f} kB" for peer in both),
+        ],
+        *(
+            [
+                f"CPU of an agent, of {int(size):,}",
+                *(f"{costs[peer][size]['cpu_us_per_agent']:.0f} us" for peer in both),
+            ]
+            for size in costs[_OURS]
+        ),
+        ["`import batch_agent`", f"{start['import_s'] * 1000:.0f} ms", ""],
+        ["... and a first answer", f"{start['first_s'] * 1000:.0f} ms", ""],
+    ]
+    return table(["", "BatchAgent", "aiohttp, by an expert"], rows)
+
+
+def targets() -> list[Json]:
+    found: list[Json] = results("peers")["targets"]
+    return found
+
+
+def _part(name: str) -> Json:
+    part: Json = results("peers")["parts"][name]
+    return part
+
+
+def _peers(*parts: Json) -> list[str]:
+    """Those that are in any of them."""
+    return [peer for peer in PEERS if any(peer in part["medians"] for part in parts)]
+
+
+def _against(part: Json, peer: str, name: str) -> str:
+    return _cell(part, peer, lambda one: times(one[name] / part["medians"][_OURS][name]))
+
+
+def _cell(part: Json, peer: str, show: Callable[[Json], str]) -> str:
+    """Empty for a peer that was not in it."""
+    one = part["medians"].get(peer)
+    return "" if one is None else show(one)
