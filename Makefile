@@ -16,7 +16,7 @@ help:
 	@echo "make bench-check   whether an agent has become dearer than the committed baseline says"
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  look at the report and the live page in a real Chromium"
-	@echo "make test-engines  install and start real vLLM (CPU), Dynamo and Ray, and test against them"
+	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
 
 demo: $(VENV)/.user

@@ -1,7 +1,7 @@
 """fake_opencode.py SETTINGS WORDS...: a stand-in for OpenCode that speaks its command line and its HTTP.
 
-It does what it is told line by line: WRITE file text, SAY text, TELL url|key|model|env NAME, RUN command, FAIL message,
-HANG, DIE, NOISE. SETTINGS is a JSON file that says how it is broken, if it is. It needs nothing but Python.
+It does what it is told line by line: WRITE file text, SAY text, TELL url|key|model|pid|count|env NAME, RUN command,
+FAIL message, HANG, DIE. SETTINGS is a JSON file that says how it is broken, if it is. It needs nothing but Python.
 """
 
 import base64
@@ -88,6 +88,8 @@ class Session:
 
     def told(self, what: str) -> str:
         kind, _, name = what.partition(" ")
+        if kind in ("pid", "count"):
+            return str(os.getpid() if kind == "pid" else len(self.messages))
         if kind == "env":
             return os.environ.get(name, "nothing")
         if kind == "config":

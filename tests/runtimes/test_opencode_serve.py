@@ -162,15 +162,15 @@ async def test_a_cancelled_agent_leaves_nothing_running(crew: Crew, tmp_path: Pa
 
 
 async def test_when_the_server_dies_its_agents_may_be_tried_again_on_a_new_one(opened: Open) -> None:
-    async with opened() as crew:
-        async with seated(crew, "two") as other:
-            async with asyncio.TaskGroup() as group:
-                waiting = group.create_task(failure(other, "HANG"))
-                died = await failure(await crew.seat("one"), "DIE")
-            assert died.retryable
-            assert waiting.result().retryable
-            assert "exit status 3" in str(died)
+    async with opened() as crew, seated(crew, "two") as other:
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(failure(other, "HANG"))
+            died = await failure(await crew.seat("one"), "DIE")
+        assert died.retryable
+        assert waiting.result().retryable
+        assert "exit status 3" in str(died)
         assert await said(crew, "SAY hello") == "hello"
+        assert (await failure(other, "SAY hello")).retryable
 
 
 async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
@@ -188,12 +188,13 @@ async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
 async def test_a_server_that_cannot_be_told_to_stop_is_replaced(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batch_agent.runtimes.opencode_server._STOPS_IN", 0.1)
     async with opened(broken={"deaf": True}) as crew:
+        first = await said(crew, "TELL pid")
         seat = await crew.seat("one")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await seat.ask("HANG")
         await seat.aclose()
-        assert await said(crew, "SAY hello") == "hello"
+        assert await said(crew, "TELL pid") != first
 
 
 async def test_messages_that_cannot_be_read_fail_the_agent(opened: Open) -> None:

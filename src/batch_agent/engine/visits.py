@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import CallsEnded, CallsStarted
 from ..core.interfaces import EventSink
-from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults
+from ..core.messages import Assistant, Message, ToolCall, ToolResults
 from ..core.requests import NO_USAGE, Reply, Request
 from ..core.results import CallRecord
 from ..core.rules import Job
@@ -91,9 +91,9 @@ class Visit:
         called, self._called = self._called, ()
         if not called:
             return
-        seconds, results = self._now() - self._since, _results(messages)
+        seconds, failed = self._now() - self._since, _failed(messages)
         records = tuple(
-            CallRecord(call.name, call.arguments, call.id in results and not results[call.id].is_error, seconds)
+            CallRecord(call.name, call.arguments, call.id not in failed, seconds)
             for call in called
         )
         self.calls += records
@@ -126,6 +126,7 @@ class Visits:
         return visit
 
 
-def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
+def _failed(messages: Sequence[Message]) -> set[str]:
+    """The ids of the last calls that came to nothing, as far as the program says so."""
     last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), None)
-    return {} if last is None else {result.call.id: result for result in last.results}
+    return set() if last is None else {result.call.id for result in last.results if result.is_error}

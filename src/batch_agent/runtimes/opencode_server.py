@@ -85,6 +85,8 @@ class Server:
         body: Mapping[str, Any] | None = None,
         seconds: float | None = _SOON,
     ) -> bytes:
+        if self._client.closed:
+            raise ProgramFailed("This `opencode serve` is no more.", retryable=True)
         headers = {"Content-Type": "application/json"}
         data = None if body is None else orjson.dumps(body)
         try:

@@ -88,7 +88,7 @@ def test_the_file_of_the_current_folder_is_used_unless_there_is_a_task(
     assert capsys.readouterr().err == "Config: batch.toml\n"
     assert asked("run", "--max-turns", "5").max_turns == 5
     capsys.readouterr()
-    assert asked("run", "--task", "x", "--inputs", "y").max_turns == 10
+    assert asked("run", "--task", "x", "--inputs", "y").max_turns is None
     assert capsys.readouterr().err == ""
     assert asked("run", "--task", "x", "--config", "batch.toml").max_turns == 3
 

@@ -151,7 +151,7 @@ def test_a_command_of_an_earlier_version_can_be_given_again(tmp_path: Path) -> N
     old = {"task": "{q}", "inputs": tmp_path, "system_prompt": None, "schema": None, "tools": None, "tool_mode": "auto"}
     old |= {"backend": "local://", "model": None, "max_turns": 10, "temperature": 0.5}
     asked, rest = asked_again({**old, "out": tmp_path / "results.jsonl"})
-    assert asked == Asked(task="{q}", inputs=str(tmp_path), temperature=0.5)
+    assert asked == Asked(task="{q}", inputs=str(tmp_path), max_turns=10, temperature=0.5)
     assert rest == {"out": tmp_path / "results.jsonl"}
 
 

@@ -9,6 +9,7 @@ from tests.unit.swarm.hosts import CHAT, COMPLETIONS, STEPS, Host, pool_of, soon
 from batch_agent import ErrorKind, Response
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import Connection
+from batch_agent.swarm import lanes
 
 GENERATE = (COMPLETIONS, CHAT)
 
@@ -146,7 +147,10 @@ async def test_all_down_for_a_moment_costs_no_prompt() -> None:
 
 
 @pytest.mark.parametrize("use_batch", [True, False])
-async def test_what_an_endpoint_says_nothing_to_is_done_by_the_others(use_batch: bool) -> None:
+async def test_what_an_endpoint_says_nothing_to_is_done_by_the_others(
+    use_batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_LONG", 1.0)
     hosts = [Host(odd=say_nothing), Host()]
     async with pool_of(*hosts, use_batch=use_batch) as pool:
         responses = await pool.send_all_batched(numbered(30))
