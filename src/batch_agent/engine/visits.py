@@ -92,10 +92,7 @@ class Visit:
         if not called:
             return
         seconds, failed = self._now() - self._since, _failed(messages)
-        records = tuple(
-            CallRecord(call.name, call.arguments, call.id not in failed, seconds)
-            for call in called
-        )
+        records = tuple(CallRecord(call.name, call.arguments, call.id not in failed, seconds) for call in called)
         self.calls += records
         if self._events is not None:
             self._events.emit(CallsEnded(self.job.key, self.turns, records, seconds))
