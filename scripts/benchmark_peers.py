@@ -49,15 +49,17 @@ def workloads() -> str:
 
 
 def _workloads(peer: str) -> list[str]:
-    streams, faults, off = _part("streaming"), _part("faults"), _part("checkpoint_off")
+    streams, faults, off = _part("streaming"), _part("faults"), _part("checkpoint_off")["medians"]
     return [
         PEERS[peer].title,
         _against(_part("ten_keys_64"), peer, "cpu_s"),
         _against(streams, peer, "cpu_s"),
-        _cell(streams, peer, lambda one: f"{one['ttft_p50_s'] * 1000:.0f} ms"),
+        _cell(streams, peer, lambda one: f"{one['ttft_p50_s'] * 1000:.0f} ms" if "ttft_p50_s" in one else ""),
         _cell(faults, peer, lambda one: times(one["wall_s"] / faults["ideal_s"])),
         _cell(faults, peer, lambda one: f"{one['failed'] + one['lost']:.0f}"),
-        _cell(_part("checkpoint_on"), peer, lambda one: times(one["cpu_s"] / off["medians"][peer]["cpu_s"])),
+        _cell(
+            _part("checkpoint_on"), peer, lambda one: times(one["cpu_s"] / off[peer]["cpu_s"]) if peer in off else ""
+        ),
     ]
 
 

@@ -25,16 +25,16 @@ Bar = tuple[str, float]
 
 
 def picture(parts: Mapping[str, Any]) -> str:
-    """Two panels of bars, on a logarithmic scale from 1: CPU against ours, wall against a perfect client."""
+    """Two panels of bars on logarithmic scales: CPU against ours, wall against a perfect client."""
     single, tools = parts["single_2000"], parts["ten_keys_64"]
     ours = single["medians"]["batch_agent"]["cpu_s"]
     panels = [
         (
-            f"CPU of the client, BatchAgent = 1: {single['agents']:,} agents of {single['what']}",
+            f"CPU, BatchAgent = 1 (logarithmic): {single['agents']:,} agents of {single['what']}",
             [(peer, one["cpu_s"] / ours) for peer, one in single["medians"].items()],
         ),
         (
-            f"Wall time, a perfect client = 1: {tools['agents']:,} agents of {tools['what']}",
+            f"Wall, a perfect client = 1 (logarithmic): {tools['agents']:,} agents of {tools['what']}",
             [(peer, one["wall_s"] / tools["ideal_s"]) for peer, one in tools["medians"].items()],
         ),
     ]
@@ -50,7 +50,7 @@ def picture(parts: Mapping[str, Any]) -> str:
 
 def _panel(title: str, bars: Sequence[Bar], top: int) -> str:
     least, most = (bound(value for _, value in bars) for bound in (min, max))
-    start, end = math.log10(min(least, 1.0)), math.log10(max(most, 10.0))
+    start, end = math.log10(min(least, 1.0) / 2), math.log10(max(most, 10.0))
 
     def at(value: float) -> float:
         return _NAMES + (math.log10(value) - start) / (end - start) * _BARS
