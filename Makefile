@@ -55,7 +55,7 @@ test-browser: $(VENV)/.dev
 
 test-engines: $(VENV)/.ray
 	bash scripts/engines/install.sh
-	$(BIN)/pytest -m engines tests/live --timeout 900
+	$(BIN)/pytest -m engines tests --ignore tests/nightly --timeout 900
 
 test-nightly: $(VENV)/.dev
 	$(BIN)/python -m scripts.engines.install sglang

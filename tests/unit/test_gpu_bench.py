@@ -150,6 +150,7 @@ async def test_a_played_backend_has_the_traits_of_the_one_behind_it_and_calls_to
     assert await played.load() is None
 
 
+@pytest.mark.engines
 async def test_every_part_leaves_its_numbers_in_the_file(sim: SimServer, tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     await run_parts(sim.url, list(PARTS), SMALL, Notes(path, "abc", gpu=None), float("inf"))

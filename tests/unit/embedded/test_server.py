@@ -72,6 +72,7 @@ async def test_a_started_server_answers_in_the_asked_shape_until_it_is_closed(ru
             await session.get(f"{running.url}/health")
 
 
+@pytest.mark.engines
 async def test_llama_cpp_loads_the_converted_default_model(
     real_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
