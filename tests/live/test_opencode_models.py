@@ -48,8 +48,9 @@ async def test_on_vllm_the_prompt_is_computed_once_for_all_agents(vllm_url: str,
     for results in (through_us, direct):
         assert all(result.ok and result.text for result in results), results.failed
         assert all(result.turns == 1 and result.changes is not None for result in results)
-    assert share(through_us) > 0.6  # but for the first, which found nothing, and for less than a block of 32 each
-    assert share(through_us) > share(direct) + 0.2
+    # Those that come in the same step of the engine, before anything is in its cache, compute it each.
+    assert share(through_us) > 0.4
+    assert share(through_us) > share(direct) + 0.1
 
 
 async def test_on_vllm_tools_are_shown_to_the_model(vllm_url: str, project: Path) -> None:
