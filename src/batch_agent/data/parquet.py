@@ -40,6 +40,7 @@ def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_l
     room = max(longest_line, _USUAL_LINE)
     try:
         with duckdb.connect() as connection:
+            connection.execute("SET enable_progress_bar = false")  # it would be printed among the results
             rows = connection.read_json(
                 str(lines), format="newline_delimited", columns=dict(columns), maximum_object_size=room
             )
@@ -82,6 +83,7 @@ def _reading(path: Path) -> Iterator[Any]:
     duckdb = needed("duckdb", f"{path.name!r}, a Parquet file,")
     try:
         with duckdb.connect() as connection:
+            connection.execute("SET enable_progress_bar = false")  # it would be printed among the results
             connection.execute("SET TimeZone = 'UTC'")  # else moments are told by the clock of this machine
             yield connection
     except duckdb.Error as error:
