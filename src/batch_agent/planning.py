@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .backends.prices import known_price
 from .core.errors import SpecError
 from .core.events import Event, Notice
 from .core.forecast import Behaviour, Forecast
 from .core.interfaces import EventSink
+from .core.quick import dataclass
 from .core.results import AgentResult
 from .core.spec import BatchSpec
 from .engine.stream import ResultStream

@@ -4,12 +4,13 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .agent.output import output_type
 from .backends.connect import connect
 from .core.events import Notice
 from .core.interfaces import Backend, EventSink
+from .core.quick import dataclass
 from .core.rules import OutputType
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec

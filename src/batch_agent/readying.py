@@ -6,17 +6,16 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .backends.prices import price_of
-from .cluster.joined import Joined, join
 from .core.errors import BackendError, SpecError
 from .core.events import Spent, ToolsUsed
 from .core.hub import Hub
 from .core.interfaces import Backend, EventSink, Store, Toolbox
+from .core.quick import dataclass
 from .core.requests import NO_USAGE
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
@@ -33,8 +32,10 @@ from .preparing import LaidOut, Openings, Preparation, Prepared
 from .schedule.budget import FREE, Budget, Price
 from .schedule.health import Health
 from .store.memory import NoStore
-from .store.sqlite import SqliteStore
 from .tools import Selection, ToolFabric, open_tools, toolsets
+
+if TYPE_CHECKING:
+    from .cluster.joined import Joined
 
 _ON_THIS_MACHINE = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _PATIENCE_PER_RETRY = 5.0
@@ -55,7 +56,7 @@ class Ready:
     summarizer: Summarizer
     events: EventSink | None = None
     """Who hears what happens in it."""
-    joined: Joined | None = None
+    joined: "Joined | None" = None
     """Set where the work is shared with other processes."""
 
 
@@ -104,7 +105,7 @@ class _Ways:
         opened: Sequence[Prepared],
         stack: AsyncExitStack,
         events: EventSink | None,
-        joined: Joined | None,
+        joined: "Joined | None",
     ) -> None:
         self._joined = joined
         self._preparations = preparations
@@ -220,7 +221,9 @@ def _used(fabric: ToolFabric, summarizers: Sequence[Summarizer]) -> ToolsUsed:
     return ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), NO_USAGE))
 
 
-async def _join(hub: Hub, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool) -> Joined:
+async def _join(hub: Hub, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool) -> "Joined":
+    from .cluster.joined import join  # of runs that are shared
+
     return await stack.enter_async_context(
         join(hub, lasts=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
     )
@@ -234,10 +237,14 @@ async def _open_store(spec: BatchSpec, stack: AsyncExitStack) -> Store:
 
 
 def _store(spec: BatchSpec) -> Store:
-    return NoStore() if spec.checkpoint_dir is None else SqliteStore(spec.checkpoint_dir)
+    if spec.checkpoint_dir is None:
+        return NoStore()
+    from .store.sqlite import SqliteStore
+
+    return SqliteStore(spec.checkpoint_dir)
 
 
-async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: Joined | None) -> None:
+async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: "Joined | None") -> None:
     if prepared.report.findings and spec.prefix.strict_prefix:
         raise SpecError(f"strict_prefix=True, and prompts are not shared as they are. {listed(prepared.report)}")
     rerun = spec.plan_changed == "rerun"

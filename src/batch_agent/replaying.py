@@ -1,7 +1,7 @@
 """A run again, from its checkpoint alone: for debugging, and for tests of prompts, schemas and tools."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from .agent.output import output_type
 from .core.errors import SpecError
 from .core.facts import Fact
 from .core.prompt import ToolSpec
+from .core.quick import dataclass
 from .core.results import AgentResult
 from .core.rules import Job
 from .core.spec import BatchSpec

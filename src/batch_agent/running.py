@@ -1,20 +1,17 @@
 """A run under way, from the first agent to the last result."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain, count, takewhile
 
 from .backends.prices import known_price
-from .cluster.calling import Calling
-from .cluster.working import ending_at, work_and_collect
 from .core.events import Event, RunStarted, Scheduled, Shared
 from .core.hub import Hub
 from .core.interfaces import EventSink, WorkSource
 from .core.requests import Usage
 from .core.results import AgentResult
 from .core.sharing import PrefixReport
-from .data import results_to
 from .engine.asking import Asking, Turns
 from .engine.chunked import Chunked
 from .engine.deadlines import Deadlines
@@ -35,6 +32,7 @@ _WORTH_WARMING = 4096
 """Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""
 
 Put = Callable[[AgentResult], Awaitable[None]]
+Write = Callable[[AgentResult], None]
 
 
 class Run:
@@ -103,6 +101,8 @@ class Going:
 
     async def work(self) -> None:
         """For others: until nobody who shares the run has anything left to do. Raises RunStopped and StoreError."""
+        from .cluster.working import ending_at  # of runs that are shared
+
         joined = self._ready.joined
         assert joined is not None
         traits, limit = self._ready.prepared.server.traits, self._ready.gate.slots.limit
@@ -126,13 +126,21 @@ class Going:
         if self.window is None:
             await self.open()
         try:
-            async with results_to(self._spec.out if self._only is None else None) as write:
+            async with self._written() as write:
                 await self._drive(Delivery(put, self._spec.on_result, write).deliver)
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
             self._emit(Scheduled(ready.gate.report()))
             if self.prefix.measured is not None and self._spec.runtime is None:
                 self._emit(Shared(self.prefix))
+
+    def _written(self) -> AbstractAsyncContextManager[Write | None]:
+        """Where results are written to as they come, if anywhere."""
+        if self._spec.out is None or self._only is not None:
+            return nullcontext()
+        from .data import results_to
+
+        return results_to(self._spec.out)
 
     async def _drive(self, deliver: Deliver) -> None:
         prepared, joined = self._ready.prepared, self._ready.joined
@@ -143,6 +151,9 @@ class Going:
             if joined is None:
                 await self._engine(inputs, executor, deliver, fit, self._events, leave).run()
                 return
+            from .cluster.calling import Calling
+            from .cluster.working import work_and_collect
+
             calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events)
             if not self._works:
                 await calling.collect()

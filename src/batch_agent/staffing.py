@@ -3,11 +3,11 @@
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from .backends.address import address_of, parse
 from .core.errors import SpecError
+from .core.quick import dataclass
 from .core.runtime import Address, Door, House, Runtime
 from .core.spec import BatchSpec
 from .engine.acting import Acting
@@ -36,7 +36,6 @@ async def staffed(ready: Ready, asking: Asking) -> AsyncIterator[Handing]:
             door = _Entrance(gateway, model) if runtime.gateway else _direct(spec, runtime, model)
             house = House(
                 folder,
-                spec.max_dispatched,
                 door,
                 spec.context.context_tokens or prepared.server.traits.context_tokens,
                 ready.preparation.notify,

@@ -16,7 +16,9 @@ from batch_agent.backends.dialects.anthropic_messages import AnthropicMessages
 from batch_agent.backends.dialects.dialect import Dialect
 from batch_agent.backends.dialects.openai_chat import OpenAIChat
 from batch_agent.backends.flavors import Extras
-from batch_agent.backends.http import HttpBackend, Server, open_session
+from batch_agent.backends.http import HttpBackend
+from batch_agent.backends.server import Server
+from batch_agent.backends.wire import open_wire
 from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.prompt import Prompt, ToolSpec
 from batch_agent.core.requests import Delta, FinishReason, Reply, Request, Sampling, Usage
@@ -141,8 +143,8 @@ HIDES = {"/runs/1": "/work"}
 @asynccontextmanager
 async def asking(desk: FakeDesk, dialect: Dialect) -> AsyncIterator[HttpBackend]:
     async with calling(desk, AT_ONCE if desk.is_late else UNHURRIED, HIDES) as caller:
-        session = open_session({"x-api-key": caller.key}, keeps_alive=True, use_proxy=False)
-        backend = HttpBackend(Server(session, URL(caller.gateway.url) / "v1"), dialect, TRAITS)
+        root = URL(caller.gateway.url) / "v1"
+        backend = HttpBackend(Server(open_wire(root, {"x-api-key": caller.key}), root), dialect, TRAITS)
         try:
             yield backend
         finally:

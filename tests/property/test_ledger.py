@@ -181,16 +181,18 @@ class Accounts(RuleBasedStateMachine):
         assert self.ledger._first == pytest.approx(sum(known.first for known in residents), abs=1e-6)
         guests = sum(known.own for known in residents if known.is_guest)
         assert self.ledger._guests == pytest.approx(guests, abs=1e-6)
-        overdue = [self.agents[name] for name in self.ledger._long_waits]
-        assert self.ledger._overdue == pytest.approx(sum(known.own for known in overdue), abs=1e-6)
-        assert self.ledger._overdue_first == pytest.approx(sum(known.first for known in overdue), abs=1e-6)
+        leases = self.ledger._leases
+        overdue = [self.agents[name] for name in leases._over]
+        assert leases.over_own == pytest.approx(sum(known.own for known in overdue), abs=1e-6)
+        assert leases.over_first == pytest.approx(sum(known.first for known in overdue), abs=1e-6)
         assert self.ledger.held >= self.ledger.shared + sum(known.own for known in residents) - 1e-6
 
     @invariant()
     def only_residents_that_wait_can_be_asked_for_their_place(self) -> None:
         waiting = {name for name, known in self.agents.items() if known.waits and known.is_resident}
-        assert set(self.ledger._short_waits) | set(self.ledger._long_waits) == waiting
-        assert not set(self.ledger._short_waits) & set(self.ledger._long_waits)
+        leases = self.ledger._leases
+        assert set(leases._lasting) | set(leases._over) == waiting
+        assert not set(leases._lasting) & set(leases._over)
 
     @invariant()
     def the_limit_is_a_positive_part_of_the_capacity(self) -> None:
@@ -202,7 +204,7 @@ class Accounts(RuleBasedStateMachine):
     @invariant()
     def a_lease_ends_some_time_if_anybody_has_one(self) -> None:
         end = self.ledger.next_lease_end()
-        assert end is None or self.ledger._short_waits
+        assert end is None or self.ledger._leases._lasting
 
 
 class AccountsWithoutCapacity(Accounts):

@@ -25,7 +25,7 @@ class Doors:
 
 def house(folder: Path, doors: Doors | None = None, window: int | None = 8_000) -> House:
     folder.mkdir()
-    return House(folder.resolve(), 4, doors or Doors(), window, lambda _: None)
+    return House(folder.resolve(), doors or Doors(), window, lambda _: None)
 
 
 def fake_opencode(folder: Path, **settings: Any) -> str:

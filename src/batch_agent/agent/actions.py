@@ -1,12 +1,12 @@
 """Action mode as the agent reads it: a turn's one JSON object is a tool call or the final answer."""
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from ..core.messages import Message, ToolCall, ToolResult, ToolResults, User
+from ..core.quick import dataclass
 from ..core.rules import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL, InvalidOutput
 from .answer import readings
 

@@ -1,9 +1,9 @@
 """Which tool results of a conversation are shortened when it comes near the end of the model's window."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ..core.facts import Compacted, Shortened
+from ..core.quick import dataclass
 from ..core.rules import Compaction
 from .size import Size
 

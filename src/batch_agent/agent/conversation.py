@@ -1,14 +1,13 @@
 """One agent's life as a machine: facts in, the next step out. Replaying the same facts gives the same life."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 from ..core.errors import ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
 from ..core.interfaces import CallsPast
 from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
-from ..core.quick import quick
+from ..core.quick import dataclass
 from ..core.requests import NO_USAGE, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, Timing
 from ..core.rules import InvalidOutput, Job, Rules
@@ -22,21 +21,18 @@ from .size import chars_in, chars_of, said
 from .working import with_work
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Generate:
     request: Request
     turns_left: int
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class CallTools:
     calls: tuple[ToolCall, ...]
     past: CallsPast
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Done:
     output: Any = None

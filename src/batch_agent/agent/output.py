@@ -5,9 +5,6 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any, NoReturn
 
-import jsonschema_rs
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-
 from ..core.errors import SpecError
 from ..core.rules import InvalidOutput, OutputType
 from ..core.schema import JsonSchema, without_titles
@@ -29,6 +26,8 @@ class TypedOutput:
     """Any type that Pydantic understands; answers are real instances of it."""
 
     def __init__(self, schema: Any) -> None:
+        from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter  # not for answers in prose
+
         try:
             if isinstance(schema, FunctionType):  # Pydantic would call it
                 raise TypeError("a function is not a type")
@@ -41,6 +40,8 @@ class TypedOutput:
             ) from error
 
     def validate(self, value: Any) -> Any:
+        from pydantic import ValidationError
+
         try:
             # As JSON, because strict types take a date or an enum from nothing else.
             return self._adapter.validate_json(json.dumps(value))
@@ -55,6 +56,8 @@ class RawSchemaOutput:
     """A JSON schema; answers are plain data that fits it."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
+        import jsonschema_rs  # as above
+
         self.json_schema: JsonSchema = dict(schema)
         try:
             self._validator = jsonschema_rs.validator_for(self.json_schema, retriever=_refuse)

@@ -1,11 +1,12 @@
 """What a reply is: calls that the model wants to make first, or its answer."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from ..core.messages import ToolCall
+from ..core.quick import dataclass
 from ..core.requests import Reply
 from ..core.rules import InvalidOutput, Rules
 from .actions import Final, as_json, read_action

@@ -4,8 +4,6 @@ full of braces takes it quadratic time, on the event loop, and would come back a
 import re
 from typing import Any
 
-import json_repair
-
 _BEGINS_LIKE_JSON = re.compile(
     r"""\{\s*(?:"[^"\n]{0,200}"|'[^'\n]{0,200}'|[^\W\d][\w-]{0,100})\s*:"""  # an object, with a first key
     r"""|\[\s*(?:[\[{"']|-?\d)"""  # a list, with a first value
@@ -23,6 +21,8 @@ def repaired_values(text: str) -> list[Any]:
     broken = text[opening.start() :]
     if len(broken) > _MOST_CHARACTERS or len(_BRACKET.findall(broken)) > _MOST_BRACKETS:
         return []
+    import json_repair  # few models write broken JSON
+
     try:
         value = json_repair.loads(broken)
     except (ValueError, RecursionError):

@@ -2,12 +2,12 @@
 
 import os
 import re
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from yarl import URL
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, Flavor
 
 _LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")

@@ -2,17 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-
-import aiohttp
+from dataclasses import replace
 
 from ..core.errors import BackendError, ErrorKind
 from ..core.messages import User
+from ..core.quick import dataclass
 from ..core.requests import Sampling
 from .dialects.completions import CHATS_PATH, PATH, encode, encode_chats
 from .dialects.completions_answers import ManyDecoder, Piece, PromptDone, PromptEvent, decode_whole
 from .failures import translate_failure, translate_status
-from .http import Server, shown, without_key
+from .server import Server, shown, without_key
 
 _STREAM = "text/event-stream"
 _STREAM_INTERVAL = 16
@@ -40,28 +39,31 @@ class ListWire:
         url = self.server.url(CHATS_PATH if self.are_chats else PATH)
         try:
             async with asyncio.timeout(patience) as clock:
-                async with await self.server.post(url, self._body(prompts, sampling), None) as response:
-                    if response.status != 200:
-                        said = without_key(await response.read(), response.request_info.headers)
-                        raise translate_status(response.status, response.headers, said, shown(url))
-                    if response.content_type != _STREAM:
-                        for event in _whole(await response.read(), len(prompts)):
+                answer = await self.server.ask(url, self._body(prompts, sampling), None)
+                try:
+                    if answer.status != 200:
+                        said = without_key(await answer.read(), answer.sent_headers)
+                        raise translate_status(answer.status, answer.headers, said, shown(url))
+                    if answer.content_type != _STREAM:
+                        for event in _whole(await answer.read(), len(prompts)):
                             hear(event)
                         return
                     decoder = ManyDecoder(len(prompts))
-                    async for chunk in response.content.iter_any():
+                    while chunk := await answer.chunk():
                         if patience is not None:
                             clock.reschedule(asyncio.get_running_loop().time() + patience)
                         for event in decoder.feed(chunk):
                             hear(event)
                     if not decoder.ended:
                         decoder.close()
+                finally:
+                    answer.close()
         except TimeoutError as error:
             message = f"{shown(url)} has said nothing for {patience:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         except BackendError as error:
             raise self.server.without_secrets(error) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise self.server.without_secrets(translate_failure(error, shown(url))) from None
 
     def _body(self, prompts: Sequence[str], sampling: Sampling) -> bytes:

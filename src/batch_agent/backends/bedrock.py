@@ -2,22 +2,23 @@
 
 import os
 import re
-from dataclasses import dataclass
 
-import aiohttp
 from yarl import URL
 
 from ..core.errors import SpecError
 from ..core.interfaces import Backend
+from ..core.quick import dataclass
 from ..core.traits import Traits
 from .dialects.anthropic_messages import AnthropicMessages
 from .dialects.bedrock_converse import BedrockConverse, caching, keeps_schema
 from .dialects.dialect import Dialect
 from .dialects.openai_chat import OpenAIChat
 from .flavors import BEDROCK
-from .http import Headers, HttpBackend, Server, Signer, open_session
+from .http import HttpBackend
 from .probe import choose, list_models
+from .server import Server, Signer
 from .signing import SigV4
+from .wire import Headers, Wire, open_wire
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ANTHROPIC_VERSION = "2023-06-01"
@@ -71,7 +72,7 @@ async def _open_converse(place: _Place) -> Backend:
     assert place.model is not None
     root = _endpoint("BEDROCK_RUNTIME", f"https://bedrock-runtime.{place.region}.amazonaws.com")
     access = await _access("bedrock", place.region)
-    server = Server(_session(access.headers, root), root, access.signer)
+    server = Server(_wire(access.headers, root), root, access.signer)
     caches = caching(place.model) is not None
     seen = (f"bedrock in {place.region}", *(("cache points",) if caches else ()))
     keeps = keeps_schema(place.model)
@@ -82,13 +83,13 @@ async def _open_converse(place: _Place) -> Backend:
 async def _open_mantle(place: _Place) -> Backend:
     host = _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{place.region}.api.aws")
     access = await _access("bedrock-mantle", place.region)
-    session = _session({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
+    wire = _wire({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
     try:
         root = _below(host, "/v1")
-        served = await list_models(Server(session, root, access.signer), may_be_missing=place.model is not None)
+        served = await list_models(Server(wire, root, access.signer), may_be_missing=place.model is not None)
         model = choose(served, place.model, root)
     except BaseException:
-        await session.close()
+        await wire.aclose()
         raise
     seen = (f"bedrock-mantle in {place.region}",)
     dialect: Dialect
@@ -100,7 +101,7 @@ async def _open_mantle(place: _Place) -> Backend:
     else:
         dialect, keeps = OpenAIChat(), keeps_schema(model.name)
         traits = _traits(model.name, json_schema=keeps, strict_schema=False, managed_cache=False, seen=seen, ignores=())
-    return HttpBackend(Server(session, root, access.signer), dialect, traits)
+    return HttpBackend(Server(wire, root, access.signer), dialect, traits)
 
 
 def _endpoint(service: str, default: str) -> URL:
@@ -123,8 +124,8 @@ async def _access(service: str, region: str) -> _Access:
     return _Access({}, await SigV4.find(service, region))
 
 
-def _session(headers: Headers, root: URL) -> aiohttp.ClientSession:
-    return open_session(headers, keeps_alive=BEDROCK.keeps_alive, use_proxy=root.scheme == "https")
+def _wire(headers: Headers, root: URL) -> Wire:
+    return open_wire(root, headers, keeps_alive=BEDROCK.keeps_alive)
 
 
 def _below(host: URL, path: str) -> URL:

@@ -2,28 +2,28 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.interfaces import Backend
+from ..core.quick import dataclass
 from ..core.traits import Traits
 from .address import Address, address_of, parse, with_version
-from .bedrock import open_bedrock
-from .dialects.anthropic_messages import AnthropicMessages
 from .dialects.dialect import Dialect
 from .dialects.openai_chat import PATH, OpenAIChat
-from .embedded import EmbeddedModelError, LocalServer, guided
 from .farewell import Farewells, close_session, final_request
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
 from .fleet import Fleet
 from .hostfile import Endpoint, parse_hostfile
-from .http import HttpBackend, Server, open_session, shown
+from .http import HttpBackend
 from .load import loads_of
 from .probe import ServedModel, Sighting, beside, choose, list_models, look, takes_tools
+from .server import Server, shown
 from .tokens import counter_of
+from .wire import open_wire
 
 Notify = Callable[[str], None]
 _HOSTFILE = "hostfile://"
@@ -88,6 +88,8 @@ async def _connect_one(url: str, model: str | None, *, uses_tools: bool, notify:
     if parsed.scheme == "local":
         return await _open_local(parsed, model, notify)
     if parsed.scheme == "bedrock":
+        from .bedrock import open_bedrock  # as the others of which a run needs one: imported when it is
+
         return await open_bedrock(parsed, model)
     return (await reach(address_of(parsed), model, tries_tools=uses_tools)).backend
 
@@ -97,7 +99,6 @@ class Reached:
     """A server that answered, and what was seen of it."""
 
     backend: HttpBackend
-    server: Server
     flavor: Flavor
     served: list[ServedModel]
     sighting: Sighting
@@ -115,29 +116,27 @@ class Reached:
 
 async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Reached:
     """Raises as `connect` does."""
-    headers, is_far = _headers(address.flavor, address.key), address.root.scheme == "https"
-    session = open_session(headers, keeps_alive=True, use_proxy=is_far)
+    headers = _headers(address.flavor, address.key)
+    server = Server(open_wire(address.root, headers), address.root)
     try:
-        server = Server(session, address.root)
         served = await list_models(server, may_be_missing=model is not None)
         flavor = _settle(address, served)
         chosen = choose(served, model, address.root)
         sighting = await look(server, flavor)
         if not flavor.keeps_alive:
-            await session.close()
-            session = open_session(headers, keeps_alive=False, use_proxy=is_far)
-            server = Server(session, address.root)
+            await server.aclose()
+            server = Server(open_wire(address.root, headers, keeps_alive=False), address.root)
         dialect = _dialect(flavor, sighting, chosen)
         farewells = _farewells(server, flavor, sighting, address, chosen.name)
         traits = replace(_traits(flavor, chosen, sighting), keeps_agents=farewells is not None)
         loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
         backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
-        reached = Reached(backend, server, flavor, served, sighting)
+        reached = Reached(backend, flavor, served, sighting)
         if tries_tools and reached.tries_tools and await reached.refusal_of_tools() is None:
             reached.backend.traits = replace(traits, native_tools=True)
         return reached
     except BaseException:
-        await session.close()
+        await server.aclose()
         raise
 
 
@@ -156,6 +155,8 @@ def _settle(address: Address, served: list[ServedModel]) -> Flavor:
 
 def _dialect(flavor: Flavor, sighting: Sighting, model: ServedModel) -> Dialect:
     if flavor.dialect == "anthropic":
+        from .dialects.anthropic_messages import AnthropicMessages
+
         return AnthropicMessages(longest_answer=model.longest_answer, strict_schema=flavor is ANTHROPIC)
     extras = flavor.extras
     if extras.session_field and not sighting.sessions:
@@ -167,9 +168,9 @@ def _farewells(server: Server, flavor: Flavor, sighting: Sighting, address: Addr
     if flavor.dialect != "openai":
         return None
     if flavor.extras.session_field and sighting.sessions:
-        return Farewells(server.session, close_session(beside(server.root, "/close_session")))
+        return Farewells(server.try_post, close_session(beside(server.root, "/close_session")))
     if address.ends_sessions:
-        return Farewells(server.session, final_request(server.url(PATH), model))
+        return Farewells(server.try_post, final_request(server.url(PATH), model))
     return None
 
 
@@ -215,6 +216,8 @@ def _words(flavor: Flavor, model: ServedModel, sighting: Sighting) -> list[str]:
 
 
 async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
+    from .embedded import EmbeddedModelError, LocalServer, guided
+
     if url.host:
         raise SpecError(
             f"backend={str(url)!r}: write the whole path, after three slashes, as in local:///models/a.gguf."
@@ -234,11 +237,11 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
         flavor = replace(LLAMACPP, name="local", inflight=local.slots)
         if model is not None and model != local.model_name:
             raise SpecError(f"model={model!r}: {url} serves {local.model_name!r}; leave model out.")
-        session = open_session({}, keeps_alive=flavor.keeps_alive, use_proxy=False)
         served = ServedModel(local.model_name, context_tokens=local.context_tokens)
         traits = _traits(flavor, served, Sighting())
         dialect = OpenAIChat(adapt_schema=guided if path is None else None)
-        server = Server(session, with_version(URL(local.url)))
+        root = with_version(URL(local.url))
+        server = Server(open_wire(root, {}, keeps_alive=flavor.keeps_alive), root)
         counts = counter_of(server, flavor, local.model_name)
         return HttpBackend(server, dialect, traits, on_close=local.aclose, counts=counts)
     except BaseException:

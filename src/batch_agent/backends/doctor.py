@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import orjson
@@ -12,6 +12,7 @@ from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.interfaces import Backend
 from ..core.messages import User
 from ..core.prompt import Prompt
+from ..core.quick import dataclass
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse

@@ -1,17 +1,15 @@
 """What went wrong, in our words: statuses, broken connections and the errors that servers put into their answers."""
 
 import math
-import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import aiohttp
 import orjson
 
 from ..core.errors import BackendError, ErrorKind
-from .lines import NoConnection
+from .wire import BadAddress, NoConnection, NoConnectionInTime, NotSecure
 
 _KINDS = {
     400: ErrorKind.BAD_REQUEST,
@@ -83,21 +81,19 @@ def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: 
     return BackendError(kind, words, retry_after=_retry_after(headers), status=status)
 
 
-def translate_failure(error: Exception, url: str) -> BackendError:
+def translate_failure(error: OSError, url: str) -> BackendError:
     """What a connection that failed or broke means for the caller."""
-    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+    if isinstance(error, NotSecure):
         return BackendError(
             ErrorKind.TLS,
             f"No secure connection to {url}: {error}. If it has a certificate of its own, name its authority's file "
             "in the environment variable SSL_CERT_FILE; if it speaks plain HTTP, write http://.",
         )
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: {error.os_error}.")
     if isinstance(error, NoConnection):
         return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: {error}.")
-    if isinstance(error, aiohttp.InvalidURL):
+    if isinstance(error, BadAddress):
         return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a URL that can be used.")
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
+    if isinstance(error, NoConnectionInTime):
         return BackendError(ErrorKind.UNAVAILABLE, f"{url} does not answer: no connection in time.")
     if isinstance(error, TimeoutError):
         return BackendError(ErrorKind.CONNECTION, f"{url} did not answer in time.")

@@ -1,17 +1,20 @@
 """Telling a server that an agent is done, where the server keeps something for each of them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-import aiohttp
 import orjson
 from yarl import URL
 
-_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_WITHIN = 5.0
 _LAST_TIMEOUT = 3.0
 _AT_ONCE = 64
+
+
+Post = Callable[[URL, bytes, float, Mapping[str, str] | None], Awaitable[object]]
+"""Posts a body to a URL with these headers, within so many seconds. Never fails."""
 
 
 class Goodbye(NamedTuple):
@@ -25,8 +28,8 @@ class Goodbye(NamedTuple):
 class Farewells:
     """Each agent that was greeted is said goodbye once. Nobody waits long for it, and no failure of it matters."""
 
-    def __init__(self, session: aiohttp.ClientSession, goodbye: Callable[[str], Goodbye]) -> None:
-        self._session = session
+    def __init__(self, post: Post, goodbye: Callable[[str], Goodbye]) -> None:
+        self._post = post
         self._goodbye = goodbye
         self._here: set[str] = set()
 
@@ -51,9 +54,7 @@ class Farewells:
 
     async def _say(self, agent: str) -> None:
         url, body, headers = self._goodbye(agent)
-        with suppress(aiohttp.ClientError, OSError):
-            async with self._session.post(url, data=body, headers=headers, timeout=_TIMEOUT) as response:
-                await response.read()
+        await self._post(url, body, _WITHIN, headers)
 
 
 def close_session(url: URL) -> Callable[[str], Goodbye]:

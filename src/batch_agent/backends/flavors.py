@@ -1,8 +1,10 @@
 """Who serves a dialect: facts about each server, as data. Nothing is inherited: a field that one server takes is an
 error on the next."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from ..core.quick import dataclass
 
 DialectName = Literal["openai", "anthropic", "bedrock"]
 

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import IPv6Address
 from pathlib import Path
 from types import MappingProxyType
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 
 DEFAULT_PORT = 8000
 _PORT_OF_SCHEME = {"http": 80, "https": 443}

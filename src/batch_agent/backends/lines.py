@@ -6,14 +6,13 @@ HTTP client does for each of them costs more than all the rest of a turn."""
 import asyncio
 import socket
 from base64 import b64encode
-from collections.abc import Mapping
 from typing import Any, cast
 
-import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from .http1 import AnswerReader, BadAnswer, Head
+from .wire import Dropped, Headers, NoConnection, NoConnectionInTime, WireError
 
 _CONNECT_WITHIN = 10.0
 _IDLE = 15.0
@@ -24,12 +23,8 @@ _MOST_UNREAD = 256 * 1024
 Addresses = list[tuple[Any, ...]]
 
 
-class NoConnection(OSError):
-    """Nobody takes connections there."""
-
-
 class Line(asyncio.Protocol):
-    """One connection, and the answer to its last request. Raises aiohttp.ClientError for one that breaks."""
+    """One connection, and the answer to its last request. Raises WireError for one that breaks."""
 
     def __init__(self, lines: "Lines") -> None:
         self._lines = lines
@@ -42,6 +37,7 @@ class Line(asyncio.Protocol):
         self._is_paused = False
         self._broken: Exception | None = None
         self.idle_since = 0.0
+        self.sent_headers: Headers = lines.headers
 
     @property
     def is_usable(self) -> bool:
@@ -65,16 +61,12 @@ class Line(asyncio.Protocol):
         return self._head.status
 
     @property
-    def headers(self) -> Mapping[str, str]:
+    def headers(self) -> Headers:
         return CIMultiDict(self._head.headers)
 
     @property
     def content_type(self) -> str:
         return self._head.content_type
-
-    @property
-    def sent_headers(self) -> Mapping[str, str]:
-        return self._lines.headers
 
     @property
     def is_whole(self) -> bool:
@@ -119,7 +111,7 @@ class Line(asyncio.Protocol):
         try:
             body = reader.feed(data)
         except BadAnswer as error:
-            self._break(aiohttp.ClientPayloadError(f"This is no answer in HTTP: {error}"))
+            self._break(WireError(f"This is no answer in HTTP: {error}"))
             return
         if body:
             self._unread.append(body)
@@ -136,12 +128,12 @@ class Line(asyncio.Protocol):
         if reader is None or reader.is_whole:
             return
         if reader.head is None:
-            self._break(aiohttp.ServerDisconnectedError() if exc is None else aiohttp.ClientOSError(*exc.args))
+            self._break(Dropped("Server disconnected" if exc is None else str(exc)))
             return
         try:
             reader.end()
         except BadAnswer as error:
-            self._break(aiohttp.ClientPayloadError(str(exc or error)))
+            self._break(WireError(str(exc or error)))
         else:
             self._wake()
 
@@ -195,29 +187,31 @@ class Line(asyncio.Protocol):
 class Lines:
     """As many connections as there are requests at once; the one that was used last is used first."""
 
-    def __init__(self, root: URL, headers: Mapping[str, str]) -> None:
-        """`headers`: of every request."""
+    def __init__(self, root: URL, headers: Headers, *, keeps_alive: bool = True) -> None:
+        """`headers`: of every request. `keeps_alive`: whether a connection is used for another one."""
         self._root = root
         self.headers = {"User-Agent": "batch-agent", **headers}
+        if not keeps_alive:
+            self.headers["Connection"] = "close"
         if root.user is not None:
             credentials = f"{root.user}:{root.password or ''}".encode()
             self.headers["Authorization"] = f"Basic {b64encode(credentials).decode()}"
-        self._heads: dict[URL, bytes] = {}
+        self._standing = _lines(self.headers)
+        self._firsts: dict[tuple[str, URL], bytes] = {}
         self._idle: list[Line] = []
         self._addresses: Addresses = []
         self._addresses_until = 0.0
         self._looking_up = asyncio.Lock()
-        self._is_closed = False
+        self._keeps_alive = keeps_alive
+        self.is_closed = False
 
-    async def post(self, url: URL, body: bytes, headers: Mapping[str, str] | None) -> Line:
-        """The connection with the head of the answer. Raises NoConnection and aiohttp.ClientError."""
+    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Line:
+        """The connection with the head of the answer. Raises WireError."""
         line = self._take() or await self._connect()
-        head = self._heads.get(url)
-        if head is None:
-            head = self._heads[url] = self._head(url)
-        more = b"" if headers is None else _lines(headers)
+        line.sent_headers = self._all_headers(headers) if headers else self.headers
         try:
-            line.send(b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more, len(body), body))
+            length = b"" if method == "GET" else b"Content-Length: %d\r\n" % len(body)
+            line.send(b"%b%b\r\n%b" % (self._head(method, url, headers), length, body))
             await line.head()
         except BaseException:
             line.close()
@@ -225,7 +219,7 @@ class Lines:
         return line
 
     def give_back(self, line: Line) -> None:
-        if self._is_closed:
+        if self.is_closed or not self._keeps_alive:
             line.close()
             return
         line.idle_since = asyncio.get_running_loop().time()
@@ -235,9 +229,9 @@ class Lines:
         if line in self._idle:
             self._idle.remove(line)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Those under way are closed with their answers."""
-        self._is_closed = True
+        self.is_closed = True
         idle, self._idle = self._idle, []
         for line in idle:
             line.close()
@@ -258,7 +252,7 @@ class Lines:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 return await self._try_addresses(await self._look_up())
         except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError from error
+            raise NoConnectionInTime from error
 
     async def _try_addresses(self, addresses: Addresses) -> Line:
         loop, failed = asyncio.get_running_loop(), OSError("it has no address")
@@ -283,12 +277,21 @@ class Lines:
                 self._addresses_until = loop.time() + _ADDRESS_GOOD_FOR
         return self._addresses
 
-    def _head(self, url: URL) -> bytes:
-        first = f"POST {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
-        return first.encode("ascii") + _lines(self.headers)
+    def _head(self, method: str, url: URL, headers: Headers | None) -> bytes:
+        """Raises ValueError for a header that would end a line early."""
+        first = self._firsts.get((method, url))
+        if first is None:
+            line = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+            first = self._firsts[method, url] = line.encode("ascii")
+        return first + (_lines(self._all_headers(headers)) if headers else self._standing)
+
+    def _all_headers(self, headers: Headers) -> Headers:
+        """With those of one request, which go before those of every one."""
+        own = {name.lower() for name in headers}
+        return {**{name: value for name, value in self.headers.items() if name.lower() not in own}, **headers}
 
 
-def _lines(headers: Mapping[str, str]) -> bytes:
+def _lines(headers: Headers) -> bytes:
     """Raises ValueError for what would end a line early."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):

@@ -5,16 +5,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
 import orjson
 
 from ..core.errors import BackendError
 from ..core.load import Load
 from .flavors import Flavor
-from .http import Server
-from .probe import beside, get
+from .probe import beside
+from .server import Server
 
-_TIMEOUT = aiohttp.ClientTimeout(total=2)
+_WITHIN = 2.0
 _PATIENCE = 3
 _PAUSE = 30.0
 Page = tuple[str, Callable[[bytes], Load | None]]
@@ -34,7 +33,7 @@ class Loads:
 
     async def look(self) -> Load | None:
         """Never raises BackendError, and takes no longer than a few seconds."""
-        if self._clock() < self._silent_until or self._server.session.closed:
+        if self._clock() < self._silent_until or self._server.is_closed:
             return None
         load = await self._ask()
         self._failures = 0 if load is not None else self._failures + 1
@@ -46,7 +45,7 @@ class Loads:
         for page in self._pages:
             path, read = page
             try:
-                load = read(await get(self._server, beside(self._server.root, path), _TIMEOUT))
+                load = read(await self._server.page(beside(self._server.root, path), _WITHIN))
             except BackendError as error:
                 if error.status is None:  # nobody answers: the next page would only take as long
                     return None

@@ -4,11 +4,10 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-import aiohttp
 import orjson
 from yarl import URL
 
@@ -16,14 +15,14 @@ from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.interfaces import Backend
 from ..core.messages import User
 from ..core.prompt import Prompt, ToolSpec
+from ..core.quick import dataclass
 from ..core.requests import Request, Sampling
-from .failures import translate_failure, translate_status
 from .flavors import Flavor
-from .http import Server, shown, without_key
+from .server import Server, shown
 
 T = TypeVar("T")
-_TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
-_SIDE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_WITHIN = 60.0
+_BESIDE_WITHIN = 5.0
 _TRIES = 4
 _BACKOFF = 0.5
 _LONGEST_WAIT = 10.0
@@ -65,7 +64,7 @@ class Sighting:
 async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedModel]:
     """Raises BackendError for a server that cannot be asked."""
     try:
-        body = orjson.loads(await patiently(lambda: get(server, server.url("/models"))))
+        body = orjson.loads(await patiently(lambda: server.page(server.url("/models"), _WITHIN)))
     except BackendError as error:
         if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways list none
             return []
@@ -156,22 +155,6 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
                 raise
             await asyncio.sleep(min(_LONGEST_WAIT, error.retry_after or _BACKOFF * 2**tried))
     raise AssertionError("unreachable")
-
-
-async def get(server: Server, url: URL, timeout: aiohttp.ClientTimeout = _TIMEOUT) -> bytes:
-    """Raises BackendError."""
-    try:
-        headers = await server.signed(url)
-        async with server.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
-            answer = await response.read()
-            if response.status != 200:
-                said = without_key(answer, response.request_info.headers)
-                raise translate_status(response.status, response.headers, said, shown(url))
-            return answer
-    except BackendError as error:
-        raise server.without_secrets(error) from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise server.without_secrets(translate_failure(error, shown(url))) from None
 
 
 def _served(entry: dict[str, Any]) -> ServedModel:
@@ -281,7 +264,7 @@ class _Page:
 
 async def _beside(server: Server, path: str) -> _Page:
     try:
-        return _Page(True, (await get(server, beside(server.root, path), _SIDE_TIMEOUT)).decode(errors="replace"))
+        return _Page(True, (await server.page(beside(server.root, path), _BESIDE_WITHIN)).decode(errors="replace"))
     except BackendError as error:
         return _Page(False if error.status is not None else None)
 

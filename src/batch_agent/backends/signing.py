@@ -8,7 +8,7 @@ from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from .dialects.bedrock_answers import NEEDS_BOTOCORE
-from .http import Headers
+from .wire import Headers
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials  # type: ignore[import-untyped]

@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from ..core.quick import quick
+from ..core.quick import dataclass
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class SseEvent:
     data: bytes

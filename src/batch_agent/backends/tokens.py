@@ -3,14 +3,13 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
 import orjson
 
 from .flavors import Flavor
-from .http import Server
 from .probe import beside
+from .server import Server
 
-_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_WITHIN = 5.0
 _VLLM_LIKE = ("vllm", "sglang", "sim")
 _LLAMACPP_LIKE = ("llama.cpp", "local")
 
@@ -44,10 +43,8 @@ class _Tokenizer:
         return found if isinstance(found, int) and found > 0 else None
 
     async def _ask(self, body: dict[str, str]) -> Any:
+        said = await self._server.try_post(self._url, orjson.dumps(body), _WITHIN)
         try:
-            async with self._server.session.post(
-                self._url, data=orjson.dumps(body), timeout=_TIMEOUT, allow_redirects=False
-            ) as response:
-                return orjson.loads(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
+            return None if said is None else orjson.loads(said)
+        except orjson.JSONDecodeError:
             return None

@@ -1,9 +1,8 @@
 """The commands, in the order in which people need them. Each is imported when it is called, and not before."""
 
-from dataclasses import dataclass
-
 from cyclopts import Group
 
+from ..core.quick import dataclass
 from .groups import OPTIONS, OUTPUT
 
 

@@ -13,10 +13,13 @@ _COMPLAINTS = (
 )
 
 
-def notes(count: int = 24) -> list[str]:
+_COUNT = 24
+
+
+def notes() -> list[str]:
     """Notes about different orders, products and moods."""
     written = []
-    for number in range(count):
+    for number in range(_COUNT):
         said = (_PRAISE if number * 5 % 8 < 4 else _COMPLAINTS)[number % 3]
         product = _PRODUCTS[(number * 7 + number // 4) % 4]
         written.append(f"Order {4100 + 37 * number}: {said.format(product)}")

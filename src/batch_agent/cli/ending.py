@@ -4,11 +4,11 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.errors import RunStopped
+from ..core.quick import dataclass
 
 T = TypeVar("T")
 

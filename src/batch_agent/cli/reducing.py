@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from .groups import REDUCE
 from .load import load_schema
 

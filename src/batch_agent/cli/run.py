@@ -4,11 +4,11 @@ import asyncio
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ..api import BatchAgent
+from ..core.quick import dataclass
 from ..data import open_results
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines

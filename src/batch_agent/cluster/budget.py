@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 import orjson
 
 from ..core.errors import StoreError
 from ..core.hub import Document
+from ..core.quick import dataclass
 from ..engine.spending import Purse
 from ..schedule.budget import Amount
 from ..schedule.portions import Share, lease

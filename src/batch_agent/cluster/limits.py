@@ -5,13 +5,13 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
 
 from ..core.errors import StoreError
 from ..core.hub import Document
+from ..core.quick import dataclass
 from ..engine.gate import Gate
 from ..schedule.portions import Claim, Demand, portion, wanted
 from .farewell import farewell

@@ -4,10 +4,9 @@ import asyncio
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import SpecError, StoreError
+from ..core.errors import SpecError
 from ..core.facts import Fact
 from ..core.hub import Cursor, Document, Ending, Lease, News, Write
 from ..core.requests import NO_USAGE, Usage
@@ -15,10 +14,9 @@ from ..core.rules import Job
 from ..store.codec import decode_ending, decode_job, encode_job
 from . import redis_scripts as scripts
 from . import redis_sharing as sharing
-from .redis_lua import FAR, Script
-from .redis_places import Places
+from .redis_run import RedisRun, millis
 from .redis_settings import complain_once
-from .redis_writes import MOST_AT_ONCE, decode_fact, in_pieces, pieces
+from .redis_writes import MOST_AT_ONCE, in_pieces, pieces
 
 if TYPE_CHECKING:
     from .redis_link import Link
@@ -32,8 +30,6 @@ _LOOKS = 3
 """A worker that waits for work looks so often for leases that have run out, in the time that one lasts: more often than
 is taken for silence."""
 _PAGE = 1_000
-_LONGEST_BLOCK = 5.0
-"""Seconds that one command waits."""
 _NEWS = ("ended", "news")
 """The streams of news, as they are in a cursor."""
 _NOT_READ = "-"
@@ -48,10 +44,9 @@ class RedisHub:
         if not run or not set(run).isdisjoint("{}"):
             raise SpecError(f"{run!r} cannot be the name of a run: it is empty, or has a brace in it.")
         self._link = _linked(url, patience)
-        self._run = run
-        self._prefix = f"{PREFIX}{{{run}}}:"
+        self._name = run
+        self._run = RedisRun(self._link, run, f"{PREFIX}{{{run}}}:")
         self._patience = patience
-        self._places = Places()
         self._cursor: bytes | str = "0-0"
         """Where leases that have run out are looked for."""
         self._is_known = False
@@ -73,7 +68,7 @@ class RedisHub:
         await self._link.aclose()
 
     async def forget(self) -> None:
-        pattern = "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in self._prefix) + "*"
+        pattern = "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in self._run.prefix) + "*"
         cursor: Any = 0
         while True:
             cursor, keys = await self._link.call("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE)
@@ -81,33 +76,33 @@ class RedisHub:
                 await self._link.call("UNLINK", *keys)
             if int(cursor) == 0:
                 break
-        await self._link.call("SREM", _RUNS, self._run)
+        await self._link.call("SREM", _RUNS, self._name)
         self._is_known = self._has_work = False
         self._born = None
 
     async def read(self, name: str) -> Document:
-        data, (seconds, micros) = await self._link.together([("GET", self._key(f"document:{name}")), ("TIME",)])
+        data, (seconds, micros) = await self._link.together([("GET", self._run.key(f"document:{name}")), ("TIME",)])
         return Document(data, int(seconds) + int(micros) / 1e6)
 
     async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         await self._be_known()
         values = (name, int(old is not None), old or b"", int(new is not None), new or b"")
-        return bool(await self._once(sharing.SWAP, *values))
+        return bool(await self._run.once(sharing.SWAP, *values))
 
     async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Ending]:
         await self._be_known()
         ended: dict[str, Ending] = {}
         encoded = ((job.key, encode_job(job)) for job in jobs)
         for some in in_pieces(encoded, lambda each: len(each[1])):
-            born, *found = await self._run_script(scripts.POST, int(retry_failed), secrets.token_hex(8), *_flat(some))
+            born, *found = await self._run.script(scripts.POST, int(retry_failed), secrets.token_hex(8), *_flat(some))
             if self._born not in (None, born):
-                raise self._lost()
+                raise self._run.lost()
             self._born = born
             ended.update((key.decode(), decode_ending(data)) for key, data in _pairs(found))
         return ended
 
     async def left(self) -> int:
-        return int(await self._link.call("HLEN", self._key("agents")))
+        return int(await self._link.call("HLEN", self._run.key("agents")))
 
     async def lease(self, worker: str, most: int, *, lasts: float, wait: float) -> list[Lease]:
         deadline = _now() + wait
@@ -115,37 +110,37 @@ class RedisHub:
             leases, bell = await self._lease(worker, min(most, MOST_AT_ONCE), lasts)
             if leases or (left := deadline - _now()) <= 0:
                 return leases
-            await self._streams({"bell": bell}, 1, min(left, lasts / _LOOKS))
+            await self._run.streams({"bell": bell}, 1, min(left, lasts / _LOOKS))
 
     async def _lease(self, worker: str, most: int, lasts: float) -> tuple[list[Lease], str]:
         """And the last bell, if there are none."""
-        asked, had_work = (worker, most, _millis(lasts), self._cursor), self._has_work
-        self._cursor, bell, found = await self._once(scripts.LEASE, *asked)
+        asked, had_work = (worker, most, millis(lasts), self._cursor), self._has_work
+        self._cursor, bell, found = await self._run.once(scripts.LEASE, *asked)
         if bell is not None:
             self._has_work = True
         elif had_work:
-            raise self._lost()
+            raise self._run.lost()
         rows = [found[place : place + 5] for place in range(0, len(found), 5)]
         told = [row[0] for row in rows if row[4]]
-        stories = dict(zip(told, await self._stories(told), strict=True))
+        stories = dict(zip(told, await self._run.stories(told), strict=True))
         leases = [Lease(decode_job(job), int(token), stories.get(key, ()), times) for key, job, token, times, _ in rows]
         return leases, "0-0" if bell is None else bell.decode()
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, lasts: float) -> frozenset[str]:
         lost: set[bytes] = set()
         for some in in_pieces(tokens.items(), _nothing) if tokens else [[]]:
-            lost.update(await self._run_script(scripts.RENEW, worker, _millis(lasts), *_flat(some)))
+            lost.update(await self._run.script(scripts.RENEW, worker, millis(lasts), *_flat(some)))
         return frozenset(key.decode() for key in lost)
 
     async def give_back(self, worker: str, tokens: Mapping[str, int]) -> None:
         for some in in_pieces(tokens.items(), _nothing):
-            await self._run_script(scripts.GIVE_BACK, worker, *_flat(some))
+            await self._run.script(scripts.GIVE_BACK, worker, *_flat(some))
 
     async def leave(self, worker: str) -> None:
-        await self._run_script(scripts.LEAVE, worker)
+        await self._run.script(scripts.LEAVE, worker)
 
     async def facts(self, key: str) -> tuple[Fact, ...]:
-        return (await self._stories([key.encode()]))[0]
+        return (await self._run.stories([key.encode()]))[0]
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         refused: set[str] = set()
@@ -153,17 +148,17 @@ class RedisHub:
         for rest, piece in zip(range(len(listed) - 1, -1, -1), listed, strict=True):
             usage = piece.usage
             batch = (worker, number, rest, usage.input, usage.cached, usage.output)
-            found = await self._run_script(scripts.WRITE, *batch, *piece.arguments)
+            found = await self._run.script(scripts.WRITE, *batch, *piece.arguments)
             refused |= piece.refused
             refused.update(key.decode() for key in found)
         return frozenset(refused)
 
     async def spent(self) -> Usage:
-        records = await self._link.call("HVALS", self._key("workers"))
+        records = await self._link.call("HVALS", self._run.key("workers"))
         return sum((Usage(*map(int, record.partition(b"\n")[0].split()[3:])) for record in records), NO_USAGE)
 
     async def latest(self, *, endings: bool = True) -> Cursor:
-        streams = [("XREVRANGE", self._key(name), "+", "-", "COUNT", 1) for name in _NEWS]
+        streams = [("XREVRANGE", self._run.key(name), "+", "-", "COUNT", 1) for name in _NEWS]
         last = [rows[0][0].decode() if rows else "0-0" for rows in await self._link.together(streams)]
         return tuple(last) if endings else (_NOT_READ, *last[1:])
 
@@ -174,7 +169,7 @@ class RedisHub:
         is_all = False
         while not is_all:
             left = 0.0 if any(told.values()) else deadline - _now()
-            found = await self._streams(at, _PAGE, left)
+            found = await self._run.streams(at, _PAGE, left)
             for name, rows in found.items():
                 told[name] += rows
                 at[name] = rows[-1][0].decode()
@@ -184,76 +179,31 @@ class RedisHub:
         return _news(tuple(at.get(name, _NOT_READ) for name in _NEWS), *told.values())
 
     async def tell(self, data: bytes) -> None:
-        await self._once(sharing.TELL, data)
+        await self._run.once(sharing.TELL, data)
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
-        found: bytes | int = await self._run_script(sharing.CLAIM, name, worker)
+        found: bytes | int = await self._run.script(sharing.CLAIM, name, worker)
         return found if isinstance(found, bytes) else bool(found)
 
     async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
-        good = -1 if math.isinf(lasts) else _millis(lasts)
+        good = -1 if math.isinf(lasts) else millis(lasts)
         is_free = outcome is None or lasts <= 0
-        await self._run_script(sharing.LAND, name, worker, 0 if is_free else good, outcome or b"")
+        await self._run.script(sharing.LAND, name, worker, 0 if is_free else good, outcome or b"")
 
     async def turn(self, name: str, *, interval: float, ahead: float) -> float:
-        return int(await self._once(sharing.TURN, name, round(interval * 1e6), round(ahead * 1e6))) / 1e6
-
-    def _key(self, name: str) -> str:
-        return self._prefix + name
-
-    async def _run_script(self, script: Script, *values: bytes | str | int) -> Any:
-        """One that may be repeated."""
-        with self._seeing_loss():
-            return await self._link.run(script, self._prefix, lambda _: values)
-
-    async def _once(self, script: Script, *values: bytes | str | int) -> Any:
-        """One that finds out by itself whether it was run before."""
-        with self._seeing_loss(), self._places.taken() as (place, number):
-            return await self._link.run(script, self._prefix, lambda again: (place, number, int(again), *values))
-
-    @contextmanager
-    def _seeing_loss(self) -> Iterator[None]:
-        try:
-            yield
-        except StoreError as error:
-            raise self._lost() if "NOGROUP" in str(error) else error from error
-
-    async def _streams(self, after: Mapping[str, str], most: int, wait: float) -> dict[str, list[Any]]:
-        """What is in the streams after these places; none is empty. Waits for a while, but maybe not all of it."""
-        names = [self._key(name) for name in after]
-        block = ("BLOCK", _millis(min(wait, _LONGEST_BLOCK))) if wait > 0 else ()
-        found = await self._link.wait("XREAD", "COUNT", most, *block, "STREAMS", *names, *after.values())
-        return {name.decode().removeprefix(self._prefix): rows for name, rows in found}
-
-    async def _stories(self, keys: Sequence[bytes]) -> list[tuple[Fact, ...]]:
-        found = await self._link.together([("LRANGE", self._key("facts:").encode() + key, 0, -1) for key in keys])
-        return [self._facts(key, data) for key, data in zip(keys, found, strict=True)]
-
-    def _facts(self, key: bytes, listed: Sequence[bytes]) -> tuple[Fact, ...]:
-        try:
-            return tuple(map(decode_fact, listed))
-        except ValueError as error:
-            where = f"Run {self._run!r} in Redis at {self._link.shown}"
-            raise StoreError(f"{where}: the facts of agent {key.decode()} cannot be read: {error}") from error
+        return int(await self._run.once(sharing.TURN, name, round(interval * 1e6), round(ahead * 1e6))) / 1e6
 
     async def _be_known(self) -> None:
         if not self._is_known:
-            await self._link.call("SADD", _RUNS, self._run)
+            await self._link.call("SADD", _RUNS, self._name)
             self._is_known = True
 
     async def _check(self) -> None:
         """Raises StoreError when the server has forgotten the run: whoever waits for news would wait for ever."""
-        if self._born is not None and await self._link.call("HGET", self._key("meta"), "born") != self._born:
-            raise self._lost()
-        if self._has_work and not await self._link.call("EXISTS", self._key("work")):
-            raise self._lost()
-
-    def _lost(self) -> StoreError:
-        return StoreError(
-            f"Redis at {self._link.shown} has lost run {self._run!r}: somebody removed it, or the server was restarted "
-            "without an append-only file, or it evicts keys. Set appendonly yes and maxmemory-policy noeviction, and "
-            "run again."
-        )
+        if self._born is not None and await self._link.call("HGET", self._run.key("meta"), "born") != self._born:
+            raise self._run.lost()
+        if self._has_work and not await self._link.call("EXISTS", self._run.key("work")):
+            raise self._run.lost()
 
 
 async def runs_known(url: str, *, patience: float = _PATIENCE_AT_FIRST) -> list[str]:
@@ -291,10 +241,6 @@ def _flat(pairs: Sequence[tuple[str, bytes | int]]) -> Iterator[bytes | str | in
 
 def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _millis(seconds: float) -> int:
-    return max(1, round(min(seconds, FAR) * 1_000))
 
 
 def _nothing(_: object) -> int:

@@ -8,9 +8,10 @@ long that one's leases last, and until when leases that have run out are left al
 work. `once` has what came of calls that may have to be repeated.
 """
 
-from dataclasses import dataclass
 from hashlib import sha1
 from typing import Final
+
+from ..core.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

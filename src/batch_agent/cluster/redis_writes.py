@@ -1,11 +1,12 @@
 """Writes as a Redis script reads them: what concerns one agent together, in pieces of a size that a server likes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar, assert_never
 
 from ..core.facts import Fact, Replied
 from ..core.hub import Append, End, Replace, Write
+from ..core.quick import dataclass
 from ..core.requests import NO_USAGE, Usage
 from ..store.codec import decode, encode, encode_ending
 

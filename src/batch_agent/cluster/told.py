@@ -1,12 +1,12 @@
 """What workers tell each other of what happens: a line about the message, then one for each event."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from ..core.events import AgentStarted, Event
+from ..core.quick import dataclass
 from ..observe.lines import UNREADABLE, event_line, read_line
 
 Happened = tuple[float, Event]

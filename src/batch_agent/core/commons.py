@@ -1,14 +1,12 @@
 """What the tools of one process have in common with those of others."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from .messages import ToolSource
-from .quick import quick
+from .quick import dataclass
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Made:
     """What one execution of a call came to."""

@@ -1,9 +1,7 @@
 """What can be observed of a run. Emitted on the side; a sink can read a run, never change it."""
 
-from dataclasses import dataclass
-
 from .errors import ErrorKind
-from .quick import quick
+from .quick import dataclass
 from .requests import NO_USAGE, FinishReason, Usage
 from .results import AgentResult, CallRecord, ToolUse
 from .scheduling import Scheduling
@@ -39,7 +37,6 @@ class RunStarted:
         return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output) / 1e6
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
     """An agent has its first slot."""
@@ -48,7 +45,6 @@ class AgentStarted:
     index: int
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
     """A request is sent: the agent has a slot from here on. Parts of a long input have keys that begin with that of
@@ -58,7 +54,6 @@ class TurnStarted:
     turn: int
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
     """The model answered."""
@@ -75,7 +70,6 @@ class TurnEnded:
     attempts: int
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class CallsStarted:
     """The agent waits for these tools, without a slot."""
@@ -85,7 +79,6 @@ class CallsStarted:
     tools: tuple[str, ...]
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class CallsEnded:
     """All tool calls of a turn have their results."""
@@ -96,7 +89,6 @@ class CallsEnded:
     seconds: float
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """How full a backend's two limits are, about once a second."""
@@ -216,7 +208,6 @@ class InStage:
     event: "Event"
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class AtWorker:
     """What happened at another worker, in a run that several share. In a flow, it is inside of an `InStage`."""

@@ -1,16 +1,14 @@
 """The durable story of one agent. Replaying its facts rebuilds its conversation byte for byte."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .messages import ToolCall, ToolResult
-from .quick import quick
+from .quick import dataclass
 from .requests import Reply
 from .runtime import Work
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Started:
     """An agent was given its task. Its story can be told without the list of inputs that it came from."""
@@ -21,7 +19,6 @@ class Started:
     task: str
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Replied:
     """The model answered a turn."""
@@ -37,7 +34,6 @@ class Replied:
     """What a program did to come to it, where agents are programs."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Returned:
     """The calls of a turn were answered."""
@@ -46,7 +42,6 @@ class Returned:
     seconds: float = 0.0
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """A call that changes something is about to be made. Without its Settled, nobody knows whether it was."""
@@ -54,7 +49,6 @@ class Claimed:
     call: ToolCall
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Settled:
     """A claimed call came to its end. `Returned` follows when all calls of the turn have."""
@@ -62,7 +56,6 @@ class Settled:
     result: ToolResult
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Inherited:
     """An agent that had failed starts again, and these of its calls were already made."""
@@ -70,7 +63,6 @@ class Inherited:
     results: tuple[ToolResult, ...]
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Shortened:
     """What stands in the place of a tool result from now on."""
@@ -81,7 +73,6 @@ class Shortened:
     is_summary: bool = False
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Compacted:
     """The conversation came near the end of the model's window, and old tool results were shortened."""

@@ -1,9 +1,10 @@
 """What goes through a flow, and what comes out of it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
+from .quick import dataclass
 from .requests import NO_USAGE, Usage
 from .results import AgentError, Results
 

@@ -1,8 +1,8 @@
 """What a run will be, as far as it can be told before it, and how that compares with what it was."""
 
-from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from .quick import dataclass
 from .requests import NO_USAGE, Usage
 from .results import Results
 

@@ -1,17 +1,15 @@
 """Where the workers of one run meet: work on lease, facts behind tokens, calls that one makes for all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from .facts import Fact
-from .quick import quick
+from .quick import dataclass
 from .requests import Usage
 from .results import AgentError
 from .rules import Job
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Lease:
     """An agent that a worker may run, for as long as it renews the lease."""
@@ -26,7 +24,6 @@ class Lease:
     """How often the agent was handed out, and not given back. One that kills its workers is known by this."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How an agent ended; what it said is in its facts."""
@@ -37,7 +34,6 @@ class Ending:
     worker: str = ""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Append:
     """One more fact of an agent. The parts of a long input have keys that begin with their agent's and a dot: they
@@ -48,7 +44,6 @@ class Append:
     fact: Fact
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Replace:
     """These facts in the place of all the agent has."""
@@ -58,7 +53,6 @@ class Replace:
     facts: tuple[Fact, ...]
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class End:
     """The agent is done, and so is its lease."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
 from .events import Event
@@ -11,6 +11,7 @@ from .hub import Ending
 from .load import Load
 from .messages import ToolCall, ToolResult
 from .prompt import ToolSpec
+from .quick import dataclass
 from .requests import Delta, Request, Usage
 from .results import AgentResult, CallRecord
 from .rules import Job

@@ -1,6 +1,6 @@
 """What a server says of its own load."""
 
-from dataclasses import dataclass
+from .quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,14 @@
 """What is said in a conversation."""
 
-from dataclasses import dataclass
 from typing import Literal
 
-from .quick import quick
+from .quick import dataclass
 
 ToolSource = Literal["executed", "shared", "cached", "recalled"]
 """Where a result came from: this call's own execution, another's that was under way, a result that was kept, or the
 checkpoint."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call that the model asked for. `arguments` is the model's own text: re-serialising it would move the prefix."""
@@ -20,7 +18,6 @@ class ToolCall:
     arguments: str
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a call gave. A failure is a result too: the model reads it and goes on."""
@@ -32,7 +29,6 @@ class ToolResult:
     source: ToolSource = "executed"
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class User:
     text: str
@@ -40,7 +36,6 @@ class User:
     """Characters at its beginning that other agents' messages also begin with."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Thought:
     """What a model thought before it spoke. Where the provider signs it, it must come back unchanged."""
@@ -51,7 +46,6 @@ class Thought:
     """In place of a text: the provider's own, unreadable to us."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Assistant:
     text: str = ""
@@ -59,7 +53,6 @@ class Assistant:
     thoughts: tuple[Thought, ...] = ()
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class ToolResults:
     results: tuple[ToolResult, ...]

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from .checks import at_least, is_number, text_or_none
 from .errors import SpecError
+from .quick import dataclass
 
 _SHOWN = 20
 _STORES = ("redis://", "rediss://", "unix://")
@@ -207,10 +208,6 @@ class Together:
             raise SpecError("run_id= names a run on a server: say store='redis://...' too.")
         if not (is_number(self.lease) and self.lease >= 1):
             raise SpecError(f"lease must be at least 1 second; got {self.lease!r}.")
-
-    @property
-    def is_shared(self) -> bool:
-        return self.store is not None or self.cluster is not None
 
 
 @dataclass(frozen=True, slots=True)

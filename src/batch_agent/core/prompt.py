@@ -1,7 +1,6 @@
 """The part of the prompt that all agents of a run share, byte for byte."""
 
-from dataclasses import dataclass
-
+from .quick import dataclass
 from .schema import JsonSchema
 
 

@@ -1,12 +1,12 @@
 """One turn on the wire: what is asked of a backend, and what comes back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from .messages import Message, Thought, ToolCall
 from .prompt import Prompt
-from .quick import quick
+from .quick import dataclass
 from .schema import JsonSchema
 
 FinishReason = Literal["stop", "calls", "length", "refusal"]
@@ -25,7 +25,6 @@ class Sampling:
     """Sent as it is, for what only this server knows."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Request:
     """One turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows at its end."""
@@ -47,7 +46,6 @@ class Request:
     """Higher goes first. Backends turn it round where their server counts the other way."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens. `cached` is the part of `input` that the server did not compute again."""
@@ -63,13 +61,11 @@ class Usage:
 NO_USAGE = Usage()
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     text: str
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
     """More of a thought. A signature ends it; a redacted one comes whole."""
@@ -79,7 +75,6 @@ class ReasoningDelta:
     redacted: str = ""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class CallDelta:
     """A whole tool call: dialects put the pieces together, so that it can be started at once."""
@@ -87,7 +82,6 @@ class CallDelta:
     call: ToolCall
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Finished:
     """Always the last delta; a stream that ends without it was cut off."""
@@ -99,7 +93,6 @@ class Finished:
 Delta = TextDelta | ReasoningDelta | CallDelta | Finished
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A whole turn of the model."""

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from .errors import AgentsFailed, ErrorKind
 from .messages import Message, ToolSource
-from .quick import quick
+from .quick import dataclass
 from .requests import NO_USAGE, FinishReason, Usage
 from .scheduling import Scheduling
 from .sharing import PrefixReport
@@ -30,7 +29,6 @@ class AgentError:
         return f"{self.kind}: {self.message}"
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One tool call of an agent, as it went."""
@@ -63,7 +61,6 @@ class ToolUse:
     p99: float | None = None
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. `ttft` has one entry per turn, None where the turn was not streamed."""
@@ -76,7 +73,6 @@ class Timing:
 NO_TIMING = Timing()
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class AgentResult:
     """One per input. Either `output` holds the answer, or `error` says why there is none."""

@@ -1,11 +1,10 @@
 """What the plan hands to the agents: the rules that all of them follow, and one job each."""
 
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from .options import Context
 from .prompt import Prompt
-from .quick import quick
+from .quick import dataclass
 from .requests import Sampling
 from .results import AgentError
 from .schema import JsonSchema
@@ -96,7 +95,6 @@ class Rules:
     """None: conversations only grow."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Job:
     """One input, ready to be asked."""

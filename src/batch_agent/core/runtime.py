@@ -3,13 +3,14 @@ backend. The seams between a run, the programs, and what answers their requests.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from .errors import BatchAgentError
 from .messages import Message
 from .prompt import ToolSpec
+from .quick import dataclass
 from .requests import NO_USAGE, Reply, Sampling, Usage
 from .results import CallRecord
 from .schema import JsonSchema
@@ -54,8 +55,6 @@ class House:
 
     folder: Path
     """Of this run alone, gone when it is over."""
-    seats: int
-    """So many agents are at work at once, at most."""
     door: Door
     window: int | None
     """Tokens of the model's context window, where somebody knows."""

@@ -1,6 +1,6 @@
 """How a run was scheduled, for whoever wants to know why it took as long as it did."""
 
-from dataclasses import dataclass
+from .quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the prompts of a run share, as expected before it and as seen after it."""
 
-from dataclasses import dataclass
+from .quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a user asks for."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -13,6 +13,7 @@ from .fields import Fields
 from .inputs import check_inputs
 from .interfaces import Backend
 from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
+from .quick import dataclass
 from .requests import Sampling
 from .results import AgentResult
 from .runtime import Runtime

@@ -1,6 +1,6 @@
 """What a backend can do."""
 
-from dataclasses import dataclass
+from .quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

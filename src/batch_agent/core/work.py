@@ -1,7 +1,8 @@
 """What the work of a coding agent changed."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from .quick import dataclass
 
 ChangeKind = Literal["added", "modified", "deleted"]
 

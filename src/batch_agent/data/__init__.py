@@ -1,9 +1,14 @@
 """Data in and out: inputs from wherever they are, results to files and tables."""
 
+from typing import TYPE_CHECKING
+
+from ..core.lazily import names_from
 from .reading import check_apart, gather_inputs, read_inputs
-from .rows import as_row
 from .sql import SqlQuery
-from .writing import ResultWriter, Write, open_results, results_to
+
+if TYPE_CHECKING:
+    from .rows import as_row
+    from .writing import ResultWriter, Write, open_results, results_to
 
 __all__ = [
     "ResultWriter",
@@ -16,3 +21,6 @@ __all__ = [
     "read_inputs",
     "results_to",
 ]
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and names that are not there
+    __getattr__ = names_from(__name__, {".rows": "as_row", ".writing": "ResultWriter Write open_results results_to"})

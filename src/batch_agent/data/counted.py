@@ -1,8 +1,9 @@
 """Rows that are counted before they are read."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from ..core.quick import dataclass
 
 _MOST_ROWS = 1_000_000
 

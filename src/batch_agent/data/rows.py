@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import orjson
-from pydantic_core import to_jsonable_python
 
 from ..core.results import AgentResult
 
@@ -38,6 +37,8 @@ def jsonable(value: Any) -> Any:
     """As JSON has it; bytes that are no text in base64, numbers that are none as null."""
     if type(value) in _JSON:
         return value
+    from pydantic_core import to_jsonable_python  # only results that are written somewhere come here
+
     try:
         return to_jsonable_python(value, fallback=str, inf_nan_mode="null")
     except UnicodeDecodeError:

@@ -1,9 +1,10 @@
 """The types of columns, found while their values come: what all values of a column have in common."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
+
+from ..core.quick import dataclass
 
 _EXACT = 2**53
 """Up to there a number is the same with and without a fraction."""

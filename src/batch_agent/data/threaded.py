@@ -4,10 +4,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
 from typing import Any
+
+from ..core.quick import dataclass
 
 _AT_ONCE = 256
 

@@ -53,12 +53,9 @@ def open_results(path: str | Path, called: str = "out") -> ResultWriter:
 
 
 @asynccontextmanager
-async def results_to(path: Path | None, called: str = "out") -> AsyncIterator[Write | None]:
-    """What writes to that file, for a run; None for none. Closing it may take a while, and does not block the loop."""
-    if path is None:
-        yield None
-        return
-    file = open_results(path, called)
+async def results_to(path: Path) -> AsyncIterator[Write]:
+    """What writes to that file, for a run. Closing it may take a while, and does not block the loop."""
+    file = open_results(path)
     try:
         yield file.write
     finally:

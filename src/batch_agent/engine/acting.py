@@ -1,7 +1,7 @@
 """The requests of programs as the run's model can read them: one without tool calls is asked for actions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from hashlib import blake2b
 
 import orjson
@@ -9,6 +9,7 @@ import orjson
 from ..agent.actions import Final, as_json, as_told, read_action
 from ..core.messages import Assistant, Message, ToolCall
 from ..core.prompt import Prompt, ToolSpec
+from ..core.quick import dataclass
 from ..core.requests import Reply, Request, Sampling
 from ..core.rules import ACTION_ARGUMENTS, ACTION_TOOL, InvalidOutput, Rules
 from ..core.runtime import Asked

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from ..agent.conversation import Generate
@@ -13,6 +12,7 @@ from ..core.facts import Replied
 from ..core.interfaces import Backend, EventSink, Slot
 from ..core.messages import ToolCall
 from ..core.options import Retry
+from ..core.quick import dataclass
 from ..core.requests import Reply, Request
 from ..core.rules import Job
 from ..schedule.health import Alone, Health, Hold, Stop

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..agent.conversation import Generate
@@ -13,6 +13,7 @@ from ..core.facts import Replied
 from ..core.interfaces import EventSink, Slot
 from ..core.messages import Assistant, User
 from ..core.options import Retry
+from ..core.quick import dataclass
 from ..core.requests import NO_USAGE, Reply, Request
 from ..core.rules import Job
 from ..core.runtime import Answered, Crew, ProgramFailed, Seat, Work

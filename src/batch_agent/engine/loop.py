@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 from ..agent.calls import call_records
@@ -15,6 +14,7 @@ from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned,
 from ..core.hub import Ending
 from ..core.interfaces import Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
+from ..core.quick import dataclass
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules

@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Compacted, Fact, Replied, Returned, Settled
 from ..core.interfaces import CallsPast, Journal
 from ..core.messages import ToolCall, ToolResult
 from ..core.prompt import ToolSpec
+from ..core.quick import dataclass
 from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta
 from ..core.traits import Traits
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.facts import Replied
+from ..core.quick import dataclass
 from ..core.requests import Reply
 from ..core.runtime import Asked
 from .acting import Acting

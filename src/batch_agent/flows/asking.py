@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..backends.prices import known_price
@@ -10,6 +10,7 @@ from ..core.errors import RunStopped
 from ..core.events import Event, InStage, Queued
 from ..core.flow import Item, OnFailure, StageReport
 from ..core.interfaces import EventSink
+from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult, Results
 from ..readying import Ready
 from ..running import Going

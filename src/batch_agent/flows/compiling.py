@@ -1,7 +1,7 @@
 """From the steps of a flow to a spec for each of its stages; what cannot work is refused before anything is sent."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ..core.errors import SpecError
 from ..core.fields import Fields
+from ..core.quick import dataclass
 from ..core.spec import BatchSpec
 from ..plan.template import Template, parse_template, template_of
 from .steps import Expand, Filter, Map, Reduce, Stage, Step

@@ -1,13 +1,14 @@
 """The steps of a flow under way: each hears from the one before it, and hands items on as soon as they are ready."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pydantic import BaseModel
 
 from ..core.errors import ErrorKind
 from ..core.flow import Item
+from ..core.quick import dataclass
 from ..core.results import AgentError
 from .places import Position
 from .steps import Expand, Filter

@@ -4,13 +4,13 @@ prompt together."""
 import heapq
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from ..core.errors import ErrorKind, SpecError
 from ..core.flow import Item
+from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult
 from ..engine.window import Window
 from ..plan.merging import Entry, Merge, MergeTree

@@ -1,11 +1,12 @@
 """The steps of a flow, as they were asked for."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..core.fields import Fields
 from ..core.flow import Item, OnFailure
+from ..core.quick import dataclass
 
 Keep = Callable[[Item], Any]
 Into = Callable[[Item], Iterable[Any]]

@@ -1,11 +1,12 @@
 """What a canary shows of the agents: how many turns they take, how much they say, how long their tools take."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from ..core.forecast import Behaviour, ExpectedTurn, Life
 from ..core.messages import Assistant, Message, ToolResults, User
+from ..core.quick import dataclass
 from ..core.results import AgentResult
 from ..core.sharing import PrefixReport
 

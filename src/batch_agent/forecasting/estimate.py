@@ -1,12 +1,13 @@
 """The forecast: tokens by counting, time by rehearsing the run, cost from both."""
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from statistics import fmean
 
 from ..core.errors import SpecError
 from ..core.forecast import Behaviour, Forecast, Life, prompts
+from ..core.quick import dataclass
 from ..core.requests import Usage
 from ..core.sharing import PrefixReport
 from ..core.traits import Traits

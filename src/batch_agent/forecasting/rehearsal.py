@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from ..core.facts import Replied
 from ..core.forecast import Life, prompts
 from ..core.load import Load
 from ..core.messages import ToolCall
+from ..core.quick import dataclass
 from ..core.requests import NO_USAGE, Reply, Usage
 from ..core.rules import Job
 from ..engine.gate import Gate
@@ -54,10 +55,8 @@ class Rehearsal:
     ends: list[float] = field(default_factory=list)
     decoding: float = 0.0
     """Of all turns, from their first tokens on."""
-    first_turns: Usage = NO_USAGE
     later_turns: Usage = NO_USAGE
     inflight: int = 0
-    most_residents: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -177,7 +176,6 @@ class _Play:
                 slot = await self._gate.first_turn(job, ())
                 self._seen.starts.append(_now())
                 group.create_task(self._live(job, life, slot))
-        self._seen.most_residents = self._gate.report().most_residents
         return self._seen
 
     async def _live(self, job: Job, life: Life, slot: HeldSlot) -> None:
@@ -188,8 +186,6 @@ class _Play:
             slot.release()
             if at:
                 self._seen.later_turns += usage
-            else:
-                self._seen.first_turns += usage
             if at + 1 < len(life):
                 with self._gate.while_waiting(job.key, [_TOOL], None):
                     await asyncio.sleep(life[at].tool_seconds)

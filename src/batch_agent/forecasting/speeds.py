@@ -1,10 +1,11 @@
 """What a canary shows of the server: how long a step, a prompt token and a further sequence in the batch take."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, median
 
 from ..core.forecast import Behaviour, Life, prompts
+from ..core.quick import dataclass
 from ..core.results import AgentResult
 from ..core.sharing import PrefixReport
 from ..sim import SimConfig

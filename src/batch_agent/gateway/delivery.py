@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
+from ..core.quick import dataclass
 from ..core.requests import Reply
 from .refusal import Refused
 from .words import Envelope, Words

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from aiohttp import web
 
+from ..core.quick import dataclass
 from ..core.runtime import Desk
 from .delivery import Pace
 from .guests import Guests

@@ -3,13 +3,13 @@
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from ..agent.size import chars_in
 from ..core.errors import BatchAgentError
+from ..core.quick import dataclass
 from ..core.requests import Reply
 from ..core.runtime import Asked, Desk
 from .anthropic_words import AnthropicWords

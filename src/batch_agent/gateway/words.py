@@ -1,9 +1,9 @@
 """A protocol in which programs ask, and are answered."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..core.quick import dataclass
 from ..core.requests import Reply
 from ..core.runtime import Asked
 from .refusal import Refused

@@ -12,7 +12,6 @@ from ..core.errors import SpecError
 from ..core.events import Event
 from ..core.interfaces import EventSink
 from .aside import Aside, SlowSink
-from .recording import Recording
 
 _log = logging.getLogger("batch_agent")
 
@@ -26,6 +25,8 @@ def watched_by(events: Watchers, folder: str | Path | None = None) -> EventSink 
     direct = [each for each in watchers if not isinstance(each, SlowSink)]
     slow = [each for each in watchers if isinstance(each, SlowSink)]
     if folder is not None:
+        from .recording import Recording  # reads and writes JSON of all kinds of events
+
         slow.append(Recording(Path(folder)))
     if not direct:
         return Aside(slow) if slow else None

@@ -1,9 +1,8 @@
 """Errors on their way from one process to another: those of ours that take more than a message do not survive a
 pickle."""
 
-from dataclasses import dataclass
-
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
+from ..core.quick import dataclass
 
 _PLAIN: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
 

@@ -1,11 +1,12 @@
 """Which nodes of a cluster the workers of a run are for."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
 from yarl import URL
+
+from ..core.quick import dataclass
 
 CPUS = 1
 """That a worker takes of its node."""

@@ -3,13 +3,13 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import orjson
-from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
+
+from ..core.models import is_model
+from ..core.quick import dataclass
 
 _BEFORE = tuple(
     re.compile(pattern, re.MULTILINE)
@@ -138,7 +138,7 @@ def with_text(value: Any, steps: Sequence[str], text: str) -> Any:
         return text
     first, *others = steps
     changed = {first: with_text(_members(value)[first], others, text)}
-    return value.model_copy(update=changed) if isinstance(value, BaseModel) else {**value, **changed}
+    return value.model_copy(update=changed) if is_model(value) else {**value, **changed}
 
 
 def _at(value: Any, path: str) -> TextField | None:
@@ -152,7 +152,7 @@ def _at(value: Any, path: str) -> TextField | None:
 
 
 def _members(value: Any) -> Mapping[Any, Any]:
-    if isinstance(value, BaseModel):
+    if is_model(value):
         return dict(value)
     return value if isinstance(value, Mapping) else {}
 
@@ -172,6 +172,8 @@ def part_task(task: str, number: int, parts: int) -> str:
 def merge_task(outline: str, parts: int, answers: Sequence[Any]) -> str:
     """`outline`: the task with a placeholder for the text. `answers`: in the order of the parts."""
     each = "one for each part" if len(answers) == parts else "each for one part, or for several that follow each other"
+    from pydantic_core import to_jsonable_python  # rarely needed
+
     told = orjson.dumps(to_jsonable_python(list(answers), fallback=str), option=orjson.OPT_INDENT_2).decode()
     return (
         f"An input was too long to be read at once. It was split into {parts} parts, and each was answered on its own. "

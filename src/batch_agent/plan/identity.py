@@ -6,8 +6,8 @@ from hashlib import blake2b
 from typing import Any
 
 import orjson
-from pydantic import BaseModel
 
+from ..core.models import is_model
 from .plain import plain
 
 
@@ -56,7 +56,7 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
+    if is_model(value):
         return plain(value)
     if isinstance(value, Mapping):
         return dict(value)

@@ -1,10 +1,11 @@
 """Tasks laid out for the prefix cache: what all agents share first, then what some do, then what is an agent's own."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
+from ..core.quick import dataclass
 from .ordering import arrange
 from .template import BadInput, Template, block, sendable
 

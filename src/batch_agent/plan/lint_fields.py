@@ -3,14 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import Any
 
 import orjson
-from pydantic import BaseModel
 
+from ..core.models import is_model
+from ..core.quick import dataclass
 from ..core.sharing import Finding
 from .lint_texts import MOMENT, MOST_CHARS, is_epoch, is_random, quote
 
@@ -47,7 +47,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
         return row[name]
     here: Any = row
     for step in name.split("."):
-        here = dict(here) if isinstance(here, BaseModel) else here
+        here = dict(here) if is_model(here) else here
         if not isinstance(here, Mapping) or step not in here:
             return None
         here = here[step]
@@ -193,7 +193,7 @@ def _text(value: Any) -> str:
         return value[:MOST_CHARS]
     if isinstance(value, Enum):
         return _text(value.value)
-    if isinstance(value, Mapping | BaseModel | list | tuple | set | frozenset) and (shown := _json(value, 0)):
+    if (is_model(value) or isinstance(value, Mapping | list | tuple | set | frozenset)) and (shown := _json(value, 0)):
         return shown[:MOST_CHARS].decode(errors="replace")
     try:
         return str(value)[:MOST_CHARS]
@@ -209,6 +209,6 @@ def _json(value: Any, option: int) -> bytes | None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping | BaseModel):
+    if is_model(value) or isinstance(value, Mapping):
         return dict(value)
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else str(value)

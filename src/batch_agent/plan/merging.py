@@ -1,8 +1,9 @@
 """Which results are merged with which: a tree over their places, so that the order of their coming changes nothing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from ..core.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
+from ..core.models import is_model
 
 
 def plain(value: Any) -> Any:
@@ -15,7 +14,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, BaseModel):
+    if is_model(value):
         return plain(value.model_dump())
     if isinstance(value, Mapping):
         return {_key(key): plain(part) for key, part in value.items()}
@@ -34,6 +33,8 @@ def _key(key: Any) -> str:
 
 def _leaf(value: Any) -> Any:
     """Dates, numbers of other kinds, bytes, enums: as Pydantic writes them in JSON."""
+    from pydantic_core import to_jsonable_python  # rarely needed
+
     try:
         return to_jsonable_python(value, fallback=str)
     except ValueError:  # bytes that are no text

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
+from ..core.models import is_model
 from ..core.rules import Rules
 from ..core.sharing import Finding, PrefixReport
 from ..core.spec import BatchSpec
@@ -76,4 +75,4 @@ def _divergence(layout: Layout) -> str | None:
 def _as_mapping(value: Any, fields: Sequence[str]) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
-    return dict(value) if isinstance(value, BaseModel) else dict.fromkeys(fields, value)
+    return dict(value) if is_model(value) else dict.fromkeys(fields, value)

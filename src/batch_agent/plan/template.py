@@ -4,15 +4,16 @@ import json
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
 import orjson
-from pydantic import BaseModel
 
 from ..core.errors import SpecError
 from ..core.fields import Fields
+from ..core.models import is_model
+from ..core.quick import dataclass
 from .plain import plain
 
 _PATH = r"[^\W\d]\w*(?:\.\w+)*"
@@ -85,7 +86,7 @@ class Template:
             return value
         if isinstance(value, str):
             return self._for_text(value)
-        if isinstance(value, BaseModel):
+        if is_model(value):
             return dict(value)
         if isinstance(value, Mapping):
             return value
@@ -176,7 +177,7 @@ def block(name: str, text: str) -> str:
 
 
 def _names(value: Any) -> Iterable[str]:
-    if isinstance(value, BaseModel):
+    if is_model(value):
         return type(value).model_fields
     return map(str, value) if isinstance(value, Mapping) else ("input",)
 
@@ -186,7 +187,7 @@ def _find(part: _Field, lookup: Mapping[str, Any]) -> Any:
         return lookup[part.path]
     here: Any = lookup
     for step in part.path.split("."):
-        if isinstance(here, BaseModel):
+        if is_model(here):
             here = dict(here)
         if not isinstance(here, Mapping) or step not in here:
             known = ", ".join(map(str, list(lookup)[:12])) or "none"
@@ -205,7 +206,7 @@ def _text(value: Any) -> str:
         return str(value)
     if isinstance(value, Enum):
         return _text(value.value)
-    if isinstance(value, BaseModel | Mapping | list | tuple | set | frozenset) or is_dataclass(value):
+    if is_model(value) or isinstance(value, Mapping | list | tuple | set | frozenset) or is_dataclass(value):
         return _json(value)
     return str(value)
 
@@ -218,7 +219,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
+    if is_model(value):
         return plain(value)
     if isinstance(value, Mapping):
         return dict(value)

@@ -1,8 +1,10 @@
 """What is run, what it may do, how it ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from ..core.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

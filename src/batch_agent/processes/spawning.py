@@ -6,9 +6,9 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import IO
 
+from ..core.quick import dataclass
 from . import warden
 
 

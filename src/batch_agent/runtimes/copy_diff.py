@@ -4,8 +4,8 @@ import itertools
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from ..core.quick import dataclass
 from ..core.work import ChangeKind, FileChange
 from .copy_store import Store
 from .original import Original

@@ -6,11 +6,11 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from ..core.runtime import ProgramFailed
 
 _OLDEST = (2, 32)

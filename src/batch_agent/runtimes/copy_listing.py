@@ -3,10 +3,11 @@
 import asyncio
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from .copy_excludes import outer_excludes, users_excludes
 from .copy_git import Git
 from .copy_tree import Entry, Tree, is_folder, look, walk

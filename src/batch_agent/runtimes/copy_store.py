@@ -5,10 +5,10 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from ..core.quick import dataclass
 from .copy_git import MOST_BYTES, Argument, Git, Said
 from .copy_import import Import
 from .copy_tree import erase

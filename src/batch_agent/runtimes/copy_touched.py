@@ -7,9 +7,9 @@ import tempfile
 from array import array
 from collections.abc import Container, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.quick import dataclass
 from ..core.work import ChangeKind
 from .copy_tree import Entry, Tree, erase, is_folder, open_up, walk
 from .original import Original

@@ -4,7 +4,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+
+from ..core.quick import dataclass
 
 _REFUSED = b".git"
 _PASSES = 3

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from ..core.runtime import Crew, House
 from .opencode_cli import check_config, check_version, find_opencode
 from .opencode_config import NOBODY, Wishes, config_text, furnish
@@ -97,7 +98,7 @@ class OpenCodeRuntime:
 
     @property
     def _wishes(self) -> Wishes:
-        return Wishes(self.tools, self.prompt, self.config)
+        return Wishes(self.tools, self.config)
 
     def _prompt_file(self, folder: Path) -> Path | None:
         if self.prompt is None:

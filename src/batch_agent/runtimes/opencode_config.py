@@ -3,13 +3,13 @@ stands in files beside its folder, where OpenCode looks for them by a relative p
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from ..core.runtime import Address
 
 PROVIDER = "batch"
@@ -37,7 +37,6 @@ class Wishes:
     """What of it the user may say."""
 
     tools: Sequence[str] | None = None
-    prompt: str | None = None
     config: Mapping[str, Any] | None = None
 
     def check(self) -> None:

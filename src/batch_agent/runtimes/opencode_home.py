@@ -5,11 +5,11 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
+from ..core.quick import dataclass
 from .environment import user_environment
 from .opencode_config import SPARE
 

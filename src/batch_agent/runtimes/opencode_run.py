@@ -1,10 +1,11 @@
 """OpenCode for a run, a program for each agent: `opencode run`, once for everything that the agent is asked."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.messages import Message, User
+from ..core.quick import dataclass
 from ..core.runtime import Answered, ProgramFailed
 from ..processes import Command, Limits, ProgramError, ProgramLost, running
 from .environment import last_words

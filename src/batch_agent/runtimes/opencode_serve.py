@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import SpecError
 from ..core.messages import Message
+from ..core.quick import dataclass
 from ..core.runtime import Answered, Crew, ProgramFailed
 from .opencode_cli import refused_config
 from .opencode_config import furnish

@@ -4,11 +4,11 @@ import asyncio
 import os
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from ..core.runtime import ProgramFailed
 from .copy_git import Git, find_git
 from .copy_import import Import

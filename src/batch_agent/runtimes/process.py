@@ -4,11 +4,12 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from ..core.runtime import Crew, House
 from .environment import user_environment
 from .process_seat import STDOUT, ProcessCrew

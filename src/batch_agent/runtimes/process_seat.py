@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ..core.quick import dataclass
 from ..core.runtime import Answered, ProgramFailed
 from ..processes import Command, Ended, Limits, Program, ProgramError, ProgramLost, running
 from .environment import last_words

@@ -9,11 +9,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from ..core.runtime import Address, House, ProgramFailed
 from ..core.work import Changes
 from .copies import Copies, folder_name

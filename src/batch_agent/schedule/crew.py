@@ -1,8 +1,8 @@
 """What to expect of each endpoint, seen beside the others."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ..core.quick import dataclass
 from .throughput import Throughput
 
 _DOUBT = 2.0

@@ -4,9 +4,8 @@ One agent's failure is its own, and so are those of a few prompts that a server 
 when several agents meet them, nobody is answered in between, and nobody who was sent before them still waits for an
 answer: refusals come quicker than answers, so at first they are all that is heard."""
 
-from dataclasses import dataclass
-
 from ..core.errors import BackendError, ErrorKind
+from ..core.quick import dataclass
 from .outcomes import Outcomes
 
 _SURE = 3

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from .leases import Leases, Tenant
 from .losses import Losses
 from .speed import PrefillSpeed
 
@@ -13,28 +14,6 @@ _MORE = 1.05
 _HEADROOM = 0.9
 """Of the capacity: what agents leave behind when they end is younger than the contexts of those that wait for their
 tools, and an engine that throws out the oldest first throws those out before it."""
-
-
-@dataclass(slots=True)
-class _Agent:
-    """One agent that is alive."""
-
-    first: float
-    """Tokens of its first prompt that are its own."""
-    own: float
-    order: int
-    prompt: int = 0
-    """Tokens of its last prompt, shared ones too."""
-    is_resident: bool = False
-    is_guest: bool = False
-    """Let in beyond the capacity."""
-    is_new: bool = True
-    """Since its last answer it had no place, or its context was rewritten: what it finds in the cache says nothing
-    about the others."""
-    disturbed: int = 0
-    """How often guests had come or gone at its last answer."""
-    waits_since: float | None = None
-    """Set while it waits for its tools."""
 
 
 @dataclass(slots=True)
@@ -65,17 +44,12 @@ class Ledger:
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     losses: Losses = field(default_factory=Losses)
     counts: LedgerCounts = field(default_factory=LedgerCounts)
-    _agents: dict[str, _Agent] = field(default_factory=dict)
+    _agents: dict[str, Tenant] = field(default_factory=dict)
     _residents: int = 0
     _own: float = 0.0
     _first: float = 0.0
     _limit: float | None = field(init=False)
-    _short_waits: dict[str, None] = field(default_factory=dict)
-    """Residents whose tools are likely quick, who has waited longest first."""
-    _long_waits: dict[str, None] = field(default_factory=dict)
-    _overdue: float = 0.0
-    """Tokens of those who wait long."""
-    _overdue_first: float = 0.0
+    _leases: Leases = field(default_factory=Leases)
     _guests: float = 0.0
     """Tokens of guests."""
     _disturbances: int = 0
@@ -152,7 +126,7 @@ class Ledger:
     def begin(self, agent: str, own: float) -> None:
         """A new agent, by what its first prompt is taken to hold beside the shared part. It has no place yet."""
         self._orders += 1
-        self._agents[agent] = _Agent(own, own, self._orders)
+        self._agents[agent] = Tenant(own, own, self._orders)
 
     def let_in(self, agent: str, now: float, *, as_guest: bool = False) -> bool:
         """Gives the agent a place if there is one, taking overdue ones where that helps."""
@@ -183,7 +157,8 @@ class Ledger:
         known.is_new, known.disturbed = False, self._disturbances
         if known.is_resident:
             self._count_place(known)
-        self._most_grown = max(self._most_grown, own - first)
+        if own - first > self._most_grown:
+            self._most_grown = own - first
         self._shed_overflow()
 
     def shrank(self, agent: str, prompt: int) -> None:
@@ -205,20 +180,16 @@ class Ledger:
         known.waits_since = now
         if known.is_resident:
             rent = self.rent
-            if rent is not None and likely is not None and likely > rent:
-                self._wait_long(agent)
-            else:
-                self._short_waits[agent] = None
+            self._leases.begin(agent, known, is_over=rent is not None and likely is not None and likely > rent)
 
     def resume(self, agent: str) -> None:
-        self._agents[agent].waits_since = None
-        self._stop_waiting(agent)
+        self._leases.end(agent)
 
     def leave(self, agent: str) -> None:
         known = self._agents.get(agent)
         if known is None:
             return
-        self._stop_waiting(agent)
+        self._leases.end(agent)
         del self._agents[agent]
         if known.prompt:
             self._finished += 1
@@ -228,14 +199,9 @@ class Ledger:
 
     def next_lease_end(self) -> float | None:
         """When a place may be given up, at the earliest."""
-        rent = self.rent
-        if rent is None:
-            return None
-        for agent in self._short_waits:
-            return (self._agents[agent].waits_since or 0.0) + rent
-        return None
+        return self._leases.next_end(self.rent)
 
-    def _fits(self, agent: _Agent) -> bool:
+    def _fits(self, agent: Tenant) -> bool:
         return self._have_room(self._own + agent.own, self._first + agent.first, self._residents + 1)
 
     def _have_room(self, own: float, first: float, residents: int) -> bool:
@@ -248,41 +214,34 @@ class Ledger:
             return self._grown
         return max(_LIKELY_GROWTH * first / residents if residents else 0.0, self._most_grown)
 
-    def _make_room(self, agent: _Agent, now: float) -> bool:
+    def _make_room(self, agent: Tenant, now: float) -> bool:
         """Takes overdue places, if they are enough."""
-        while (end := self.next_lease_end()) is not None and end <= now:
-            overdue = next(iter(self._short_waits))
-            del self._short_waits[overdue]
-            self._wait_long(overdue)
-        own, first = self._own - self._overdue + agent.own, self._first - self._overdue_first + agent.first
-        if not self._have_room(own, first, self._residents - len(self._long_waits) + 1):
+        leases = self._leases
+        leases.lapse(self.rent, now)
+        own, first = self._own - leases.over_own + agent.own, self._first - leases.over_first + agent.first
+        if not self._have_room(own, first, self._residents - leases.over + 1):
             return False
-        while self._long_waits and not self._fits(agent):
-            self._give_up(next(iter(self._long_waits)))
-        return self._fits(agent)
+        while not (fits := self._fits(agent)) and (overdue := leases.longest_over()) is not None:
+            self._give_up(overdue)
+        return fits
 
     def _shed_overflow(self) -> None:
         """Contexts grew beyond the capacity, guests apart: the youngest of those that wait for their tools lose their
         places."""
         while self._limit is not None and self.shared + self._own - self._guests > self._limit:
-            waiting = [agent for waits in (self._short_waits, self._long_waits) for agent in waits]
-            if not waiting:
+            youngest = self._leases.youngest()
+            if youngest is None:
                 return
-            self._give_up(max(waiting, key=lambda agent: self._agents[agent].order))
+            self._give_up(youngest)
 
     def _give_up(self, agent: str) -> None:
         known = self._agents[agent]
-        self._stop_waiting(agent)
+        self._leases.end(agent)
         self._forget_place(known)
         known.is_resident = False
         self.counts.gave_up += 1
 
-    def _wait_long(self, agent: str) -> None:
-        self._long_waits[agent] = None
-        self._overdue += self._agents[agent].own
-        self._overdue_first += self._agents[agent].first
-
-    def _judge_cache(self, agent: _Agent, cached: int, is_crowded: bool) -> None:
+    def _judge_cache(self, agent: Tenant, cached: int, is_crowded: bool) -> None:
         self.losses.saw(cached)
         if not (agent.prompt and agent.is_resident) or agent.is_new:
             return
@@ -299,14 +258,7 @@ class Ledger:
         self._limit = limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
         self.losses.begin_anew()
 
-    def _stop_waiting(self, agent: str) -> None:
-        self._short_waits.pop(agent, None)
-        if agent in self._long_waits:
-            del self._long_waits[agent]
-            self._overdue -= self._agents[agent].own
-            self._overdue_first -= self._agents[agent].first
-
-    def _count_place(self, agent: _Agent) -> None:
+    def _count_place(self, agent: Tenant) -> None:
         self._residents += 1
         self._own += agent.own
         self._first += agent.first
@@ -314,7 +266,7 @@ class Ledger:
             self._guests += agent.own
             self._disturbances += 1
 
-    def _forget_place(self, agent: _Agent) -> None:
+    def _forget_place(self, agent: Tenant) -> None:
         self._residents -= 1
         self._own -= agent.own
         self._first -= agent.first

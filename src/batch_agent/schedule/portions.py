@@ -2,8 +2,8 @@
 each works out its own part from what all have said, and holds no more than is not held by others."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from ..core.quick import dataclass
 from .budget import Amount
 
 _KEPT = 4

@@ -3,9 +3,10 @@
 Work has a weight, in whatever unit its users count (tokens, prompts), the same for all of a Routing."""
 
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NewType
 
+from ..core.quick import dataclass
 from .affinity import Affinity
 from .crew import Crew
 from .standing import Standing

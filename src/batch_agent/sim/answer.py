@@ -1,8 +1,8 @@
 """What a simulated model says."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..core.quick import dataclass
 from .faults import FaultOrder
 from .tokens import CALL_CLOSING, END, TOKEN_BYTES, call_opening, pad, render_call
 

@@ -1,7 +1,9 @@
 """The numbers of a simulated engine."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from ..core.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

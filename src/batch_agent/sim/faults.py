@@ -1,9 +1,9 @@
 """What goes wrong on purpose, and when."""
 
 import zlib
-from dataclasses import dataclass
 from enum import StrEnum
 
+from ..core.quick import dataclass
 from .config import FaultRates
 
 

@@ -1,9 +1,9 @@
 """A request ready to run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..core.quick import dataclass
 from .answer import Reply
 from .faults import FaultOrder
 from .openai import Wire

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from ..core.quick import dataclass
 from .config import FaultRates, SimConfig
 from .script import Script
 

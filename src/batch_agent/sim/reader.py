@@ -1,8 +1,9 @@
 """HTTP/1.1 requests out of bytes, without I/O."""
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from ..core.quick import dataclass
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024

@@ -1,8 +1,9 @@
 """An instance of a JSON schema, the same for the same seed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ..core.quick import dataclass
 
 MAX_DEPTH = 8
 """Below this depth only required properties are filled and arrays stay as short as they may."""

@@ -1,6 +1,6 @@
 """How a simulated model behaves, as data."""
 
-from dataclasses import dataclass
+from ..core.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

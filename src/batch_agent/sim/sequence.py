@@ -1,7 +1,9 @@
 """One request's life inside the engine."""
 
 from collections.abc import Sequence as Hashes
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ..core.quick import dataclass
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,6 @@ class Server:
 
     def __init__(self, config: SimConfig, script: Script, loop: asyncio.AbstractEventLoop) -> None:
         self.connections: set[Connection] = set()
-        self._config = config
         self._loop = loop
         self._pump = Pump(config, loop)
         self._front_end = FrontEnd(config, loop)

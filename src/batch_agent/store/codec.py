@@ -1,10 +1,10 @@
 """Facts, jobs and endings as bytes. The bytes are a promise: what was written by one version is read by the next."""
 
 import json
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import TypeAdapter
 
 from ..core.errors import ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
@@ -13,10 +13,13 @@ from ..core.results import AgentError
 from ..core.rules import Job
 from ..plan.plain import plain
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 _NAMES: dict[type, str] = {
     kind: kind.__name__.lower() for kind in (Started, Replied, Returned, Claimed, Settled, Inherited, Compacted)
 }
-_KINDS: dict[str, TypeAdapter[Fact]] = {name: TypeAdapter(kind) for kind, name in _NAMES.items()}
+_KINDS: dict[str, type[Fact]] = {name: kind for kind, name in _NAMES.items()}
 
 
 def encode(fact: Fact) -> tuple[str, bytes]:
@@ -32,7 +35,14 @@ def decode(kind: str, data: bytes) -> Fact:
     """Raises ValueError for what no fact looks like."""
     if kind not in _KINDS:
         raise ValueError(f"unknown kind of fact: {kind!r}")
-    return _KINDS[kind].validate_json(data)
+    return _reader(kind).validate_json(data)
+
+
+@cache
+def _reader(kind: str) -> "TypeAdapter[Fact]":
+    from pydantic import TypeAdapter  # whoever only writes does without
+
+    return TypeAdapter(_KINDS[kind])
 
 
 def encode_job(job: Job) -> bytes:

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +12,7 @@ import orjson
 
 from ..core.errors import SpecError, StoreError
 from ..core.facts import Fact, Started
+from ..core.quick import dataclass
 from ..core.requests import Usage
 from ..plan.identity import Keys, fingerprint
 from .codec import decode

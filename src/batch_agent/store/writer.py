@@ -5,10 +5,11 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
+
+from ..core.quick import dataclass
 
 _BATCH = 500
 

@@ -1,9 +1,9 @@
 """What a pool gives for each prompt."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ..core.errors import ErrorKind
+from ..core.quick import dataclass
 from ..core.requests import NO_USAGE, FinishReason, Usage
 
 _NOT_WHOLE: Mapping[FinishReason, tuple[ErrorKind, str]] = {

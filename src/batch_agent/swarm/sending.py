@@ -3,24 +3,21 @@ others nothing."""
 
 import asyncio
 import sys
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
 from ..core.errors import BackendError, ErrorKind
+from ..core.quick import dataclass
 from ..schedule.routing import Ticket
-from .lanes import Asked, Batch, Lane, fair_list, lane_for, to_take_back
+from .lanes import Asked, Batch, Lane, lane_for, to_take_back
+from .line import Line
 from .response import Response, response_of
 from .setbacks import TAKEN_BACK, are_next, is_refusal, set_back, tells_of_endpoint
 from .wires import AskList, Hear
 
 _TICK = 0.2
-_FIRST_LIST = 16
-_MOST_CHARS = 400_000
-"""Characters in a list: a server reads all of it before it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +53,22 @@ class Sending:
         self._ask_list = ask
         self._orders = orders
         self._deliver = deliver
-        self._queue: deque[Asked] = deque()
+        self._line: Line
         self._under_way: dict[Batch, Ticket] = {}
         self._unanswered = 0
         self._answered_chars = 0
         self._answered = 0
-        self._list_size = 1
-        self._first_list: int | None = None
-        """Prompts in the first list of each endpoint, if that is shorter."""
         self._changed = asyncio.Event()
         self._group: asyncio.TaskGroup
         self._down_since: float | None = None
         self._looked = 0.0
-        self._begun: set[int] = set()
-        """Endpoints that were sent a list."""
         self._slow: set[int] = set()
         """Endpoints that seemed to be, when it was last looked."""
 
     async def run(self, asked: Sequence[Asked]) -> None:
         """Returns when each has its response."""
-        self._queue = deque(asked)
+        self._line = Line(asked, len(self._places), self._orders.longest)
         self._unanswered = len(asked)
-        self._list_size = min(self._orders.longest, fair_list(len(asked), len(self._places)))
-        if self._list_size > 2 * _FIRST_LIST:
-            self._first_list = _FIRST_LIST
-            rest = len(asked) - _FIRST_LIST * len(self._places)
-            self._list_size = min(self._orders.longest, fair_list(rest, len(self._places)))
         try:
             async with asyncio.TaskGroup() as self._group:
                 while self._unanswered:
@@ -97,27 +84,22 @@ class Sending:
                 self._ended(batch)
 
     def _fill(self) -> None:
-        while self._queue:
-            head = self._queue[0]
-            size = min(self._list_size, head.company, len(self._queue))
-            place = self._free(size, head.avoids)
+        while self._line:
+            size = self._line.size
+            place = self._free(size, self._line.head.avoids)
             if place is None:
                 return
-            batch = self._begin(place, self._next_list(self._size_for(place, size)))
+            batch = self._begin(place, self._line.next_list(self._size_for(place, size)))
             self._group.create_task(self._work(batch))
 
     def _size_for(self, place: int, size: int) -> int:
-        """A server reads all of a list before it begins with any of it: the first one is short, so that it has
-        something to do while it reads the others. One that may be down gets a single prompt."""
+        """An endpoint that may be down gets a single prompt."""
         lane = self._lanes[place]
         if not self._fleet.routing.is_good(place):
             return 1
         if lane.batches:
             size = min(size, max(1, self._orders.most - lane.unfinished))
-        if self._first_list is None or place in self._begun:
-            return size
-        self._begun.add(place)
-        return min(size, self._first_list)
+        return self._line.size_at(place, size)
 
     def _free(self, count: int, avoided: Collection[int] = (), most: int | None = None) -> int | None:
         """Where a list of so many prompts goes, if anybody may be given it."""
@@ -132,17 +114,6 @@ class Sending:
             for place in self._fleet.routing.usable(now)
             if place in self._places and self._lanes[place].rests_until <= now
         ]
-
-    def _next_list(self, size: int) -> list[Asked]:
-        """Those under which a request broke off are among themselves."""
-        taken, chars = [self._queue.popleft()], 0
-        while self._queue and len(taken) < size:
-            following = self._queue[0]
-            chars += len(following.prompt)
-            if chars > _MOST_CHARS or following.failures != taken[0].failures or len(taken) >= following.company:
-                break
-            taken.append(self._queue.popleft())
-        return taken
 
     def _begin(self, place: int, asked: Sequence[Asked]) -> Batch:
         """It counts from now on, not only when its request is sent: else all would go where one may."""
@@ -279,18 +250,13 @@ class Sending:
 
     def _again(self, asked: Sequence[Asked], *, come_next: bool = True) -> None:
         """They are in line again."""
-        for each in asked:
-            each.begin_anew()
-        if come_next:
-            self._queue.extendleft(reversed(asked))
-        else:
-            self._queue.extend(asked)
+        self._line.take_again(asked, come_next=come_next)
         self._changed.set()
 
     def _take_back(self) -> None:
         """When nothing is in line any more, who is done helps those who are slow."""
         now = _now()
-        if self._queue or now < self._looked + _TICK:
+        if self._line or now < self._looked + _TICK:
             return
         self._looked = now
         found = to_take_back(self._lanes, self._usable(), self._under_way, self._usual_chars, now)
@@ -317,8 +283,8 @@ class Sending:
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._orders.patience:
             error = self._fleet.nobody((), self._places)
-            while self._queue:
-                self._fail(self._queue.popleft(), error, -1)
+            for asked in self._line.dissolve():
+                self._fail(asked, error, -1)
 
 
 def _now() -> float:

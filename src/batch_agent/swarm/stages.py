@@ -1,10 +1,10 @@
 """Stages of agents, one after another: what one gives is what the next is asked about."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import BackendError, ErrorKind, SpecError
+from ..core.quick import dataclass
 from .answers import answered, need_agents, no_answer
 from .filling import fill, need_place
 from .interface import Pool

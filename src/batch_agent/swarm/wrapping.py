@@ -1,16 +1,17 @@
 """The chat template of a model, found by showing it a marker: put around prompts here, so that a list of them can be
 sent as plain texts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import orjson
 
-from ..backends.http import Server
 from ..backends.probe import beside
+from ..backends.server import Server
+from ..core.errors import BackendError
+from ..core.quick import dataclass
 
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_WITHIN = 10.0
 _MARKS = ("Q7xMarkerZ3", "Another 42 marker, with words.", "\n  One more, with space around it. \n")
 
 
@@ -51,9 +52,8 @@ async def find_wrapping(server: Server, model: str) -> Wrapping | None:
 async def has_batch_route(server: Server) -> bool:
     """Whether it takes many conversations in one request."""
     try:
-        async with server.session.get(beside(server.root, "/openapi.json"), timeout=_TIMEOUT) as response:
-            return response.status == 200 and b"/v1/chat/completions/batch" in await response.read()
-    except (aiohttp.ClientError, OSError, TimeoutError):
+        return b"/v1/chat/completions/batch" in await server.page(beside(server.root, "/openapi.json"), _WITHIN)
+    except BackendError:
         return False
 
 
@@ -64,10 +64,8 @@ async def _tokens(server: Server, body: dict[str, Any]) -> list[int] | None:
 
 
 async def _ask(server: Server, path: str, body: dict[str, Any]) -> Any:
+    said = await server.try_post(beside(server.root, path), orjson.dumps(body), _WITHIN)
     try:
-        async with server.session.post(
-            beside(server.root, path), data=orjson.dumps(body), timeout=_TIMEOUT, allow_redirects=False
-        ) as response:
-            return orjson.loads(await response.read()) if response.status == 200 else None
-    except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
+        return None if said is None else orjson.loads(said)
+    except orjson.JSONDecodeError:
         return None

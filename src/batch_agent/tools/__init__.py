@@ -1,19 +1,24 @@
 """Tools: what agents may do besides talking."""
 
+from typing import TYPE_CHECKING
+
+from ..core.lazily import names_from
 from .accept import as_tool
-from .builtin.claude_code import claude_code_tool
-from .builtin.files import grep_tool, list_files_tool, read_file_tool
-from .builtin.python_eval import python_eval_tool
-from .builtin.search import web_search_tool
-from .builtin.sql import sql_lookup_tool, sql_tool
-from .builtin.web import http_get_tool
 from .fabric import ToolFabric, check_names
-from .mcp import MCP
 from .opening import open_tools
 from .provider import ToolProvider
 from .selection import Selection
 from .tool import Tool
 from .toolsets import toolsets
+
+if TYPE_CHECKING:
+    from .builtin.claude_code import claude_code_tool
+    from .builtin.files import grep_tool, list_files_tool, read_file_tool
+    from .builtin.python_eval import python_eval_tool
+    from .builtin.search import web_search_tool
+    from .builtin.sql import sql_lookup_tool, sql_tool
+    from .builtin.web import http_get_tool
+    from .mcp import MCP
 
 __all__ = [
     "MCP",
@@ -35,3 +40,17 @@ __all__ = [
     "toolsets",
     "web_search_tool",
 ]
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and names that are not there
+    __getattr__ = names_from(
+        __name__,
+        {
+            ".builtin.claude_code": "claude_code_tool",
+            ".builtin.files": "grep_tool list_files_tool read_file_tool",
+            ".builtin.python_eval": "python_eval_tool",
+            ".builtin.search": "web_search_tool",
+            ".builtin.sql": "sql_lookup_tool sql_tool",
+            ".builtin.web": "http_get_tool",
+            ".mcp": "MCP",
+        },
+    )

@@ -4,10 +4,10 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 from .texts import ToolTimeout, Worded, describe_error
 
 

@@ -1,9 +1,10 @@
 """Results that may be given out again."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 from cachetools import TLRUCache
+
+from ..core.quick import dataclass
 
 _OVERHEAD = 512
 """Bytes that an entry takes beside its text: a million empty results are not free."""

@@ -14,13 +14,13 @@ from ..core.interfaces import Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
 from ..core.prompt import ToolSpec
 from ..core.results import ToolUse
+from .arguments import BadArguments
 from .cache import Outcome, ResultCache
 from .equipped import Equipped
 from .flights import Flight, Flights, cancel_all
 from .keys import call_key
 from .memory import Remembered, ToolMemory, code_digest, memory_key
 from .pacing import is_being_cancelled
-from .schema import BadArguments
 from .session import FabricSession
 from .texts import describe_error, sound
 from .threads import DaemonThreads

@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, SecretBytes, SecretStr
 
+from ..core.models import is_model, is_secret
 from ..plan.identity import canonical
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -63,11 +63,11 @@ def _identity(value: Any) -> Any:
 
 def _inside(value: Any) -> Any:
     match value:
-        case SecretStr() | SecretBytes():
+        case _ if is_secret(value):
             return repr(value.get_secret_value())
         case Enum():
             return value.name
-        case BaseModel():
+        case _ if is_model(value):
             return [[name, getattr(value, name)] for name in type(value).model_fields] + [value.model_extra or {}]
         case set() | frozenset():
             return sorted(value, key=repr)

@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
-from pydantic import BaseModel
-
+from ..core.models import is_model_class
 from .raw_arguments import RawArguments, sound_name
 from .tool import Tool
 
@@ -61,7 +60,7 @@ def _schema(value: Any) -> Mapping[str, Any] | None:
         given = getattr(value, attribute, None)
         if isinstance(given, Mapping):
             return given
-        if isinstance(given, type) and issubclass(given, BaseModel):
+        if is_model_class(given):
             return given.model_json_schema()
     args = getattr(value, "args", None)
     return {"type": "object", "properties": cast(Mapping[str, Any], args)} if isinstance(args, Mapping) else None

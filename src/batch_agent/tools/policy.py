@@ -1,10 +1,11 @@
 """What a tool says about itself: who may share its results, and how hard it may be worked."""
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from ..core.checks import is_number
 from ..core.errors import SpecError
+from ..core.quick import dataclass
 
 Effect = Literal["pure", "read", "stateful", "write"]
 """What a call does beside giving a result. pure: nothing, and the same arguments always give the same. read: nothing,
@@ -36,7 +37,7 @@ class Sharing:
     def __post_init__(self) -> None:
         if self.effect not in get_args(Effect):
             raise SpecError(f"effect must be one of {', '.join(get_args(Effect))}; got {self.effect!r}.")
-        if self.ttl is not None and not (_is_number(self.ttl) and self.ttl >= 0):
+        if self.ttl is not None and not (is_number(self.ttl) and self.ttl >= 0):
             raise SpecError(f"ttl must be a number of seconds of at least 0; got {self.ttl!r}.")
         if not self.is_shared and (self.ttl is not None or self.version is not None or self.keeps_errors):
             raise SpecError(
@@ -86,7 +87,7 @@ class Pace:
     def __post_init__(self) -> None:
         for name in ("timeout", "rate_limit", "backoff"):
             value = getattr(self, name)
-            if value is not None and not (_is_number(value) and value > 0):
+            if value is not None and not (is_number(value) and value > 0):
                 raise SpecError(f"{name} must be more than 0; got {value!r}.")
         for name, least in (("max_concurrent", 1), ("burst", 1), ("retries", 0)):
             value = getattr(self, name)
@@ -99,7 +100,3 @@ class Pace:
             raise SpecError(f"retry_on must be a tuple of exception classes; got {self.retry_on!r}.")
         if bool(self.retries) != bool(self.retry_on):
             raise SpecError("retries and retry_on belong together: how often, and for which errors.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,7 +9,7 @@ import orjson
 
 from ..core.errors import SpecError
 from ..core.schema import JsonSchema, without_titles
-from .schema import BadArguments
+from .arguments import BadArguments
 
 _SHOWN_PROBLEMS = 5
 _SHOWN_CHARACTERS = 300

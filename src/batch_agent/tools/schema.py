@@ -14,12 +14,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from ..core.errors import SpecError
 from ..core.schema import JsonSchema, without_titles
+from .arguments import BadArguments
 
 _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
-
-
-class BadArguments(ValueError):
-    """The arguments do not fit; the message is written for the model."""
 
 
 class Arguments:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.interfaces import CallsPast, Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
+from .arguments import BadArguments
 from .cache import Outcome
 from .flights import cancel_all
 from .keys import same_arguments
-from .schema import BadArguments
 from .tool import Tool
 
 if TYPE_CHECKING:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
 
 class Worded(Exception):
     """Its message is all that is to be said."""
@@ -24,6 +22,8 @@ def as_text(value: Any) -> str:
             return value.decode()
         except UnicodeDecodeError:
             return f"[{len(value)} bytes of binary data]"
+    from pydantic_core import PydanticSerializationError, to_json
+
     try:
         return to_json(value, fallback=str).decode()
     except (PydanticSerializationError, ValueError):

@@ -4,28 +4,18 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol, TypedDict, Unpack, overload
+from dataclasses import field, fields, replace
+from importlib import import_module
+from typing import Any, TypedDict, Unpack, overload
 
 from ..core.errors import SpecError
 from ..core.prompt import ToolSpec
-from ..core.schema import JsonSchema
+from ..core.quick import dataclass
+from .arguments import ReadsArguments
 from .batching import Batch, single
 from .policy import Effect, Pace, Sharing
-from .schema import Arguments, describe
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class ReadsArguments(Protocol):
-    """A tool's parameters: as the model sees them, and from what the model wrote."""
-
-    @property
-    def schema(self) -> JsonSchema: ...
-
-    def read(self, text: str) -> dict[str, Any]:
-        """Keyword arguments, each of its declared type. Raises BadArguments."""
-        ...
 
 
 class ToolOptions(TypedDict, total=False):
@@ -53,6 +43,23 @@ class ToolOptions(TypedDict, total=False):
     backoff: float
 
 
+class BuiltIn:
+    """A tool that comes with the package: made when it is first asked for, by `NAME_tool()` of a module in builtin/."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._made: Tool | None = None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tool: "Tool | None", owner: type) -> "Tool":
+        if self._made is None:
+            made: Tool = getattr(import_module(f".builtin.{self._home}", __package__), f"{self._name}_tool")()
+            self._made = made
+        return self._made
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """Made with `@Tool.define`; still callable as the function that it is. Sync functions run in threads."""
@@ -71,14 +78,20 @@ class Tool:
     """How calls that arrive together become one."""
     is_async: bool = field(init=False)
 
-    read_file: ClassVar["Tool"]
-    list_files: ClassVar["Tool"]
-    grep: ClassVar["Tool"]
-    http_get: ClassVar["Tool"]
-    web_search: ClassVar["Tool"]
-    python_eval: ClassVar["Tool"]
-    claude_code: ClassVar["Tool"]
-    sql: ClassVar[Callable[..., "Tool"]]
+    read_file = BuiltIn("files")
+    list_files = BuiltIn("files")
+    grep = BuiltIn("files")
+    http_get = BuiltIn("web")
+    web_search = BuiltIn("search")
+    python_eval = BuiltIn("python_eval")
+    claude_code = BuiltIn("claude_code")
+
+    @staticmethod
+    def sql(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str = "sql") -> "Tool":
+        """A tool `sql(query)` that reads the database at `url`. Raises SpecError; see `tools.sql_tool`."""
+        from .builtin.sql import sql_tool  # which needs this class
+
+        return sql_tool(url, max_rows=max_rows, timeout=timeout, name=name)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -153,6 +166,8 @@ def make_tool(
     **options: Unpack[ToolOptions],
 ) -> Tool:
     """`namespace` holds the names that string annotations may use besides the function's own module."""
+    from .schema import Arguments, describe  # brings Pydantic, which runs without tools do not need
+
     chosen: dict[str, Any] = dict(options)
     called = chosen.pop("name", None) or _name(function)
     said = chosen.pop("description", None)

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from yarl import URL
+
+from batch_agent.backends.server import Server
+from batch_agent.backends.wire import open_wire
 
 
 @dataclass
@@ -116,3 +120,9 @@ async def _read(reader: asyncio.StreamReader) -> RawRequest | None:
     method, path, _ = first.split(" ")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
     return RawRequest(method, path, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+
+
+def server_at(url: str) -> Server:
+    """As a backend sees it."""
+    root = URL(url) / "v1"
+    return Server(open_wire(root, {}), root)

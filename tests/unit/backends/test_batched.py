@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 from tests.unit.backends.servers import Answer, Line, RawRequest, RawServer, raw_server
@@ -14,7 +13,8 @@ from yarl import URL
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.batched import ListWire
 from batch_agent.backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
-from batch_agent.backends.http import Server
+from batch_agent.backends.server import Server
+from batch_agent.backends.wire import open_wire
 from batch_agent.core.requests import Sampling, Usage
 
 SAMPLING = Sampling(max_tokens=8)
@@ -24,8 +24,11 @@ JSON = "content-type: application/json\r\n"
 @asynccontextmanager
 async def wire_to(answer: Answer, **options: Any) -> AsyncIterator[tuple[ListWire, RawServer]]:
     headers = {"Authorization": "Bearer secret-key-of-ours"}
-    async with raw_server(answer) as raw, aiohttp.ClientSession(headers=headers) as session:
-        yield ListWire(Server(session, URL(raw.url) / "v1"), "m", **options), raw
+    async with raw_server(answer) as raw:
+        root = URL(raw.url) / "v1"
+        server = Server(open_wire(root, headers), root)
+        yield ListWire(server, "m", **options), raw
+        await server.aclose()
 
 
 async def heard(wire: ListWire, prompts: Sequence[str], patience: float | None = 5.0) -> list[PromptEvent]:

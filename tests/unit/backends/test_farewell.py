@@ -1,11 +1,11 @@
 """Servers that keep something for each agent are told when it is gone."""
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
-import aiohttp
 import orjson
-from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
+from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server, server_at
 from yarl import URL
 
 from batch_agent import BatchAgent
@@ -99,8 +99,8 @@ async def test_a_server_that_does_not_answer_a_farewell_harms_nobody() -> None:
 
 async def test_an_agent_is_said_goodbye_once_and_a_stranger_never() -> None:
     async with raw_server(sglang(INFO)) as server:
-        async with aiohttp.ClientSession() as session:
-            farewell = Farewells(session, close_session(URL(server.url) / "close_session"))
+        async with aclosing(server_at(server.url)) as found:
+            farewell = Farewells(found.try_post, close_session(URL(server.url) / "close_session"))
             farewell.greet("a")
             farewell.greet("")
             for agent in ("a", "a", "b"):

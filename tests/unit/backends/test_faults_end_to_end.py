@@ -12,14 +12,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
-from tests.unit.backends.servers import Line, RawRequest, raw_server
+from tests.unit.backends.servers import Line, RawRequest, raw_server, server_at
 from tests.unit.programs import Programs, typed
 from yarl import URL
 
@@ -580,8 +579,8 @@ async def checks(url: str, model: str | None = None) -> dict[str, Check]:
 
 
 async def test_the_doctor_does_not_call_metrics_off_that_it_could_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_SIDE_TIMEOUT", aiohttp.ClientTimeout(total=0.1))
-    monkeypatch.setattr(load, "_TIMEOUT", aiohttp.ClientTimeout(total=0.1))
+    monkeypatch.setattr(probe, "_BESIDE_WITHIN", 0.1)
+    monkeypatch.setattr(load, "_WITHIN", 0.1)
 
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/metrics":
@@ -727,8 +726,8 @@ async def test_an_agent_whose_goodbye_was_cut_short_is_said_goodbye_at_the_end()
             said.append(orjson.loads(request.body)["session_id"])
             await line.reply(200, b"")
 
-    async with raw_server(answer) as server, aiohttp.ClientSession() as session:
-        farewells = Farewells(session, close_session(URL(server.url)))
+    async with raw_server(answer) as server, aclosing(server_at(server.url)) as found:
+        farewells = Farewells(found.try_post, close_session(URL(server.url)))
         farewells.greet("a")
         leaving = asyncio.create_task(farewells.leave("a"))
         while not server.requests:

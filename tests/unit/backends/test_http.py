@@ -18,7 +18,9 @@ from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.dialects.openai_chat import OpenAIChat
-from batch_agent.backends.http import HttpBackend, Server, open_session
+from batch_agent.backends.http import HttpBackend
+from batch_agent.backends.server import Server
+from batch_agent.backends.wire import open_wire
 from batch_agent.core.messages import User
 from batch_agent.core.prompt import Prompt
 from batch_agent.core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
@@ -35,8 +37,8 @@ STOP = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
 @asynccontextmanager
 async def backend_at(url: str, *, key: str | None = None, keeps_alive: bool = True) -> AsyncIterator[HttpBackend]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    session = open_session(headers, keeps_alive=keeps_alive, use_proxy=False)
-    backend = HttpBackend(Server(session, URL(url) / "v1"), OpenAIChat(), TRAITS)
+    root = URL(url) / "v1"
+    backend = HttpBackend(Server(open_wire(root, headers, keeps_alive=keeps_alive), root), OpenAIChat(), TRAITS)
     try:
         yield backend
     finally:
@@ -409,28 +411,27 @@ async def test_what_may_be_secret_in_a_url_is_not_shown() -> None:
 
     async with raw_server(answer) as server:
         url = URL(server.url).with_user("me").with_password("sk-secret").with_query(api_key="sk-secret")
-        session = open_session({}, keeps_alive=True, use_proxy=False)
-        backend = HttpBackend(Server(session, url), OpenAIChat(), TRAITS)
+        backend = HttpBackend(Server(open_wire(url, {}), url), OpenAIChat(), TRAITS)
         error = await failure(backend)
         await backend.aclose()
         assert "sk-secret" not in str(error)
         assert server.requests[0].path == "/chat/completions?api_key=sk-secret"
 
 
-async def test_what_a_backend_started_is_closed_even_when_its_session_is_not() -> None:
+async def test_what_a_backend_started_is_closed_even_when_its_wire_is_not() -> None:
     closed = []
 
-    class StubbornSession:
+    class StubbornWire:
         headers: ClassVar[dict[str, str]] = {}
 
-        async def close(self) -> None:
+        async def aclose(self) -> None:
             raise asyncio.CancelledError
 
     async def on_close() -> None:
         closed.append(True)
 
     backend = HttpBackend(
-        Server(StubbornSession(), URL("http://x")),  # type: ignore[arg-type]
+        Server(StubbornWire(), URL("http://x")),  # type: ignore[arg-type]
         OpenAIChat(),
         TRAITS,
         on_close=on_close,

@@ -2,17 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import orjson
 import pytest
-from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
-from yarl import URL
+from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server, server_at
 
 from batch_agent.backends.connect import connect
 from batch_agent.backends.doctor import examine
 from batch_agent.backends.flavors import VLLM
-from batch_agent.backends.http import HttpBackend, Server, open_session
+from batch_agent.backends.http import HttpBackend
 from batch_agent.backends.load import Loads, loads_of, sglang_loads, sglang_metrics, vllm_metrics
 from batch_agent.core.load import Load
 from batch_agent.core.messages import User
@@ -232,9 +231,9 @@ async def test_an_older_sglang_is_asked_for_the_page_that_it_lacks_only_once() -
 async def test_a_server_whose_page_fails_is_left_alone_for_a_while() -> None:
     now = 100.0
     pages: Pages = {}
-    async with serving(pages) as server, open_session({}, keeps_alive=True, use_proxy=False) as session:
+    async with serving(pages) as server, aclosing(server_at(server.url)) as found:
         pages_of_vllm = (("/metrics", vllm_metrics),)
-        loads = Loads(Server(session, URL(server.url) / "v1"), pages_of_vllm, clock=lambda: now)
+        loads = Loads(found, pages_of_vllm, clock=lambda: now)
         assert [await loads.look() for _ in range(20)] == [None] * 20
         assert asked(server, "/metrics") == 3
         pages["/metrics"] = VLLM_PAGE
@@ -254,12 +253,13 @@ async def test_a_server_that_is_gone_or_hangs_up_has_no_load_and_raises_nothing(
     async def hang_up(request: RawRequest, line: Line) -> None:
         line.reset()
 
-    async with open_session({}, keeps_alive=True, use_proxy=False) as session:
-        async with raw_server(hang_up) as server:
-            look = loads_of(Server(session, URL(server.url) / "v1"), VLLM)
-            assert look is not None
-            assert await look() is None
+    async with raw_server(hang_up) as server:
+        found = server_at(server.url)
+        look = loads_of(found, VLLM)
+        assert look is not None
         assert await look() is None
+    assert await look() is None
+    await found.aclose()
     assert await look() is None
 
 

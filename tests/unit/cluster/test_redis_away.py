@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 from tests.contract.hub_contract import LONG, STARTED, ends, jobs, leased, told
-from tests.redis_server import AOF, RedisServer, free_port, redis_of_its_own, redis_server
+from tests.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
 from batch_agent.cluster.redis import RedisHub, runs_known
 from batch_agent.core.errors import StoreError
@@ -253,7 +253,7 @@ async def test_what_is_not_a_redis_or_not_the_right_one_is_told_at_once(answer: 
 
 
 async def test_all_of_a_run_is_in_one_slot_of_a_cluster() -> None:
-    with redis_of_its_own("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
+    with redis_of_its_own("--cluster-enabled", "yes") as server:
         async with opened(server.url) as hub, Redis.from_url(server.url) as client:
             await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]
             lease = (await leased(hub, "w", "a"))["a"]

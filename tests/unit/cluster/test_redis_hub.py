@@ -139,9 +139,9 @@ async def test_whoever_waits_hears_that_the_run_is_gone(
 ) -> None:
     await hub.post(jobs("a"), retry_failed=False)
     assert len(await hub.lease("w", 1, lasts=LONG, wait=0)) == 1
-    await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{hub._run}}}:*")])
+    await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{hub._name}}}:*")])
     for waiting in (hub.news(await hub.latest(), wait=SHORT), hub.lease("w", 1, lasts=LONG, wait=SHORT)):
-        with pytest.raises(StoreError, match=f"has lost run '{hub._run}'.*appendonly yes"):
+        with pytest.raises(StoreError, match=f"has lost run '{hub._name}'.*appendonly yes"):
             await waiting
 
 

@@ -18,10 +18,10 @@ def restored() -> Iterator[None]:
 def test_it_looks_less_often_while_any_run_is_under_way_and_as_before_after_the_last() -> None:
     gc.set_threshold(700, 10, 10)
     with rarer_collections():
-        assert gc.get_threshold() == (10_000, 10, 10)
+        assert gc.get_threshold() == (2_000, 5, 100)
         with rarer_collections():
             pass
-        assert gc.get_threshold() == (10_000, 10, 10)
+        assert gc.get_threshold() == (2_000, 5, 100)
     assert gc.get_threshold() == (700, 10, 10)
 
 

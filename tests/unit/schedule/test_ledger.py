@@ -1,9 +1,11 @@
 """Places in the KV cache: who is let in, who gives a place up, and what the server's own word changes."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from batch_agent.schedule.leases import Leases
 from batch_agent.schedule.ledger import _HEADROOM, Ledger
 from batch_agent.schedule.losses import _ROUNDING
 
@@ -37,6 +39,14 @@ class CountingDict(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         self.looks += 1
         return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
+
+    def values(self) -> Iterator[Any]:  # type: ignore[override]
+        return (self[key] for key in super().__iter__())
 
 
 def test_agents_are_let_in_while_they_fit() -> None:
@@ -550,7 +560,7 @@ def test_one_that_leaves_while_it_waits_for_a_place_or_its_tools_leaves_nothing_
     for agent in "cba":
         places.leave(agent)
     assert (places.residents, places.held) == (0, 0)
-    assert [len(places._agents), len(places._short_waits), len(places._long_waits)] == [0, 0, 0]
+    assert (len(places._agents), places._leases) == (0, Leases())
 
 
 def test_a_million_tool_waits_leave_nothing_behind() -> None:
@@ -561,13 +571,13 @@ def test_a_million_tool_waits_leave_nothing_behind() -> None:
             places.pause(agent, float(number), 1e9 if number % 2 else None)
         for agent in "abc":
             places.resume(agent)
-    assert [len(places._short_waits), len(places._long_waits)] == [0, 0]
+    assert places._leases == Leases()
 
 
 def many_waiting(agents: int) -> Ledger:
     """So many residents that are overdue, and two busy ones that hold half of everything."""
     places = ledger(200 * agents, speed=1e9)
-    places._agents = CountingDict()
+    count(places)
     enter(places, "busy", "busier", size=50.0 * agents)
     for number in range(agents):
         enter(places, str(number))
@@ -575,9 +585,16 @@ def many_waiting(agents: int) -> Ledger:
     return places
 
 
+def count(places: Ledger) -> None:
+    places._agents = CountingDict()
+    places._leases = Leases(_lasting=CountingDict(), _over=CountingDict())
+
+
 def looks(places: Ledger) -> int:
-    assert isinstance(places._agents, CountingDict)
-    seen, places._agents.looks = places._agents.looks, 0
+    seen = 0
+    for agents in (places._agents, places._leases._lasting, places._leases._over):
+        assert isinstance(agents, CountingDict)
+        seen, agents.looks = seen + agents.looks, 0
     return seen
 
 
@@ -597,7 +614,7 @@ def test_ten_thousand_agents_cost_as_much_each_as_a_hundred() -> None:
     costs = []
     for agents in (100, 10_000):
         places = ledger(100 * agents // 2, speed=1e9)
-        places._agents = CountingDict()
+        count(places)
         for number in range(agents):
             enter(places, str(number), now=float(number))
             if places.is_resident(str(number)):

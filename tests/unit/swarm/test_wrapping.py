@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
 from yarl import URL
 
-from batch_agent.backends.http import Server
+from batch_agent.backends.server import Server
+from batch_agent.backends.wire import open_wire
 from batch_agent.swarm.wrapping import Wrapping, find_wrapping, has_batch_route
 
 Template = Callable[[str], str]
@@ -44,8 +44,12 @@ async def showing(template: Template, begins: str = "") -> AsyncIterator[Server]
 
 @asynccontextmanager
 async def _server(server: RawServer) -> AsyncIterator[Server]:
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
-        yield Server(session, URL(server.url) / "v1")
+    root = URL(server.url) / "v1"
+    found = Server(open_wire(root, {}), root)
+    try:
+        yield found
+    finally:
+        await found.aclose()
 
 
 async def test_what_stands_around_a_message_is_found() -> None:

@@ -21,9 +21,9 @@ from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.results import ToolUse
 from batch_agent.testing import run_virtual
 from batch_agent.tools import ToolFabric, as_tool
+from batch_agent.tools.arguments import ReadsArguments
 from batch_agent.tools.ledger import ToolLedger
 from batch_agent.tools.session import FabricSession
-from batch_agent.tools.tool import ReadsArguments
 
 P = ParamSpec("P")
 

@@ -13,7 +13,8 @@ from sqlalchemy import Engine, event
 from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolFabric
-from batch_agent.tools.builtin.sql import SqlError, sql_lookup_tool, sql_tool
+from batch_agent.tools.builtin.sql import sql_lookup_tool, sql_tool
+from batch_agent.tools.builtin.sql_database import SqlError
 
 _SHOP = """
 CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE, photo BLOB);

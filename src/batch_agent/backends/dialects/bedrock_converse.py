@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, assert_never
 from urllib.parse import quote
 
 from ...core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
+from ...core.quick import dataclass
 from ...core.requests import Delta, Request
 from ...core.schema import JsonSchema
 from ...core.strict_schema import strict_form

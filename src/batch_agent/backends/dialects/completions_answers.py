@@ -1,11 +1,10 @@
 """Answers to many prompts in one request, told apart by their index."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import BackendError, ErrorKind
-from ...core.quick import quick
+from ...core.quick import dataclass
 from ...core.requests import FinishReason, Usage
 from ..sse import SseParser
 from .reading import read_object
@@ -16,7 +15,6 @@ _GIVEN_UP = ("abort", "error")
 _MOST_NAMED = 10
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Piece:
     """More of the answer to one prompt."""
@@ -25,7 +23,6 @@ class Piece:
     text: str
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class PromptDone:
     """The answer to one prompt is whole. Given out at once: it need not wait for the others."""

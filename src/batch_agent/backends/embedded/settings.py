@@ -2,11 +2,12 @@
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from batch_agent.backends.embedded.errors import EmbeddedModelError
+
+from ...core.quick import dataclass
 
 DEFAULT_SLOTS = 4
 DEFAULT_CONTEXT_TOKENS = 3072  # a prompt of 2,000 tokens and a long answer

@@ -1,11 +1,11 @@
 """A board in the lines of a terminal: as many as there is room for, none wider than it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from ...core.quick import dataclass
 from ..calm import calm
 from .board import Board, Stage
 from .rows import Bit, Row, Tone, clock, errors, progress, results, rows, title

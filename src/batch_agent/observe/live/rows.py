@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from ...core.events import Event, Sampled, Shared
+from ...core.quick import dataclass
 from ...core.results import AgentResult
 from ..amounts import dollars, duration, many, per_time, rounded
 from ..calm import calm

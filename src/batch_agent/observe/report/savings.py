@@ -1,9 +1,10 @@
 """What a run did not have to do, each against what would have been done without."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from ...core.quick import dataclass
 from ...core.requests import Usage
 from ..amounts import many
 from .tool_uses import Use

@@ -1,9 +1,10 @@
 """What the tools of a run were asked, did and saved."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Self
 
+from ...core.quick import dataclass
 from ...core.results import CallRecord, ToolUse
 from ..tool_counts import ToolCount
 from .distribution import Distribution

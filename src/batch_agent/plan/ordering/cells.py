@@ -1,8 +1,9 @@
 """A table as numbers, and its rows while they are put into an order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from ...core.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,3 @@ def _answer(ended: Ended) -> str:
 def _shown(ended: Ended) -> str:
     text = ended.err.strip() or ended.out.decode(errors="replace").strip()
     return text[:_MOST_SHOWN] or "it wrote nothing"
-
-
-Tool.claude_code = claude_code_tool()

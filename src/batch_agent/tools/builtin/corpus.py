@@ -6,9 +6,9 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ...core.quick import dataclass
 from .client import RequestFailed, first_words
 from .folder import Folder, Version
 from .providers import Hit

@@ -172,8 +172,3 @@ class _Search:
 
 def _unless(is_whole: bool) -> list[str]:
     return [] if is_whole else ["[there are too many files: not all folders were looked into]"]
-
-
-Tool.read_file = read_file_tool()
-Tool.list_files = list_files_tool()
-Tool.grep = grep_tool()

@@ -3,13 +3,13 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import unescape
 from typing import Any, Protocol
 
 import aiohttp
 import orjson
 
+from ...core.quick import dataclass
 from .client import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
 
 _MOST_BYTES = 5_000_000

@@ -86,6 +86,3 @@ def _cut(text: str) -> str:
     if len(text) <= _MOST_CHARACTERS:
         return text
     return f"{text[:_MOST_CHARACTERS]}\n[cut here: {_MOST_CHARACTERS} of {len(text)} characters are shown]\n"
-
-
-Tool.python_eval = python_eval_tool()

@@ -64,6 +64,3 @@ def _named(name: str) -> SearchProvider:
 
 def _block(hit: Hit) -> str:
     return f"{hit.title}\n{hit.url}\n{hit.snippet}\n---"
-
-
-Tool.web_search = web_search_tool()

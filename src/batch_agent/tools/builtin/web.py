@@ -158,6 +158,3 @@ def _translated(error: Exception, url: str) -> Exception:
     if isinstance(error, aiohttp.InvalidURL | aiohttp.ClientSSLError):
         return RequestFailed(f"{url} cannot be fetched: {error}")
     return RequestMayPass(f"{url} cannot be fetched: {error or type(error).__name__}")
-
-
-Tool.http_get = http_get_tool()

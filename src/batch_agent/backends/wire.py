@@ -1,0 +1,98 @@
+"""How requests get to a server, and what can go wrong on the way, whoever carries them."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from yarl import URL
+
+Headers = Mapping[str, str]
+
+
+class WireError(OSError):
+    """A connection that broke; the message says how."""
+
+
+class Dropped(WireError):
+    """The server ended the connection before it answered. It may have given up an idle one just as a request went out
+    on it."""
+
+
+class NoConnection(WireError):
+    """Nobody takes connections there."""
+
+
+class NoConnectionInTime(WireError):
+    """Nobody answers there."""
+
+
+class NotSecure(WireError):
+    """No connection that both sides trust."""
+
+
+class BadAddress(WireError):
+    """There can be nobody there."""
+
+
+class Answer(Protocol):
+    """An HTTP answer whose head is there. Reading raises OSError."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+    @property
+    def sent_headers(self) -> Headers:
+        """Of the request."""
+        ...
+
+    @property
+    def content_type(self) -> str: ...
+
+    @property
+    def is_whole(self) -> bool:
+        """It was read to its end."""
+        ...
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        ...
+
+    async def chunk(self) -> bytes:
+        """What has come of the body; empty at its end."""
+        ...
+
+    def close(self) -> None:
+        """Keeps the connection for another request if the answer is whole. If not, this aborts the request."""
+        ...
+
+
+class Wire(Protocol):
+    """Connections to one server, with what is sent on each of them."""
+
+    @property
+    def headers(self) -> Headers:
+        """Of every request."""
+        ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Answer:
+        """Never follows a redirect: the key is for this server. Raises OSError."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def open_wire(root: URL, headers: Headers, *, keeps_alive: bool = True) -> Wire:
+    """Without limits of its own: slots bound the connections, the turn timeout bounds the waiting."""
+    every = {"Content-Type": "application/json", "Accept-Encoding": "identity", **headers}
+    if root.scheme == "http":
+        from .lines import Lines
+
+        return Lines(root, every, keeps_alive=keeps_alive)
+    from .session import Session  # for TLS and proxies; importing aiohttp takes longer than all the rest
+
+    return Session(every, keeps_alive=keeps_alive)

@@ -1,0 +1,162 @@
+"""A database that is only read: how it is opened, what a statement may do there, what it holds."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import SpecError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+
+_MOST_SCHEMA_CHARACTERS = 6_000
+_MOST_CELL_BYTES = 10_000_000
+_STEPS_BETWEEN_LOOKS = 10_000
+"""SQLite's virtual machine steps after which a query looks at the clock."""
+_FIRST_WORDS = ("select", "with", "values", "table", "explain", "show")
+_SHAPES = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"}
+_ASKED_INSIDE = {("read_uncommitted", None), ("data_version", None)}
+"""By SQLAlchemy, and by SQLite's full text search."""
+_DENIED = ("not authorized", "authorization denied", "attempt to write a readonly database")
+
+
+class SqlError(Exception):
+    """What the database said."""
+
+
+class Database:
+    """A database that is only read. Safe to use from several threads."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        sqlalchemy = sqlalchemy_package()
+        try:
+            parsed = sqlalchemy.make_url(url)
+        except sqlalchemy.exc.ArgumentError as error:
+            raise SpecError(f"{url!r} is not a database URL; write one such as sqlite:///data.db.") from error
+        self.kind = parsed.get_backend_name()
+        self.is_guarded = self.kind in ("sqlite", "postgresql")
+        self._shown_url = parsed.render_as_string(hide_password=True)
+        self._timeout = timeout
+        self._file = _sqlite_file(parsed) if self.kind == "sqlite" else None
+        try:
+            self._engine = self._open(parsed)
+        except (ImportError, sqlalchemy.exc.ArgumentError) as error:
+            raise SpecError(f"{self._shown_url} cannot be opened: {error}") from error
+
+    @property
+    def version(self) -> Callable[[Mapping[str, Any]], Hashable] | None:
+        """What changes when the database does, where that can be told without asking it."""
+        file = self._file
+        if file is None:
+            return None
+        return lambda arguments: tuple(map(_mark, (file, Path(f"{file}-wal"))))
+
+    @contextmanager
+    def reading(self) -> "Iterator[Connection]":
+        """A connection for one statement. What the database says against it is raised as SqlError."""
+        errors = sqlalchemy_package().exc
+        try:
+            with self._engine.connect() as connection:
+                if self.kind == "postgresql":
+                    connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+                    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {round(self._timeout * 1000)}")
+                yield connection
+        except errors.DBAPIError as error:
+            raise SqlError(self._said(str(error.orig).strip())) from None
+        except (errors.SQLAlchemyError, sqlite3.Warning) as error:  # the second for more than one statement
+            raise SqlError(str(error)) from None
+
+    def _said(self, words: str) -> str:
+        """SQLite's own words for what it was told to do here say little."""
+        if words == "interrupted":
+            return f"the query took longer than {self._timeout:g} s"
+        return f"only reading is allowed ({words})" if words in _DENIED else words
+
+    def check(self, query: str) -> None:
+        """SQLite itself takes one statement only, and asks before anything else than reading. Elsewhere a semicolon is
+        refused wherever it stands, because what is quoted and what is not is for the server to say."""
+        if self.kind == "sqlite":
+            return
+        text = query.strip().rstrip(";")
+        if ";" in text:
+            raise SqlError("write one statement only; a semicolon inside of a text is chr(59)")
+        if not text.lstrip("( \n\t").lower().startswith(_FIRST_WORDS):
+            raise SqlError(f"only reading is allowed; begin with one of {', '.join(map(str.upper, _FIRST_WORDS))}")
+
+    def schema(self) -> str:
+        """The tables with their columns, as far as they fit into a prompt."""
+        try:
+            with self.reading() as connection:
+                inspector = sqlalchemy_package().inspect(connection)
+                tables = sorted([*inspector.get_table_names(), *inspector.get_view_names()])
+                lines = [_table_line(table, inspector.get_columns(table)) for table in tables]
+        except SqlError as error:
+            raise SpecError(f"{self._shown_url} cannot be read: {error}") from error
+        text = "Tables:\n" + ("\n".join(lines) or "(none)")
+        if len(text) <= _MOST_SCHEMA_CHARACTERS:
+            return text
+        where = "sqlite_master" if self.kind == "sqlite" else "information_schema.columns"
+        return f"{text[:_MOST_SCHEMA_CHARACTERS]}\n[cut here; {len(tables)} tables in all, see {where}]"
+
+    def _open(self, url: "URL") -> "Engine":
+        sqlalchemy = sqlalchemy_package()
+        engine: Engine
+        if self._file is None:
+            engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
+        else:  # opening a file costs little, and no connection is left behind in a thread
+            pool = sqlalchemy.pool.NullPool
+            engine = sqlalchemy.create_engine("sqlite://", creator=self._connect_sqlite, poolclass=pool)
+        return engine
+
+    def _connect_sqlite(self) -> sqlite3.Connection:
+        assert self._file is not None
+        connection = sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)
+        connection.execute("PRAGMA query_only=ON")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_CELL_BYTES)
+        deadline = time.monotonic() + self._timeout
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
+        connection.set_authorizer(_authorize)
+        return connection
+
+
+def sqlalchemy_package() -> Any:
+    """Imported when it is needed: it is an extra. Raises SpecError."""
+    try:
+        import sqlalchemy
+    except ImportError as error:
+        raise SpecError("The SQL tools need a package: pip install 'batch-agent[sql]'.") from error
+    return sqlalchemy
+
+
+def _sqlite_file(url: "URL") -> Path:
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+        raise SpecError(f"{str(url)!r} names no file; write sqlite:///data.db, or sqlite:////data.db from the root.")
+    file = Path(url.database).resolve()
+    if not file.is_file():
+        raise SpecError(f"There is no database file {str(file)!r}.")
+    return file
+
+
+def _mark(file: Path) -> Hashable:
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+    """The file is read-only as it was opened; this keeps a statement from other files and from settings."""
+    other = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+    sets = action == sqlite3.SQLITE_PRAGMA and first not in _SHAPES and (first, second) not in _ASKED_INSIDE
+    return sqlite3.SQLITE_DENY if other or sets else sqlite3.SQLITE_OK
+
+
+def _table_line(table: str, columns: Sequence[Mapping[str, Any]]) -> str:
+    return "{}({})".format(
+        table, ", ".join(f"{column['name']} {column['type']}".removesuffix(" NULL") for column in columns)
+    )

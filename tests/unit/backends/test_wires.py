@@ -1,0 +1,151 @@
+"""What holds for every wire, whoever carries the requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.unit.backends.servers import Line, RawRequest, raw_server
+from yarl import URL
+
+from batch_agent.backends.lines import Lines
+from batch_agent.backends.session import Session
+from batch_agent.backends.wire import Answer, Dropped, NoConnection, Wire, WireError
+
+Make = Callable[..., Wire]
+NOWHERE = URL("http://127.0.0.1:9")
+
+
+def lines(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Wire:
+    return Lines(root, headers, keeps_alive=keeps_alive)
+
+
+def session(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Wire:
+    return Session(headers, keeps_alive=keeps_alive)
+
+
+@pytest.fixture(params=[lines, session])
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    made: list[Wire] = []
+
+    def opened(url: str, headers: dict[str, str] | None = None, *, keeps_alive: bool = True) -> Wire:
+        made.append(request.param(headers or {}, keeps_alive=keeps_alive, root=URL(url)))
+        return made[-1]
+
+    yield opened
+    for wire in made:
+        await wire.aclose()
+        assert wire.is_closed
+
+
+async def hello(request: RawRequest, line: Line) -> None:
+    await line.reply(200, b"Hello", "content-type: text/plain; charset=utf-8\r\nx-mark: 1\r\n")
+
+
+async def read(wire: Wire, url: str, method: str = "POST", body: bytes = b"Hi") -> bytes:
+    async with asyncio.timeout(20):
+        answer = await wire.send(method, URL(url), body, None)
+        try:
+            return await answer.read()
+        finally:
+            answer.close()
+
+
+async def test_an_answer_has_its_status_headers_and_body(make: Make) -> None:
+    async with raw_server(hello) as server:
+        answer: Answer = await make(server.url).send("POST", URL(server.url), b"Hi", None)
+        assert (answer.status, answer.content_type, answer.headers["X-Mark"]) == (200, "text/plain", "1")
+        assert await answer.read() == b"Hello"
+        assert answer.is_whole
+        answer.close()
+
+
+async def test_a_connection_is_used_again_unless_it_shall_not_be(make: Make) -> None:
+    async with raw_server(hello) as server:
+        kept, closed = make(server.url), make(server.url, keeps_alive=False)
+        assert [await read(kept, server.url) for _ in range(3)] == [b"Hello"] * 3
+        assert server.connections == 1
+        assert [await read(closed, server.url) for _ in range(3)] == [b"Hello"] * 3
+        assert server.connections == 4
+
+
+async def test_a_page_is_asked_for_without_a_body(make: Make) -> None:
+    async with raw_server(hello) as server:
+        assert await read(make(server.url), f"{server.url}/page?x=1", "GET", b"") == b"Hello"
+    [asked] = server.requests
+    assert (asked.method, asked.path, asked.body) == ("GET", "/page?x=1", b"")
+    assert "content-length" not in asked.headers
+
+
+async def test_the_headers_of_a_request_go_before_those_of_every_one(make: Make) -> None:
+    async with raw_server(hello) as server:
+        wire = make(server.url, {"Content-Type": "a/b", "Authorization": "Bearer k"})
+        answer = await wire.send("POST", URL(server.url), b"", {"content-type": "c/d", "x-own": "1"})
+        await answer.read()
+        sent = {name.lower(): value for name, value in answer.sent_headers.items()}
+        answer.close()
+    [asked] = server.requests
+    assert {name: asked.headers[name] for name in ("content-type", "authorization", "x-own")} == {
+        "content-type": "c/d",
+        "authorization": "Bearer k",
+        "x-own": "1",
+    }
+    assert (sent["authorization"], sent["content-type"]) == ("Bearer k", "c/d")
+
+
+async def test_a_redirect_is_not_followed(make: Make) -> None:
+    async def elsewhere(request: RawRequest, line: Line) -> None:
+        await line.reply(302, b"", "location: /other\r\n")
+
+    async with raw_server(elsewhere) as server:
+        answer = await make(server.url).send("POST", URL(server.url), b"", None)
+        assert answer.status == 302
+        answer.close()
+    assert len(server.requests) == 1
+
+
+async def test_a_server_that_hangs_up_is_told_from_one_that_breaks_off(make: Make) -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) > 1:
+            await line.reply(200, b"He", length=5)
+        line.hang_up()
+
+    async with raw_server(answer) as server:
+        with pytest.raises(Dropped):
+            await read(make(server.url), server.url)
+        with pytest.raises(WireError) as broken:
+            await read(make(server.url), server.url)
+    assert not isinstance(broken.value, Dropped)
+
+
+async def test_a_connection_that_is_reset_was_dropped(make: Make) -> None:
+    async def reset(request: RawRequest, line: Line) -> None:
+        line.reset()
+
+    async with raw_server(reset) as server:
+        with pytest.raises(Dropped):
+            await read(make(server.url), server.url)
+
+
+async def test_nobody_there_is_no_connection(make: Make) -> None:
+    async with raw_server(hello) as server:
+        pass
+    with pytest.raises(NoConnection):
+        await read(make(server.url), server.url)
+
+
+async def test_leaving_an_answer_early_ends_its_connection(make: Make) -> None:
+    left = asyncio.Event()
+
+    async def endless(request: RawRequest, line: Line) -> None:
+        await line.open_stream()
+        await line.event(b"one")
+        await line.gone()
+        left.set()
+
+    async with raw_server(endless) as server:
+        answer = await make(server.url).send("POST", URL(server.url), b"", None)
+        assert b"one" in await answer.chunk()
+        assert not answer.is_whole
+        answer.close()
+        async with asyncio.timeout(20):
+            await left.wait()

@@ -1,0 +1,140 @@
+"""A dataclass of core/quick.py is one of the standard library's in all that can be seen of it."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from dataclasses import KW_ONLY, FrozenInstanceError, field, fields, replace
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import TypeAdapter
+
+from batch_agent.core.quick import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Somewhere."""
+
+    x: int
+    y: int = 2
+    names: list[str] = field(default_factory=list, compare=False)
+    hidden: str = field(default="secret", repr=False)
+    _: KW_ONLY
+    unit: str = "m"
+    length: float = field(init=False)
+    ZERO: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", float(self.x + self.y))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Twin:
+    """Somewhere."""
+
+    x: int
+    y: int = 2
+    names: list[str] = field(default_factory=list, compare=False)
+    hidden: str = field(default="secret", repr=False)
+    _: KW_ONLY
+    unit: str = "m"
+    length: float = field(init=False)
+    ZERO: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", float(self.x + self.y))
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    children: list[Any]
+
+
+def test_its_signature_fields_and_words_are_the_same() -> None:
+    assert str(inspect.signature(Point)) == str(inspect.signature(Twin))
+    assert repr(Point(1)).removeprefix("Point") == repr(Twin(1)).removeprefix("Twin")
+    assert [each.name for each in fields(Point)] == [each.name for each in fields(Twin)]
+    assert Point.__doc__ == Twin.__doc__
+    assert Nothing.__doc__ is None
+    assert Point.__match_args__ == Twin.__match_args__
+    assert repr(Nothing()) == "Nothing()"
+
+
+def test_equal_are_those_of_one_kind_with_equal_fields() -> None:
+    assert Point(1, names=["a"]) == Point(1, names=["b"])
+    assert hash(Point(1, names=["a"])) == hash(Point(1, names=["b"]))
+    assert Point(1) != Point(1, 3)
+    assert Point(1) != Twin(1)  # type: ignore[comparison-overlap]
+    assert Nothing() == Nothing()
+    assert len({Nothing(), Nothing()}) == 1
+
+
+def test_defaults_are_made_anew_for_each() -> None:
+    assert Point(1).names is not Point(1).names
+    assert Point(1, names=["given"]).names == ["given"]
+
+
+def test_what_is_missing_or_unknown_is_told_as_python_does() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        Point()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        Point(1, z=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="positional"):
+        Point(1, 2, [], "", "km")  # type: ignore[call-arg]
+
+
+def test_nothing_of_it_can_be_changed() -> None:
+    point = Point(1)
+    with pytest.raises(FrozenInstanceError):
+        point.x = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del point.x
+    with pytest.raises((FrozenInstanceError, TypeError)):
+        point.other = 2  # type: ignore[attr-defined]
+
+
+def test_it_is_copied_replaced_pickled_and_taken_apart() -> None:
+    point = Point(1, 4, ["a"], unit="km")
+    for again in (copy.copy(point), copy.deepcopy(point), pickle.loads(pickle.dumps(point))):
+        assert again == point
+        assert again.names == ["a"]
+    assert replace(point, x=5).length == 9.0
+    assert dataclasses.asdict(point) == dataclasses.asdict(Twin(1, 4, ["a"], unit="km"))
+
+
+def test_pydantic_reads_one() -> None:
+    assert TypeAdapter(Node).validate_python({"children": [1]}) == Node([1])
+
+
+def test_one_that_holds_itself_can_be_shown() -> None:
+    node = Node([])
+    node.children.append(node)
+    assert repr(node) == "Node(children=[...])"
+
+
+def test_methods_of_its_own_are_kept() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Named:
+        name: str
+
+        def __repr__(self) -> str:
+            return "somebody"
+
+    assert repr(Named("a")) == "somebody"
+
+
+def test_other_kinds_are_the_standard_librarys() -> None:
+    @dataclass(slots=True)
+    class Changing:
+        x: int
+
+    changing = Changing(1)
+    changing.x = 2
+    assert changing == Changing(2)
