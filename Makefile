@@ -6,10 +6,11 @@ BIN     = $(VENV)/bin
 INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
-.PHONY: help demo test check format bench bench-peers bench-check docs test-browser test-engines test-nightly clean
+.PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly clean
 help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
+	@echo "make test-slow     the tests that take seconds each: kills in every place, whole commands, the pages of the docs"
 	@echo "make check         ruff, mypy --strict, import rules"
 	@echo "make bench         what an agent costs beside plain gather loops, what sharing tools saves, what a checkpoint costs"
 	@echo "make bench-peers   the same work by BatchAgent and by what else people use, each in an environment of its own (hours)"
@@ -23,7 +24,10 @@ demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "not engines and not browser"
+	$(BIN)/pytest -n 4 -m "not slow and not engines and not browser"
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -n 4 -m "slow and not engines and not browser"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,7 +4,8 @@
     python -m benchmarks.gpu run --url http://127.0.0.1:8000 --only resident
 
 `serve-and-run` makes the models (a shape, no weights), and starts vLLM for each part in turn. PYTHON has vLLM, found in
---vllm-path if that is given. All parts take about eight minutes on an H200; --budget ends them earlier.
+--vllm-path if that is given. All parts but `peers` take about eight minutes on an H200, and it as long again; --budget
+ends them earlier.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from .flows import flows
 from .notes import Notes
+from .peers import peers
 from .pools import pools
 from .server import Server, gpu
 from .serving import ServerFailed, say, serve
@@ -40,6 +42,7 @@ PARTS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "pools": pools,
     "watching": watching,
     "workers": workers,
+    "peers": peers,
 }
 
 
@@ -53,7 +56,7 @@ class Setup:
 
 
 SETUPS = (
-    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools", "watching", "workers")),
+    Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools", "watching", "workers", "peers")),
     Setup("7b", _KV_BLOCKS + _OFFLOAD, ("offload",)),
     Setup("32b", (), ("inflight",)),
 )

@@ -36,6 +36,16 @@ class Work:
     """A folder that is new."""
     holds: bool = False
     """Nobody's tool returns before all agents are in theirs."""
+    model: str = MODEL
+    answer_tokens: int | None = None
+    """How long every answer is; None: the model ends it. Ours and the loops of a page are told, for real servers."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a loop says in every request beside the messages."""
+        tools = {} if self.tool_s is None else {"tools": [TOOL]}
+        length = {} if self.answer_tokens is None else {"max_tokens": self.answer_tokens, "ignore_eos": True}
+        return {"model": self.model, **tools, **length}
 
     @property
     def url(self) -> str:

@@ -16,7 +16,6 @@ from .core.spec import BatchSpec
 from .core.traits import Traits
 from .data import gather_inputs
 from .engine.asking import Asking
-from .engine.deadlines import Deadlines
 from .engine.engine import Engine
 from .engine.gate import Gate
 from .engine.loop import AgentLoop
@@ -31,6 +30,7 @@ from .schedule.health import Health
 from .schedule.limit import InflightLimit
 from .store.memory import NoStore
 from .store.reader import CheckpointReader
+from .tasks.deadlines import Deadlines
 from .tools import ToolProvider, as_tool
 
 _INFLIGHT = 64

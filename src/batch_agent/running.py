@@ -14,7 +14,6 @@ from .core.results import AgentResult
 from .core.sharing import PrefixReport
 from .engine.asking import Asking, Turns
 from .engine.chunked import Chunked
-from .engine.deadlines import Deadlines
 from .engine.delivery import Delivery
 from .engine.engine import Deliver, Engine, Fit, Leave
 from .engine.loop import AgentLoop
@@ -27,6 +26,7 @@ from .plan.compile import prefix_chars
 from .plan.layout import Layout
 from .preparing import Preparation
 from .readying import Ready, listed, open_runs
+from .tasks.deadlines import Deadlines
 
 _WORTH_WARMING = 4096
 """Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""

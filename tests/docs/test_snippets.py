@@ -13,6 +13,7 @@ BLOCKS = {page.relative_to(ROOT).as_posix(): list(blocks_of(page.read_text())) f
 PAGES = [name for name, blocks in BLOCKS.items() if any(block.language in RUN for block in blocks)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_does_what_it_says(
     name: str, tmp_path: Path, call: Call, addresses: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,6 @@ from batch_agent.core.rules import Job, Rules
 from batch_agent.core.runtime import Answered, Asked, Desk, ProgramFailed
 from batch_agent.engine.acting import Acting
 from batch_agent.engine.asking import Asking
-from batch_agent.engine.deadlines import Deadlines
 from batch_agent.engine.engine import Engine
 from batch_agent.engine.gate import Gate
 from batch_agent.engine.handing import Handing
@@ -33,6 +32,7 @@ from batch_agent.schedule.health import Health
 from batch_agent.schedule.ledger import Ledger
 from batch_agent.schedule.limit import InflightLimit
 from batch_agent.store.memory import NoStore
+from batch_agent.tasks.deadlines import Deadlines
 from batch_agent.testing import ScriptedBackend, say
 from batch_agent.tools import ToolFabric
 

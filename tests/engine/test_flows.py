@@ -191,6 +191,7 @@ async def test_an_item_that_is_expanded_into_no_list_is_an_error(made: Any) -> N
     assert f"must give a list, not {type(made).__name__}" in item.error.message
 
 
+@pytest.mark.slow
 async def test_an_item_may_become_ten_thousand() -> None:
     backend = echo()
     flow = (

@@ -12,6 +12,7 @@ from benchmarks.peers.workloads import WORKLOADS, Workload
 SMALL = replace(WORKLOADS["ten_keys_64"], agents=20, inflight=4, keys=2, tool_s=0.0)
 
 
+@pytest.mark.slow
 def test_peers_do_the_same_work_on_the_same_server() -> None:
     found = compared("small", SMALL, ["batch_agent", "expert", "gather", "batch_agent_lists"], 1)
     assert found["left_out"] == {}
@@ -27,6 +28,7 @@ def test_peers_do_the_same_work_on_the_same_server() -> None:
         assert one["peak_mb"] > 10
 
 
+@pytest.mark.slow
 def test_an_agent_that_waits_for_all_others_tells_what_memory_they_have() -> None:
     waiting: Workload = replace(SMALL, keys=2**32)
     with servers(waiting) as sims:
@@ -54,6 +56,13 @@ def test_a_peer_s_process_has_nothing_of_this_one_s_paths(monkeypatch: pytest.Mo
 def test_every_pin_says_its_version() -> None:
     wanted = [each for name, pins in PINS.items() if name != "bare" for each in pins]
     assert [each for each in wanted if "==" not in each] == []
+
+
+def test_work_of_a_real_server_names_its_model_and_the_length_of_answers() -> None:
+    work = Work(("http://127.0.0.1:1",), agents=1, inflight=1, model="m", answer_tokens=64)
+    assert Work.from_json(work.to_json()) == work
+    assert work.options == {"model": "m", "max_tokens": 64, "ignore_eos": True}
+    assert list(Work(work.urls, 1, 1, tool_s=0.0).options) == ["model", "tools"]
 
 
 async def test_the_tally_counts_what_failed_what_is_lost_and_what_came_twice() -> None:

@@ -1,5 +1,6 @@
 """Admission never exceeds its limit and never leaves a slot idle with a waiter, whatever happens in which order."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
@@ -104,6 +105,7 @@ TestAdmission = Waiting.TestCase
 TestAdmission.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     limits=st.lists(st.integers(1, 4), min_size=1, max_size=4),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ ALIKE = st.tuples(VALUES, VALUES, st.integers(1, 300)).map(
 TOOLS = st.lists(st.builds(ToolSpec, TEXTS, TEXTS, st.just({})), max_size=3)
 
 
+@pytest.mark.slow
 @given(TEXTS, TEXTS, TOOLS, ROWS | ALIKE, st.lists(NAMES, unique=True), st.booleans(), st.booleans())
 def test_findings_are_few_short_and_the_same_each_time(
     system: str,

@@ -37,6 +37,7 @@ amounts = st.integers(0, 40)
 claims = st.builds(Claim, amounts, amounts, st.none() | amounts, st.just(None), st.floats(0.0, 20.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=2), claims, min_size=1, max_size=8), st.integers(0, 60))
 def test_all_there_is_is_given_out_and_nobody_has_more_than_who_wants_more(said: dict[str, Claim], total: int) -> None:
@@ -48,6 +49,7 @@ def test_all_there_is_is_given_out_and_nobody_has_more_than_who_wants_more(said:
             assert all(parts[name] >= part - 1 for part in parts.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.lists(st.none() | amounts, min_size=1, max_size=6),

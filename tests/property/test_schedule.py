@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ EVENTS = st.builds(Answered, st.floats(0.0, 1e3), st.booleans(), st.integers(1, 
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     start=st.integers(1, 1500),

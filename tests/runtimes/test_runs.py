@@ -160,6 +160,7 @@ def programs() -> Iterator[Programs]:
         yield started
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_programs_too(programs: Programs, tmp_path: Path) -> None:
     mark = f"batch-agent-test-{os.getpid()}-{time.monotonic_ns()}"
     began = tmp_path / "began"

@@ -13,13 +13,18 @@ from typing import Any
 import pytest
 from benchmarks.gpu.__main__ import PARTS, run_parts, serve_and_run
 from benchmarks.gpu.notes import Notes
+from benchmarks.gpu.peers import peers
 from benchmarks.gpu.plain import plain
 from benchmarks.gpu.played import Played
 from benchmarks.gpu.scene import Scene
+from benchmarks.gpu.server import Server
 from benchmarks.gpu.serving import ServerFailed, serve
 from benchmarks.gpu.shapes import make_model
 from benchmarks.gpu.watch import Watch
 from benchmarks.gpu.words import Words, nonce
+from benchmarks.gpu.workloads import Scale, Stage
+from benchmarks.peers.runs import Broken
+from scripts import benchmark_cells, benchmark_gpu_peers
 
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
@@ -153,11 +158,12 @@ async def test_a_played_backend_has_the_traits_of_the_one_behind_it_and_calls_to
 @pytest.mark.engines
 async def test_every_part_leaves_its_numbers_in_the_file(sim: SimServer, tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
-    await run_parts(sim.url, list(PARTS), SMALL, Notes(path, "abc", gpu=None), float("inf"))
+    here = [part for part in PARTS if part != "peers"]  # those are many processes, with a test of their own
+    await run_parts(sim.url, here, SMALL, Notes(path, "abc", gpu=None), float("inf"))
     written = json.loads(path.read_text())
     assert written["commit"] == "abc"
     parts = written["parts"]
-    assert set(parts) == set(PARTS)
+    assert set(parts) == set(here)
     assert not [part for part, numbers in parts.items() if "error" in numbers]
     for part in ("resident", "offload"):
         for way in ("batch_agent", "dispatch_all"):
@@ -165,6 +171,36 @@ async def test_every_part_leaves_its_numbers_in_the_file(sim: SimServer, tmp_pat
             assert parts[part][way]["requests"] == 4 * parts[part]["setup"]["sizes"]["agents"]
     assert parts["inflight"]["slow_tool"]["same_tokens"]["in_turns"]
     assert parts["prefix"]["agents_100"]["shared"]["ttft_first_turn_s"]["p50"] > 0
+
+
+@pytest.mark.slow
+async def test_clients_in_processes_of_their_own_bring_the_same_answers(
+    sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu_peers.json"
+    async with Server(sim.url) as server:
+        stage = Stage(server, Words(), Notes(path, "abc"), Scale(agents=0.01))
+        await peers(stage, ("batch_agent", "expert"), rounds=1)
+    part = json.loads(path.read_text())["parts"]["peers"]
+    for way in ("whole", "streamed"):
+        for one in part[way]["medians"].values():
+            counted = [one[name] for name in ("answered", "requests", "failed", "lost", "doubled")]
+            assert counted == [20, 20, 0, 0, 0]
+            assert one["generation_tokens"] == 20 * part["setup"]["output"]
+            assert one["cpu_us_per_agent"] > 0
+            assert ("ttft_p50_s" in one) == (way == "streamed")
+        assert part[way]["medians"]["expert"]["cpu_times_expert"] == 1
+    monkeypatch.setattr(benchmark_cells, "RESULTS", tmp_path)
+    rows = benchmark_gpu_peers.real_peers().splitlines()
+    assert len({row.count("|") for row in rows}) == 1
+    assert sum("aiohttp, by an expert | 1.00x" in row for row in rows) == 2
+
+
+async def test_a_client_that_cannot_begin_tells_why(sim: SimServer, tmp_path: Path) -> None:
+    async with Server(sim.url) as server:
+        stage = Stage(server, Words(), Notes(tmp_path / "gpu.json", "abc"), Scale(agents=0.01))
+        with pytest.raises(Broken, match="No module named"):
+            await peers(stage, ("nobody",), rounds=1)
 
 
 async def test_a_part_that_fails_does_not_cost_the_next(sim: SimServer, tmp_path: Path) -> None:
@@ -206,6 +242,7 @@ async def test_a_server_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -
             pass
 
 
+@pytest.mark.slow
 async def test_a_server_is_started_for_its_parts_and_stopped(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text(_STANDS_FOR_VLLM.format(python=sys.executable))

@@ -15,6 +15,7 @@ CASE = Case(WORK, (ENGINE, ENGINE))
 STEPS = SimConfig(step_base_ms=10, step_us_per_seq=0, prefill_us_per_token=0, step_ns_per_kv_token=0, max_num_seqs=2)
 
 
+@pytest.mark.slow
 def test_all_ways_do_the_same_work_and_lists_do_it_in_few_requests() -> None:
     taken = {way: measure(run, CASE) for way, run in OURS.items()}
     assert {way: numbers["generated_tokens"] for way, numbers in taken.items()} == dict.fromkeys(
@@ -67,6 +68,7 @@ def test_targets_are_of_medians_and_say_whether_they_are_met() -> None:
     assert rounds.scaling(cases)["equal x4"]["lists"] == pytest.approx(10.0 / (9.9 / 4 + 0.1), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_round_takes_each_way_in_its_turn() -> None:
     rounds = Rounds()
     one_round(rounds, {"all": replace(CASE, work=Work(2, (1, 1))), "lists": replace(CASE, ways=("lists",))}, OURS)

@@ -65,6 +65,7 @@ def test_the_working_set_is_what_the_agents_end_with() -> None:
     assert sizes.own == pytest.approx(ends, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_round_of_every_family_gives_numbers_and_targets() -> None:
     rounds = Rounds()
     agents_on_memory(rounds, "crowd 1.2", WORK, 1.2, speed=1000)

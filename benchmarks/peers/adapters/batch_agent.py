@@ -1,7 +1,7 @@
 """Ours, with nothing set but what every peer is told."""
 
 from batch_agent import AgentResult, BatchAgent, Tool
-from benchmarks.peers.work import MODEL, SYSTEM, TASK, Tally, Work
+from benchmarks.peers.work import SYSTEM, TASK, Tally, Work
 
 
 async def run(work: Work, tally: Tally) -> None:
@@ -16,10 +16,12 @@ async def run(work: Work, tally: Tally) -> None:
         inputs=[{"i": agent} for agent in range(work.agents)],
         tools=[] if work.tool_s is None else [Tool.define(effect="read")(tally.look)],
         backend=work.url if len(work.urls) == 1 else list(work.urls),
-        model=MODEL,
+        model=work.model,
         max_inflight=work.inflight,
         max_retries=work.retries,
         streaming=work.is_streamed,
+        max_tokens=work.answer_tokens,
+        extra={} if work.answer_tokens is None else {"ignore_eos": True},
         checkpoint_dir=work.checkpoint,
         on_result=done,
         progress=False,

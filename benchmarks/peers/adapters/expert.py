@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from benchmarks.peers.work import MODEL, TOOL, Stopwatch, Tally, Work
+from benchmarks.peers.work import Stopwatch, Tally, Work
 
 Message = dict[str, Any]
 _HEADERS = {"Content-Type": "application/json"}
@@ -52,7 +52,7 @@ class _Loop:
         self._work, self._tally, self._session, self._journal = work, tally, session, journal
         self._urls = [URL(f"{url}/v1/chat/completions", encoded=True) for url in work.urls]
         self._room = asyncio.Semaphore(work.inflight)
-        self._options: Message = {"model": MODEL} if work.tool_s is None else {"model": MODEL, "tools": [TOOL]}
+        self._options = work.options
         self._calls: dict[str, asyncio.Task[str]] = {}
 
     async def one(self, agent: int) -> None:

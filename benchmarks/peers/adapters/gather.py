@@ -5,13 +5,13 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.peers.work import MODEL, TOOL, Stopwatch, Tally, Work, gathered
+from benchmarks.peers.work import Stopwatch, Tally, Work, gathered
 
 Message = dict[str, Any]
 
 
 async def run(work: Work, tally: Tally) -> None:
-    options: Message = {"model": MODEL} if work.tool_s is None else {"model": MODEL, "tools": [TOOL]}
+    options = work.options
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), raise_for_status=True) as session:
 
         async def ask(agent: int, messages: list[Message]) -> Message:

@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 
-from benchmarks.peers.work import MODEL, TOOL, Stopwatch, Tally, Work, gathered
+from benchmarks.peers.work import Stopwatch, Tally, Work, gathered
 
 Message = dict[str, Any]
 
 
 async def run(work: Work, tally: Tally) -> None:
-    options: Message = {"model": MODEL} if work.tool_s is None else {"model": MODEL, "tools": [TOOL]}
+    options = work.options
     limits = httpx.Limits(max_connections=work.inflight, max_keepalive_connections=work.inflight)
     async with httpx.AsyncClient(limits=limits, timeout=300) as client:
 

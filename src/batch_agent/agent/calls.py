@@ -7,6 +7,9 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.results import CallRecord
 
 _NONE: Mapping[str, ToolResult] = {}
+_NO_PLACES: frozenset[int] = frozenset()
+_NO_CALLS: frozenset[str] = frozenset()
+"""One for all agents: Python makes a new one each time."""
 
 
 class Calls:
@@ -17,9 +20,9 @@ class Calls:
     def __init__(self) -> None:
         self.pending: tuple[ToolCall, ...] = ()
         self.records: tuple[CallRecord, ...] = ()
-        self.changes: frozenset[int] = frozenset()
+        self.changes = _NO_PLACES
         """Places in `records` of calls that changed something."""
-        self._claimed: frozenset[str] = frozenset()
+        self._claimed = _NO_CALLS
         self._settled = _NONE
         self._inherited: tuple[ToolResult, ...] = ()
         self._life = 0
@@ -40,7 +43,7 @@ class Calls:
         self.records += call_records(results)
         self.pending = ()
         self._forget_made(results)
-        self._claimed, self._settled = frozenset(), _NONE
+        self._claimed, self._settled = _NO_CALLS, _NONE
 
     def past(self, turn: int) -> CallsPast:
         claimed = self._claimed - self._settled.keys() if self._claimed else self._claimed

@@ -10,6 +10,8 @@ from ..core.rules import Compaction
 from .compaction import Compact, Held, plan_compaction
 from .size import Size
 
+_NO_PLACES: frozenset[int] = frozenset()
+
 
 class Shortening:
     """At most one compaction before each reply: what one could not bring, another would not."""
@@ -22,7 +24,7 @@ class Shortening:
         self.compactions = 0
         self._chars: dict[int, int] = {}
         """That the tools gave, by the places of the results that were shortened."""
-        self._summaries: frozenset[int] = frozenset()
+        self._summaries = _NO_PLACES
         self._is_done = False
 
     def plan(self, rules: Compaction, messages: Sequence[Message], changes: frozenset[int]) -> Compact | None:

@@ -1,6 +1,6 @@
 """Every seam. The engine knows these, never who stands behind them."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
@@ -182,7 +182,7 @@ class Executor(Protocol):
         are not all there."""
         ...
 
-    async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
+    def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> Awaitable[AgentResult]:
         """Goes on from `facts`. It is given the slot of its next turn, and owns it. Raises RunStopped when no agent
         can go on."""
         ...

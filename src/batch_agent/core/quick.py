@@ -21,7 +21,6 @@ else:
         return _frozen if options == {"frozen": True, "slots": True} else declared
 
 
-
 class _Made:
     """In the place of a default that is made anew for each."""
 

@@ -17,7 +17,7 @@ from ..core.requests import Reply, Request
 from ..core.rules import Job
 from ..schedule.health import Alone, Health, Hold, Stop
 from ..schedule.retry import asks_for_less, retry_delay
-from .deadlines import Deadlines
+from ..tasks.deadlines import Deadlines
 from .gate import Gate
 from .replies import collect
 from .warming import Warming

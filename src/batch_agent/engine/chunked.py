@@ -14,7 +14,7 @@ from ..core.requests import NO_USAGE
 from ..core.results import AgentError, AgentResult, Timing
 from ..core.rules import Job
 from ..plan.chunk import merge_task
-from .cancellation import is_being_cancelled
+from ..tasks.cancellation import is_being_cancelled
 from .gate import Gate
 from .window import Window
 
@@ -74,7 +74,12 @@ class Chunked:
         done = await self._recorded(job)
         return _summed(told, [*done, told], ending.seconds) if done else told
 
-    async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
+    def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> Awaitable[AgentResult]:
+        if job.parts or facts:
+            return self._run(job, facts, slot)
+        return self._inner.run(job, facts, slot)
+
+    async def _run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         if job.parts:
             slot.release()
             self._gate.leave(job.key)

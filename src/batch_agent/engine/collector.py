@@ -34,6 +34,15 @@ class _Runs:
                 before, self._before = self._before, None
                 if gc.get_threshold() == _THRESHOLDS:
                     gc.set_threshold(*before)
+                    _count_anew()
+
+
+def _count_anew() -> None:
+    """So that the collector does not look at all results at once because by its own counting that is overdue. They
+    become old objects, as those that it looked at."""
+    if gc.get_freeze_count() == 0:  # else somebody means them to stay frozen
+        gc.freeze()
+        gc.unfreeze()
 
 
 _runs = _Runs()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.results import AgentResult
-from .cancellation import is_being_cancelled
+from ..tasks.cancellation import is_being_cancelled
 
 _log = logging.getLogger("batch_agent")
 

@@ -10,7 +10,7 @@ from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
-from .cancellation import is_being_cancelled
+from ..tasks.cancellation import is_being_cancelled
 from .failures import first_of
 from .gate import Gate
 
@@ -115,7 +115,19 @@ class Engine:
 
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
         try:
-            result = await self._lived(job, facts, slot)
+            if self._events is not None:
+                self._events.emit(AgentStarted(job.key, job.index))
+            try:
+                result = await self._executor.run(job, facts, slot)
+            except BatchAgentError:
+                raise
+            except (Exception, asyncio.CancelledError) as error:  # a bug in one agent must not end the others
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
+                result = self._internal(job, error)
+            finally:
+                slot.release()
+                self._gate.leave(job.key)
             if self._settles:
                 await self._store.settle(job.key)
             await self._hand_over(result, resumed=False)
@@ -127,21 +139,6 @@ class Engine:
         self._room.release()  # only now: a caller that reads slowly holds the next agents back
         if self._leave is not None:
             await self._leave(job.key)
-
-    async def _lived(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
-        if self._events is not None:
-            self._events.emit(AgentStarted(job.key, job.index))
-        try:
-            return await self._executor.run(job, facts, slot)
-        except BatchAgentError:
-            raise
-        except (Exception, asyncio.CancelledError) as error:  # a bug in one agent must not end the others
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise
-            return self._internal(job, error)
-        finally:
-            slot.release()
-            self._gate.leave(job.key)
 
     def _internal(self, job: Job, error: BaseException) -> AgentResult:
         level = logging.DEBUG if self._has_reported else logging.ERROR

@@ -18,8 +18,8 @@ from ..core.requests import NO_USAGE, Reply, Request
 from ..core.rules import Job
 from ..core.runtime import Answered, Crew, ProgramFailed, Seat, Work
 from ..schedule.retry import retry_delay
+from ..tasks.deadlines import Deadlines
 from .asking import OnCall
-from .deadlines import Deadlines
 from .failures import one_failure
 from .gate import Gate
 from .visits import Visit, Visits

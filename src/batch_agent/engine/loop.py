@@ -18,8 +18,8 @@ from ..core.quick import dataclass
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
+from ..tasks.deadlines import Deadlines
 from .asking import OnCall, Turns
-from .deadlines import Deadlines
 from .failures import one_failure
 from .summarizer import Summarizer
 

@@ -9,11 +9,11 @@ from ..core.events import FlowStarted
 from ..core.flow import FlowResult, Item
 from ..core.interfaces import EventSink
 from ..data import gather_inputs
-from ..engine.cancellation import is_being_cancelled
 from ..engine.source import Inputs
 from ..plan.template import template_of
 from ..preparing import LaidOut, Preparation
 from ..readying import open_runs
+from ..tasks.cancellation import is_being_cancelled
 from .asking import Agents, StageEvents
 from .checking import check_steps
 from .compiling import Compiled, compile_flow, text_name

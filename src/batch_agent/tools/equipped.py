@@ -35,6 +35,13 @@ class Equipped:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
             return as_text(await self.batcher.call(arguments, canonical(others)))
         function = self.tool.function
+        if self._is_async and self._paced.is_at_once:
+            started = _now()
+            began.append(started)
+            try:
+                return as_text(await self._paced.in_time(function(**arguments)))
+            finally:
+                self.ledger.ran(_now() - started)
         if self.tool.is_async:
             return as_text(await self._run(lambda: function(**arguments), arguments, began))
         text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, began)

@@ -14,13 +14,13 @@ from ..core.interfaces import Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
 from ..core.prompt import ToolSpec
 from ..core.results import ToolUse
+from ..tasks.cancellation import is_being_cancelled
 from .arguments import BadArguments
 from .cache import Outcome, ResultCache
 from .equipped import Equipped
-from .flights import Flight, Flights, cancel_all
+from .flights import Flight, Flights, Found, cancel_all
 from .keys import call_key
 from .memory import Remembered, ToolMemory, code_digest, memory_key
-from .pacing import is_being_cancelled
 from .session import FabricSession
 from .texts import describe_error, sound
 from .threads import DaemonThreads
@@ -144,25 +144,29 @@ class ToolFabric:
         if len(text) <= _LONGEST_NOTED:
             self._written[name, text] = key
 
-    async def shared(self, tool: Tool, arguments: dict[str, Any], text: str, after: int) -> tuple[Outcome, ToolSource]:
+    def shared(self, tool: Tool, arguments: dict[str, Any], text: str, after: int) -> Awaitable[Found]:
         """A result that others may have asked for too, looked for after `after`. `text`: what the model wrote."""
         try:
             key, version = call_key(tool.name, arguments, text), self._version(tool, arguments)
         except ValueError:  # arguments without an end are like no others
-            return await self.alone(tool, arguments), "executed"
+            return self.executed(tool, arguments)
         if tool.sharing.version is None and tool.sharing.is_shared:
             self._note(tool.name, text, key)
         outcome = self._cache.get(key)
         if outcome is not None and outcome.order > after and outcome.version == version:
-            return outcome, "cached"
+            return _cached(outcome)
         flight = self._flights.find(key)
         if flight is not None and flight.order > after and flight.version == version:
-            return await flight.outcome(), "shared"
+            return flight.found("shared")
         if self._commons is not None and after < _ELSEWHERE and (name := _name(tool, key, version)) is not None:
-            return await self._shared_by_all(self._commons, name, tool, arguments, key, version)
+            return self._shared_by_all(self._commons, name, tool, arguments, key, version)
         order = self.next_order()
-        flight = self._flights.start(key, order, version, lambda: self._fly(tool, arguments, key, order, version))
-        return await flight.outcome(), "executed"
+        flight = self._flights.start(key, order, version, self._fly(tool, arguments, key, order, version))
+        return flight.found("executed")
+
+    async def executed(self, tool: Tool, arguments: dict[str, Any]) -> Found:
+        """As `alone`, with where it is from."""
+        return await self.alone(tool, arguments), "executed"
 
     async def alone(self, tool: Tool, arguments: dict[str, Any]) -> Outcome:
         """One execution for one call. Whatever the tool does, it comes to an outcome."""
@@ -190,7 +194,7 @@ class ToolFabric:
         arguments: dict[str, Any],
         key: tuple[str, bytes],
         version: Hashable,
-    ) -> tuple[Outcome, ToolSource]:
+    ) -> Found:
         """As `shared`, for an agent that has written nothing: what others find may be older than what is written here,
         so nobody who has written joins, nor is given it later."""
         sources: list[ToolSource] = []
@@ -210,8 +214,9 @@ class ToolFabric:
                 self._cache.put(key, outcome)
             return outcome
 
-        flight = self._flights.start(key, _ELSEWHERE, version, fly)
-        return await flight.outcome(), sources[0]
+        flight = self._flights.start(key, _ELSEWHERE, version, fly())
+        outcome, _ = await flight.found("shared")
+        return outcome, sources[0]
 
     async def _fly(
         self, tool: Tool, arguments: dict[str, Any], key: tuple[str, bytes], order: int, version: Hashable
@@ -258,6 +263,10 @@ class ToolFabric:
         if tool.summarize and not is_error and self._summarize is not None:
             return sound(await self._summarize(text, tokens))
         return sound(f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]")
+
+
+async def _cached(outcome: Outcome) -> Found:
+    return outcome, "cached"
 
 
 def check_names(tools: Sequence[Tool]) -> None:

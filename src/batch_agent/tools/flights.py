@@ -1,37 +1,66 @@
 """Single-flight: calls that are the same and overlap are one execution. It belongs to nobody who waits for it."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Hashable
+from collections import deque
+from collections.abc import Collection, Coroutine, Hashable
 from typing import Any
 
+from ..core.messages import ToolSource
 from .cache import Outcome
+
+Found = tuple[Outcome, ToolSource]
+"""What a call gives, and where that is from."""
+
+_WOKEN_AT_ONCE = 8
 
 
 class Flight:
-    """One execution under way, and how many wait for it."""
+    """One execution under way, and who waits for it."""
 
-    __slots__ = ("_task", "_waiting", "order", "version")
+    __slots__ = ("_flights", "_key", "_task", "_waiting", "order", "version")
 
-    def __init__(self, task: "asyncio.Task[Outcome]", order: int, version: Hashable) -> None:
+    def __init__(
+        self, flights: "Flights", key: Hashable, task: "asyncio.Task[Outcome]", order: int, version: Hashable
+    ) -> None:
+        self._flights = flights
+        self._key = key
         self._task = task
-        self._waiting = 0
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self.order = order
         self.version = version
 
-    async def outcome(self) -> Outcome:
-        """Leaving by cancellation leaves it to the others; the last one to leave calls it off."""
-        self._waiting += 1
+    async def found(self, source: ToolSource) -> Found:
+        """The outcome, and `source`. Who is cancelled leaves it to the others; the last one to leave calls it off."""
+        if self._task.done():
+            return self._task.result(), source
+        waiter = self._task.get_loop().create_future()
+        self._waiting[waiter] = None
         try:
-            return await asyncio.shield(self._task)
+            await waiter
         finally:
-            self._waiting -= 1
-            if self._waiting == 0:
+            self._waiting.pop(waiter, None)
+            if not self._waiting:
                 self._task.cancel()  # does nothing to one that is done
+        return self._task.result(), source
+
+    def over(self, task: "asyncio.Task[Outcome]") -> None:
+        """Hundreds may wait for it, and each has something to do then: the loop has other things to do in between."""
+        self._flights.forget(self._key, self, task)
+        _wake(self._task.get_loop(), deque(self._waiting))
 
     @property
     def is_open(self) -> bool:
         """Whether one more may wait for it."""
         return not self._task.done() and not self._task.cancelling()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiting: "deque[asyncio.Future[None]]") -> None:
+    for _ in range(min(_WOKEN_AT_ONCE, len(waiting))):
+        waiter = waiting.popleft()
+        if not waiter.done():
+            waiter.set_result(None)
+    if waiting:
+        loop.call_soon(_wake, loop, waiting)
 
 
 class Flights:
@@ -45,20 +74,18 @@ class Flights:
         flight = self._open.get(key)
         return flight if flight is not None and flight.is_open else None
 
-    def start(
-        self, key: Hashable, order: int, version: Hashable, execute: Callable[[], Coroutine[Any, Any, Outcome]]
-    ) -> Flight:
+    def start(self, key: Hashable, order: int, version: Hashable, execution: Coroutine[Any, Any, Outcome]) -> Flight:
         """Takes the place of one that is under way and no longer good for newcomers."""
-        task = asyncio.get_running_loop().create_task(execute())
-        flight = self._open[key] = Flight(task, order, version)
+        task = asyncio.get_running_loop().create_task(execution)
+        flight = self._open[key] = Flight(self, key, task, order, version)
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._over(key, flight, done))
+        task.add_done_callback(flight.over)
         return flight
 
     async def aclose(self) -> None:
         await cancel_all(self._tasks)
 
-    def _over(self, key: Hashable, flight: Flight, task: "asyncio.Task[Outcome]") -> None:
+    def forget(self, key: Hashable, flight: Flight, task: "asyncio.Task[Outcome]") -> None:
         self._tasks.discard(task)
         if self._open.get(key) is flight:
             del self._open[key]

@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from ..core.commons import Commons
+from ..tasks.cancellation import is_being_cancelled
+from ..tasks.deadlines import Deadlines
 from .policy import Pace
 from .texts import ToolTimeout
 
@@ -30,10 +32,12 @@ class Paced:
         not by this process for itself."""
         self._name = name
         self._pace = pace
-        self._limit = pace.timeout if pace.timeout is not None else timeout
+        self._time = Deadlines(pace.timeout if pace.timeout is not None else timeout)
         self._places = asyncio.Semaphore(pace.max_concurrent) if pace.max_concurrent else _NOTHING
         self._room = room or _NOTHING
         self._is_free = pace.rate_limit is None and self._places is _NOTHING and room is None
+        self.is_at_once = self._is_free and not pace.retries
+        """Nothing is waited for, and nothing repeated: `in_time` does as `run`."""
         self._commons = commons
         self._buckets: dict[str, _Bucket] = {}
 
@@ -54,22 +58,25 @@ class Paced:
         raise AssertionError("unreachable")
 
     def _once(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Awaitable[Any]:
-        return self._in_time(attempt) if self._is_free else self._in_turn(attempt, arguments)
+        return self.in_time(attempt()) if self._is_free else self._in_turn(attempt, arguments)
 
     async def _in_turn(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
         if self._pace.rate_limit is not None:  # before it takes a place: those of another key may have their turn
             await self._bucket(self._pace.rate_limit, arguments).wait()
         async with self._places, self._room:
-            return await self._in_time(attempt)
+            return await self.in_time(attempt())
 
-    async def _in_time(self, attempt: Attempt) -> Any:
-        clock = asyncio.timeout(self._limit)
+    async def in_time(self, work: Awaitable[Any]) -> Any:
+        """Raises ToolTimeout."""
+        task = asyncio.current_task()
+        assert task is not None
+        clock = self._time.watch(task)
         try:
-            async with clock:
-                return await attempt()
+            with clock:
+                return await work
         except TimeoutError:
-            if clock.expired():
-                spent = f"{self._name} took longer than its {self._limit:g} s (timeout_per_tool)."
+            if clock.expired:
+                spent = f"{self._name} took longer than its {self._time.limit:g} s (timeout_per_tool)."
                 raise ToolTimeout(spent) from None
             raise
 
@@ -111,8 +118,3 @@ class _Bucket:
             if told is not None:
                 return told
         return self._next - self._ahead - asyncio.get_running_loop().time()
-
-
-def is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

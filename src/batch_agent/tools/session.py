@@ -1,7 +1,7 @@
 """One agent's view of the tools: what it may share, and what must be its own."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from ..core.interfaces import CallsPast, Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
 from .arguments import BadArguments
 from .cache import Outcome
-from .flights import cancel_all
+from .flights import Found, cancel_all
 from .keys import same_arguments
 from .tool import Tool
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NOTHING_PAST = CallsPast()
 _NEVER = -1
+_NONE_EARLY: Mapping[int, tuple[ToolCall, "asyncio.Task[ToolResult]"]] = {}
 _UNKNOWN = (
     "It is not known whether this call was made: the program ended while it ran, and it was not made again. "
     "Check before you repeat it."
@@ -39,18 +40,19 @@ class FabricSession:
         self._agent = agent
         self._journal = journal
         self._wrote = _NEVER
-        self._inherited: list[ToolResult] = []
-        self._asked: list[tuple[str, str]] = []
-        self._early: dict[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
+        self._inherited: tuple[ToolResult, ...] = ()
+        self._asked: tuple[tuple[str, str], ...] = ()
+        self._early: Mapping[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = _NONE_EARLY
 
     def start(self, position: int, call: ToolCall) -> None:
         tool = self._tool(call.name)
         if tool is None or not tool.sharing.is_shared or not call.arguments.strip():
             return  # no arguments yet may also mean: cut off
-        self._early[position] = call, self._fabric.adopt(self._answer(call, _NOTHING_PAST))
+        started = call, self._fabric.adopt(self._answer(call, _NOTHING_PAST))
+        self._early = {**self._early, position: started}
 
     async def abandon(self) -> None:
-        started, self._early = self._early, {}
+        started, self._early = self._early, _NONE_EARLY
         await cancel_all([task for _, task in started.values()])
 
     async def results(self, calls: Sequence[ToolCall], past: CallsPast | None = None) -> tuple[ToolResult, ...]:
@@ -59,7 +61,7 @@ class FabricSession:
             self._wrote = self._fabric.next_order()
             await self.abandon()  # what was started early did not know of it
         if self._inherited or past.inherited:
-            self._inherited = list(past.inherited)
+            self._inherited = tuple(past.inherited)
         early = self._still_wanted(calls)
         try:
             if len(calls) == 1:
@@ -110,7 +112,7 @@ class FabricSession:
         elif isinstance(known, Outcome):
             outcome = known
         else:
-            outcome, source = await known.outcome(), "shared"
+            outcome, source = await known.found("shared")
         self._fabric.account(tool, call, source, outcome)
         return ToolResult(call, outcome.content, outcome.is_error, _now() - started, source)
 
@@ -126,19 +128,17 @@ class FabricSession:
     def _tool(self, name: str) -> Tool | None:
         return self._fabric.tool(name) if self._only is None or name in self._only else None
 
-    async def _ask(
-        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast
-    ) -> tuple[Outcome, ToolSource]:
+    def _ask(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast) -> Awaitable[Found]:
         sharing, text = tool.sharing, call.arguments
         if sharing.history_arg is not None:
             # The function gets what this agent asked of it before, so agents with the same history may share.
             asked = [(earlier.name, earlier.arguments) for earlier in past.earlier] or self._asked
             history = tuple(arguments for name, arguments in asked if name == tool.name)
-            self._asked.append((tool.name, text))
-            return await self._fabric.shared(tool, {**arguments, sharing.history_arg: history}, text, _NEVER)
+            self._asked += ((tool.name, text),)
+            return self._fabric.shared(tool, {**arguments, sharing.history_arg: history}, text, _NEVER)
         if not sharing.is_shared:
-            return await self._fabric.alone(tool, arguments), "executed"
-        return await self._fabric.shared(tool, arguments, text, self._after(tool))
+            return self._fabric.executed(tool, arguments)
+        return self._fabric.shared(tool, arguments, text, self._after(tool))
 
     async def _write(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast) -> ToolResult:
         """Made once, whatever happens in between: claimed before, settled after."""
@@ -164,7 +164,8 @@ class FabricSession:
         """What an earlier life of this agent has made; it stands for one call of this one."""
         for at, made in enumerate(self._inherited):
             if made.call.name == call.name and same_arguments(made.call.arguments, call.arguments):
-                return self._inherited.pop(at)
+                self._inherited = self._inherited[:at] + self._inherited[at + 1 :]
+                return made
         return None
 
 

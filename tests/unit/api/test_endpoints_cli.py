@@ -4,10 +4,12 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from tests.unit.programs import Call
 from tests.unit.swarm.hosts import STEPS, Host, up
 
 
+@pytest.mark.slow
 async def test_a_run_from_the_shell_takes_a_hostfile_and_goes_on_with_another(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(20)))
     words = ("run", "--task", "Summarize: {text}", "--inputs", "in.jsonl", "--backend", "hostfile://agents.hostfile")

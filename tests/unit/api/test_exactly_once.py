@@ -169,6 +169,7 @@ def check_told(folder: Path, told: list[tuple[str, str, bool, str]]) -> int:
     return unknown
 
 
+@pytest.mark.slow
 def test_wherever_the_process_is_killed_no_write_is_made_twice_and_none_is_lost(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def test_wherever_the_process_is_killed_no_write_is_made_twice_and_none_is_lost(
     assert unknown > 10
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_time_from_outside_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
     for trial in range(10):
         folder = tmp_path / str(trial)
@@ -221,6 +223,7 @@ def test_a_write_that_was_settled_is_recalled(nursery: Nursery, tmp_path: Path) 
     check_told(tmp_path, told)
 
 
+@pytest.mark.slow
 def test_a_write_with_a_key_is_made_again_with_the_same_key_wherever_it_is_killed(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -240,6 +243,7 @@ def test_a_write_with_a_key_is_made_again_with_the_same_key_wherever_it_is_kille
     assert repeated > 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_mid_write_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
     _, _, seen = nursery.finish(tmp_path / "whole")
     ended = Counter[int]()

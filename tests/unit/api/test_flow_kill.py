@@ -55,6 +55,7 @@ def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, after: 
     return finished
 
 
+@pytest.mark.slow
 def test_nothing_is_repeated_when_the_process_is_killed_again_and_again(
     slow_sim: SimServer, tmp_path: Path, programs: Programs
 ) -> None:

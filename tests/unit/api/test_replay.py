@@ -171,6 +171,7 @@ async def test_what_makes_no_sense_in_a_replay_is_refused(tmp_path: Path, option
         await replay(tmp_path, **{option: None})
 
 
+@pytest.mark.slow
 async def test_two_thousand_agents_are_replayed_in_order(tmp_path: Path) -> None:
     results = await run(tmp_path, ScriptedBackend(lambda request: say("x" * 1000)), map(str, range(2000)))
     assert timeless(await replay(tmp_path)) == timeless(results)

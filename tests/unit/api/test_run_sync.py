@@ -79,6 +79,7 @@ match sys.argv[3]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["a script", "a coroutine", "a notebook"])
 def test_an_interrupt_ends_it_promptly_and_quietly(
     sim: SimServer, tmp_path: Path, where: str, programs: Programs

@@ -213,6 +213,7 @@ async def test_connections_that_the_server_closes_while_they_are_idle_cost_no_tr
         assert [result.error for result in results if not result.ok] == []
 
 
+@pytest.mark.slow
 async def test_every_second_request_refused_with_retry_after_loses_nobody() -> None:
     count = iter(range(10**6))
 
@@ -532,6 +533,7 @@ async def test_tls_to_a_plain_port_says_to_write_http() -> None:
     assert raised.value.kind is ErrorKind.TLS
 
 
+@pytest.mark.slow
 def test_a_certificate_is_trusted_by_its_file(certificate: Path, tmp_path: Path) -> None:
     code = (
         "import asyncio, sys, os, ssl\n"
@@ -657,6 +659,7 @@ async def test_the_doctor_command_shows_no_key(command: Command) -> None:
     assert KEY not in said
 
 
+@pytest.mark.slow
 async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on(
     tmp_path: Path, command: Command
 ) -> None:
@@ -690,6 +693,7 @@ async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on
         assert set(server.answered.values()) == {1}
 
 
+@pytest.mark.slow
 async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_path: Path, command: Command) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(60)))
     mode = ["choosy"]

@@ -23,6 +23,7 @@ def rows(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_run_answers_every_input_and_a_second_call_asks_nothing_again(tmp_path: Path, sim_url: str, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(5)))
     words = ("run", "--task", "Summarize: {text}", "--inputs", "in.jsonl", "--backend", sim_url)
@@ -106,6 +107,7 @@ def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: s
     ]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, programs: Programs, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(30)))
     with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=10)) as sim:
@@ -132,6 +134,7 @@ def _wait_for_rows(path: Path, least: int) -> None:
     raise AssertionError(f"{path} never had {least} rows")
 
 
+@pytest.mark.slow
 def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_url: str) -> None:
     done = typed("demo", "--out", "demo", "--backend", sim_url, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -141,6 +144,7 @@ def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_ur
     assert "Every agent" in (tmp_path / "demo" / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_sim_serves_until_it_is_told_to_stop(tmp_path: Path, call: Call) -> None:
     process = subprocess.Popen([*PROGRAM, "sim", "--port", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

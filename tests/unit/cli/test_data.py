@@ -59,6 +59,7 @@ def test_tsv_in_and_csv_out(place: Path, sim_url: str, call: Call) -> None:
     assert [json.loads(row["input"]) for row in rows] == [{"name": "Zoë", "age": "36"}, {"name": "Ada", "age": ""}]
 
 
+@pytest.mark.slow
 def test_a_database_is_asked_again_by_resume_from_any_folder(place: Path, sim_url: str, call: Call) -> None:
     done = call(*words(sim_url, "sqlite:///in.db", "--query", "SELECT name FROM people"), cwd=place)
     assert done.returncode == 0, done.stderr
@@ -69,6 +70,7 @@ def test_a_database_is_asked_again_by_resume_from_any_folder(place: Path, sim_ur
     assert [row["input"] for row in rows] == [{"name": "Zoë"}, {"name": "Ada"}]
 
 
+@pytest.mark.slow
 def test_a_file_is_found_again_by_resume_from_any_folder(place: Path, sim_url: str, call: Call) -> None:
     assert call(*words(sim_url, "in.parquet", "--out", "out.parquet"), cwd=place).returncode == 0
     checkpoint = place / "out.parquet.checkpoint"
@@ -93,6 +95,7 @@ def test_urls_that_hold_a_password_are_told(url: str, is_kept: bool) -> None:
     assert ("inputs" in without_secrets({"inputs": url, "task": "//me:s3cret@host"})) is is_kept
 
 
+@pytest.mark.slow
 def test_the_password_of_a_database_is_not_kept(place: Path, sim_url: str, call: Call) -> None:
     url = "sqlite:///in.db?password=s3cret"
     asked = words(sim_url, url, "--query", "SELECT name FROM people")
@@ -128,6 +131,7 @@ def test_what_cannot_be_read_or_written_is_one_clear_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_fresh_forgets_the_run_and_nothing_else_of_its_folder(place: Path, sim_url: str, call: Call) -> None:
     (place / "run.sqlite3.backup").write_text("mine")
     for checkpoint in (".", "kept"):

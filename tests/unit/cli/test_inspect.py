@@ -36,6 +36,7 @@ async def run(folder: Path, inputs: Any, **options: Any) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_the_summary_counts_every_state_of_two_thousand_agents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

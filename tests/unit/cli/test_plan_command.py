@@ -25,6 +25,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_plan_asks_nobody_and_says_that_the_time_is_not_known(place: Path, sim: SimServer) -> None:
     done = typed("plan", *WORK, "--backend", sim.url, cwd=place)
     assert done.returncode == 0, done.stderr

@@ -43,6 +43,7 @@ def asked(sim: SimServer) -> float:
     return sim.metrics()["vllm:request_success_total"]
 
 
+@pytest.mark.slow
 def test_results_are_written_and_one_answer_of_all_is_printed_and_kept(place: Path, sim: SimServer, call: Call) -> None:
     command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json")
     first = typed(*command, cwd=place)
@@ -73,6 +74,7 @@ def test_an_answer_without_a_schema_is_a_text_and_goes_where_it_is_told(
     assert (place / "new" / "report.md").read_text() == "All\nis well.\n"
 
 
+@pytest.mark.slow
 def test_a_reduce_in_other_words_asks_no_agent_again(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim, "--reduce", "Sum up."), cwd=place).returncode == 0
     before = asked(sim)
@@ -114,6 +116,7 @@ def test_a_reduce_that_fails_leaves_the_results_and_is_tried_again(place: Path, 
     assert asked(sim) == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     place: Path, sim: SimServer, programs: Programs
 ) -> None:
@@ -135,6 +138,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_any_folder(
     place: Path, sim: SimServer, programs: Programs, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -210,6 +214,7 @@ def test_a_stage_is_read_by_the_rules_of_its_command(place: Path, sim: SimServer
     assert "1 failed" in call("inspect", "reduce", cwd=place / "results.jsonl.checkpoint").stdout
 
 
+@pytest.mark.slow
 def test_progress_with_a_reduce_and_without_are_not_taken_for_each_other(
     place: Path, sim: SimServer, call: Call
 ) -> None:

@@ -37,6 +37,7 @@ def prepared(place: Path, url: str, inputs: int = 4) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_any_folder(tmp_path: Path, sim_url: str, programs: Programs) -> None:
     words = prepared(tmp_path / "here", sim_url, 30)
     checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"

@@ -146,6 +146,7 @@ def done_by(said: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_there_first_shares_the_work(place: Place, programs: Programs, others: Programs) -> None:
     worker = others.start_command(*place.works, cwd=place.worker)
     wait_for(worker.stderr, "Waiting up to 60 s for run")
@@ -159,6 +160,7 @@ def test_a_worker_that_was_there_first_shares_the_work(place: Place, programs: P
     assert "Nothing is left to do." in said
 
 
+@pytest.mark.slow
 def test_whoever_stops_loses_nothing_and_the_others_go_on(
     place: Place, redis_server: RedisServer, name: str, programs: Programs, others: Programs
 ) -> None:
@@ -190,6 +192,7 @@ def remaining(url: str, name: str) -> int:
     return asyncio.run(look())
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, redis_server: RedisServer) -> None:
     asyncio.run(offer(redis_server.url, "reviews", b"{}"))
     done = typed("worker", "--store", redis_server.url, "--run", "review", "--patience", "0.1", cwd=tmp_path)
@@ -242,6 +245,7 @@ def test_what_this_machine_lacks_is_one_clear_line(
     assert f"(The run was started in '{started}'.)" in said
 
 
+@pytest.mark.slow
 def test_a_password_is_neither_shown_nor_kept(
     tmp_path: Path, quick_url: str, name: str, call: Call, refusal: Refusal
 ) -> None:
@@ -270,6 +274,7 @@ async def kept_at(url: str, name: str) -> str:
         return data.decode()
 
 
+@pytest.mark.slow
 async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
     quick_place: Place, redis_server: RedisServer, name: str, call: Call
 ) -> None:

@@ -44,6 +44,7 @@ def check(scene: Scene) -> None:
     assert max(Counter(made.what for made in scene.made("put")).values()) == 1, "a doubled write"
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled(
     scene: Scene, server: RedisServer
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled
     check(scene)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_stop_hands_its_agents_on_at_once(scene: Scene) -> None:
     scene.options["lease"] = 600.0
     caller, [victim, _] = scene.call(agents(AGENTS)), scene.workers(2)

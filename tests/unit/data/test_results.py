@@ -158,6 +158,7 @@ plain = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(st.sampled_from("abä' ."), plain, min_size=1), min_size=1, max_size=12))
 def test_what_went_into_parquet_comes_out_of_it(tmp_path: Path, rows: list[dict[str, Any]]) -> None:

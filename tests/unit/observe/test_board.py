@@ -128,6 +128,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(EVENTS)
 def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(events: list[Event]) -> None:

@@ -176,6 +176,7 @@ FLOWS = st.lists(st.builds(InStage, st.sampled_from(STAGES), IN_RUN) | OF_ALL, m
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(PLAIN | FLOWS, st.integers(1, 220), st.integers(1, 60), st.lists(st.floats(0.01, 100), max_size=3))
 def test_no_board_is_wider_or_higher_than_its_room(

@@ -144,6 +144,7 @@ def test_the_report_is_the_view_of_the_log(tmp_path: Path) -> None:
     assert json.loads(DATA.findall(report_of(model).decode())[0]) == json.loads(json.dumps(model))
 
 
+@pytest.mark.slow
 def test_a_report_of_ten_thousand_agents_has_less_than_five_megabytes() -> None:
     view, at, took = RunView(), 0.0, random.Random(1)
     view.take(at, RunStarted("vllm", "a-model", 256, 10_000))

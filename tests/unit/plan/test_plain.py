@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 _SHOW = """
 from pydantic import BaseModel
 from batch_agent.plan.identity import Keys
@@ -16,6 +18,7 @@ print(Keys(b"run").key({"paper": paper}), Keys(b"run").key(paper), parse_templat
 """
 
 
+@pytest.mark.slow
 def test_sets_in_models_are_in_the_same_order_in_every_process() -> None:
     shown = {
         subprocess.run(

@@ -527,6 +527,7 @@ async def one_history(seed: int, made: list[Tool], world: World, grain: float) -
     check_writes(agents, world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grain", [0.0, 1.0])
 def test_no_history_of_several_workers_has_a_stale_read_or_a_call_without_a_result(grain: float) -> None:
     world = World()

@@ -230,6 +230,7 @@ async def test_a_server_that_cannot_start_again_says_why(tmp_path: Path) -> None
             await tools["echo"].function(text="x")
 
 
+@pytest.mark.slow
 @shared
 async def test_an_http_server_that_comes_back_is_reached_again(tmp_path: Path) -> None:
     async with (
@@ -245,6 +246,7 @@ async def test_an_http_server_that_comes_back_is_reached_again(tmp_path: Path) -
             assert await tools["echo"].function(text="x") == "x"
 
 
+@pytest.mark.slow
 @shared
 async def test_an_http_server_that_has_forgotten_the_session_gets_a_new_one(quick_farewell: None) -> None:
     async with over_http() as served, opened(MCP(served.url, headers={"X-Key": "k"})) as tools:

@@ -189,6 +189,7 @@ async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
     assert "It is not used any more" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_a_function_does_is_told_the_same_way_in_every_process() -> None:
     program = """
 from batch_agent import Tool

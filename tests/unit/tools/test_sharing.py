@@ -631,6 +631,7 @@ async def test_a_result_larger_than_the_whole_cache_is_given_and_not_kept() -> N
         assert next(number) == 3
 
 
+@pytest.mark.slow
 @virtual
 async def test_ten_thousand_results_stay_within_the_bytes_of_the_cache_and_the_last_ones_are_kept() -> None:
     async with using(looking(0.0, effect="pure"), cache_bytes=100_000) as fabric:
