@@ -13,7 +13,7 @@ from scripts.engines.layout import engines_root
 ROOT = Path(__file__).parents[2]
 PINS: dict[str, list[str]] = json.loads(Path(__file__).with_name("pins.json").read_text())
 AURORA = "BATCH_AGENT_AURORA"
-_PATHS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+_NOT_THEIRS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 
 
 class NotThere(Exception):
@@ -46,9 +46,7 @@ def aurora_folder() -> Path:
 
 def words_of(peer: str) -> dict[str, str]:
     """The environment variables of a peer's process: nothing of this one's paths, and nobody is told of the runs."""
-    ours = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    }
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_THEIRS}
     paths = {"PYTHONPATH": str(aurora_folder())} if peer == "aurora_swarm" else {}
     return {**ours, **paths, **QUIET}
 

@@ -34,5 +34,5 @@ def parts() -> dict[str, Any]:
         "lag": {"agents": 10_000, "worst_lag_s": latency},
         "memory": {"kb_per_agent": {"batch_agent": 8.0, "expert": 5.0}},
         "cost": {"by_number_of_agents": {"batch_agent": sizes(300.0, 290.0), "expert": sizes(200.0, 200.0)}},
-        "start": {"import_s": 0.1, "first_s": 0.2},
+        "start": {"import_s": 0.1, "names_s": 0.15, "first_s": 0.2},
     }

@@ -83,7 +83,7 @@ def test_a_part_that_nobody_knows_ends_the_program() -> None:
 
 def test_a_part_measured_again_leaves_the_others_with_when_they_were_measured(tmp_path: Path) -> None:
     path = tmp_path / "peers.json"
-    Kept(path, "first").put("start", {"import_s": 0.1, "first_s": 0.2})
+    Kept(path, "first").put("start", {"import_s": 0.1, "names_s": 0.15, "first_s": 0.2})
     later = Kept(path, "second")
     later.put("lag", parts()["lag"])
     assert later.parts["start"]["from"]["commit"] == "first"

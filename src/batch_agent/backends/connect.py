@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
@@ -16,7 +17,6 @@ from .dialects.dialect import Dialect
 from .dialects.openai_chat import PATH, OpenAIChat
 from .farewell import Farewells, close_session, final_request
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
-from .fleet import Fleet
 from .hostfile import Endpoint, parse_hostfile
 from .http import HttpBackend
 from .load import loads_of
@@ -24,6 +24,9 @@ from .probe import ServedModel, Sighting, beside, choose, list_models, look, tak
 from .server import Server, shown
 from .tokens import counter_of
 from .wire import open_wire
+
+if TYPE_CHECKING:
+    from .fleet import Fleet
 
 Notify = Callable[[str], None]
 _HOSTFILE = "hostfile://"
@@ -42,8 +45,10 @@ async def connect(url: str | Sequence[str], model: str | None, *, uses_tools: bo
 
 async def open_fleet(
     urls: Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, patience: float | None = None
-) -> Fleet:
+) -> "Fleet":
     """`patience`: seconds in which each must have shown what it is. Raises as `connect` does."""
+
+    from .fleet import Fleet
 
     async def open_one(url: str) -> Backend:
         try:

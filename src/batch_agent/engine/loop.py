@@ -64,10 +64,11 @@ class AgentLoop:
         started = now()
         talk = self._continue(job, facts)
         clock = self.agent_time.watch(task)
-        agent = _Agent(self, job, slot, task)
+        agent = _Agent(self, job, slot, task, talk)
         try:
             with clock:
-                await agent.live(talk)
+                while not isinstance(step := talk.next(), Done):
+                    agent.keep(await agent.next(step))
         except BackendError as error:
             talk.fail(AgentError(error.kind, str(error), error.retryable))
         except TimeoutError:
@@ -100,40 +101,37 @@ class _Agent:
 
     __slots__ = ("_asked", "_job", "_now", "_run", "_session", "_slot", "_talk", "_task")
 
-    def __init__(self, run: AgentLoop, job: Job, slot: Slot, task: "asyncio.Task[Any]") -> None:
+    def __init__(self, run: AgentLoop, job: Job, slot: Slot, task: "asyncio.Task[Any]", talk: Conversation) -> None:
         self._run = run
         self._job = job
         self._task = task
         self._now = task.get_loop().time
         self._slot: Slot | None = slot
         self._session: ToolSession | None = None
-        self._talk: Conversation | None = None
+        self._talk = talk
         self._asked: Request | None = None
 
-    async def live(self, talk: Conversation) -> None:
-        self._talk = talk
-        while not isinstance(step := talk.next(), Done):
-            fact: Fact
-            match step:
-                case Generate():
-                    fact = self._recorded_compaction(step) or await self._turn(step)
-                case CallTools():
-                    fact = await self._call(step)
-                case Compact():
-                    fact = await self._compact(step)
-                case _:
-                    assert_never(step)
-            self._keep(fact)
+    def next(self, step: Generate | CallTools | Compact) -> Awaitable[Fact]:
+        """What comes of a step."""
+        match step:
+            case Generate():
+                recorded = self._recorded_compaction(step)
+                return self._turn(step) if recorded is None else _known(recorded)
+            case CallTools():
+                return self._call(step)
+            case Compact():
+                return self._compact(step)
+            case _:
+                assert_never(step)
 
     async def claim(self, call: ToolCall) -> None:
-        self._keep(Claimed(call))
+        self.keep(Claimed(call))
         await self._run.store.settle(self._job.key)
 
     def settle(self, result: ToolResult) -> None:
-        self._keep(Settled(result))
+        self.keep(Settled(result))
 
-    def _keep(self, fact: Fact) -> None:
-        assert self._talk is not None
+    def keep(self, fact: Fact) -> None:
         self._run.store.record(self._job.key, fact)
         self._talk.apply(fact)
 
@@ -197,3 +195,7 @@ class _Agent:
             return None
         positions = itertools.count()
         return lambda call: self._tools().start(next(positions), call)
+
+
+async def _known(fact: Fact) -> Fact:
+    return fact

@@ -29,17 +29,25 @@ class Equipped:
         self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room, commons)
         self.batcher = Batcher(tool.batch, self._run, tool.sharing.is_shared) if tool.batch is not None else None
 
-    async def text(self, arguments: dict[str, Any], began: list[float]) -> str:
+    @property
+    def is_at_once(self) -> bool:
+        """It never waits for its turn."""
+        return self._is_async and self.batcher is None and self._paced.is_at_once
+
+    async def text(self, arguments: dict[str, Any], began: list[float] | None) -> str:
         """Raises what the tool raises. `began` gets the time when it was at last its turn."""
         if self.batcher is not None:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
             return as_text(await self.batcher.call(arguments, canonical(others)))
         function = self.tool.function
-        if self._is_async and self._paced.is_at_once:
+        if self.is_at_once:
             started = _now()
-            began.append(started)
             try:
-                return as_text(await self._paced.in_time(function(**arguments)))
+                with self._paced.clock() as clock:
+                    return as_text(await function(**arguments))
+            except TimeoutError:
+                self._paced.check(clock)
+                raise
             finally:
                 self.ledger.ran(_now() - started)
         if self.tool.is_async:

@@ -171,7 +171,8 @@ class ToolFabric:
     async def alone(self, tool: Tool, arguments: dict[str, Any]) -> Outcome:
         """One execution for one call. Whatever the tool does, it comes to an outcome."""
         equipped = self._tools[tool.name]
-        order, started, began = self.next_order(), _now(), list[float]()
+        order, started = self.next_order(), _now()
+        began: list[float] | None = None if equipped.is_at_once else []
         try:
             text, is_error = await equipped.text(arguments, began), False
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's tool may raise anything

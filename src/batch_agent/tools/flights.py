@@ -17,7 +17,7 @@ _WOKEN_AT_ONCE = 8
 class Flight:
     """One execution under way, and who waits for it."""
 
-    __slots__ = ("_flights", "_key", "_task", "_waiting", "order", "version")
+    __slots__ = ("_flights", "_key", "_task", "_waiters", "_waiting", "order", "version")
 
     def __init__(
         self, flights: "Flights", key: Hashable, task: "asyncio.Task[Outcome]", order: int, version: Hashable
@@ -25,7 +25,9 @@ class Flight:
         self._flights = flights
         self._key = key
         self._task = task
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        """Also those that have left meanwhile, which are done."""
         self.order = order
         self.version = version
 
@@ -34,19 +36,20 @@ class Flight:
         if self._task.done():
             return self._task.result(), source
         waiter = self._task.get_loop().create_future()
-        self._waiting[waiter] = None
+        self._waiters.append(waiter)
+        self._waiting += 1
         try:
             await waiter
         finally:
-            self._waiting.pop(waiter, None)
-            if not self._waiting:
+            self._waiting -= 1
+            if self._waiting == 0:
                 self._task.cancel()  # does nothing to one that is done
         return self._task.result(), source
 
     def over(self, task: "asyncio.Task[Outcome]") -> None:
         """Hundreds may wait for it, and each has something to do then: the loop has other things to do in between."""
         self._flights.forget(self._key, self, task)
-        _wake(self._task.get_loop(), deque(self._waiting))
+        _wake(self._task.get_loop(), deque(self._waiters))
 
     @property
     def is_open(self) -> bool:

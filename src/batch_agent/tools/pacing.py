@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.commons import Commons
 from ..tasks.cancellation import is_being_cancelled
-from ..tasks.deadlines import Deadlines
+from ..tasks.deadlines import Deadlines, Watch
 from .policy import Pace
 from .texts import ToolTimeout
 
@@ -37,7 +37,7 @@ class Paced:
         self._room = room or _NOTHING
         self._is_free = pace.rate_limit is None and self._places is _NOTHING and room is None
         self.is_at_once = self._is_free and not pace.retries
-        """Nothing is waited for, and nothing repeated: `in_time` does as `run`."""
+        """Nothing is waited for, and nothing repeated: a clock is all that it takes."""
         self._commons = commons
         self._buckets: dict[str, _Bucket] = {}
 
@@ -68,17 +68,25 @@ class Paced:
 
     async def in_time(self, work: Awaitable[Any]) -> Any:
         """Raises ToolTimeout."""
-        task = asyncio.current_task()
-        assert task is not None
-        clock = self._time.watch(task)
+        clock = self.clock()
         try:
             with clock:
                 return await work
         except TimeoutError:
-            if clock.expired:
-                spent = f"{self._name} took longer than its {self._time.limit:g} s (timeout_per_tool)."
-                raise ToolTimeout(spent) from None
+            self.check(clock)
             raise
+
+    def clock(self) -> Watch:
+        """For the running task, of which one execution is."""
+        task = asyncio.current_task()
+        assert task is not None
+        return self._time.watch(task)
+
+    def check(self, clock: Watch) -> None:
+        """Raises ToolTimeout if it was that clock which ended an execution."""
+        if clock.expired:
+            spent = f"{self._name} took longer than its {self._time.limit:g} s (timeout_per_tool)."
+            raise ToolTimeout(spent) from None
 
     def _bucket(self, rate: float, arguments: Mapping[str, Any]) -> "_Bucket":
         key = self._pace.rate_key(arguments) if self._pace.rate_key is not None else ""
