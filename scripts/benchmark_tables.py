@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from scripts import benchmark_batches as batches
 from scripts import benchmark_cluster as cluster
+from scripts import benchmark_gpu_peers as gpu_peers
 from scripts import benchmark_prompts as prompts
 from scripts import benchmark_serving as serving
 from scripts import benchmark_watching as watching
@@ -82,6 +83,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "flows": batches.flows,
     "pools": batches.pools,
     "real_pools": batches.real_pools,
+    "real_peers": gpu_peers.real_peers,
     "tools": batches.tools,
     "checkpoint": batches.checkpoint,
     "cluster_scaling": cluster.scaling,
