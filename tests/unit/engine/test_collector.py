@@ -45,3 +45,25 @@ def test_an_error_puts_it_back_too() -> None:
     with pytest.raises(KeyError), rarer_collections():
         raise KeyError
     assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_the_end_of_a_run_does_not_make_it_look_at_everything_at_once() -> None:
+    gc.set_threshold(700, 10, 10)
+    with rarer_collections():
+        for _ in range(20):
+            gc.collect(1)
+        assert gc.get_count()[2] >= 20  # more than 10: overdue, by the setting that comes back
+    assert gc.get_count()[2] < 10
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_somebody_froze_stays_frozen() -> None:
+    gc.set_threshold(700, 10, 10)
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with rarer_collections():
+            pass
+        assert gc.get_freeze_count() >= frozen * 0.9
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,36 @@
+"""What a run does not need is not imported for it."""
+
+import subprocess
+import sys
+
+import pytest
+
+_RUN = """
+import sys
+from batch_agent import BatchAgent
+from batch_agent.sim import SimConfig, SimServer
+with SimServer(SimConfig(zero_latency=True)) as server:
+    results = BatchAgent.run_sync(task="{{it}}", inputs=["a"], backend=server.url, progress=False{options})
+assert results[0].ok, results[0].error
+print(*(name for name in {names!r} if name in sys.modules))
+"""
+
+
+def imported(names: list[str], options: str = "") -> list[str]:
+    """Those of `names` that a run has imported in a process of its own."""
+    program = _RUN.format(names=names, options=options)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_plain_run_does_without_what_others_need() -> None:
+    names = ["aiohttp", "pydantic", "json_repair", "jsonschema_rs", "botocore", "rich", "cyclopts"]
+    assert imported(names) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "needed"), [("output_schema=int", "pydantic"), ("output_schema={'type': 'integer'}", "jsonschema_rs")]
+)
+def test_a_run_with_a_schema_imports_what_checks_it(option: str, needed: str) -> None:
+    assert imported([needed, "aiohttp"], f", {option}") == [needed]

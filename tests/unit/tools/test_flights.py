@@ -1,0 +1,94 @@
+"""An execution that many wait for."""
+
+import asyncio
+
+import pytest
+
+from batch_agent.tools.cache import Outcome
+from batch_agent.tools.flights import Flights
+
+OUTCOME = Outcome("found", False, 1, 0.0)
+
+
+async def test_those_who_wait_are_woken_by_and_by_in_their_order() -> None:
+    flights, may_end, rounds = Flights(), asyncio.Event(), 0
+    woken: list[tuple[int, int]] = []
+
+    async def execute() -> Outcome:
+        await may_end.wait()
+        return OUTCOME
+
+    async def wait(number: int) -> None:
+        assert await flight.found("shared") == (OUTCOME, "shared")
+        woken.append((number, rounds))
+
+    flight = flights.start("key", 1, None, execute())
+    waiting = [asyncio.ensure_future(wait(number)) for number in range(100)]
+    await asyncio.sleep(0)
+    may_end.set()
+    while not all(task.done() for task in waiting):
+        rounds += 1
+        assert rounds < 1_000
+        await asyncio.sleep(0)
+    assert [number for number, _ in woken] == list(range(100))
+    assert len({turn for _, turn in woken}) > 5  # the loop had other things to do in between
+
+
+async def test_who_leaves_between_the_end_and_its_turn_harms_nobody() -> None:
+    flights, may_end = Flights(), asyncio.Event()
+
+    async def execute() -> Outcome:
+        await may_end.wait()
+        return OUTCOME
+
+    flight = flights.start("key", 1, None, execute())
+    waiting = [asyncio.ensure_future(flight.found("shared")) for _ in range(30)]
+    await asyncio.sleep(0)
+    may_end.set()
+    async with asyncio.timeout(10):
+        await waiting[0]
+        assert not waiting[-1].done()
+        waiting[-1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[-1]
+        assert await asyncio.gather(*waiting[:-1]) == [(OUTCOME, "shared")] * 29
+    await flights.aclose()
+
+
+async def test_the_last_one_to_leave_calls_it_off_and_not_before() -> None:
+    flights, ended = Flights(), asyncio.Event()
+
+    async def execute() -> Outcome:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("unreachable")
+
+    flight = flights.start("key", 1, None, execute())
+    first, last = (asyncio.ensure_future(flight.found("shared")) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert flights.find("key") is flight
+    last.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await last
+    assert flights.find("key") is None
+    async with asyncio.timeout(10):
+        await ended.wait()
+    await flights.aclose()
+
+
+async def test_one_that_has_ended_gives_what_it_had_to_whoever_still_asks() -> None:
+    flights = Flights()
+
+    async def execute() -> Outcome:
+        return OUTCOME
+
+    flight = flights.start("key", 1, None, execute())
+    assert await flight.found("executed") == (OUTCOME, "executed")
+    assert await flight.found("shared") == (OUTCOME, "shared")
+    assert flights.find("key") is None
