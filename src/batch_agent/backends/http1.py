@@ -27,7 +27,7 @@ class Head(NamedTuple):
 
 
 class AnswerReader:
-    """One answer to one POST. `feed` gives the part of the body that the bytes hold."""
+    """One answer to one request. `feed` gives the part of the body that the bytes hold."""
 
     __slots__ = ("_body", "_buffer", "_unzip", "head", "is_whole", "keeps_open")
 

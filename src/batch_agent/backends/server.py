@@ -9,7 +9,7 @@ from yarl import URL
 
 from ..core.errors import BackendError
 from .failures import translate_failure, translate_status
-from .wire import Answer, Headers, Wire
+from .wire import Answer, Dropped, Headers, Wire
 
 _SHORTEST_SECRET = 12
 _KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
@@ -47,7 +47,11 @@ class Server:
         """What a GET brings. Raises BackendError, also for any other status than 200."""
         try:
             async with asyncio.timeout(within):
-                return await _good(await self._send("GET", url, b"", None), url)
+                try:
+                    answer = await self._send("GET", url, b"", None)
+                except Dropped:  # an idle connection that the server has given up: a page may be asked for twice
+                    answer = await self._send("GET", url, b"", None)
+                return await _good(answer, url)
         except BackendError as error:
             raise self.without_secrets(error) from None
         except OSError as error:

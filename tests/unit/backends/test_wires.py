@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from tests.unit.backends.servers import Line, RawRequest, raw_server
+from tests.unit.backends.servers import Line, RawRequest, raw_server, server_at
 from yarl import URL
 
 from batch_agent.backends.lines import Lines
@@ -149,3 +149,17 @@ async def test_leaving_an_answer_early_ends_its_connection(make: Make) -> None:
         answer.close()
         async with asyncio.timeout(20):
             await left.wait()
+
+
+async def test_a_page_is_asked_for_again_when_the_server_had_given_up_the_connection() -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 1:
+            line.hang_up()
+        else:
+            await hello(request, line)
+
+    async with raw_server(answer) as server:
+        found = server_at(server.url)
+        assert await found.page(URL(server.url), 20.0) == b"Hello"
+        await found.aclose()
+    assert len(server.requests) == 2
