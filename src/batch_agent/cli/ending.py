@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..core.errors import RunStopped
 from ..core.quick import dataclass
+from ..tasks.running import run
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ def run_to_the_end(work: Coroutine[Any, Any, T]) -> T | Stopped:
 
     SIGTERM stops it as Ctrl-C does, but for the status; a second one ends the process at once."""
     try:
-        return asyncio.run(_until_terminated(work))
+        return run(_until_terminated(work))
     except KeyboardInterrupt:
         return Stopped(130, "Stopped.")
     except _Terminated:

@@ -8,6 +8,8 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from ..tasks.running import run
+
 _CANCELLATION_SHOWS_WITHIN = 0.2
 
 _Result = TypeVar("_Result")
@@ -21,7 +23,7 @@ def run_blocking(main: Main[_Result]) -> _Result:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(main())
+        return run(main())
     return _run_in_thread(main)
 
 
@@ -38,7 +40,7 @@ def _run_in_thread(main: Main[_Result]) -> _Result:
 
     def work() -> None:
         try:
-            outcome.set_result(asyncio.run(stoppable()))
+            outcome.set_result(run(stoppable()))
         except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
             outcome.set_exception(error)
 
