@@ -5,6 +5,7 @@ import logging
 import random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engine.harness import asked, run, stream
@@ -64,6 +65,7 @@ inputs = [str(number) for number in range(AGENTS)]
 often = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @often
 @given(st.integers(0, 2**32))
 def test_every_input_has_one_result_whatever_happens(seed: int) -> None:
@@ -83,6 +85,7 @@ def test_every_input_has_one_result_whatever_happens(seed: int) -> None:
         logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @often
 @given(st.integers(0, 2**32), st.floats(0, 20))
 def test_a_run_can_be_left_at_any_moment(seed: int, moment: float) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
+import pytest
 from tests.engine.flowing import joining
 from tests.engine.harness import EventLog
 
@@ -38,11 +39,13 @@ async def calls_of(count: int) -> int:
     return calls
 
 
+@pytest.mark.slow
 async def test_four_times_the_items_are_four_times_the_work() -> None:
     few, many = await calls_of(100), await calls_of(400)
     assert many < 5.5 * few
 
 
+@pytest.mark.slow
 async def test_two_thousand_items_pass_three_stages() -> None:
     outcome = await flow(2000).run()
     assert [len(outcome.stages[name].results) for name in ("a", "b")] == [2000, 2000]

@@ -320,6 +320,7 @@ async def test_agents_that_were_interrupted_in_their_tools_go_on_when_there_are_
     assert len(backend.requests) == 6
 
 
+@pytest.mark.slow
 async def test_hundreds_of_agents_come_to_their_end() -> None:
     script = UnderWay(ORDINARY)
     backend = ScriptedBackend(script, seconds=1, kv_tokens=10 * KV_TOKENS, inflight=16)
@@ -333,6 +334,7 @@ SECONDS = st.sampled_from([0.0, 0.5, 1.0, 7.3, 90.0])
 SIZES = st.sampled_from([0, 1, 300, 1000, 9000])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     kv_tokens=st.none() | st.sampled_from([1, 1500, KV_TOKENS, 30_000]),

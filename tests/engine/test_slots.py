@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.harness import asked, now, run, waiting_tool
@@ -86,6 +87,7 @@ async def test_a_resumed_agent_that_waits_for_its_tools_gives_its_first_slot_bac
 durations = st.sampled_from([0.0, 0.5, 1.0, 2.5])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     limit=st.integers(1, 4),

@@ -68,6 +68,7 @@ def test_a_quoted_object_is_an_object(value: Any) -> None:
     assert find_answer(json.dumps(json.dumps({"v": value})), WRAPPED) == {"v": value}
 
 
+@pytest.mark.slow
 @given(values=st.lists(OBJECTS, min_size=1, max_size=4), between=PROSE)
 def test_of_several_objects_the_last_that_fits_is_the_answer(values: list[Any], between: str) -> None:
     text = between.join(f" {json.dumps(value)} " for value in values) + ' {"not": "this"}'
@@ -99,6 +100,7 @@ def test_a_complete_answer_counts_when_the_prose_after_it_was_cut_off(
 NASTY = st.text(alphabet="{}[]\"\\`\n:,'#/*<think>01-eENaIu\ud800 ", max_size=60) | st.text(st.characters())
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(text=NASTY, is_whole=st.booleans())
 @example("[" * 5000, True)

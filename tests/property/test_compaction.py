@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.agent.talks import rules
@@ -112,6 +113,7 @@ def compactions(life: Life) -> list[tuple[Conversation, Conversation, Compact]]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(lives())
 def test_a_replayed_life_is_the_life_that_was_lived_byte_for_byte(life: Life) -> None:

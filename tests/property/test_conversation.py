@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.agent.talks import LAST, TURN, City, rules
@@ -96,6 +97,7 @@ def requests(life: Life) -> list[Request]:
     return [step.request for step in life.steps if isinstance(step, Generate)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(lives())
 def test_a_replayed_life_is_the_life_that_was_lived(life: Life) -> None:

@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
@@ -255,6 +256,7 @@ def test_a_layout_is_the_same_every_time(rows: list[dict[str, Any]], hoist: bool
     assert make() == make()
 
 
+@pytest.mark.slow
 @given(rows_of(NAMES, values))
 def test_free_fields_share_no_less_than_they_would_as_named(rows: list[dict[str, Any]]) -> None:
     template = template_of(Fields("Do it.", *NAMES))

@@ -142,6 +142,7 @@ async def entered(stack: AsyncExitStack, opening: Callable[[], AbstractAsyncCont
             return
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(1, 6), st.integers(1, 12))
 def test_workers_never_have_more_in_flight_than_there_are_slots_and_come_to_their_end(

@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
@@ -269,6 +270,7 @@ class Shared:
         return answered
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(place=st.integers(0, 3), agents=st.sampled_from([32, 64]), seed=SEEDS)
 def test_one_of_four_that_is_four_times_slower_costs_no_more_than_its_part_of_the_throughput(

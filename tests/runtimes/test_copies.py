@@ -39,6 +39,7 @@ async def test_an_agent_can_commit_where_nobody_ever_told_git_a_name(
     assert git(copy.path, "status", "--porcelain", env={}) == ""
 
 
+@pytest.mark.slow
 async def test_twenty_agents_at_once_do_not_step_on_each_other(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", {"a": "1\n", "b": "1\n"}), tmp_path)
 
@@ -55,6 +56,7 @@ async def test_twenty_agents_at_once_do_not_step_on_each_other(tmp_path: Path) -
     assert len(list((tmp_path / "copies").iterdir())) == 20
 
 
+@pytest.mark.slow
 async def test_twenty_agents_can_do_the_same_at_once(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", {"a": "1\n"}), tmp_path)
     made = [await copies.make(str(number)) for number in range(20)]

@@ -104,6 +104,7 @@ async def test_an_answer_that_does_not_fit_is_asked_of_the_program_again(program
     assert result.turns == 2
 
 
+@pytest.mark.slow
 async def test_a_budget_counts_what_programs_ask(program: list[str]) -> None:
     results = await BatchAgent.run(
         task="Note {it}",

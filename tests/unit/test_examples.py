@@ -76,6 +76,7 @@ def test_sort_notes_answers_for_every_file(tmp_path: Path, sim: SimServer) -> No
     assert all("sentiment=" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_code_review_judges_each_finding_and_reports_where_one_is_left(
     tmp_path: Path, sim: SimServer, programs: Programs
 ) -> None:
@@ -93,6 +94,7 @@ def test_code_review_judges_each_finding_and_reports_where_one_is_left(
     assert run_again("code_review.py", *words, cwd=tmp_path, sim=sim, programs=programs) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_paper_research_says_whether_a_source_was_shown(
     is_shown: bool, tmp_path: Path, sim: SimServer, programs: Programs
@@ -108,6 +110,7 @@ def test_paper_research_says_whether_a_source_was_shown(
     assert run_again("paper_research.py", *words, cwd=tmp_path, sim=sim, programs=programs) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_opened", [True, False])
 def test_auto_research_lists_only_sources_that_were_opened(
     is_opened: bool, tmp_path: Path, sim: SimServer, programs: Programs

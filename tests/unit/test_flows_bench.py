@@ -26,6 +26,7 @@ def test_in_all_ways_agents_of_the_first_stage_come_back_from_their_tool() -> No
     assert taken == {"flow": 6 * 3 + 1 + probe, "stages": 6 * 3 + 1 + probe, "loop": 6 * 3 + 1}
 
 
+@pytest.mark.slow
 def test_in_all_ways_results_that_do_not_fit_are_reported_in_parts() -> None:
     taken = {way: measure(run, LONG)["requests"] for way, run in WAYS.items()}
     assert all(requests >= 40 + 3 for requests in taken.values()), taken
@@ -57,6 +58,7 @@ def test_gains_are_ratios_of_medians_and_targets_say_whether_they_suffice() -> N
     assert [(each["shape"], each["is_met"]) for each in targets(rounds)] == [("wide", False), ("deep", True)]
 
 
+@pytest.mark.slow
 def test_a_round_of_a_shape_gives_numbers() -> None:
     rounds = Rounds()
     one_round(rounds, {"narrow": replace(SHAPE, items=2)})

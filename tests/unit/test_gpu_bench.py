@@ -196,6 +196,7 @@ async def test_clients_in_processes_of_their_own_bring_the_same_answers(
     assert sum("aiohttp, by an expert | 1.00x" in row for row in rows) == 2
 
 
+@pytest.mark.slow
 async def test_a_client_that_cannot_begin_tells_why(sim: SimServer, tmp_path: Path) -> None:
     async with Server(sim.url) as server:
         stage = Stage(server, Words(), Notes(tmp_path / "gpu.json", "abc"), Scale(agents=0.01))

@@ -195,6 +195,7 @@ def test_a_kill_at_any_time_from_outside_doubles_and_loses_nothing(nursery: Nurs
         check_told(folder, told)
 
 
+@pytest.mark.slow
 def test_a_write_that_ended_before_it_was_settled_is_not_made_again_and_the_model_is_told(
     nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -267,6 +268,7 @@ def test_agents_that_failed_and_run_again_do_not_repeat_their_writes(nursery: Nu
     assert {source for *_, source in told} == {"recalled"}
 
 
+@pytest.mark.slow
 def test_agents_that_failed_and_are_killed_while_they_run_again_do_not_repeat_their_writes(
     nursery: Nursery, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, calls: 
     assert program.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_parts_that_were_answered_before_the_process_was_killed_are_not_asked_again(
     sim: SimServer, tmp_path: Path, programs: Programs
 ) -> None:

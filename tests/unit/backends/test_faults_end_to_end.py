@@ -144,6 +144,7 @@ async def run(url: str, inputs: list[str], **options: Any) -> list[AgentResult]:
     return await BatchAgent.run(task="{it}", inputs=inputs, backend=url, progress=False, **options)
 
 
+@pytest.mark.slow
 @half_accepted
 async def test_a_listener_that_dies_with_200_in_flight_and_comes_back_costs_no_agent() -> None:
     async with listening(say_it_back) as server:
@@ -167,6 +168,7 @@ async def test_a_listener_that_dies_with_200_in_flight_and_comes_back_costs_no_a
         assert all(result.output == f"n{result.index}" for result in seen)
 
 
+@pytest.mark.slow
 async def test_a_process_that_is_killed_and_started_again_on_its_port_costs_no_agent() -> None:
     config, script = SimConfig(step_base_ms=4), Script(answer_tokens=12)
     sim = SimServer(config, script).start()
@@ -187,6 +189,7 @@ async def test_a_process_that_is_killed_and_started_again_on_its_port_costs_no_a
         sim.stop()
 
 
+@pytest.mark.slow
 @half_accepted
 async def test_a_listener_that_dies_for_good_is_one_error_that_holds_what_was_done() -> None:
     async with listening(say_it_back) as server:
@@ -635,6 +638,7 @@ def command(programs: Programs, tmp_path: Path) -> Command:
     return run_it
 
 
+@pytest.mark.slow
 def test_the_doctor_command_finds_nobody(tmp_path: Path) -> None:
     done = typed("doctor", f"vllm://127.0.0.1:{free_port()}", cwd=tmp_path)
     assert done.returncode == 2

@@ -42,6 +42,7 @@ def words(url: str, inputs: str, *more: str) -> list[str]:
     return ["run", "--task", "Who is {name}?", "--inputs", inputs, "--backend", url, *more]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--reduce", "Sum up {n} people.")])
 def test_parquet_in_and_parquet_out(place: Path, sim_url: str, call: Call, more: tuple[str, ...]) -> None:
     done = call(*words(sim_url, "in.parquet", "--out", "out.parquet", *more), cwd=place)
@@ -108,6 +109,7 @@ def test_the_password_of_a_database_is_not_kept(place: Path, sim_url: str, call:
     assert "2 answers came from the checkpoint" in call(*asked, cwd=place).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
@@ -157,6 +159,7 @@ def test_a_run_that_goes_on_is_not_forgotten(tmp_path: Path) -> None:
     forget(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_before_its_first_result_leaves_the_older_ones(
     place: Path, sim_url: str, programs: Programs, call: Call
 ) -> None:

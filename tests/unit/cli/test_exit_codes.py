@@ -66,6 +66,7 @@ def test_the_status_says_how_it_went(place: Path, sim_url: str, call: Call, stat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_sigterm_keeps_what_is_done_as_ctrl_c_does(place: Path, sim_url: str, programs: Programs) -> None:
     words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, "--max-inflight", "2"]
     program = programs.start_command(*words, cwd=place)

@@ -176,6 +176,7 @@ async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -
             export(tmp_path / "c", out=place)
 
 
+@pytest.mark.slow
 async def test_more_rows_than_a_pipe_holds_go_down_it_until_nobody_reads(tmp_path: Path, programs: Programs) -> None:
     huge = "ü" * 2_000
     await run(tmp_path / "c", ScriptedBackend(lambda request: say(huge)), map(str, range(200)))

@@ -33,6 +33,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_lint_says_what_is_shared_and_ends_with_0(place: Path) -> None:
     done = typed("lint", "--task", "About {doc}: {q}", "--inputs", "in.jsonl", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")

@@ -62,6 +62,7 @@ def test_results_are_written_and_one_answer_of_all_is_printed_and_kept(place: Pa
     assert asked(sim) == before
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_schema_is_a_text_and_goes_where_it_is_told(
     place: Path, sim: SimServer, call: Call
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_reduce_in_other_words_asks_no_agent_again(place: Path, sim: SimServer
     assert asked(sim) == before + 1 + 6
 
 
+@pytest.mark.slow
 def test_failed_agents_are_told_to_the_reduce_and_the_command_exits_with_1(
     place: Path, sim: SimServer, call: Call
 ) -> None:
@@ -101,6 +103,7 @@ def test_failed_agents_are_told_to_the_reduce_and_the_command_exits_with_1(
     assert '"kind":"bad_input"' in story
 
 
+@pytest.mark.slow
 def test_a_reduce_that_fails_leaves_the_results_and_is_tried_again(place: Path, sim: SimServer, call: Call) -> None:
     done = call(*words(sim, "--reduce", FAILS), cwd=place)
     assert done.returncode == 1
@@ -186,6 +189,7 @@ def test_a_backend_that_goes_away_stops_the_run_with_2(place: Path, programs: Pr
     assert not list(place.glob("*summary*"))
 
 
+@pytest.mark.slow
 def test_a_flow_is_looked_at_stage_by_stage(place: Path, sim: SimServer, call: Call) -> None:
     (place / "mine.py").write_text("from pydantic import BaseModel\nclass Total(BaseModel):\n    total: int\n")
     command = words(sim, "--reduce", SEVEN, "--reduce-schema", "mine:Total", "--max-retries", "1")
@@ -276,6 +280,7 @@ def test_what_cannot_run_is_one_clear_line_and_costs_nothing(
     assert asked(sim) == before
 
 
+@pytest.mark.slow
 def test_a_mistake_beside_fresh_forgets_nothing(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim, "--reduce", SEVEN), cwd=place).returncode == 0
     assert call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "gone.json", "--fresh"), cwd=place).returncode == 2
@@ -293,6 +298,7 @@ def test_results_that_cannot_be_written_are_not_passed_over(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_command_from_before_there_was_a_reduce_goes_on(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim), cwd=place).returncode == 0
     kept = place / "results.jsonl.checkpoint" / "command.json"

@@ -259,6 +259,7 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> 
             assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_run_says_where_its_report_is_and_it_can_be_made_again(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
     with SimServer(SimConfig(zero_latency=True), Script()) as sim:

@@ -305,6 +305,7 @@ def test_what_cannot_be_shared_is_one_clear_line(quick_place: Place, refusal: Re
     assert not quick_place.checkpoint.exists()
 
 
+@pytest.mark.slow
 def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
     quick_place: Place, call: Call, refusal: Refusal
 ) -> None:

@@ -252,6 +252,7 @@ async def test_what_is_not_a_redis_or_not_the_right_one_is_told_at_once(answer: 
             await RedisHub(f"redis://127.0.0.1:{port}", "run").open()
 
 
+@pytest.mark.slow
 async def test_all_of_a_run_is_in_one_slot_of_a_cluster() -> None:
     with redis_of_its_own("--cluster-enabled", "yes") as server:
         async with opened(server.url) as hub, Redis.from_url(server.url) as client:

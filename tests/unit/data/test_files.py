@@ -128,6 +128,7 @@ def test_a_large_file_is_checked_at_once_and_read_line_by_line(tmp_path: Path, m
         read_inputs(written(tmp_path / "in.jsonl", path.read_text() + "broken\n"))
 
 
+@pytest.mark.slow
 def test_a_large_parquet_file_is_read_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "it's [1] big.parquet"
     duckdb.sql("SELECT range AS n, 'text ' || range AS text FROM range(100000)").write_parquet(str(path))

@@ -147,6 +147,7 @@ def test_rows_of_a_very_long_table_are_made_one_by_one(monkeypatch: pytest.Monke
     assert list(rows) == [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]
 
 
+@pytest.mark.slow
 async def test_datasets_are_their_rows_also_when_they_are_streamed() -> None:
     datasets = __import__("datasets")  # a second of imports, for this test alone
     dataset = datasets.Dataset.from_dict(COLUMNS)

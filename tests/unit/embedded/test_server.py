@@ -48,6 +48,7 @@ async def running(real_weights: Path) -> AsyncIterator[LocalServer]:
         yield local
 
 
+@pytest.mark.slow
 async def test_a_started_server_answers_in_the_asked_shape_until_it_is_closed(running: LocalServer) -> None:
     assert (running.slots, running.context_tokens, running.model_name) == (2, 3072, DEFAULT_MODEL)
     answer_schema = {
@@ -95,6 +96,7 @@ async def test_ctrl_c_does_not_stop_the_server(running: LocalServer) -> None:
         assert reply.status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="waits on a process that is not its child, with a pidfd")
 @pytest.mark.usefixtures("real_weights")
 def test_the_server_dies_with_a_parent_killed_outright() -> None:
@@ -174,6 +176,7 @@ async def test_a_cancelled_start_leaves_no_process(
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 async def test_the_log_file_holds_what_llama_cpp_says(
     real_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from batch_agent.backends.connect import connect
 from batch_agent.core.interfaces import CountsTokens
 
 
+@pytest.mark.slow
 async def test_the_embedded_model_counts_its_own_tokens(monkeypatch: pytest.MonkeyPatch, real_weights: Path) -> None:
     monkeypatch.setenv("BATCH_AGENT_LOCAL_WEIGHTS", "quantized")
     backend = await connect("local://?slots=1", None, uses_tools=False, notify=lambda text: None)

@@ -188,6 +188,7 @@ def has_advanced(screen: Screen) -> bool:
     return " of 24 " in screen.text and "0 of 24" not in screen.text
 
 
+@pytest.mark.slow
 def test_the_dashboard_is_redrawn_in_any_size_and_leaves_nothing_but_the_summary(
     tmp_path: Path, sim_url: str, programs: Programs
 ) -> None:
@@ -227,6 +228,7 @@ def test_ctrl_c_gives_the_terminal_back_as_it_was(tmp_path: Path, sim_url: str, 
         assert seen.screen.shows_cursor
 
 
+@pytest.mark.slow
 def test_what_tools_print_and_log_stands_above_and_a_pipe_gets_what_is_its_own(
     tmp_path: Path, sim_url: str, programs: Programs
 ) -> None:

@@ -187,6 +187,7 @@ async def test_a_list_that_stalls_everywhere_is_asked_for_again() -> None:
         assert are_fine(await pool.send_all_batched([*numbered(20), '[[sim: {"fault": "stall", "times": 1}]]']))
 
 
+@pytest.mark.slow
 async def test_a_slow_endpoint_does_less_and_what_it_is_slow_with_is_taken_back() -> None:
     hosts = [Host(steps()), Host(steps()), Host(steps(slowdown=8.0))]
     async with pool_of(*hosts, max_tokens=200) as pool:

@@ -99,6 +99,7 @@ async def test_cancelling_the_call_kills_it_and_its_children(folder: Path) -> No
     await gone(int(parent))
 
 
+@pytest.mark.slow
 async def test_a_call_that_hangs_ends_at_its_timeout_and_leaves_nothing(folder: Path) -> None:
     tool = stand_in(folder, "trap '' TERM INT; echo $$ > me; while true; do sleep 600; done", timeout=1.5)
     fabric = ToolFabric([tool], timeout=30.0, max_tokens=1000)

@@ -317,6 +317,7 @@ async def test_being_cancelled_while_a_server_starts_does_not_wait_for_it(tmp_pa
     await gone(server)
 
 
+@pytest.mark.slow
 @shared
 async def test_being_cancelled_again_while_it_closes_kills_what_will_not_go(tmp_path: Path) -> None:
     stays = tmp_path / "stays.sh"

@@ -174,6 +174,7 @@ async def test_a_tools_own_time_counts_before_that_of_the_run() -> None:
         assert late.content == "other took longer than its 1 s (timeout_per_tool)."
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_thousand_waiters_are_let_through_at_the_rate_and_not_faster() -> None:
     watched = Watched(0.5, rate_limit=50)

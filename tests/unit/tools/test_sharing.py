@@ -1028,6 +1028,7 @@ def test_quantiles_are_those_of_the_last_executions_and_none_before_the_first() 
     assert math.isclose(told.seconds, 7 + 500_500)
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_thousand_agents_that_read_ten_documents_read_each_once() -> None:
     async with using(looking(0.2)) as fabric:
