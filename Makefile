@@ -40,7 +40,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.peers --only single_2000 --peers batch_agent,expert,gather
 	$(BIN)/python -m benchmarks.tools
 	$(BIN)/python -m benchmarks.checkpoint
 

@@ -1,4 +1,4 @@
-"""Tables about flows, pools, tools and checkpoints, and what an agent costs."""
+"""Tables about flows, pools, tools and checkpoints."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -6,39 +6,6 @@ from statistics import median
 from scripts.benchmark_cells import Json, results, seconds, span, table, times
 
 _POOLS = ("lists", "alone", "raw_lists", "aurora_lists", "aurora_alone")
-
-
-def overhead() -> str:
-    found = results("overhead")
-    peers, base = found["peers"], found["peers"]["gather"]
-    names = {
-        "gather": "gather loop on aiohttp, as one writes it (`json=`, a semaphore)",
-        "gather_orjson": "gather loop on aiohttp, by an expert (orjson, bytes)",
-        "batch_agent": "BatchAgent (templates, layout, validation, retries, deadlines, slots, transcripts)",
-    }
-    return table(
-        ["", "wall, ratio", "CPU per agent, ratio", "CPU per agent", "wall", "peak memory"],
-        [
-            [
-                name,
-                times(peers[key]["wall_s"] / base["wall_s"]),
-                times(peers[key]["cpu_us_per_agent"] / base["cpu_us_per_agent"]),
-                f"{peers[key]['cpu_us_per_agent']:.0f} us",
-                seconds(peers[key]["wall_s"]),
-                f"{peers[key]['peak_mb']:.0f} MB",
-            ]
-            for key, name in names.items()
-        ],
-    )
-
-
-def many() -> str:
-    found = results("overhead")["by_number_of_agents"]
-    rows = [
-        [f"{int(agents):,}", f"{one['cpu_us_per_agent']:.0f} us", f"{one['peak_mb']:.0f} MB"]
-        for agents, one in found.items()
-    ]
-    return table(["agents", "CPU per agent", "peak memory"], rows)
 
 
 def flows() -> str:

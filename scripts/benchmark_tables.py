@@ -9,6 +9,7 @@ from collections.abc import Callable
 from scripts import benchmark_batches as batches
 from scripts import benchmark_cluster as cluster
 from scripts import benchmark_gpu_peers as gpu_peers
+from scripts import benchmark_peers as peers
 from scripts import benchmark_prompts as prompts
 from scripts import benchmark_serving as serving
 from scripts import benchmark_watching as watching
@@ -52,6 +53,7 @@ def _misses() -> str:
         ("flows", results("flows")["targets"]),
         ("pools", results("pools")["simulated"]["targets"]),
         ("cluster", cluster.targets()),
+        ("peers", peers.targets()),
     ):
         rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
     return table(["", "what", "wanted", "found"], rows)
@@ -78,8 +80,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "layout": prompts.layout,
     "forecast": prompts.forecast,
     "compaction": prompts.compaction,
-    "overhead": batches.overhead,
-    "many": batches.many,
+    "peers_single": peers.single,
+    "peers_agents": peers.agents,
+    "peers_workloads": peers.workloads,
+    "peers_endpoints": peers.endpoints,
+    "peers_alone": peers.alone,
     "flows": batches.flows,
     "pools": batches.pools,
     "real_pools": batches.real_pools,

@@ -12,7 +12,7 @@ import orjson
 from ..core.models import is_model
 from ..core.quick import dataclass
 from ..core.sharing import Finding
-from .lint_texts import MOMENT, MOST_CHARS, is_epoch, is_random, quote
+from .lint_texts import MOMENT, MOST_CHARS, compiled, is_epoch, is_random, quote
 
 _NEARLY_ALL = 0.9
 _REPEATING = 0.75
@@ -95,7 +95,7 @@ def _is_id(text: str) -> bool:
         return False
     if re.fullmatch(r"\d{9,10}(?:\.\d{1,9})?|\d{12,13}", text, re.ASCII):
         return is_epoch(text)
-    return bool(MOMENT.fullmatch(text)) or is_random(text)
+    return bool(compiled(MOMENT).fullmatch(text)) or is_random(text)
 
 
 def _is_rising(texts: list[str]) -> bool:
