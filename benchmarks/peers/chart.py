@@ -30,17 +30,19 @@ def picture(parts: Mapping[str, Any]) -> str:
     ours = single["medians"]["batch_agent"]["cpu_s"]
     panels = [
         (
-            f"CPU, BatchAgent = 1 (logarithmic): {single['agents']:,} agents of {single['what']}",
+            "CPU, BatchAgent = 1 (logarithmic)",
+            f"{single['agents']:,} agents of {single['what']}",
             [(peer, one["cpu_s"] / ours) for peer, one in single["medians"].items()],
         ),
         (
-            f"Wall, a perfect client = 1 (logarithmic): {tools['agents']:,} agents of {tools['what']}",
+            "Wall, a perfect client = 1 (logarithmic)",
+            f"{tools['agents']:,} agents of {tools['what']}",
             [(peer, one["wall_s"] / tools["ideal_s"]) for peer, one in tools["medians"].items()],
         ),
     ]
     drawn, top = [], 0
-    for title, bars in panels:
-        drawn.append(_panel(title, bars, top))
+    for title, work, bars in panels:
+        drawn.append(_panel(title, work, bars, top))
         top += _HEAD + _ROW * len(bars) + _GAP
     font = 'font-family="ui-sans-serif, system-ui, sans-serif" font-size="15"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" {font}>'
@@ -48,7 +50,7 @@ def picture(parts: Mapping[str, Any]) -> str:
     return "\n".join([head, f"  <style>{_STYLE}  </style>", ground, *drawn, "</svg>"]) + "\n"
 
 
-def _panel(title: str, bars: Sequence[Bar], top: int) -> str:
+def _panel(title: str, work: str, bars: Sequence[Bar], top: int) -> str:
     least, most = (bound(value for _, value in bars) for bound in (min, max))
     start, end = math.log10(min(least, 1.0) / 2), math.log10(max(most, 10.0))
 
@@ -61,7 +63,9 @@ def _panel(title: str, bars: Sequence[Bar], top: int) -> str:
         _bar(PEERS[peer].title, value, at(value), top + _HEAD + _ROW * row, is_ours=peer in OURS)
         for row, (peer, value) in enumerate(sorted(bars, key=lambda bar: bar[1]))
     ]
-    return "\n".join([f'  <text class="name" x="20" y="{top + 32}">{escape(title)}</text>', *rows, one])
+    head = f'  <text class="name" x="20" y="{top + 24}">{escape(title)}</text>'
+    under = f'  <text class="small" x="20" y="{top + 43}">{escape(work)}</text>'
+    return "\n".join([head, under, *rows, one])
 
 
 def _bar(name: str, value: float, end: float, top: int, *, is_ours: bool) -> str:
