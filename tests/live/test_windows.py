@@ -79,7 +79,8 @@ async def test_what_is_let_through_fits_the_window_whatever_the_language(small_v
     fits, too_long = await BatchAgent.run(
         task="{text}", inputs=inputs, backend=small_vllm, max_tokens=4, max_retries=0, progress=False
     )
-    assert fits.ok, fits.error
+    assert fits.usage.input > 0, fits.error  # the server took it, even if so small a model has nothing to say to it
+    assert fits.error is None or fits.error.kind is ErrorKind.INVALID_OUTPUT
     assert too_long.error is not None
     assert too_long.error.kind is ErrorKind.CONTEXT_OVERFLOW
     assert too_long.usage.input == 0, "it was never sent"
