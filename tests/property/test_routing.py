@@ -207,7 +207,7 @@ def test_an_agent_stays_at_home_exactly_until_it_would_wait_too_much_longer_ther
 
 
 @given(speeds=SPEEDS, work=WORK, weight=st.floats(0.01, 10.0), holders=st.lists(PLACES, max_size=4), draw=DRAWS)
-def test_a_prefix_goes_where_it_was_last_but_never_beyond_the_cap(
+def test_a_prefix_goes_to_the_better_of_those_that_have_it_but_never_beyond_the_cap(
     speeds: list[float], work: list[float], weight: float, holders: list[int], draw: tuple[float, float]
 ) -> None:
     routing = loaded(speeds, work)
@@ -216,9 +216,20 @@ def test_a_prefix_goes_where_it_was_last_but_never_beyond_the_cap(
         assert routing.choose(weight, 1.0, prefix="text", exclude=others, draw=draw) == holder
     waits = [routing.wait(each, weight, 1.0) for each in range(ENDPOINTS)]
     cap = (1.0 + OVERLOAD) * sum(waits) / ENDPOINTS
-    expected = next((holder for holder in reversed(holders) if waits[holder] <= cap), None)
-    without = deepcopy(routing).choose(weight, 1.0, draw=draw)
-    assert routing.choose(weight, 1.0, prefix="text", draw=draw) == (without if expected is None else expected)
+    able = {holder for holder in holders if waits[holder] <= cap} or set(range(ENDPOINTS))
+    expected = deepcopy(routing).choose(weight, 1.0, exclude=set(range(ENDPOINTS)) - able, draw=draw)
+    assert routing.choose(weight, 1.0, prefix="text", draw=draw) == expected
+
+
+@given(agents=st.integers(1, 500), seed=SEEDS)
+def test_agents_that_all_begin_alike_are_spread_as_evenly_as_those_that_do_not(agents: int, seed: int) -> None:
+    routing, random = Routing("abcd"), Random(seed)
+    for _ in range(agents):
+        endpoint = routing.choose(1.0, 0.0, prefix="text", draw=(random.random(), random.random()))
+        assert endpoint is not None
+        routing.sent(endpoint, 1.0, 0.0)
+    found = [routing.requests(each) for each in range(4)]
+    assert max(found) - min(found) <= 20  # chance alone, with one drawn of four, makes it 40
 
 
 @given(work=WORK, weight=st.floats(0.01, 10.0), draw=DRAWS)

@@ -24,8 +24,8 @@ class Affinity:
     seconds, by endpoint, of those that may be given the work."""
 
     _homes: dict[Hashable, int] = field(default_factory=dict)
-    _holders: dict[Hashable, list[int]] = field(default_factory=dict)
-    """For each prefix the endpoints that served it, the last one first; the prefix that was used last is last."""
+    _holders: dict[Hashable, set[int]] = field(default_factory=dict)
+    """For each prefix the endpoints that served it; the prefix that was used last is last."""
 
     @property
     def origins(self) -> int:
@@ -41,21 +41,19 @@ class Affinity:
     def stays(self, home: int, waits: Mapping[int, float]) -> bool:
         return waits[home] <= LOYALTY * min(waits.values())
 
-    def holder(self, prefix: Hashable | None, waits: Mapping[int, float]) -> int | None:
-        """Of those that served the prefix, the last one that is not beyond its cap."""
-        if prefix is None or not waits:
-            return None
-        cap = (1.0 + OVERLOAD) * sum(waits.values()) / len(waits)
+    def among(self, prefix: Hashable | None, waits: Mapping[int, float]) -> Mapping[int, float]:
+        """Those that served the prefix and are not beyond their cap; all, where there are none. A prefix that everyone
+        has served says nothing about where to go: then the load alone does."""
         holders = self._holders.get(prefix, ())
-        return next((holder for holder in holders if holder in waits and waits[holder] <= cap), None)
+        cap = (1.0 + OVERLOAD) * sum(waits.values()) / max(1, len(waits))
+        return {place: wait for place, wait in waits.items() if place in holders and wait <= cap} or waits
 
     def settle(self, endpoint: int, origin: Hashable | None, prefix: Hashable | None) -> None:
         """The work went there."""
         if origin is not None:
             self._homes[origin] = endpoint
         if prefix is not None:
-            holders = self._holders.pop(prefix, [])
-            self._holders[prefix] = [endpoint, *(holder for holder in holders if holder != endpoint)]
+            self._holders[prefix] = self._holders.pop(prefix, set()) | {endpoint}
             if len(self._holders) > _PREFIXES:
                 del self._holders[next(iter(self._holders))]
 

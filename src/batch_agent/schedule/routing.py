@@ -2,7 +2,7 @@
 
 Work has a weight, in whatever unit its users count (tokens, prompts), the same for all of a Routing."""
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import NewType
 
@@ -41,8 +41,8 @@ class Routing:
     """Endpoints are known by their place in the list. Each `sent` gives a ticket that must come back by one of `done`,
     `failed` and `left`.
 
-    Work goes where its context is, else where its prefix is, else to the better of two that were drawn. `sent`
-    follows `choose` at once: only then the work counts."""
+    Work goes where its context is, else to the better of two that were drawn, of those that have its prefix if there
+    are any. `sent` follows `choose` at once: only then the work counts."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = [_Endpoint(name) for name in endpoints]
@@ -163,8 +163,7 @@ class Routing:
             if self._affinity.stays(home, waits):
                 return home
             del waits[home]
-        holder = self._affinity.holder(prefix, waits)
-        return holder if holder is not None else _better_of_two(waits, draw)
+        return _better_of_two(self._affinity.among(prefix, waits), draw)
 
     @property
     def _crew(self) -> Crew:
@@ -177,7 +176,7 @@ class Routing:
         return endpoint
 
 
-def _better_of_two(waits: dict[int, float], draw: tuple[float, float]) -> int | None:
+def _better_of_two(waits: Mapping[int, float], draw: tuple[float, float]) -> int | None:
     """Of two different ones. Better than the best of all where several clients, who do not see each other's work,
     share the endpoints: those would all go to the same one."""
     places = list(waits)

@@ -152,12 +152,23 @@ def test_prompts_that_begin_alike_go_to_one_endpoint_while_it_has_no_more_than_o
     assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 0
 
 
-def test_when_the_last_that_served_a_prefix_is_full_one_that_did_before_has_it() -> None:
+def test_when_one_that_served_a_prefix_is_full_another_that_did_has_it() -> None:
     routing = Routing(["a", "b", "c", "d"])
     routing.choose(1.0, 0.0, prefix="text", exclude=[0, 1, 2], draw=FIRST_TWO)
     routing.choose(1.0, 0.0, prefix="text", exclude=[1, 2, 3], draw=FIRST_TWO)
     routing.sent(0, 9.0, 0.0)
     assert routing.choose(1.0, 0.0, prefix="text", draw=(0.3, 0.3)) == 3
+
+
+def test_of_those_that_served_a_prefix_the_one_with_less_to_do_has_it() -> None:
+    routing = Routing(["a", "b", "c"])
+    for others in ([1, 2], [0, 2]):
+        routing.choose(1.0, 0.0, prefix="text", exclude=others, draw=FIRST_TWO)
+    routing.sent(2, 8.0, 0.0)
+    routing.sent(0, 1.0, 0.0)
+    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 1
+    routing.sent(1, 2.0, 0.0)
+    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 0
 
 
 def test_an_agent_comes_before_its_prefix() -> None:
@@ -174,8 +185,9 @@ def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotte
     affinity.settle(0, None, 0)
     affinity.settle(0, None, "new")
     assert affinity.prefixes == 4096
-    assert affinity.holder(0, {0: 1.0}) == 0
-    assert affinity.holder(1, {0: 1.0}) is None
+    both = {0: 1.0, 1: 1.0}
+    assert affinity.among(0, both) == {0: 1.0}
+    assert affinity.among(1, both) == both
 
 
 def test_agents_that_left_are_not_remembered() -> None:
