@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import orjson
 
@@ -118,7 +118,7 @@ def _for_answer(spec: BatchSpec, window: int) -> int:
 
 
 def _written(prompt: Prompt) -> str:
-    return "\n".join([prompt.system, *(orjson.dumps(asdict(tool)).decode() for tool in prompt.tools)]).strip()
+    return "\n".join([prompt.system, *(orjson.dumps(tool).decode() for tool in prompt.tools)]).strip()
 
 
 def _bytes(text: str) -> int:

@@ -60,7 +60,7 @@ def compile_plan(
 
 def prefix_chars(prompt: Prompt) -> int:
     """How long the part is that all agents share."""
-    return len(prompt.system) + sum(len(orjson.dumps(asdict(tool))) for tool in prompt.tools)
+    return len(prompt.system) + sum(len(orjson.dumps(tool)) for tool in prompt.tools)
 
 
 def _rules(
