@@ -16,8 +16,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ AGENTS = 8
 TASK = "Read the file {name} and say in one short sentence what it is about."
 LEAN = "You are a careful assistant who works on the files of a project. Use the read tool to look at a file."
 _SAMPLES_A_SECOND = 4
+Ways = dict[str, Callable[[], Coroutine[Any, Any, dict[str, Any]]]]
 
 
 def opencode() -> str:
@@ -149,7 +151,7 @@ def median(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: round(statistics.median(each[name] for each in rounds), 3) for name in rounds[0]}
 
 
-def taken(ways: dict[str, Any], rounds: int) -> dict[str, Any]:
+def taken(ways: Ways, rounds: int) -> dict[str, Any]:
     """Each way in turn, so often; the medians, and every round."""
     every: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     for number in range(rounds):
@@ -166,17 +168,16 @@ def main() -> None:
     parser.add_argument("url", nargs="?")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    ways: dict[str, Any]
     if asked.part == "prefix":
+        if not asked.url:
+            parser.error("`prefix` needs the address of a vLLM server")
         url = asked.url.rstrip("/")
-        ways = {
-            "gateway": lambda: prefix(url, gateway=True),
-            "direct": lambda: prefix(url, gateway=False),
-        }
+        ways: Ways = {name: partial(prefix, url, gateway=name == "gateway") for name in ("gateway", "direct")}
+        found = {"agents": AGENTS, **taken(ways, asked.rounds)}
     else:
         sizes = [(mode, agents) for mode in ("serve", "process") for agents in (8, 20)]
-        ways = {f"{mode}_{agents}": lambda mode=mode, agents=agents: cost(mode, agents) for mode, agents in sizes}
-    print(report.write(f"coding_{asked.part}", {"agents": AGENTS, **taken(ways, asked.rounds)}))
+        found = taken({f"{mode}_{agents}": partial(cost, mode, agents) for mode, agents in sizes}, asked.rounds)
+    print(report.write(f"coding_{asked.part}", found))
 
 
 if __name__ == "__main__":
