@@ -140,16 +140,6 @@ class Routing:
     def usable(self, now: float) -> list[int]:
         return [place for place, endpoint in enumerate(self._endpoints) if endpoint.admits(now)]
 
-    def all_down(self, now: float) -> bool:
-        """Whether nobody may be given work."""
-        return not self.usable(now)
-
-    def next_return(self, now: float) -> float | None:
-        """When the next ejected endpoint may be tried; None when only a ticket that comes back, or `undrain`, can
-        change who is usable."""
-        returns = [each.standing.returns_at for each in self._endpoints if not each.is_draining]
-        return min((at for at in returns if at is not None and at > now), default=None)
-
     def wait(self, endpoint: int, weight: float, now: float) -> float:
         """The load: seconds until further work of this weight would be done there. Only to be compared with that of
         others while no speed is known."""

@@ -35,11 +35,6 @@ class Standing:
     def is_good(self) -> bool:
         return self._until is None
 
-    @property
-    def returns_at(self) -> float | None:
-        """When a probe may be sent; None if nothing keeps it away, or only a probe that is still out."""
-        return self._until if self._probe is None else None
-
     def admits(self, now: float) -> bool:
         return self._until is None or (self._probe is None and now >= self._until)
 

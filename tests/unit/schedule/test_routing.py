@@ -25,6 +25,11 @@ class Road:
     def answers(self, endpoint: int, at: float = 0.0, weight: float = 1.0, seconds: float = 1.0) -> None:
         self.routing.done(self.routing.sent(endpoint, weight, at - seconds), at)
 
+    def lasts(self, endpoint: int, since: float) -> float:
+        """How long it is away, to the tenth of a second, if nothing else happens."""
+        away = (tenths / 10 for tenths in range(1_000) if endpoint in self.routing.usable(since + tenths / 10))
+        return next(away, float("inf"))
+
     def fails(self, endpoint: int, *times: float, is_refused: bool = False) -> None:
         for at in times:
             ticket = self.routing.sent(endpoint, 1.0, at)
@@ -40,8 +45,7 @@ def test_endpoints_have_names_and_places() -> None:
 def test_nobody_is_chosen_where_there_is_nobody() -> None:
     routing = Routing([])
     assert routing.choose(1.0, 0.0, draw=FIRST_TWO) is None
-    assert routing.all_down(0.0)
-    assert routing.next_return(0.0) is None
+    assert routing.usable(0.0) == []
 
 
 def test_a_lone_endpoint_is_chosen_whatever_is_drawn() -> None:
@@ -204,7 +208,7 @@ def test_two_faults_in_a_row_eject_an_endpoint() -> None:
     assert road.routing.usable(0.0) == [0, 1]
     road.fails(0, 1.0)
     assert road.routing.usable(1.0) == [1]
-    assert road.routing.next_return(1.0) == 2.0
+    assert road.lasts(0, 1.0) == 1.0
 
 
 def test_an_answer_between_two_faults_makes_them_two_of_different_prompts() -> None:
@@ -241,7 +245,7 @@ def test_an_endpoint_with_many_requests_that_dies_is_ejected_once() -> None:
     road = Road()
     for ticket in [road.routing.sent(0, 1.0, 0.0) for _ in range(50)]:
         road.routing.failed(ticket, 1.0, is_endpoint_fault=True)
-    assert road.routing.next_return(1.0) == 2.0
+    assert road.lasts(0, 1.0) == 1.0
 
 
 def test_what_was_sent_before_an_ejection_says_nothing_after_it() -> None:
@@ -274,7 +278,7 @@ def test_after_its_time_an_ejected_endpoint_gets_one_request_and_when_it_answers
     assert road.routing.usable(1.0) == [0, 1]
     probe = road.routing.sent(0, 1.0, 1.0)
     assert road.routing.usable(5.0) == [1]
-    assert road.routing.next_return(5.0) is None
+    assert road.lasts(0, 5.0) == float("inf")
     road.routing.done(probe, 5.0)
     assert road.routing.usable(5.0) == [0, 1]
     road.routing.sent(0, 1.0, 5.0)
@@ -294,10 +298,8 @@ def test_each_ejection_lasts_twice_as_long_as_the_last_up_to_a_minute() -> None:
     now = 0.0
     for _ in range(9):
         road.fails(0, now, is_refused=True)
-        back = road.routing.next_return(now)
-        assert back is not None
-        lasted.append(back - now)
-        now = back
+        lasted.append(road.lasts(0, now))
+        now += lasted[-1]
     assert lasted == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
 
@@ -308,7 +310,7 @@ def test_an_endpoint_that_comes_and_goes_is_forgiven_after_some_answers(answers:
     for _ in range(answers):
         road.answers(0, 5.0)
     road.fails(0, 5.0, is_refused=True)
-    assert road.routing.next_return(5.0) == 5.0 + lasts
+    assert road.lasts(0, 5.0) == lasts
 
 
 def test_answers_from_before_an_ejection_do_not_count_for_forgiveness() -> None:
@@ -319,17 +321,16 @@ def test_answers_from_before_an_ejection_do_not_count_for_forgiveness() -> None:
     road.answers(0, 5.0)
     road.answers(0, 5.0)
     road.fails(0, 5.0, is_refused=True)
-    assert road.routing.next_return(5.0) == 7.0
+    assert road.lasts(0, 5.0) == 2.0
 
 
 def test_when_all_are_ejected_nobody_is_chosen_until_the_first_is_back() -> None:
     road = Road()
     road.fails(0, 0.0, is_refused=True)
     road.fails(1, 0.5, is_refused=True)
-    assert road.routing.all_down(0.5)
+    assert road.routing.usable(0.5) == []
     assert road.routing.choose(1.0, 0.5, draw=FIRST_TWO) is None
-    assert road.routing.next_return(0.5) == 1.0
-    assert not road.routing.all_down(1.0)
+    assert road.lasts(0, 0.5) == 0.5
     assert road.routing.choose(1.0, 1.0, draw=FIRST_TWO) == 0
 
 
@@ -340,7 +341,6 @@ def test_a_draining_endpoint_ends_what_it_has_and_is_not_waited_for() -> None:
     road.routing.drain(0)
     road.routing.drain(1)
     assert road.routing.usable(5.0) == []
-    assert road.routing.next_return(0.0) is None
     assert road.routing.work(1) == 1.0
     road.routing.done(ticket, 1.0)
     assert road.routing.work(1) == 0.0
