@@ -58,8 +58,6 @@ class Heard:
     """Everything that came out of a stream."""
 
     events: list[Piece | PromptDone]
-    missing: tuple[int, ...]
-    usage: Usage
     failure: str = ""
 
     def text(self, index: int) -> str:
@@ -79,7 +77,7 @@ def heard(count: int, chunks: Iterable[bytes]) -> Heard:
             decoder.close()
     except BackendError as error:
         failure = f"{error.kind}: {error}"
-    return Heard(events, decoder.missing, decoder.usage, failure)
+    return Heard(events, failure)
 
 
 def pieces(data: bytes, at: Iterable[int]) -> Iterator[bytes]:
@@ -105,19 +103,17 @@ def test_every_prompt_gets_its_own_answer_for_any_interleaving_and_chunking(
         index: PromptDone(index, answer.finish, Usage(answer.read, 0, len(answer.pieces) + 1))
         for index, answer in enumerate(answers)
     }
-    assert (len(found.done()), found.missing, found.failure) == (len(answers), (), "")
-    assert found.usage == sum((done.usage or Usage() for done in found.done()), Usage())
+    assert (len(found.done()), found.failure) == (len(answers), "")
 
 
 @given(mixed(), st.integers(0, 6000), cuts)
-def test_a_stream_that_breaks_anywhere_misses_just_what_was_not_done(
+def test_a_stream_that_breaks_anywhere_fails_unless_all_was_done(
     stream: tuple[list[Told], list[bytes]], end: int, at: list[int]
 ) -> None:
     answers, events = stream
     found = heard(len(answers), pieces(wire(events)[:end], at))
     done = {event.index for event in found.done()}
-    assert set(found.missing) == set(range(len(answers))) - done
-    assert bool(found.missing) == bool(found.failure)
+    assert bool(found.failure) == (len(done) < len(answers))
     for index, answer in enumerate(answers):
         assert answer.text.startswith(found.text(index))
         assert index not in done or found.text(index) == answer.text
@@ -150,7 +146,8 @@ def test_the_same_for_any_chunking_whatever_the_server_says(
     assert heard(len(answers), pieces(data, at)) == once
     assert heard(len(answers), (data[i : i + 1] for i in range(len(data)))) == once
     done = [event.index for event in once.done()]
-    assert sorted([*done, *once.missing]) == list(range(len(answers)))
+    assert len(set(done)) == len(done), "an answer was done twice"
+    assert once.failure or len(done) == len(answers)
 
 
 @given(st.lists(told, min_size=1, max_size=5).flatmap(lambda some: st.permutations(list(enumerate(some)))), st.data())

@@ -20,37 +20,34 @@ def tables(rows: int, fields: int) -> st.SearchStrategy[Table]:
 
 
 TABLES = tables(rows=20, fields=5)
-OVERHEADS = st.lists(st.integers(0, 4), min_size=5, max_size=5)
 EFFORTS = st.sampled_from([0, 2000, 100_000])
 
 
 @settings(max_examples=100)
-@given(TABLES, OVERHEADS, st.booleans(), EFFORTS)
+@given(TABLES, st.booleans(), EFFORTS)
 def test_an_arrangement_has_every_row_and_field_once_and_shares_what_it_says(
-    table: Table, overhead: list[int], free_fields: bool, effort: int
+    table: Table, free_fields: bool, effort: int
 ) -> None:
     width = len(table[0]) if table else 0
-    overhead = overhead[:width]
-    found = arrange(table, free_fields=free_fields, overhead=overhead, effort=effort)
+    found = arrange(table, free_fields=free_fields, effort=effort)
     assert sorted(found.rows) == list(range(len(table)))
     assert len(found.fields) == len(table)
     assert all(sorted(order) == list(range(width)) for order in found.fields)
     assert free_fields or all(order == tuple(range(width)) for order in found.fields)
-    assert found.total == sum(len(text) + extra for row in table for text, extra in zip(row, overhead, strict=True))
-    assert found.shared == counted(table, found.rows, found.fields, overhead)
-    assert found.shared == shared_prefix(table, found.rows, found.fields, overhead)
+    assert found.total == sum(len(text) for row in table for text in row)
+    assert found.shared == counted(table, found.rows, found.fields)
+    assert found.shared == shared_prefix(table, found.rows, found.fields)
 
 
 @settings(max_examples=100)
-@given(TABLES, OVERHEADS, EFFORTS)
+@given(TABLES, EFFORTS)
 def test_free_fields_share_no_less_than_given_ones_and_these_no_less_than_the_table_as_it_is(
-    table: Table, overhead: list[int], effort: int
+    table: Table, effort: int
 ) -> None:
     width = len(table[0]) if table else 0
-    overhead = overhead[:width]
-    as_it_is = counted(table, range(len(table)), [range(width)] * len(table), overhead)
-    given = arrange(table, free_fields=False, overhead=overhead)
-    free = arrange(table, overhead=overhead, effort=effort)
+    as_it_is = counted(table, range(len(table)), [range(width)] * len(table))
+    given = arrange(table, free_fields=False)
+    free = arrange(table, effort=effort)
     assert as_it_is <= given.shared <= free.shared
     if free.shared == as_it_is:
         assert free.rows == tuple(range(len(table)))
@@ -80,21 +77,21 @@ def test_nothing_shares_more_than_the_arrangement_of_a_small_table(table: Table)
 def test_no_order_of_rows_shares_more_in_given_fields(table: Table) -> None:
     width = len(table[0]) if table else 0
     fields = [range(width)] * len(table)
-    most = max(counted(table, rows, fields, [0] * width) for rows in permutations(range(len(table))))
+    most = max(counted(table, rows, fields) for rows in permutations(range(len(table))))
     assert arrange(table, free_fields=False).shared == most
 
 
-def counted(table: Table, rows: Sequence[int], fields: Sequence[Sequence[int]], overhead: Sequence[int]) -> int:
+def counted(table: Table, rows: Sequence[int], fields: Sequence[Sequence[int]]) -> int:
     """The shared length, from the texts."""
-    return sum(common(table, overhead, a, fields[a], b, fields[b]) for a, b in pairwise(rows))
+    return sum(common(table, a, fields[a], b, fields[b]) for a, b in pairwise(rows))
 
 
-def common(table: Table, overhead: Sequence[int], a: int, by_a: Sequence[int], b: int, by_b: Sequence[int]) -> int:
+def common(table: Table, a: int, by_a: Sequence[int], b: int, by_b: Sequence[int]) -> int:
     length = 0
     for one, other in zip(by_a, by_b, strict=True):
         if one != other or table[a][one] != table[b][one]:
             return length
-        length += len(table[a][one]) + overhead[one]
+        length += len(table[a][one])
     return length
 
 
@@ -116,8 +113,7 @@ def most_shared(table: Table) -> int:
         best = dict.fromkeys(orders, 0)
         for a, b in pairwise(rows):
             best = {
-                by_b: max(shared + common(table, [0] * width, a, by_a, b, by_b) for by_a, shared in best.items())
-                for by_b in orders
+                by_b: max(shared + common(table, a, by_a, b, by_b) for by_a, shared in best.items()) for by_b in orders
             }
         most = max(most, *best.values())
     return most

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ..core.errors import BackendError, ErrorKind
-from ..core.messages import User
 from ..core.quick import dataclass
 from ..core.requests import Sampling
 from .dialects.completions import CHATS_PATH, PATH, encode, encode_chats
@@ -68,10 +67,10 @@ class ListWire:
 
     def _body(self, prompts: Sequence[str], sampling: Sampling) -> bytes:
         if self.are_chats:
-            return encode_chats([[User(prompt)] for prompt in prompts], self.model, sampling)
+            return encode_chats(prompts, self.model, sampling)
         if not self.only_standard:
             sampling = replace(sampling, extra={"stream_interval": _STREAM_INTERVAL, **sampling.extra})
-        return encode(prompts, self.model, sampling, stream=True, only_standard=self.only_standard, is_raw=self.is_raw)
+        return encode(prompts, self.model, sampling, only_standard=self.only_standard, is_raw=self.is_raw)
 
 
 def _whole(body: bytes, count: int) -> Iterator[PromptEvent]:

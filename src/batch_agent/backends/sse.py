@@ -1,21 +1,16 @@
 """Server-sent events, byte by byte: the same events for any chunking."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from ..core.quick import dataclass
+SseEvent = tuple[bytes, bytes]
+"""The data of an event, and its name, which nearly all of them lack."""
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-@dataclass(frozen=True, slots=True)
-class SseEvent:
-    data: bytes
-    name: bytes = b""
-
-
 class SseParser:
-    """Feed it bytes, iterate over what is complete. Comments and unknown fields are passed over."""
+    """Feed it bytes, take what is complete. Comments and unknown fields are passed over."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -23,50 +18,52 @@ class SseParser:
         self._data: list[bytes] = []
         self._name = b""
 
-    def feed(self, chunk: bytes) -> Iterator[SseEvent]:
+    def feed(self, chunk: bytes) -> list[SseEvent]:
         self._rest.append(chunk)
         if not self._holds_cr and b"\n" not in chunk and b"\r" not in chunk:
-            return  # a long line in many pieces is joined once, not for each of them
+            return []  # a long line in many pieces is joined once, not for each of them
         text = b"".join(self._rest)
         if b"\r" in text:
-            yield from self._any_lines(text)
-            return
+            return self._events(self._any_lines(text))
+        if not self._data and not self._name and text.startswith(b"data: "):
+            whole, _, rest = text.rpartition(b"\n\n")
+            each = whole[6:].split(b"\n\ndata: ")
+            if whole and whole.count(b"\n") == 2 * (len(each) - 1):  # lines of data and blank ones, in turns
+                self._rest = [rest] if rest else []
+                return [(data, b"") for data in each]
         *lines, rest = text.split(b"\n")
         self._rest = [rest] if rest else []
-        for line in lines:
-            event = self._line(line)
-            if event is not None:
-                yield event
+        return self._events(lines)
 
-    def _any_lines(self, text: bytes) -> Iterator[SseEvent]:
+    def _any_lines(self, text: bytes) -> Iterator[bytes]:
         """Lines that end in any of three ways."""
         # A CR at the very end may be the first half of a CRLF: it waits for the next byte.
         self._holds_cr = text.endswith(b"\r")
         limit = len(text) - self._holds_cr
         start = 0
         for end in _LINE_END.finditer(text, 0, limit):
-            event = self._line(text[start : end.start()])
+            yield text[start : end.start()]
             start = end.end()
-            if event is not None:
-                yield event
         self._rest = [text[start:]]
 
-    def _line(self, line: bytes) -> SseEvent | None:
-        if not line:
-            if not self._data:
+    def _events(self, lines: Iterable[bytes]) -> list[SseEvent]:
+        events: list[SseEvent] = []
+        for line in lines:
+            if line.startswith(b"data: "):  # nearly all of them
+                self._data.append(line[6:])
+            elif line:
+                self._field(line)
+            else:
+                if self._data:
+                    events.append((b"\n".join(self._data), self._name))
+                    self._data.clear()
                 self._name = b""
-                return None
-            event = SseEvent(b"\n".join(self._data), self._name)
-            self._data.clear()
-            self._name = b""
-            return event
-        if line.startswith(b"data: "):  # nearly all of them
-            self._data.append(line[6:])
-            return None
+        return events
+
+    def _field(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
             self._data.append(value)
         elif field == b"event":
             self._name = value
-        return None

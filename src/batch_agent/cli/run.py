@@ -111,7 +111,13 @@ def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watcher
 
 async def _stream(options: dict[str, Any], out: Path, events: Watchers, offer: _Offer | None) -> None:
     offering = nullcontext() if offer is None else offer.run.offering(offer.command)
+    stream = BatchAgent.stream(events=events, **options)
     with open_results(out, "--out") as results:
-        async with offering, BatchAgent.stream(events=events, **options) as stream:
-            async for result in stream:
+        try:
+            async with offering, stream:
+                async for result in stream:
+                    results.write(result)
+        except asyncio.CancelledError:  # by Ctrl-C: what came since is written too
+            for result in stream.unread():
                 results.write(result)
+            raise

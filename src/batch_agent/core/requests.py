@@ -38,7 +38,7 @@ class Request:
     may_call_tools: bool = True
     """False on the last turn: the tools stay in the prompt, the model may not call them."""
     stream: bool = False
-    """Whether anybody needs the deltas as they come. A plain request costs a seventh of the client's CPU."""
+    """Whether anybody needs the deltas as they come. A plain request costs a quarter of the client's CPU."""
     agent: str = ""
     """Whose turn it is; empty for a request that belongs to no agent."""
     turn: int = 0

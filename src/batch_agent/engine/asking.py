@@ -10,7 +10,6 @@ from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import RequestRetried, TurnEnded, TurnStarted
 from ..core.facts import Replied
 from ..core.interfaces import Backend, EventSink, Slot
-from ..core.messages import ToolCall
 from ..core.options import Retry
 from ..core.quick import dataclass
 from ..core.requests import Reply, Request
@@ -19,11 +18,11 @@ from ..schedule.health import Alone, Health, Hold, Stop
 from ..schedule.retry import asks_for_less, retry_delay
 from ..tasks.deadlines import Deadlines
 from .gate import Gate
-from .replies import collect
+from .replies import OnCall, collect
 from .warming import Warming
 
-OnCall = Callable[[ToolCall], None]
-"""Hears of each call as soon as it is whole, while the model still speaks."""
+Begin = Callable[[Request], Awaitable[OnCall | None]]
+"""Called before each try of a turn: who hears of the calls in it."""
 
 
 class Turns(Protocol):
@@ -39,15 +38,10 @@ class Turns(Protocol):
     def events(self) -> EventSink | None: ...
 
     async def turn(
-        self,
-        job: Job,
-        step: Generate,
-        slot: Slot | None,
-        task: "asyncio.Task[Any]",
-        begin: Callable[[Request], Awaitable[OnCall | None]] | None = None,
+        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: Begin | None = None
     ) -> Replied:
-        """`slot`: for the first try, if the agent has one already; `task`: the running one; `begin` is called before
-        each try. Raises BackendError and RunStopped."""
+        """`slot`: for the first try, if the agent has one already; `task`: the running one. Raises BackendError and
+        RunStopped."""
         ...
 
 
@@ -64,12 +58,7 @@ class Asking:
     events: EventSink | None = None
 
     async def turn(
-        self,
-        job: Job,
-        step: Generate,
-        slot: Slot | None,
-        task: "asyncio.Task[Any]",
-        begin: Callable[[Request], Awaitable[OnCall | None]] | None = None,
+        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: Begin | None = None
     ) -> Replied:
         now = task.get_loop().time
         queued, failed = 0.0, tuple[BackendError, ...]()

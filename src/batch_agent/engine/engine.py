@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from ..core.errors import BatchAgentError, ErrorKind, LeaseLost, RunStopped
 from ..core.events import AgentFinished, AgentMoved, AgentStarted
@@ -15,6 +16,8 @@ from .failures import first_of
 from .gate import Gate
 
 _log = logging.getLogger("batch_agent")
+_LAST_WORDS = 2.0
+"""Seconds for results that were being written when a run was called off. A disk that is well takes a tenth of one."""
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
@@ -128,8 +131,13 @@ class Engine:
             finally:
                 slot.release()
                 self._gate.leave(job.key)
-            if self._settles:
-                await self._store.settle(job.key)
+            try:
+                if self._settles:
+                    await self._store.settle(job.key)
+            except asyncio.CancelledError:
+                if result.ok:
+                    await self._hand_over_late(job, result)
+                raise
             await self._hand_over(result, resumed=False)
         except LeaseLost:
             if self._events is not None:
@@ -146,6 +154,14 @@ class Engine:
         self._has_reported = True
         reason = AgentError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
         return AgentResult(job.index, job.key, job.input, error=reason)
+
+    async def _hand_over_late(self, job: Job, result: AgentResult) -> None:
+        """The run was called off while its store wrote: an agent that has its answer is still handed over, unless that
+        takes long. One that failed may do better next time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._store.settle(job.key)
+                await self._hand_over(result, resumed=False)
 
     async def _hand_over(self, result: AgentResult, *, resumed: bool) -> None:
         if self._events is not None:

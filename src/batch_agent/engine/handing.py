@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..core.rules import Job
 from ..core.runtime import Answered, Crew, ProgramFailed, Seat, Work
 from ..schedule.retry import retry_delay
 from ..tasks.deadlines import Deadlines
-from .asking import OnCall
+from .asking import Begin
 from .failures import one_failure
 from .gate import Gate
 from .visits import Visit, Visits
@@ -41,12 +41,7 @@ class Handing:
     _seats: dict[str, Seat] = field(default_factory=dict)
 
     async def turn(
-        self,
-        job: Job,
-        step: Generate,
-        slot: Slot | None,
-        task: "asyncio.Task[Any]",
-        begin: Callable[[Request], Awaitable[OnCall | None]] | None = None,
+        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: Begin | None = None
     ) -> Replied:
         """Raises BackendError and RunStopped."""
         if slot is not None:

@@ -19,8 +19,9 @@ from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
 from ..tasks.deadlines import Deadlines
-from .asking import OnCall, Turns
+from .asking import Turns
 from .failures import one_failure
+from .replies import OnCall
 from .summarizer import Summarizer
 
 

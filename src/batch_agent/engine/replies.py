@@ -8,6 +8,7 @@ from ..core.messages import Thought, ToolCall
 from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, TextDelta
 
 OnCall = Callable[[ToolCall], None]
+"""Hears of each call as soon as it is whole, while the model still speaks."""
 
 
 async def collect(

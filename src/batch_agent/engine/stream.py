@@ -46,6 +46,12 @@ class Outbox:
         self._let_one_writer_go()
         return result
 
+    def rest(self) -> list[AgentResult]:
+        """What nobody has read yet."""
+        rest = list(self._items)
+        self._items.clear()
+        return rest
+
     def close(self) -> None:
         self._closed = True
         self._news.set()
@@ -118,6 +124,10 @@ class ResultStream(AsyncIterator[AgentResult]):
         error = None if driver.cancelled() else driver.exception()
         if error is not None and not self._was_read_to_its_end:
             _log.warning("The run had failed when its results were left: %s", error)
+
+    def unread(self) -> list[AgentResult]:
+        """Of a stream that was left early: results that had come, but were not read."""
+        return self._outbox.rest()
 
     def _start(self) -> asyncio.Task[None]:
         if self._driver is None:

@@ -53,7 +53,6 @@ class MergeTree:
         self._parked: dict[Node, Content] = {}
         """Contents of which nobody knows yet whether they are all that there is, or fit together with the rest."""
         self._then: dict[Merge, Then] = {}
-        self.is_over = False
 
     def put(self, place: int, entry: Entry | None) -> list[Merge]:
         """What is at a place; None: nothing. Each place once, in any order."""
@@ -70,9 +69,6 @@ class MergeTree:
     def expect(self, total: int) -> list[Merge]:
         """There are so many places, and no more."""
         self._total = self._seen = total
-        if total == 0:
-            self.is_over = True
-            return []
         ready = self._unpark()
         for level, number in list(self._settled):
             if self._is_beyond((level, number ^ 1)) and (level, number) in self._settled:
@@ -137,14 +133,7 @@ class MergeTree:
         return len(content) > 1 and 2 * _size(results) > self._room
 
     def _finish(self, content: Content) -> list[Merge]:
-        if not content:
-            self.is_over = True
-            return []
-        return [self._merge(content, self._end, is_last=True)]
-
-    def _end(self, _: Entry) -> list[Merge]:
-        self.is_over = True
-        return []
+        return [self._merge(content, lambda _: [], is_last=True)] if content else []
 
     def _flush(
         self, sides: Sequence[Content], small: Sequence[bool], then: Callable[[Sequence[Content]], list[Merge]]

@@ -54,10 +54,6 @@ class Copies:
         except OSError as error:
             raise ProgramFailed(f"{str(copy.path)!r} cannot be read: {error.strerror}.") from error
 
-    async def remove(self, copy: Copy) -> bool:
-        """Whether it is gone: somebody may still be writing there."""
-        return await asyncio.to_thread(erase, os.fsencode(copy.path))
-
     async def keep(self, copy: Copy) -> None:
         """Has the copy stand on its own, for the user: it needs nothing of the run any more. Raises ProgramFailed."""
         try:

@@ -81,7 +81,6 @@ class Told(BaseModel):
 class Event(BaseModel):
     """One line of `opencode run --format json`."""
 
-    type: str = ""
     sessionID: str = ""
     part: Part | None = None
     error: Failure | None = None

@@ -27,14 +27,6 @@ class Affinity:
     _holders: dict[Hashable, set[int]] = field(default_factory=dict)
     """For each prefix the endpoints that served it; the prefix that was used last is last."""
 
-    @property
-    def origins(self) -> int:
-        return len(self._homes)
-
-    @property
-    def prefixes(self) -> int:
-        return len(self._holders)
-
     def home(self, origin: Hashable | None) -> int | None:
         return None if origin is None else self._homes.get(origin)
 

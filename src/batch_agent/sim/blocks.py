@@ -88,19 +88,6 @@ class BlockPool:
             refresh(block)
         return hits
 
-    def contents(self) -> list[int | None]:
-        """What the free blocks hold, in the order in which they go; for tests."""
-        return [self._hash_of[block] for block in self._free]
-
-    def check(self) -> None:
-        """Raise AssertionError where the books do not agree; for tests."""
-        for block, references in enumerate(self._references):
-            assert references >= 0, f"block {block} was released too often"
-            assert (references == 0) == (block in self._free), f"block {block} is held and free, or neither"
-        for key, block in self._block_of.items():
-            assert self._hash_of[block] == key, f"block {block} is found by a content it does not hold"
-        assert len(self._block_of) == sum(known is not None for known in self._hash_of)
-
     def _forget(self, blocks: Iterable[int]) -> None:
         block_of, hash_of = self._block_of, self._hash_of
         for block in blocks:

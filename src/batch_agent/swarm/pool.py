@@ -78,7 +78,7 @@ class VLLMPool:
         self._raw = raw
         self._orders = Orders(most=prompts_per_endpoint, patience=patience)
         self._sampling = sampling or Sampling()
-        encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens), stream=True)  # or it is refused in mid-call
+        encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens))  # or it is refused in mid-call
         self._places = list(range(len(self.endpoints)))
         self._core: list[_Core] = []
         self._stack = AsyncExitStack()

@@ -62,6 +62,55 @@ def test_a_streamed_answer() -> None:
     assert deltas == [TextDelta("Hel"), TextDelta("lo"), Finished("stop", Usage(9, 4, 3))]
 
 
+def test_tokens_that_came_in_one_chunk_are_one_delta() -> None:
+    thoughts = [chunk({"reasoning_content": piece}) for piece in ("h", "m", "m")]
+    words = [chunk({"content": piece}) for piece in ("Hel", "", "lo", " you")]
+    deltas = streamed(b"".join([*thoughts, *words, chunk({}, "stop"), DONE]))
+    assert deltas == [ReasoningDelta("hmm"), TextDelta("Hello you"), Finished("stop", Usage())]
+
+
+def test_what_came_in_one_chunk_keeps_its_order() -> None:
+    call = piece(0, id="c1", name="look", arguments="{}")
+    told = [chunk({"content": "a"}), chunk({"reasoning": "b"}), chunk({"content": "c", "reasoning": "d"}), call]
+    deltas = streamed(b"".join([*told, chunk({"content": "e"}), chunk({}, "tool_calls"), DONE]))
+    said = [TextDelta("a"), ReasoningDelta("bd"), TextDelta("ce")]
+    assert deltas == [*said, CallDelta(ToolCall("c1", "look", "{}")), Finished("calls", Usage())]
+
+
+def test_a_call_that_begins_another_stands_between_what_was_said_before_and_after_it() -> None:
+    first, second = (piece(at, id=f"c{at}", name="look", arguments="{}") for at in range(2))
+    told = [chunk({"content": "a"}), first, second, chunk({"content": "b"}), chunk({}, "tool_calls"), DONE]
+    calls = [CallDelta(ToolCall(f"c{at}", "look", "{}")) for at in range(2)]
+    assert streamed(b"".join(told)) == [
+        TextDelta("a"),
+        calls[0],
+        TextDelta("b"),
+        calls[1],
+        Finished("calls", Usage()),
+    ]
+
+
+def test_what_was_said_before_an_error_in_the_same_chunk_is_given_out() -> None:
+    deltas = StreamDecoder().feed(chunk({"content": "a"}) + chunk({"content": "b"}) + b"data: {\n\n")
+    assert next(deltas) == TextDelta("ab")
+    with pytest.raises(BackendError):
+        next(deltas)
+
+
+def test_what_a_chunk_holds_beside_its_text_is_read_after_any_number_of_plain_ones() -> None:
+    plain = [chunk({"content": piece}) for piece in "abc"]
+    assert streamed(*plain, chunk({"content": "d"}, "length"), DONE)[-2:] == [
+        TextDelta("d"),
+        Finished("length", Usage()),
+    ]
+    counted = chunk({"content": "d"}, usage={"prompt_tokens": 7})
+    assert streamed(*plain, counted, chunk({}, "stop"), DONE)[-1] == Finished("stop", Usage(7))
+    refused = chunk({"content": "d", "refusal": "no"})
+    assert streamed(*plain, refused, chunk({}, "stop"), DONE)[-1] == Finished("refusal", Usage())
+    both = chunk({"content": "d", "tool_calls": [{"index": 0, "function": {"name": "look"}}]})
+    assert calls_of(streamed(*plain, both, chunk({}, "stop"), DONE)) == [ToolCall("", "look", "")]
+
+
 @pytest.mark.parametrize(
     ("usage", "counted"),
     [
@@ -249,6 +298,8 @@ def test_an_answer_that_ended_needs_no_done() -> None:
 
 def test_what_comes_after_done_is_not_read() -> None:
     assert streamed(chunk({"content": "a"}, "stop"), DONE + b"data: garbage\n\n")[-1] == Finished("stop", Usage())
+    again = chunk({"content": "a"})
+    assert streamed(again, chunk({}, "stop"), DONE, again, b"data: garbage\n\n")[-1] == Finished("stop", Usage())
 
 
 @pytest.mark.parametrize("ending", [DONE, b"", b"data: {"])

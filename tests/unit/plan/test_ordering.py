@@ -79,12 +79,9 @@ def test_nothing_moves_where_nothing_is_shared() -> None:
     assert arrange(table) == Arrangement(tuple(range(30)), ((0, 1, 2),) * 30, 0, sum(len(c) for r in table for c in r))
 
 
-def test_the_names_of_fields_count() -> None:
-    """A short text under a long name is worth more than a longer text under none."""
+def test_the_longer_of_two_texts_is_worth_more() -> None:
     table = [["x", "long"], ["x", "other"], ["y", "long"]]
     assert arrange(table).rows == (0, 2, 1)
-    assert arrange(table, overhead=[10, 0]).rows == (0, 1, 2)
-    assert arrange(table, overhead=[10, 0]).shared == 11
 
 
 def test_a_row_may_leave_a_group_that_it_fits_for_one_where_it_is_worth_more() -> None:
@@ -119,12 +116,10 @@ def test_a_table_of_too_many_fields_is_only_sorted_in_the_end(monkeypatch: pytes
 def test_rows_of_different_widths_are_refused() -> None:
     with pytest.raises(ValueError, match="2 fields of the first row"):
         arrange([["a", "b"], ["c"]])
-    with pytest.raises(ValueError, match="and so must the overhead"):
-        arrange([["a", "b"]], overhead=[1])
 
 
 def test_a_prefix_ends_where_the_fields_or_the_texts_differ() -> None:
     table = [["aa", "bbb"], ["aa", "bbb"], ["aa", "c"]]
     assert shared_prefix(table, [0, 1, 2], [[0, 1], [0, 1], [0, 1]]) == 5 + 2
     assert shared_prefix(table, [0, 1, 2], [[0, 1], [1, 0], [0, 1]]) == 0
-    assert shared_prefix(table, [0, 2], [[0, 1], [0, 1], [0, 1]], [1, 1]) == 3
+    assert shared_prefix(table, [0, 2], [[0, 1], [0, 1], [0, 1]]) == 2

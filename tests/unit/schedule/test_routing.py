@@ -188,7 +188,6 @@ def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotte
         affinity.settle(0, None, prefix)
     affinity.settle(0, None, 0)
     affinity.settle(0, None, "new")
-    assert affinity.prefixes == 4096
     both = {0: 1.0, 1: 1.0}
     assert affinity.among(0, both) == {0: 1.0}
     assert affinity.among(1, both) == both
@@ -196,10 +195,10 @@ def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotte
 
 def test_agents_that_left_are_not_remembered() -> None:
     affinity = Affinity()
-    for agent in range(10):
-        affinity.settle(0, agent, None)
-        affinity.forget(agent)
-    assert affinity.origins == 0
+    affinity.settle(0, "agent", None)
+    assert affinity.home("agent") == 0
+    affinity.forget("agent")
+    assert affinity.home("agent") is None
 
 
 def test_two_faults_in_a_row_eject_an_endpoint() -> None:

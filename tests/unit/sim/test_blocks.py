@@ -49,7 +49,8 @@ def test_of_several_blocks_with_one_content_the_newest_is_found() -> None:
     pool.publish([second], [7])
     pool.release([first])
     assert pool.match([7]) == [second]
-    pool.check()
+    assert pool.take(1) == [first]
+    assert pool.match([7]) == [second]
 
 
 def test_taking_more_than_there_is_is_refused() -> None:
@@ -61,6 +62,7 @@ class PoolMachine(RuleBasedStateMachine):
     """Holders take, share and release blocks in any order; the pool's books must always agree with theirs."""
 
     SIZE = 12
+    KEYS = tuple(first * 100 + index for first in range(6) for index in range(5))
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +81,7 @@ class PoolMachine(RuleBasedStateMachine):
         held = {block for blocks in self.holders for block in blocks} | set(hits)
         assert not held & set(taken), "a held block was given away"
         assert len(set(taken)) == missing
+        assert not set(taken) & set(self.known()), "a block that was given away is still found"
         self.pool.publish(taken, wanted[len(hits) :])
         self.holders.append(hits + taken)
 
@@ -89,8 +92,16 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_agree(self) -> None:
-        self.pool.check()
-        assert self.pool.used == len({block for blocks in self.holders for block in blocks})
+        held = {block for blocks in self.holders for block in blocks}
+        assert self.pool.used == len(held)
+        assert self.pool.free == self.pool.idle(range(self.SIZE)) == self.SIZE - len(held)
+        assert self.pool.idle(held) == 0
+        found = self.known()
+        assert len(found) == len(set(found)), "a block is found by two contents"
+
+    def known(self) -> list[int]:
+        """The blocks that are found by any content."""
+        return [block for key in self.KEYS for block in self.pool.match([key])]
 
 
 TestPoolMachine = PoolMachine.TestCase
@@ -103,5 +114,4 @@ def test_a_pool_whose_blocks_are_all_released_is_all_free(sizes: list[int]) -> N
     held = [pool.take(size) for size in sizes]
     for blocks in held:
         pool.release(blocks)
-    assert pool.free == 24
-    pool.check()
+    assert pool.free == pool.idle(range(24)) == 24

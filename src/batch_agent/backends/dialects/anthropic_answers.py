@@ -75,11 +75,11 @@ class StreamDecoder:
         self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[Delta]:
-        for event in self._events.feed(chunk):
+        for data, name in self._events.feed(chunk):
             if self._ended:
                 return
-            if event.data.strip():
-                yield from self._event(_object(event.data, is_error=event.name == b"error"))
+            if data.strip():
+                yield from self._event(_object(data, is_error=name == b"error"))
 
     def close(self) -> Iterator[Delta]:
         """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""

@@ -43,7 +43,6 @@ class Answer:
     index: int
     text: str
     finish: FinishReason
-    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ def decode_whole(body: bytes, count: int) -> Whole:
 class ManyDecoder:
     """The answers to `count` prompts from the bytes of one stream, in whatever order it mixes them.
 
-    After a BackendError, from here or from the connection, `missing` are the prompts to ask again: what was given out
-    as done stays valid."""
+    After a BackendError, from here or from the connection, the others are to be asked again: what was given out as done
+    stays valid."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -88,7 +87,6 @@ class ManyDecoder:
         self._open = set(range(count))
         self._given_up: set[int] = set()
         self._each: dict[int, Usage] = {}
-        self._total: Usage | None = None
         self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[PromptEvent]:
@@ -96,8 +94,8 @@ class ManyDecoder:
         if self._ended:
             return
         try:
-            for event in self._events.feed(chunk):
-                data = event.data.strip()
+            for data, _ in self._events.feed(chunk):
+                data = data.strip()
                 if data == b"[DONE]":
                     self.close()
                     return
@@ -119,20 +117,8 @@ class ManyDecoder:
     def ended(self) -> bool:
         return self._ended
 
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Prompts whose answer is not whole, so far."""
-        return tuple(sorted(self._open | self._given_up))
-
-    @property
-    def usage(self) -> Usage:
-        """Of all prompts together, as far as the server told. vLLM counts as cached only what one of them found."""
-        return self._total or sum(self._each.values(), Usage())
-
     def _event(self, event: dict[str, Any]) -> Iterator[PromptEvent]:
         choices, usage = _choices(event) or [], _usage(event.get("usage"))
-        if usage is not None and len(choices) != 1:
-            self._total = usage
         for choice in choices:
             index = _index(choice, self._count)
             if usage is not None and len(choices) == 1:
@@ -172,8 +158,7 @@ def _answer(index: int, choice: Mapping[str, Any]) -> Answer:
     message = choice.get("message")
     if not isinstance(message, dict):
         message = {"content": choice.get("text")}
-    reasoning = _text(message.get("reasoning")) or _text(message.get("reasoning_content"))
-    return Answer(index, _text(message.get("content")), _finish(choice.get("finish_reason")), reasoning)
+    return Answer(index, _text(message.get("content")), _finish(choice.get("finish_reason")))
 
 
 def _finish(reason: Any) -> FinishReason:

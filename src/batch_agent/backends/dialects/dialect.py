@@ -16,7 +16,8 @@ _WORTH_MARKING = 1024
 
 
 class Decoder(Protocol):
-    """Deltas from the bytes of a streamed answer, the same for any chunking. All of it raises BackendError."""
+    """Deltas from the bytes of a streamed answer, for any chunking. They say the same in the same order; what follows
+    on its own kind within a chunk may be one delta. All of it raises BackendError."""
 
     @property
     def ended(self) -> bool: ...

@@ -10,6 +10,7 @@ from ...core.requests import CallDelta, Delta, Finished, FinishReason, Reasoning
 from ..sse import SseParser
 from .dialect import dumps
 from .reading import read_object
+from .repeats import Repeats, Said
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -33,8 +34,12 @@ def decode_reply(body: bytes) -> list[Delta]:
     message = choice.get("message")
     if not isinstance(message, dict):
         message = {"content": choice.get("text")}
+    thought, text = _said(message)
     deltas: list[Delta] = []
-    _say(message, deltas)
+    if thought:
+        deltas.append(ReasoningDelta(thought))
+    if text:
+        deltas.append(TextDelta(text))
     made_calls = False
     if message.get("tool_calls"):
         calls = [CallDelta(_whole_call(piece)) for piece in _pieces(message)]
@@ -70,10 +75,14 @@ class _OpenCall:
 
 
 class StreamDecoder:
-    """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is whole."""
+    """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is whole. Tokens that came in
+    one chunk are one delta: nobody could have seen the first of them before the last."""
 
     def __init__(self) -> None:
         self._events = SseParser()
+        self._repeats = Repeats(_only_said)
+        self._kind: type[TextDelta | ReasoningDelta] = TextDelta
+        self._pieces: list[str] = []
         self._call: _OpenCall | None = None
         self._dispatched: list[tuple[Any, str]] = []
         self._made_calls = False
@@ -83,36 +92,49 @@ class StreamDecoder:
         self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[Delta]:
-        for event in self._events.feed(chunk):
-            if self._ended:
-                return
-            data = event.data.strip()
-            if data == b"[DONE]":
-                yield from self.close()
-            elif data:
-                yield from self._take(read_object(data), is_dispatch=event.name == _DISPATCH)
-
-    def _take(self, data: dict[str, Any], *, is_dispatch: bool) -> list[Delta]:
         deltas: list[Delta] = []
-        if is_dispatch:
-            self._dispatch(data, deltas)
-        else:
-            self._chunk(data, deltas)
-        return deltas
+        try:
+            self._read(chunk, deltas)
+        finally:  # what was said before an error is said
+            self._join(deltas)
+            yield from deltas
 
     def close(self) -> Iterator[Delta]:
         """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
-        self._ended = True
-        if self._finish is None:
-            raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
         deltas: list[Delta] = []
-        self._close_call(deltas)
+        self._close(deltas)
         yield from deltas
-        yield Finished(_finish(self._finish, self._made_calls, self._refused), self._usage)
 
     @property
     def ended(self) -> bool:
         return self._ended
+
+    def _read(self, chunk: bytes, deltas: list[Delta]) -> None:
+        for data, name in self._events.feed(chunk):
+            if self._ended:
+                return
+            text = "" if name else self._repeats.text(data)
+            if text:
+                self._say(self._repeats.kind, text, deltas)
+            else:
+                self._event(data.strip(), name, deltas)
+
+    def _event(self, data: bytes, name: bytes, deltas: list[Delta]) -> None:
+        if data == b"[DONE]":
+            self._close(deltas)
+        elif data and name == _DISPATCH:
+            self._dispatch(read_object(data), deltas)
+        elif data:
+            self._chunk(read_object(data), deltas)
+            self._repeats.learn(data)
+
+    def _close(self, deltas: list[Delta]) -> None:
+        self._ended = True
+        if self._finish is None:
+            raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
+        self._close_call(deltas)
+        self._join(deltas)
+        deltas.append(Finished(_finish(self._finish, self._made_calls, self._refused), self._usage))
 
     def _chunk(self, chunk: dict[str, Any], deltas: list[Delta]) -> None:
         if chunk.get("usage"):
@@ -123,8 +145,13 @@ class StreamDecoder:
         said = choice.get("delta")
         if not isinstance(said, dict):
             said = {"content": choice.get("text")}
-        self._refused = self._refused or bool(said.get("refusal"))
-        _say(said, deltas)
+        thought, text = _said(said)
+        if thought:
+            self._say(ReasoningDelta, thought, deltas)
+        if text:
+            self._say(TextDelta, text, deltas)
+        if said.get("refusal"):
+            self._refused = True
         if said.get("tool_calls"):
             for piece in _pieces(said):
                 self._add(piece, deltas)
@@ -132,13 +159,23 @@ class StreamDecoder:
             self._finish = choice["finish_reason"]
             self._close_call(deltas)
 
+    def _say(self, kind: type[TextDelta | ReasoningDelta], piece: str, deltas: list[Delta]) -> None:
+        if kind is not self._kind:
+            self._join(deltas)
+            self._kind = kind
+        self._pieces.append(piece)
+
+    def _join(self, deltas: list[Delta]) -> None:
+        if self._pieces:
+            deltas.append(self._kind("".join(self._pieces)))
+            self._pieces.clear()
+
     def _dispatch(self, event: dict[str, Any], deltas: list[Delta]) -> None:
         """A whole call that the server has parsed already; the chunks that repeat it are passed over."""
         self._close_call(deltas)
         for piece in _pieces({"tool_calls": [event.get("tool_call")]}):
             self._dispatched.append((piece.index, piece.id))
-            self._made_calls = True
-            deltas.append(CallDelta(_whole_call(piece)))
+            self._give(CallDelta(_whole_call(piece)), deltas)
 
     def _add(self, piece: "_Piece", deltas: list[Delta]) -> None:
         if (piece.index, piece.id) in self._dispatched:
@@ -152,8 +189,12 @@ class StreamDecoder:
     def _close_call(self, deltas: list[Delta]) -> None:
         call, self._call = self._call, None
         if call is not None:
-            self._made_calls = True
-            deltas.append(call.whole())
+            self._give(call.whole(), deltas)
+
+    def _give(self, call: CallDelta, deltas: list[Delta]) -> None:
+        self._made_calls = True
+        self._join(deltas)
+        deltas.append(call)
 
 
 class _Piece(NamedTuple):
@@ -196,13 +237,27 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any] | None:
     return first if isinstance(first, dict) else None
 
 
-def _say(message: Mapping[str, Any], deltas: list[Delta]) -> None:
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(reasoning, str) and reasoning:
-        deltas.append(ReasoningDelta(reasoning))
+def _only_said(data: bytes) -> Said | None:
+    """What a chunk says, where that is all there is in it."""
+    try:
+        chunk = read_object(data)
+    except BackendError:
+        return None
+    choice = _first_choice(chunk) or {}
+    said = choice.get("delta")
+    if not isinstance(said, dict) or said.get("refusal") or said.get("tool_calls"):
+        return None
+    thought, text = _said(said)
+    if chunk.get("usage") or choice.get("finish_reason") or bool(thought) is bool(text):
+        return None
+    return (ReasoningDelta, thought) if thought else (TextDelta, text)
+
+
+def _said(message: Mapping[str, Any]) -> tuple[str, str]:
+    """What was thought, then what was said; either may be empty."""
+    thought = message.get("reasoning_content") or message.get("reasoning")
     text = _text(message.get("content")) or _text(message.get("refusal"))
-    if text:
-        deltas.append(TextDelta(text))
+    return thought if isinstance(thought, str) else "", text
 
 
 def _text(content: Any) -> str:

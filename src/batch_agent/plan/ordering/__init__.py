@@ -14,32 +14,21 @@ from .greedy import EFFORT, in_free_fields
 __all__ = ["Arrangement", "arrange", "shared_prefix"]
 
 
-def arrange(
-    table: Sequence[Sequence[str]],
-    *,
-    free_fields: bool = True,
-    overhead: Sequence[int] | None = None,
-    effort: int = EFFORT,
-) -> Arrangement:
+def arrange(table: Sequence[Sequence[str]], *, free_fields: bool = True, effort: int = EFFORT) -> Arrangement:
     """The arrangement of `table[row][field]` that shares most, or nearly; never less than the table as it is.
 
-    A cell is as long as its text and its field's `overhead`, such as the field's name. Without `free_fields` all rows
-    keep the order of their fields, and the result is the best there is. Groups come in the order of their first rows,
-    and nothing moves where nothing is gained. `effort` bounds the search for the best arrangement of small groups;
-    with none, all groups are greedy. Raises ValueError for rows with different numbers of fields.
+    Without `free_fields` all rows keep the order of their fields, and the result is the best there is. Groups come in
+    the order of their first rows, and nothing moves where nothing is gained. `effort` bounds the search for the best
+    arrangement of small groups; with none, all groups are greedy. Raises ValueError for rows with different numbers of
+    fields.
     """
-    cells = Cells(table, overhead)
+    cells = Cells(table)
     layouts = [as_it_is(cells), in_given_fields(cells)]
     if free_fields:
         layouts.append(in_free_fields(cells, effort))
     return max(map(cells.arrangement, layouts), key=lambda arrangement: arrangement.shared)
 
 
-def shared_prefix(
-    table: Sequence[Sequence[str]],
-    rows: Sequence[int],
-    fields: Sequence[Sequence[int]],
-    overhead: Sequence[int] | None = None,
-) -> float:
+def shared_prefix(table: Sequence[Sequence[str]], rows: Sequence[int], fields: Sequence[Sequence[int]]) -> float:
     """The length that rows share with the row before them: whole cells, while field and text are the same."""
-    return Cells(table, overhead).shared(rows, fields)
+    return Cells(table).shared(rows, fields)

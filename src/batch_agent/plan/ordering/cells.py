@@ -23,18 +23,17 @@ class Arrangement:
 class Cells:
     """The table with a number for each text, which is cheap to compare however long the text is."""
 
-    def __init__(self, table: Sequence[Sequence[str]], overhead: Sequence[int] | None) -> None:
+    def __init__(self, table: Sequence[Sequence[str]]) -> None:
         self.height = len(table)
         self.width = len(table[0]) if table else 0
-        extra = overhead or [0] * self.width
-        if table and any(len(row) != self.width for row in (extra, *table)):
-            raise ValueError(f"Every row must have the {self.width} fields of the first row, and so must the overhead.")
+        if any(len(row) != self.width for row in table):
+            raise ValueError(f"Every row must have the {self.width} fields of the first row.")
         self.columns: list[list[int]] = []
         self.lengths: list[list[int]] = []
         for number in range(self.width):
             known: dict[str, int] = {}
             self.columns.append([known.setdefault(row[number], len(known)) for row in table])
-            self.lengths.append([len(text) + extra[number] for text in known])
+            self.lengths.append(list(map(len, known)))
         self.rows: list[tuple[int, ...]] = list(zip(*self.columns, strict=True)) or [()] * self.height
         pairs = zip(self.columns, self.lengths, strict=True)
         self.total = sum(sum(map(lengths.__getitem__, column)) for column, lengths in pairs)

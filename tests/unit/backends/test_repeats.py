@@ -1,0 +1,87 @@
+"""Chunks of which only the text is read."""
+
+import orjson
+import pytest
+
+from batch_agent.backends.dialects.repeats import Repeats, Said
+from batch_agent.core.requests import ReasoningDelta, TextDelta
+
+SHAPE = b'{"model":"m","delta":{"content":%b},"end":null}'
+
+
+class Reading:
+    """Reads chunks like `SHAPE`, and counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, data: bytes) -> Said | None:
+        self.count += 1
+        try:
+            delta = orjson.loads(data)["delta"]
+        except orjson.JSONDecodeError:
+            return None
+        for kind, name in ((TextDelta, "content"), (ReasoningDelta, "thought")):
+            if isinstance(delta.get(name), str) and delta[name]:
+                return kind, delta[name]
+        return None
+
+
+def learned(*chunks: bytes) -> Repeats:
+    repeats = Repeats(Reading())
+    for data in chunks:
+        repeats.learn(data)
+    return repeats
+
+
+def test_nothing_is_known_at_first() -> None:
+    assert learned().text(SHAPE % b'"a"') == ""
+    assert learned().text(b"") == ""
+
+
+@pytest.mark.parametrize("text", ["b", ' "quoted" \\ \n', "\u00e9\U0001f600", "content", "m", '"},"end":null}'])
+def test_the_text_of_a_chunk_of_the_known_shape(text: str) -> None:
+    repeats = learned(SHAPE % b'"a"')
+    assert repeats.text(SHAPE % orjson.dumps(text)) == text
+    assert repeats.kind is TextDelta
+
+
+@pytest.mark.parametrize(
+    "value", [b"null", b'["b"]', b'""', b'"b","end":"x"', b'"b', b'b"', b"", b'"\\ud83d"', b'"\xff"']
+)
+def test_anything_but_a_text_in_its_place_is_read_in_full(value: bytes) -> None:
+    assert learned(SHAPE % b'"a"').text(SHAPE % value) == ""
+
+
+def test_a_chunk_that_begins_or_ends_in_another_way_is_read_in_full() -> None:
+    repeats, other = learned(SHAPE % b'"a"'), SHAPE % b'"b"'
+    assert repeats.text(other.replace(b'"m"', b'"n"')) == ""
+    assert repeats.text(other.replace(b"null", b"true")) == ""
+
+
+def test_nothing_is_learned_where_the_place_of_the_text_is_not_certain() -> None:
+    of_the_model = learned(SHAPE % b'"m"')
+    assert of_the_model.text((SHAPE % b'"m"').replace(b'"model":"m"', b'"model":"n"')) == ""
+    of_the_key = learned(SHAPE % b'"content"')
+    assert of_the_key.text((SHAPE % b'"content"').replace(b'"content":', b'"thought":')) == ""
+    between_both = learned(SHAPE % b'":"')
+    assert between_both.text((SHAPE % b'":"').replace(b'content":":', b'content"b":')) == ""
+    written_otherwise = learned(SHAPE % b'"\\u0061"')
+    assert written_otherwise.text(SHAPE % b'"b"') == ""
+
+
+def test_the_last_shape_is_the_one_that_counts() -> None:
+    thought = b'{"delta":{"thought":%b}}'
+    repeats = learned(SHAPE % b'"a"', thought % b'"a"')
+    assert repeats.text(thought % b'"b"') == "b"
+    assert repeats.kind is ReasoningDelta
+    assert repeats.text(SHAPE % b'"b"') == ""
+
+
+@pytest.mark.parametrize("chunk", [b'{"number":%d,"delta":{"content":"a"}}', b'{"number":%d,"delta":{}}'])
+def test_from_chunks_that_are_all_different_nothing_is_learned_for_ever(chunk: bytes) -> None:
+    reading = Reading()
+    repeats = Repeats(reading)
+    for number in range(100):
+        repeats.learn(chunk % number)
+    assert 0 < reading.count < 30
