@@ -12,6 +12,9 @@ _log = logging.getLogger("batch_agent")
 _INTERVAL = 0.5
 _AT_FIRST = 0.1
 """Early in a run little is known; the time between looks then doubles."""
+_TIMES_ITS_COST, _SELDOM = 40, 5.0
+"""A server that has its hands full answers late, and what it spends on its numbers its requests wait for: the time
+between two looks is so many times what the last one took, up to these seconds."""
 
 
 @asynccontextmanager
@@ -32,10 +35,11 @@ async def upkeep(backend: object, gate: Gate) -> AsyncIterator[None]:
 
 
 async def _look(backend: ReportsLoad, gate: Gate) -> None:
-    interval = _AT_FIRST
+    interval, now = _AT_FIRST, asyncio.get_running_loop().time
     while True:  # until it is cancelled with the run
         await asyncio.sleep(interval)
-        interval = min(_INTERVAL, 2 * interval)
+        asked = now()
         load = await backend.load()
+        interval = max(min(_INTERVAL, 2 * interval), min(_SELDOM, _TIMES_ITS_COST * (now() - asked)))
         if load is not None:
             gate.looked(load)

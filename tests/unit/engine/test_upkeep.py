@@ -19,12 +19,15 @@ from batch_agent.testing import run_virtual
 class Server:
     """Says what it is told to say, the last thing again and again."""
 
-    def __init__(self, *said: Load | Exception | None) -> None:
+    def __init__(self, *said: Load | Exception | None, seconds: float = 0.0) -> None:
+        """`seconds`: how long it takes to say it."""
         self._said = list(said)
+        self._seconds = seconds
         self.asked_at: list[float] = []
 
     async def load(self) -> Load | None:
         self.asked_at.append(now())
+        await asyncio.sleep(self._seconds)
         said = self._said.pop(0) if len(self._said) > 1 else self._said[0]
         if isinstance(said, Exception):
             raise said
@@ -64,6 +67,17 @@ def test_a_server_that_tells_its_load_is_asked_often_at_first_and_then_twice_a_s
             await asyncio.sleep(2.5)
         assert server.asked_at == pytest.approx([0.1, 0.3, 0.7, 1.2, 1.7, 2.2])
         assert gate.seen == [Load(running=1), *[Load(running=2)] * 5]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("seconds", "between"), [(0.005, 0.505), (0.025, 1.025), (1.0, 6.0)])
+def test_a_server_that_takes_long_to_say_it_is_asked_more_rarely(seconds: float, between: float) -> None:
+    async def main() -> None:
+        server = Server(Load(running=1), seconds=seconds)
+        async with upkeep(server, Watched()):
+            await asyncio.sleep(60)
+        assert server.asked_at[-1] - server.asked_at[-2] == pytest.approx(between)
 
     run_virtual(main())
 
