@@ -1,7 +1,8 @@
 """Agents of one turn, by BatchAgent and by loops that people write: each client a process of its own, in turns.
 
-Frameworks take no part: what they need comes from a package index, which machines with such a GPU may not reach.
-`benchmarks.peers` has them, on simulated engines.
+Frameworks take no part: what they need comes from a package index, which machines with such a GPU may not reach. Nor
+does httpx, whose loop takes four times as long as the others together. `benchmarks.peers` has them all, on simulated
+engines.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ from ..peers.work import Work
 from .server import Server
 from .workloads import Stage
 
-CLIENTS = ("batch_agent", "expert", "gather", "gather_httpx")
+CLIENTS = ("batch_agent", "expert", "gather")
 ROUNDS = 3
 BASE = "expert"
 _AGENTS, _INFLIGHT, _OUTPUT = 2_000, 256, 64
 _WAYS = {"whole": False, "streamed": True}
-_ABSENT = "frameworks: there was no network to install them from"
+_ABSENT = "frameworks: there was no network to install them from; httpx: a run of it takes 40 s"
 _SUCCESSES = re.compile(r"^vllm:request_success_total(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 _LAST_LINES = 12
 
