@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 # uv is about ten times as fast as pip; where it does not find what pip is set up to find, pip does it.
-INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --python $(BIN)/python "$$@" \
+INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
 .PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly clean
@@ -74,6 +74,7 @@ $(VENV)/.user: $(VENV)/bin/python pyproject.toml
 	@echo "Installing BatchAgent into $(VENV) (a minute, once) ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check uv || true
 	@$(INSTALL) -e '.[local,speed]'
+	@$(BIN)/python -m compileall -q src  # once, and not by each process where Python may not write
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.user pyproject.toml
