@@ -32,6 +32,19 @@ def agents() -> str:
     return table(["wall / ideal (executions)", *map(_head, parts)], [ideal, *rows])
 
 
+def cores() -> str:
+    """The same on a machine where clients and servers have cores of their own."""
+    parts = results("peers_16")["parts"]
+    rows = [[_head(part), *(_on_cores(part, peer) for peer in part["medians"])] for part in parts.values()]
+    titles = [PEERS[peer].title for peer in parts[_WAITING[0]]["medians"]]
+    return table(["16 cores: wall / ideal, CPU / expert", *titles], rows)
+
+
+def _on_cores(part: Json, peer: str) -> str:
+    one, expert = part["medians"][peer], part["medians"]["expert"]
+    return f"{times(one['wall_s'] / part['ideal_s'])}, {times(one['cpu_s'] / expert['cpu_s'])}"
+
+
 def _head(part: Json) -> str:
     keys = "one key" if part["keys"] == 1 else f"{part['keys']} keys"
     return f"{part['agents']:,} agents, {keys}, {part['inflight']} at once, {part['what'].rpartition(', ')[2]}"

@@ -82,6 +82,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compaction": prompts.compaction,
     "peers_single": peers.single,
     "peers_agents": peers.agents,
+    "peers_cores": peers.cores,
     "peers_workloads": peers.workloads,
     "peers_endpoints": peers.endpoints,
     "peers_alone": peers.alone,
