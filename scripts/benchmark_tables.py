@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from scripts import benchmark_batches as batches
 from scripts import benchmark_cluster as cluster
+from scripts import benchmark_coding as coding
 from scripts import benchmark_gpu_peers as gpu_peers
 from scripts import benchmark_peers as peers
 from scripts import benchmark_prompts as prompts
@@ -96,6 +97,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cluster_cost": cluster.cost,
     "cluster_tools": cluster.tools,
     "cluster_faults": cluster.faults,
+    "coding_prefix": coding.prefix,
     "watching": watching.watching,
     "real_watching": watching.real_watching,
     "dashboard": watching.dashboard,
