@@ -98,6 +98,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cluster_tools": cluster.tools,
     "cluster_faults": cluster.faults,
     "coding_prefix": coding.prefix,
+    "coding_cost": coding.cost,
     "watching": watching.watching,
     "real_watching": watching.real_watching,
     "dashboard": watching.dashboard,
