@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
 from ..core.interfaces import ReportsLoad
 from .gate import Gate
@@ -12,9 +13,11 @@ _log = logging.getLogger("batch_agent")
 _INTERVAL = 0.5
 _AT_FIRST = 0.1
 """Early in a run little is known; the time between looks then doubles."""
-_TIMES_ITS_COST, _SELDOM = 40, 5.0
+_TIMES_ITS_COST, _SELDOM = 20, 5.0
 """A server that has its hands full answers late, and what it spends on its numbers its requests wait for: the time
 between two looks is so many times what the last one took, up to these seconds."""
+_EARLY = 8
+"""Looks that come whatever they cost: the limit doubles at each of them until it is what the server can take."""
 
 
 @asynccontextmanager
@@ -36,10 +39,11 @@ async def upkeep(backend: object, gate: Gate) -> AsyncIterator[None]:
 
 async def _look(backend: ReportsLoad, gate: Gate) -> None:
     interval, now = _AT_FIRST, asyncio.get_running_loop().time
-    while True:  # until it is cancelled with the run
+    for look in count(1):  # until it is cancelled with the run
         await asyncio.sleep(interval)
         asked = now()
         load = await backend.load()
-        interval = max(min(_INTERVAL, 2 * interval), min(_SELDOM, _TIMES_ITS_COST * (now() - asked)))
+        seldom = min(_SELDOM, _TIMES_ITS_COST * (now() - asked)) if look >= _EARLY else 0.0
+        interval = max(min(_INTERVAL, 2 * interval), seldom)
         if load is not None:
             gate.looked(load)
