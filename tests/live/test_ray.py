@@ -9,8 +9,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pydantic import BaseModel
@@ -141,24 +143,26 @@ async def collected(stream: ResultStream, until: int | None = None) -> dict[int,
     return found
 
 
+def commands() -> dict[int, str]:
+    """Of all processes here."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            found[int(folder.name)] = (folder / "cmdline").read_text()
+    return found
+
+
 def actors() -> list[str]:
     """The titles of processes of ours that Ray has."""
-    titles = []
-    for folder in Path("/proc").iterdir():
-        try:
-            title = (folder / "cmdline").read_text().partition("\0")[0]
-        except OSError:
-            continue
-        if title.startswith(("ray::HubActor", "ray::WorkerActor")):
-            titles.append(title)
-    return titles
+    titles = [command.partition("\0")[0] for command in commands().values()]
+    return [title for title in titles if title.startswith(("ray::HubActor", "ray::WorkerActor"))]
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 30.0, pause: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, actors()
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -279,6 +283,36 @@ async def test_rays_client_reaches_a_cluster_from_outside(sim: SimServer, notebo
     notebook.check(await collected(on_ray(**options)), 40)
     await asyncio.to_thread(wait_until, lambda: not actors())
     assert not list((tmp_path / "run").glob("caller-*"))
+
+
+def servers_of_clients() -> set[int]:
+    """Ray's proxy starts one for each."""
+    return {pid for pid, command in commands().items() if "--mode=specific-server" in command}
+
+
+def kill_the_next_server_of_a_client() -> None:
+    before = servers_of_clients()
+    wait_until(lambda: bool(servers_of_clients() - before), pause=0.01)
+    for pid in servers_of_clients() - before:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_server_of_rays_client_that_crashes_is_asked_for_again(sim: SimServer, notebook: Notebook) -> None:
+    killing = asyncio.create_task(asyncio.to_thread(kill_the_next_server_of_a_client))
+    options = notebook.options(sim, 8, workers=1, cluster=f"ray://127.0.0.1:{CLIENT_PORT}")
+    notebook.check(await collected(on_ray(**options)), 8)
+    await killing
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_after_a_cluster_that_cannot_be_reached_another_can_be_used(sim: SimServer, notebook: Notebook) -> None:
+    options = notebook.options(sim, 8, workers=1)
+    with SimServer() as gone:
+        nowhere = f"ray://{urlsplit(gone.url).netloc}"
+    with pytest.raises(SpecError, match="Look whether the cluster is up"), pytest.warns(UserWarning, match="timed out"):
+        await collected(on_ray(**options | {"cluster": nowhere}))
+    notebook.check(await collected(on_ray(**options)), 8)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -13,6 +13,8 @@ from ..core.errors import SpecError
 
 _ADDRESS = "RAY_ADDRESS"
 _NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
+_TRIES = 3
+"""Of one address. Ray's own server for clients forks a process for each, and some of these crash while they start."""
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -73,17 +75,30 @@ def _connect(cluster: str, workers: int | None) -> bool:
     named = cluster if cluster != "ray" else os.environ.get(_ADDRESS, "")
     try:
         if named and named != "local":
-            ray.init(address=named, **_QUIET)
+            _join(named)
             return False
         if not named and _joined_one_nearby():
             return False
         _start(workers)
     except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
+        ray.shutdown()  # or the next run of this process would find it half connected
         raise SpecError(
             f"Ray cannot be used{f' at {named}' if named else ''}: {error} Look whether the cluster is up (ray status) "
             "and has the versions of Ray and Python, and the RAY_AUTH_TOKEN, that this process has."
         ) from error
     return True
+
+
+def _join(address: str) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            ray.init(address=address, **_QUIET)
+        except ConnectionAbortedError:  # it was reached, and then failed
+            if not left:
+                raise
+            ray.shutdown()
+        else:
+            return
 
 
 def _joined_one_nearby() -> bool:

@@ -30,6 +30,8 @@ SELECT SUM(json_extract(data, '$.reply.usage.input')), SUM(json_extract(data, '$
 FROM facts WHERE kind = 'replied'
 """
 _MOMENT = 0.005
+_PAUSES = (0.02, 0.05, 0.1, 0.3, 0.5)
+"""Seconds until the lock is tried again: a process that was killed holds its files for a moment longer."""
 _AT_ONCE = (64, 16, 4, 1)
 _VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _AT_ONCE}
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
@@ -53,7 +55,7 @@ class SqliteStore:
     async def open(self) -> None:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock.take()
+            await self._take_lock()
             self._writer = WriterThread(self._path)
             self._known = await self._writer.wait(_prepare)
         except (sqlite3.Error, OSError) as error:
@@ -62,6 +64,16 @@ class SqliteStore:
         except BaseException:
             await self.aclose()
             raise
+
+    async def _take_lock(self) -> None:
+        for pause in _PAUSES:
+            try:
+                self._lock.take()
+            except StoreError:
+                await asyncio.sleep(pause)
+            else:
+                return
+        self._lock.take()
 
     async def plan(self) -> Mapping[str, Any] | None:
         row = await self._wait(lambda db: db.execute("SELECT data FROM plan").fetchone())

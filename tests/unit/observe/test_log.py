@@ -217,11 +217,11 @@ async def test_a_log_that_cannot_be_opened_costs_the_report_and_nothing_else(
 
 
 async def test_a_run_that_is_refused_leaves_the_log_alone(tmp_path: Path) -> None:
-    going = asyncio.Event()
+    going, refused = asyncio.Event(), asyncio.Event()
 
     async def answer(_: Any) -> Any:
         going.set()
-        await asyncio.sleep(0.05)
+        await refused.wait()
         return say("yes")
 
     async with asyncio.TaskGroup() as group:
@@ -229,6 +229,7 @@ async def test_a_run_that_is_refused_leaves_the_log_alone(tmp_path: Path) -> Non
         await going.wait()
         with pytest.raises(StoreError, match="Another run is using"):
             await run(tmp_path)
+        refused.set()
     assert len(first.result()) == 2
     reader = LogReader(tmp_path)
     assert sum(isinstance(event, RunStarted) for _, event in reader.read()) == 1

@@ -14,6 +14,7 @@ import pytest
 from batch_agent import StoreError
 from batch_agent.core.facts import Replied
 from batch_agent.core.requests import Reply, Usage
+from batch_agent.store.lock import DirectoryLock
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.store.writer import WriterThread
 
@@ -65,6 +66,15 @@ async def test_two_runs_of_one_process_cannot_use_the_same_checkpoint_at_once(tm
     second = SqliteStore(tmp_path)
     await second.open()
     await second.aclose()
+
+
+async def test_who_was_killed_a_moment_ago_is_waited_for(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    lock.take()
+    asyncio.get_running_loop().call_later(0.01, lock.release)
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.aclose()
 
 
 async def test_an_opening_that_is_cancelled_lets_go_of_the_folder(tmp_path: Path) -> None:
