@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from benchmarks.peers.cast import CHECKPOINTS
 from benchmarks.peers.environments import AURORA, PINS, NotThere, python_of, words_of
 from benchmarks.peers.rounds import compared
 from benchmarks.peers.runs import Broken, measure, servers
@@ -26,6 +27,15 @@ def test_peers_do_the_same_work_on_the_same_server() -> None:
         assert one["failed"] == one["lost"] == one["doubled"] == 0
         assert one["cpu_s"] > 0
         assert one["peak_mb"] > 10
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_measured_beside_the_same_without_one() -> None:
+    found = compared("small", replace(SMALL, kind=CHECKPOINTS), ["batch_agent", "expert", "gather"], 1)
+    assert found["medians"].keys() == {"batch_agent", "expert"}  # the plain loop has none
+    for one in found["medians"].values():
+        assert one["answered"] == 20
+        assert one["cpu_without_s"] > 0
 
 
 @pytest.mark.slow
