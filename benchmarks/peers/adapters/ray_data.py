@@ -15,6 +15,7 @@ from ray.data.llm import HttpRequestProcessorConfig, build_processor
 
 from benchmarks.peers.work import MODEL, Tally, Work
 
+STARTS_PROCESSES = True
 _BATCH = 16
 
 
