@@ -106,6 +106,7 @@ def test_tables_have_a_row_for_each_peer(tmp_path: Path, monkeypatch: pytest.Mon
         assert "LangGraph" in make()
     assert "| LangGraph | 40.00x |" in benchmark_peers.single()
     assert "| LangGraph | 10.00x (10) |" in benchmark_peers.agents()
+    assert [row.endswith(" 2.00x |") for row in benchmark_peers.workloads().splitlines()[2:]] == [True] * 3
     assert "8.0 kB" in benchmark_peers.alone()
     assert all(each["is_met"] for each in benchmark_peers.targets())
 
