@@ -13,12 +13,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Account:
-    """A process that ends takes its numbers with it, and Ray's parents do not ask for them: each is kept as it was when
-    last seen."""
+    """A process that ends takes its numbers with it, and Ray's parents do not ask for them: its CPU is kept as it was
+    when last seen."""
 
     def __init__(self) -> None:
         self._ticks: dict[int, int] = {}
-        self._peaks: dict[int, float] = {}
+        self._peak_kb = 0
         self._looking_s = 0.0
 
     def look_often(self) -> Callable[[], None]:
@@ -36,8 +36,9 @@ class Account:
 
     @property
     def peak_mb(self) -> float:
+        """Of those that were there together, the most that each had by then."""
         self._look()
-        return (memory_kb("VmHWM", os.getpid()) + sum(list(self._peaks.values()))) / 1024
+        return self._peak_kb / 1024
 
     def _watch(self, over: threading.Event) -> None:
         while not over.wait(_BETWEEN_S):
@@ -45,10 +46,11 @@ class Account:
             self._looking_s = time.thread_time()
 
     def _look(self) -> None:
-        for pid in _below(os.getpid()):
+        below = _below(os.getpid())
+        for pid in below:
             if found := _stat(pid):
                 self._ticks[pid] = int(found[11]) + int(found[12])
-                self._peaks[pid] = max(memory_kb("VmHWM", pid), self._peaks.get(pid, 0.0))
+        self._peak_kb = max(self._peak_kb, sum(memory_kb("VmHWM", pid) for pid in (os.getpid(), *below)))
 
 
 def _below(parent: int) -> list[int]:

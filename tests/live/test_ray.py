@@ -294,7 +294,8 @@ def kill_the_next_server_of_a_client() -> None:
     before = servers_of_clients()
     wait_until(lambda: bool(servers_of_clients() - before), pause=0.01)
     for pid in servers_of_clients() - before:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # crashed by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("cluster")

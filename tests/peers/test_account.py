@@ -9,13 +9,14 @@ GRANDCHILD = "import time\nheld = bytearray(50_000_000)\nwhile time.process_time
 CHILD = """
 import signal, subprocess, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as Ray does: nobody is told what the grandchild has used
-subprocess.Popen([sys.executable, "-c", sys.argv[1]]).wait()
+for _ in range(2):
+    subprocess.Popen([sys.executable, "-c", sys.argv[1]]).wait()
 print("over", flush=True)
 sys.stdin.read()
 """
 
 
-def test_what_a_process_has_used_stays_in_the_account_when_it_is_gone() -> None:
+def test_what_processes_have_used_stays_in_the_account_when_they_are_gone() -> None:
     account = Account()
     stop = account.look_often()
     before = account.cpu_s, account.peak_mb
@@ -25,6 +26,6 @@ def test_what_a_process_has_used_stays_in_the_account_when_it_is_gone() -> None:
     with child:
         assert child.stdout is not None
         assert child.stdout.readline() == "over\n"
-        assert account.cpu_s - before[0] > 0.25
-        assert account.peak_mb - before[1] > 50
+        assert account.cpu_s - before[0] > 0.5
+        assert 50 < account.peak_mb - before[1] < 100  # one at a time
     stop()
