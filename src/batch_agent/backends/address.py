@@ -81,6 +81,21 @@ def address_of(url: URL) -> Address:
     return address
 
 
+def credential_for(url: str) -> str | None:
+    """The secret or the file of this machine that would be used for a backend, in words; None where there is none.
+    Nothing is read or sent. Raises SpecError for a URL that names no backend."""
+    if url.startswith("hostfile://"):
+        return "a file of this machine"
+    parsed = parse(url)
+    match parsed.scheme:
+        case "local":
+            return "a file of this machine" if parsed.path not in ("", "/") else None
+        case "bedrock":
+            return "your AWS credentials"
+    address = address_of(parsed)
+    return f"your {(address.flavor or COMPATIBLE).key_variable}" if address.key else None
+
+
 def with_version(url: URL) -> URL:
     """Servers are named with or without the /v1 of their API, and sometimes by the whole path of it."""
     path = url.raw_path.rstrip("/")
