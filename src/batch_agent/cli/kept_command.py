@@ -70,8 +70,8 @@ class KeptCommand(BaseModel):
         if is_own(_signed(self.model_dump(mode="json")), self.signature):
             return
         raise SpecError(
-            f"The checkpoint {str(folder)!r} was made by another account or machine, by an older version of batch-agent, "
-            f"or was changed since. To resume it is to {'; '.join(_consequences(self.given))}, in "
+            f"The checkpoint {str(folder)!r} was made by another account or machine, or by an older version, or was "
+            f"changed since. To resume it is to {'; '.join(_consequences(self.given))}, in "
             f"{str(self.working_directory)!r}. If you trust whoever made it, say --trust"
         )
 
