@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..api import BatchAgent
 from ..core.errors import SpecError
 from ..core.forecast import Forecast
+from ..core.safe_text import safe_text
 from ..files import replacing
 from ..observe.forecasts import compared_lines, forecast_lines
 from ..observe.live.progress import PlainProgress
@@ -35,7 +36,7 @@ def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), ch
     options = {**asked.options(), "checkpoint_dir": folder if canary else None}
     made = asyncio.run(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
     for line in forecast_lines(made):
-        print(line)
+        print(safe_text(line))
     _keep(made, folder)
     return 0
 
