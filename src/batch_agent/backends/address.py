@@ -32,15 +32,26 @@ class Address:
             return None
         if flavor is COMPATIBLE and self.root.scheme == "http" and not is_near(self.root.host or ""):
             return None  # a key is not for any host that a URL may name, in plain text
-        key = os.environ.get(flavor.key_variable, "").strip()
-        if not key.isprintable():
-            raise SpecError(f"The environment variable {flavor.key_variable} holds a line break: it must be one key.")
-        return key or None
+        return key_of_environment(flavor.key_variable)
 
     @property
     def is_default(self) -> bool:
         """Whether this is the provider's own service."""
         return self.flavor is not None and self.root.host == URL(self.flavor.default_url).host
+
+
+def key_of_environment(variable: str) -> str | None:
+    """The key that it holds. Raises SpecError for what cannot be one: it would be sent as something else."""
+    key = os.environ.get(variable, "").strip()
+    if not key.isprintable():
+        raise SpecError(f"The environment variable {variable} holds a line break: it must be one key.")
+    if not key.isascii():
+        odd = next(character for character in key if not character.isascii())
+        raise SpecError(
+            f"The environment variable {variable} holds {odd!r}, which no key can: was it copied from a text that puts "
+            "typographic characters in the place of others?"
+        )
+    return key or None
 
 
 def parse(url: str) -> URL:
