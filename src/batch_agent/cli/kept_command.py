@@ -37,7 +37,10 @@ class KeepsCommand:
 
     def emit(self, event: Event) -> None:
         if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
-            with suppress(SpecError), replacing(_file(self._folder)) as file:  # without it the run is as good
+            with (
+                suppress(SpecError),
+                replacing(_file(self._folder), is_private=True) as file,
+            ):  # without it the run is as good
                 file.write(orjson.dumps(self._command, option=orjson.OPT_INDENT_2))
         self._progress.emit(event)
 

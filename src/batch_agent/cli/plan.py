@@ -56,8 +56,7 @@ def compare(folder: Path, tally: Tally, seconds: float) -> list[str]:
 
 def _keep(made: Forecast, folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(_file(folder)) as file:
+        with replacing(_file(folder), is_private=True) as file:
             file.write(_FORECAST.dump_json(made, indent=2))
     except (OSError, SpecError) as error:
         print(f"The forecast cannot be kept for the run to compare: {error}", file=sys.stderr)
