@@ -1,5 +1,6 @@
 """A run before it begins: what was asked for, found to be sound, and then its tools, its backend and its plan."""
 
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,12 +13,14 @@ from .core.events import Notice
 from .core.interfaces import Backend, EventSink
 from .core.quick import dataclass
 from .core.rules import OutputType
+from .core.safe_text import safe_text
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .core.traits import Traits
 from .data import check_apart, gather_inputs
 from .engine.opening import calibrate
 from .engine.source import Inputs
+from .observe.safe_log import make_safe
 from .plan.compile import Plan, compile_plan
 from .plan.layout import Layout, as_they_come, lay_out
 from .plan.report import CHARS_PER_TOKEN, prefix_report
@@ -28,6 +31,8 @@ _MOST_LAID_OUT = 200_000
 """Inputs. Looking for what more of them share takes longer than people wait for a first result."""
 _NOBODY = Traits("nobody", "", True, True, True, 1)
 """For a look at the prompts without a server: one that can do everything."""
+
+make_safe(logging.getLogger("batch_agent"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ class Preparation:
         if self.events is not None:
             self.events.emit(Notice(text))
         else:
-            print(f"batch-agent: {text}", file=sys.stderr, flush=True)
+            print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
 
     def _report(self, laid_out: LaidOut, plan: Plan, scale: float | None) -> PrefixReport:
         inputs = laid_out.inputs

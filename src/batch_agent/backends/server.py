@@ -8,6 +8,7 @@ from typing import Protocol
 from yarl import URL
 
 from ..core.errors import BackendError
+from ..core.secret_text import masked, masked_bytes
 from .failures import translate_failure, translate_status
 from .wire import Answer, Dropped, Headers, Wire
 
@@ -83,9 +84,8 @@ class Server:
 
     def without_secrets(self, error: BackendError) -> BackendError:
         """The same error, in case that its words hold a key or a password that was sent."""
-        said = clean = str(error)
-        for secret in self._secrets:
-            clean = clean.replace(secret, "***")
+        said = str(error)
+        clean = masked(said, self._secrets)
         if clean == said:
             return error
         return BackendError(error.kind, clean, retry_after=error.retry_after, status=error.status)
@@ -123,7 +123,4 @@ def shown(url: URL) -> str:
 
 def without_key(said: bytes, sent: Headers) -> bytes:
     """A server's words, in case that it quotes the key which it was sent."""
-    for header in _KEY_HEADERS:
-        key = sent.get(header, "").removeprefix("Bearer ").encode()
-        said = said.replace(key, b"***") if key else said
-    return said
+    return masked_bytes(said, [sent.get(header, "").removeprefix("Bearer ") for header in _KEY_HEADERS])

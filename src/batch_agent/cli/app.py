@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 
 from ..core.errors import BatchAgentError, SpecError
+from ..core.safe_text import safe_text
 from .commands import COMMANDS
 from .groups import OPTIONS
 from .mistakes import explained
@@ -101,5 +102,5 @@ def _understood() -> Callable[[], Any]:
 
 
 def _end(why: str) -> NoReturn:
-    print(f"batch-agent: {why}", file=sys.stderr)
+    print(f"batch-agent: {safe_text(why)}", file=sys.stderr)
     sys.exit(2)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ..api import BatchAgent
 from ..core.results import AgentResult, Results
+from ..core.safe_text import safe_text
 from ..files import replacing
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
@@ -69,7 +70,7 @@ def demo(
         *report_lines(run),
         f"Look at it: batch-agent serve {run}",
     ]:
-        console.print(line, highlight=False)
+        console.print(safe_text(line), highlight=False, markup=False)
     return 1 if progress.board.failed else 0
 
 

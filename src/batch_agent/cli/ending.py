@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..core.errors import RunStopped
 from ..core.quick import dataclass
+from ..core.safe_text import safe_text
 from ..tasks.running import run
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
 
 def say(lines: Iterable[str]) -> None:
     for line in lines:
-        print(line, file=sys.stderr)
+        print(safe_text(line), file=sys.stderr)
 
 
 def exit_status(stopped: Stopped | None, folder: Path, *, any_failed: bool) -> int:

@@ -5,6 +5,7 @@ import asyncio
 from rich.console import Console
 
 from ..api import BatchAgent
+from ..core.safe_text import safe_text
 from ..observe.sharing import prefix_lines
 from .asked import Asked
 
@@ -20,5 +21,5 @@ def lint(asked: Asked, *, exact: bool = False) -> int:
     report = asyncio.run(BatchAgent.lint(exact=exact, **asked.options()))
     console = Console(highlight=False, soft_wrap=True)
     for line in prefix_lines(report):
-        console.print(line, markup=False)
+        console.print(safe_text(line), markup=False)
     return 1 if report.findings else 0

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from .safe_text import safe_text
+
 if TYPE_CHECKING:
     from .flow import FlowResult
     from .results import AgentResult, Results
@@ -60,6 +62,10 @@ RETRYABLE = frozenset(
 
 class BatchAgentError(Exception):
     """Everything that this library raises on purpose."""
+
+    def __str__(self) -> str:
+        """Safe to print: messages quote what servers, models and files say."""
+        return safe_text(super().__str__())
 
 
 class SpecError(BatchAgentError, ValueError):

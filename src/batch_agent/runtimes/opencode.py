@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,8 @@ class OpenCodeRuntime:
     """Whether the copies stay when agents are done."""
     command: str = "opencode"
     """The program: a name to look for in PATH, or a path."""
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
 
     @property
     def name(self) -> str:
@@ -61,6 +63,7 @@ class OpenCodeRuntime:
             "tools": None if self.tools is None else sorted(self.tools),
             "prompt": self.prompt,
             "config": self.config,
+            **({"env": sorted(self.env)} if self.env else {}),  # the values may be keys
         }
 
     def check(self) -> None:
@@ -68,6 +71,8 @@ class OpenCodeRuntime:
             raise SpecError(f"mode must be 'serve' or 'process'; got {self.mode!r}.")
         if self.prompt is not None and not isinstance(self.prompt, str):
             raise SpecError(f"prompt must be a text; got {self.prompt!r}.")
+        if not all(isinstance(word, str) for pair in (self.env or {}).items() for word in pair):
+            raise SpecError("env must be a mapping of texts.")
         self._wishes.check()
         find_opencode(self.command)
         check_workdir(self.workdir)
@@ -108,6 +113,6 @@ class OpenCodeRuntime:
         return file
 
     def _environment(self, workshop: Workshop, prompt: Path | None, folder: Path) -> dict[str, str]:
-        home = make_home(folder, workshop.environment)
+        home = make_home(folder, {**workshop.environment, **(self.env or {})})
         window = workshop.house.window
         return home.environment(config_text(self._wishes, workshop.root, home.shell, prompt, window))

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from ..core.errors import StoreError
+from ..files import open_private
 
 try:
     import fcntl
@@ -20,7 +21,7 @@ class DirectoryLock:
 
     def take(self) -> None:
         """Raises StoreError when another process works on this folder."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = open_private(self._path, os.O_RDWR)
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

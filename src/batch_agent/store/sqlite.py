@@ -1,6 +1,7 @@
 """Facts in a SQLite file. Kill the process anywhere: what was committed is there, and replay goes on from it."""
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import orjson
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.requests import Usage
+from ..files import make_private_folder, open_private
 from .codec import decode, encode
 from .lock import DirectoryLock
 from .writer import Work, WriterThread
@@ -54,8 +56,9 @@ class SqliteStore:
 
     async def open(self) -> None:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._directory)
             await self._take_lock()
+            os.close(open_private(self._path, os.O_RDWR))  # what SQLite puts beside it is as private
             self._writer = WriterThread(self._path)
             self._known = await self._writer.wait(_prepare)
         except (sqlite3.Error, OSError) as error:

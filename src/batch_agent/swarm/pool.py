@@ -18,6 +18,7 @@ from ..backends.hostfile import Endpoint, parse_hostfile
 from ..core.checks import at_least, is_number
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
+from ..core.safe_text import safe_text
 from .lanes import Asked, Lane
 from .patterns import listed
 from .response import Response, response_of
@@ -288,4 +289,4 @@ def _check_seconds(name: str, seconds: Any, *, is_zero_fine: bool) -> None:
 
 
 def _notify(text: str) -> None:
-    print(f"batch-agent: {text}", file=sys.stderr, flush=True)
+    print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)

@@ -1,5 +1,6 @@
 """What pure tools gave in earlier runs, in a file: results that stay good, and which calls a task tends to make."""
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import StoreError
+from ..files import make_private_folder, open_private
 from .threads import DaemonThreads
 from .tool import Tool
 
@@ -73,7 +75,8 @@ class ToolMemory:
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
             if self._db is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(self._path.parent)
+                os.close(open_private(self._path, os.O_RDWR))
                 self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
                 self._db.execute("PRAGMA journal_mode = WAL")
             return work(self._db)
