@@ -1,0 +1,49 @@
+"""Names of batch-agent 0.2 that have another name now, or none. docs/migration/from-0.2.md has the same tables.
+
+Names that work as they did are in none of them."""
+
+from collections.abc import Mapping
+
+FORMER: Mapping[str, Mapping[str, str]] = {
+    "option": {
+        "no_hoist": "write `hoist=False`",
+        "model_max_context": "write `context_tokens=`, or leave it out: the server is asked",
+        "min_response_tokens": "leave it out: `max_tokens=` is the room that is kept for an answer",
+        "nvext_agent_hints": "leave it out: Dynamo (`dynamo://`) is always sent them, with `priority=`",
+        "compaction_backend_url": "write `compact_with='summarize'`, and `compact_model=` for another model",
+        "reduce": "call `BatchAgent.run_with_reduce(reduce=...)`",
+        "reduce_schema": "call `BatchAgent.run_with_reduce(reduce=..., reduce_schema=...)`",
+        "distributed": "write `store='redis://HOST:6379/0'`, and start `batch-agent worker` elsewhere",
+        "node_id": "leave it out: workers find a name of their own; `store=` and `run_id=` name the run",
+        "diff_kv": "leave it out: no change of the server is needed",
+        "effective_max_inflight": "read `spec.limits.max_inflight`; None: it is found while the run goes",
+    },
+    "tool option": {
+        "cache_key_func": "write `version=`, a function of the arguments: results are shared while it gives the same",
+        "batch_query": "leave it out: `Tool.batchable(key_arg=...)` takes a function of a list of keys, and "
+        "`sql_lookup_tool(...)` makes one of a query",
+        "func": "read `function`",
+        "cacheable": "read `sharing.is_shared`",
+        "rate_limit": "read `pace.rate_limit`",
+        "key_arg": "read `batch`",
+        "registry": "pass the object that `@Tool.define` gives, as in `tools=[search]`",
+    },
+    "result field": {
+        "attempts": "read `turns` and `usage`: requests that were sent again are no attempts of an agent",
+        "type": "read `kind`, an `ErrorKind`, where 0.2 had the name of an exception class",
+    },
+    "command flag": {
+        "spec": "write its options into batch.toml or a .yaml file and its inputs into a .jsonl file, then "
+        "`batch-agent run --config FILE`",
+        "output": "write `--out FILE`; it is results.jsonl if not given, and never the standard output",
+        "checkpoint_dir": "write `--checkpoint FOLDER`",
+    },
+    "config key": {
+        "output_schema": "write `schema`, the name of a JSON schema file or module:Model",
+        "checkpoint_dir": "write `checkpoint`",
+        "max_concurrent": "write `max_inflight`",
+        "max_dispatched": "write `max_agents`",
+        "model_max_context": "leave it out: the server is asked",
+        "min_response_tokens": "leave it out: `max_tokens` is the room that is kept for an answer",
+    },
+}
