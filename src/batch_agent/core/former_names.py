@@ -32,18 +32,17 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "attempts": "read `turns` and `usage`: requests that were sent again are no attempts of an agent",
         "type": "read `kind`, an `ErrorKind`, where 0.2 had the name of an exception class",
     },
-    "command flag": {
+    "command option": {
         "spec": "write its options into batch.toml or a .yaml file and its inputs into a .jsonl file, then "
         "`batch-agent run --config FILE`",
         "output": "write `--out FILE`; it is results.jsonl if not given, and never the standard output",
         "checkpoint_dir": "write `--checkpoint FOLDER`",
-    },
-    "config key": {
-        "output_schema": "write `schema`, the name of a JSON schema file or module:Model",
-        "checkpoint_dir": "write `checkpoint`",
-        "max_concurrent": "write `max_inflight`",
-        "max_dispatched": "write `max_agents`",
+        "output_schema": "write `--schema`, with a JSON schema file or module:Model",
+        "max_concurrent": "write `--max-inflight`",
+        "max_dispatched": "write `--max-agents`",
         "model_max_context": "leave it out: the server is asked",
-        "min_response_tokens": "leave it out: `max_tokens` is the room that is kept for an answer",
+        "compaction_backend_url": "leave it out: an option of `BatchAgent.run` (`compact_with=`) does this",
+        "nvext_agent_hints": "leave it out: Dynamo (`dynamo://`) is always sent them",
+        "distributed": "write `--store redis://HOST:6379/0`, and start `batch-agent worker` elsewhere",
     },
 }

@@ -127,7 +127,7 @@ class BatchSpec:
             if name in _FLAT:
                 group, member = _FLAT[name]
                 return getattr(getattr(self, group), member)
-            raise AttributeError(f"A BatchSpec has no {name!r}.{explained('option', name, _NAMES)}")
+            raise AttributeError(f"A BatchSpec has no {name!r}.{explained('option', name, OPTION_NAMES)}")
 
 
 _GROUPS: dict[str, type[Any]] = {
@@ -156,7 +156,7 @@ _FLAT: dict[str, tuple[str, str]] = {
 FORMER_SPELLINGS = {"max_concurrent": "max_inflight", "max_dispatched": "max_agents"}
 """Of batch-agent 0.2, still good."""
 _FLAT |= {former: _FLAT[name] for former, name in FORMER_SPELLINGS.items()}
-_NAMES = (*sorted(_OWN_FIELDS - set(_GROUPS)), *_FLAT)
+OPTION_NAMES = (*sorted(_OWN_FIELDS - set(_GROUPS)), *_FLAT)
 
 
 def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
                 raise SpecError(f"{said[member]}= and {name}= say the same thing twice; keep {_kept(name)}=.")
             said[member] = name
         else:
-            raise SpecError(f"Unknown option {name!r}.{explained('option', name, _NAMES)}")
+            raise SpecError(f"Unknown option {name!r}.{explained('option', name, OPTION_NAMES)}")
     for group, said in grouped.items():
         if group in own:
             raise SpecError(f"{group}= and {', '.join(said.values())}= say the same thing twice; keep one of them.")

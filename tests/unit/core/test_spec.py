@@ -10,7 +10,7 @@ import pytest
 from batch_agent.core.errors import SpecError
 from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import _NAMES, BatchSpec
+from batch_agent.core.spec import OPTION_NAMES, BatchSpec
 from batch_agent.core.suggestions import nearest
 
 # One value per option that is not the default: (flat name, group, member, value).
@@ -163,7 +163,7 @@ def test_the_constructor_takes_flat_options_and_a_spec_tells_them() -> None:
 
 @pytest.mark.parametrize("name", ["reduce", "node_id", "min_response_tokens"])
 def test_a_name_that_only_shares_a_part_is_no_hint(name: str) -> None:
-    assert nearest(name, _NAMES) == []
+    assert nearest(name, OPTION_NAMES) == []
 
 
 @pytest.mark.parametrize("missing", ["task", "inputs"])
