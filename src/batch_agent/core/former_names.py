@@ -18,6 +18,16 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "diff_kv": "leave it out: no change of the server is needed",
         "effective_max_inflight": "read `spec.limits.max_inflight`; None: it is found while the run goes",
     },
+    "runtime option": {
+        "opencode_bin": "write `command=`",
+        "working_dir": "write `workdir=`: each agent works in a copy of it, and `result.changes` has what it changed",
+        "model_alias": "leave it out: OpenCode is told the model's own name",
+        "context_limit": "leave it out: OpenCode is told the server's window, or `context_tokens=` of `BatchAgent.run`",
+        "output_limit": "write `max_tokens=` of `BatchAgent.run`",
+        "temperature": "write `temperature=`, a number, of `BatchAgent.run`",
+        "tool_call": "leave it out: OpenCode always calls tools; `tools=` says which",
+        "extra_env": "set the variables before the run: agents have your environment, without the keys of models",
+    },
     "tool option": {
         "cache_key_func": "write `version=`, a function of the arguments: results are shared while it gives the same",
         "batch_query": "leave it out: `Tool.batchable(key_arg=...)` takes a function of a list of keys, and "

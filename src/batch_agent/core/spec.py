@@ -211,8 +211,14 @@ if not TYPE_CHECKING:
 
 
 def _check_backend(backend: Any) -> None:
-    if isinstance(backend, list | tuple | Set) and not (backend and all(isinstance(url, str) for url in backend)):
-        raise SpecError(f"backend must be a URL, or a list of URLs; got {backend!r}.")
+    if isinstance(backend, str):
+        return
+    if isinstance(backend, list | tuple | Set):
+        is_right = bool(backend) and all(isinstance(url, str) for url in backend)
+    else:
+        is_right = callable(getattr(backend, "stream", None))
+    if not is_right:
+        raise SpecError(f"backend must be a URL, a list of URLs, or a backend that is open; got {backend!r}.")
 
 
 def _path(name: str, place: Any) -> Path:
