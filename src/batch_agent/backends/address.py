@@ -8,6 +8,7 @@ from yarl import URL
 
 from ..core.errors import SpecError
 from ..core.quick import dataclass
+from ..core.suggestions import meant
 from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, Flavor
 
 _LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")
@@ -66,7 +67,9 @@ def parse(url: str) -> URL:
         raise SpecError(f"backend={url!r}: write two slashes after the colon, as in '{parsed.scheme}://...'.")
     if parsed.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in (*schemes, "hostfile"))
-        hint = f" Did you mean 'http://{url}'?" if _LOOKS_LIKE_A_HOST.match(url) else ""
+        hint = meant(parsed.scheme, (*schemes, "hostfile"), "'{}://'") if "://" in url else ""
+        if not hint and _LOOKS_LIKE_A_HOST.match(url):
+            hint = f" Did you mean 'http://{url}'?"
         raise SpecError(f"backend={url!r} names no backend that is known here. Known: {known}.{hint}")
     if parsed.scheme in ("http", "https") and not parsed.host:
         raise SpecError(f"backend={url!r} names no host: write it as in 'http://127.0.0.1:8000'.")

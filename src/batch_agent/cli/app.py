@@ -93,7 +93,7 @@ def _understood() -> Callable[[], Any]:
     try:
         command, words, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        raise SpecError(explained(error)) from error
+        raise SpecError(explained(error, app)) from error
     except SpecError:
         raise
     except ValueError as error:  # of the dataclasses that options are put into

@@ -84,7 +84,8 @@ def compile_flow(steps: Sequence[Step], options: Mapping[str, Any], first: Seque
             case Reduce(name):
                 step = replace(step, task=_with_results(step.task))
                 told = _told(step, known)
-                _check_fields(name, certain_fields(parse_template(step.task)), {**told, "results": str})
+                said = {**told, "results": str, **dict.fromkeys(step.given, str)}
+                _check_fields(name, certain_fields(parse_template(step.task)), said)
                 compiled.append(before.compiled(step, options))
                 known, before = {**told, name: _schema(step, options)}, _Before((name,))
     return compiled

@@ -6,6 +6,7 @@ import typing
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from ..core.checks import LONGEST, at_least, is_number
 from ..core.errors import SpecError
 from ..core.quick import dataclass
 from .texts import ToolTimeout, Worded, describe_error
@@ -25,9 +26,10 @@ class Batch:
         return inspect.iscoroutinefunction(self.function)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_batch, int) or self.max_batch < 1:
-            raise SpecError(f"max_batch must be a whole number of at least 1; got {self.max_batch!r}.")
-        if not self.window >= 0:
+        at_least("max_batch", self.max_batch, 1)
+        if not isinstance(self.key_arg, str) or not self.key_arg.isidentifier():
+            raise SpecError(f"key_arg must be the name that the model gives a key, such as 'id'; got {self.key_arg!r}.")
+        if not (is_number(self.window) and 0 <= self.window <= LONGEST):
             raise SpecError(f"window must be a number of seconds of at least 0; got {self.window!r}.")
 
 
