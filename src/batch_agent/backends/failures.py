@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from ..core.errors import BackendError, ErrorKind
-from .wire import BadAddress, NoConnection, NoConnectionInTime, NotSecure
+from .wire import BadAddress, NoConnection, NoConnectionInTime, NotSecure, TooLarge
 
 _KINDS = {
     400: ErrorKind.BAD_REQUEST,
@@ -16,6 +16,7 @@ _KINDS = {
     402: ErrorKind.AUTH,
     403: ErrorKind.AUTH,
     404: ErrorKind.NOT_FOUND,
+    407: ErrorKind.AUTH,
     408: ErrorKind.SERVER,
     409: ErrorKind.SERVER,
     413: ErrorKind.CONTEXT_OVERFLOW,
@@ -94,6 +95,12 @@ def translate_failure(error: OSError, url: str) -> BackendError:
         return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a URL that can be used.")
     if isinstance(error, NoConnectionInTime):
         return BackendError(ErrorKind.UNAVAILABLE, f"{url} does not answer: no connection in time.")
+    if isinstance(error, TooLarge):
+        return BackendError(
+            ErrorKind.SERVER,
+            f"The answer of {url} is too large: {error}, so the rest was not read. If the model may write as much, "
+            "lower max_tokens or ask for fewer details, such as logprobs; if not, look at what answers there.",
+        )
     if isinstance(error, TimeoutError):
         return BackendError(ErrorKind.CONNECTION, f"{url} did not answer in time.")
     return BackendError(ErrorKind.CONNECTION, f"The connection to {url} broke: {error or type(error).__name__}.")
