@@ -49,9 +49,9 @@ class AnswerReader:
 
     def limit(self, most: int) -> None:
         """Sets the limit of a body that is under way. Raises AnswerTooLarge if it is known to exceed it."""
-        self._most = most
+        self._most = most if self._decoder is None else min(most, LARGEST_BODY)
         coming = self._body.left if isinstance(self._body, Sized) and self._decoder is None else 0
-        if self._size + coming > most:
+        if self._size + coming > self._most:
             raise self._too_large()
 
     def feed(self, data: bytes) -> bytes:
@@ -131,7 +131,7 @@ class AnswerReader:
             except BadContent as error:
                 raise BadAnswer(str(error)) from error
             if self._decoder is not None:  # all that one packet stands for is unpacked at once
-                self._most = min(self._most, LARGEST_BODY)
+                self.limit(self._most)
 
     def _decoded(self, body: bytes) -> bytes:
         assert self._decoder is not None

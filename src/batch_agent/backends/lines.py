@@ -15,7 +15,7 @@ from yarl import URL
 from .http1 import AnswerReader, AnswerTooLarge, BadAnswer, Head
 from .request_head import RequestHeads
 from .resolver import Addresses, Resolver
-from .wire import LARGEST_BODY, Dropped, Headers, NoConnection, NoConnectionInTime, TooLarge, WireError
+from .wire import LARGEST_BODY, LARGEST_STREAM, Dropped, Headers, NoConnection, NoConnectionInTime, TooLarge, WireError
 
 _CONNECT_WITHIN = 10.0
 _IDLE = 15.0
@@ -83,18 +83,16 @@ class Line(asyncio.Protocol):
     async def read(self, most: int = LARGEST_BODY) -> bytes:
         """The whole body."""
         reader, self._wants_all = self._under_way, True
-        try:
-            reader.limit(most)
-        except BadAnswer as error:
-            self._break(broken := _translated(error))
-            raise broken from error
+        self._limit(reader, most)
         self._go_on()
         while not reader.is_whole:
             await self._news()
         return self._take_unread()
 
-    async def chunk(self) -> bytes:
+    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
         """What has come of the body; empty at its end."""
+        if most != LARGEST_STREAM:
+            self._limit(self._under_way, most)
         while not (self._unread or self._under_way.is_whole):
             await self._news()
         self._go_on()
@@ -175,6 +173,13 @@ class Line(asyncio.Protocol):
         body = unread[0] if len(unread) == 1 else b"".join(unread)
         unread.clear()
         return body
+
+    def _limit(self, reader: AnswerReader, most: int) -> None:
+        try:
+            reader.limit(most)
+        except BadAnswer as error:
+            self._break(broken := _translated(error))
+            raise broken from error
 
     def _go_on(self) -> None:
         """There is room again for more of the answer."""

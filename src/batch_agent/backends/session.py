@@ -98,9 +98,9 @@ class SessionAnswer:
             parts.append(part)
         return b"".join(parts)
 
-    async def chunk(self) -> bytes:
+    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
         """Raises OSError."""
-        return await self._chunk(LARGEST_STREAM)
+        return await self._chunk(most)
 
     async def _chunk(self, most: int) -> bytes:
         with _in_our_words():

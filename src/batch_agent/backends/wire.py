@@ -72,8 +72,8 @@ class Answer(Protocol):
         """The whole body. Raises TooLarge for one of more than `most` bytes."""
         ...
 
-    async def chunk(self) -> bytes:
-        """What has come of the body; empty at its end. Raises TooLarge after LARGEST_STREAM bytes."""
+    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
+        """What has come of the body; empty at its end. Raises TooLarge for a body of more than `most` bytes in all."""
         ...
 
     def close(self) -> None:
