@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
 from ..core.errors import BackendError, ErrorKind
+from .json_body import BadJson, loads
 from .wire import BadAddress, NoConnection, NoConnectionInTime, NotSecure, TooLarge
 
 _KINDS = {
@@ -70,9 +69,9 @@ _UNPAID_WORDS = ("insufficient_quota", "credit balance is too low")
 def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> BackendError:
     """What an error answer means for the caller, in the server's own words."""
     try:
-        parsed = orjson.loads(body)
+        parsed = loads(body)
         message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
-    except orjson.JSONDecodeError:
+    except BadJson:
         message = body.decode(errors="replace").strip() or "no further words"
     if 300 <= status < 400:
         message = f"it redirects to {headers.get('Location', 'nowhere')}. If that is the server, use its address."

@@ -42,7 +42,7 @@ def fed(*pieces: bytes, closed: bool = False) -> tuple[AnswerReader, bytes]:
     return reader, body
 
 
-@pytest.mark.parametrize("answer", ALL)
+@pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 @given(data=st.data())
 def test_an_answer_is_the_same_however_its_bytes_come(answer: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1), max_size=6)))
@@ -52,7 +52,7 @@ def test_an_answer_is_the_same_however_its_bytes_come(answer: bytes, data: st.Da
     assert (reader.head.status, body, reader.is_whole) == (200, b"Hello", True)
 
 
-@pytest.mark.parametrize("answer", ALL)
+@pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 def test_an_answer_is_the_same_byte_by_byte(answer: bytes) -> None:
     one_by_one = [answer[at : at + 1] for at in range(len(answer))]
     assert fed(*one_by_one, closed=answer in (UNTIL_CLOSED, DEFLATED))[1] == b"Hello"
@@ -157,6 +157,7 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
         with_head("Content-Encoding: gzip", "Content-Length: 10", body=gzip.compress(b"Hello", mtime=0)[:10]),
         with_head("Content-Encoding: gzip", "Content-Length: 26", body=gzip.compress(b"Hello", mtime=0) + b"x"),
     ],
+    ids=lambda answer: answer[:80].decode("latin-1"),
 )
 def test_what_is_no_answer_is_said_to_be_none(answer: bytes) -> None:
     with pytest.raises(BadAnswer):
@@ -227,7 +228,7 @@ def outcome(pieces: list[bytes]) -> tuple[object, ...]:
     return (reader.head, body)
 
 
-@pytest.mark.parametrize("answer", ALL)
+@pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 @given(data=st.data())
 def test_a_damaged_answer_is_an_answer_or_said_to_be_none_however_its_bytes_come(
     answer: bytes, data: st.DataObject
