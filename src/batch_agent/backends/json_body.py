@@ -6,8 +6,7 @@ from typing import Any
 
 import orjson
 
-_DEEPEST = 200
-"""Levels. Whatever goes through an answer level by level later, such as `str`, has a limit of its own."""
+from ..core.nesting import DEEPEST, is_too_deep
 
 
 class BadJson(ValueError):
@@ -22,8 +21,8 @@ def loads(data: bytes) -> Any:
     except orjson.JSONDecodeError:
         value = _repaired(data)
     # Each level has two brackets, so this is looked into for few answers.
-    if len(data) > 2 * _DEEPEST and data.count(b"{") + data.count(b"[") > _DEEPEST and _is_deep(value):
-        raise BadJson(f"nested more than {_DEEPEST} levels deep")
+    if len(data) > 2 * DEEPEST and data.count(b"{") + data.count(b"[") > DEEPEST and is_too_deep(value):
+        raise BadJson(f"nested more than {DEEPEST} levels deep")
     return value
 
 
@@ -41,17 +40,3 @@ def _repaired(data: bytes) -> Any:
 def _number(text: str) -> float | None:
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True
