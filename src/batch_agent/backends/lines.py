@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from .http1 import AnswerReader, BadAnswer, Head
-from .wire import Dropped, Headers, NoConnection, NoConnectionInTime, WireError
+from .wire import Dropped, Headers, NoConnection, NoConnectionInTime, Stale, WireError
 
 _CONNECT_WITHIN = 10.0
 _IDLE = 15.0
@@ -36,6 +36,8 @@ class Line(asyncio.Protocol):
         self._wants_all = False
         self._is_paused = False
         self._broken: Exception | None = None
+        self._was_used = False
+        self._is_silent = True
         self.idle_since = 0.0
         self.sent_headers: Headers = lines.headers
 
@@ -48,6 +50,7 @@ class Line(asyncio.Protocol):
         self._reader = AnswerReader()
         self._unread.clear()
         self._wants_all = False
+        self._is_silent = True
         self._transport.write(request)
 
     async def head(self) -> Head:
@@ -93,6 +96,7 @@ class Line(asyncio.Protocol):
         """The answer is not needed any more. A connection that it was read from to its end is used again."""
         reader, self._reader = self._reader, None
         if reader is not None and reader.is_whole and reader.keeps_open and self.is_usable:
+            self._was_used = True
             self._lines.give_back(self)
         elif self._transport is not None:
             self._transport.abort()
@@ -105,6 +109,7 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
+        self._is_silent = False
         if reader is None or reader.is_whole:
             self._drop(reader)
             return
@@ -128,7 +133,8 @@ class Line(asyncio.Protocol):
         if reader is None or reader.is_whole:
             return
         if reader.head is None:
-            self._break(Dropped("Server disconnected" if exc is None else str(exc)))
+            is_stale = self._was_used and self._is_silent
+            self._break((Stale if is_stale else Dropped)("Server disconnected" if exc is None else str(exc)))
             return
         try:
             reader.end()

@@ -4,11 +4,12 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import aiohttp
 from yarl import URL
 
-from .wire import BadAddress, Dropped, Headers, NoConnection, NoConnectionInTime, NotSecure, WireError
+from .wire import BadAddress, Dropped, Headers, NoConnection, NoConnectionInTime, NotSecure, Stale, WireError
 
 _DROPPED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
 
@@ -24,6 +25,7 @@ class Session:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
             cookie_jar=aiohttp.DummyCookieJar(loop=asyncio.get_running_loop()),
             trust_env=True,
+            trace_configs=[_reuse_trace()] if keeps_alive else None,
         )
 
     @property
@@ -32,9 +34,10 @@ class Session:
 
     async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> "SessionAnswer":
         """Raises OSError."""
-        with _in_our_words():
+        connection = _Connection()
+        with _in_our_words(connection):
             response = await self._session.request(
-                method, url, data=body or None, headers=headers, allow_redirects=False
+                method, url, data=body or None, headers=headers, allow_redirects=False, trace_request_ctx=connection
             )
         return SessionAnswer(response)
 
@@ -87,15 +90,34 @@ class SessionAnswer:
             self._response.close()
 
 
+class _Connection:
+    """The connection that one request went out on."""
+
+    __slots__ = ("was_used",)
+
+    def __init__(self) -> None:
+        self.was_used = False
+
+
+def _reuse_trace() -> aiohttp.TraceConfig:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_reuse)
+    return trace
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    context.trace_request_ctx.was_used = True
+
+
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def _in_our_words(connection: _Connection | None = None) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, ssl.SSLError) as error:
-        raise _translated(error) from error
+        raise _translated(error, was_used=connection is not None and connection.was_used) from error
 
 
-def _translated(error: Exception) -> OSError:
+def _translated(error: Exception, *, was_used: bool) -> OSError:
     words = str(error) or type(error).__name__
     match error:
         case aiohttp.ClientSSLError() | ssl.SSLError():
@@ -108,5 +130,9 @@ def _translated(error: Exception) -> OSError:
             return NoConnectionInTime(words)
         case TimeoutError():
             return error
+        case aiohttp.ServerDisconnectedError() if not isinstance(error.message, str):
+            return Dropped(words)  # a part of an answer had come
+        case _ if isinstance(error, _DROPPED):
+            return Stale(words) if was_used else Dropped(words)
         case _:
-            return Dropped(words) if isinstance(error, _DROPPED) else WireError(words)
+            return WireError(words)
