@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from .agent.output import output_type
-from .backends.connect import connect
+from .backends.connect import Pay, connect
 from .core.events import Notice
 from .core.interfaces import Backend, EventSink
 from .core.quick import dataclass
@@ -60,8 +60,10 @@ class Openings:
     """The backends and the providers of tools of runs that go side by side: each is opened once, and all are closed
     with the stack."""
 
-    def __init__(self, preparations: Sequence["Preparation"], stack: AsyncExitStack) -> None:
+    def __init__(self, preparations: Sequence["Preparation"], stack: AsyncExitStack, pay: Pay | None = None) -> None:
+        """`pay`: for what is sent while they are opened."""
         self._stack = stack
+        self._pay = pay
         self._call_natively = [each.spec.backend for each in preparations if each.may_call_natively]
         self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
@@ -70,7 +72,8 @@ class Openings:
         """Raises SpecError and BackendError."""
         known = self._backends.get((url, model))
         if known is None:
-            known = await connect(url, model, uses_tools=url in self._call_natively, notify=notify)
+            tried = url in self._call_natively
+            known = await connect(url, model, uses_tools=tried, notify=notify, pay=self._pay)
             self._stack.push_async_callback(known.aclose)
             self._backends[url, model] = known
         return known
@@ -133,7 +136,7 @@ class Preparation:
     def as_they_come(self) -> LaidOut:
         """For inputs that are not there yet: nobody waits for the first. Raises SpecError for fields without names."""
         template = template_of(self.spec.task)
-        return LaidOut(Inputs(self.spec.inputs), as_they_come(template))
+        return LaidOut(Inputs(self.spec.inputs, is_fed=True), as_they_come(template))
 
     async def lint(self) -> PrefixReport:
         """What the prompts share, as far as it can be told without a server."""

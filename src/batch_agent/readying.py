@@ -10,9 +10,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from .backends.prices import price_of
-from .core.errors import BackendError, SpecError
-from .core.events import Spent, ToolsUsed
+from .core.errors import BackendError, ErrorKind, RunStopped, SpecError
+from .core.events import ToolsUsed
 from .core.hub import Hub
 from .core.interfaces import Backend, EventSink, Store, Toolbox
 from .core.quick import dataclass
@@ -23,15 +22,15 @@ from .engine.collector import rarer_collections
 from .engine.gate import Gate
 from .engine.opening import open_gate
 from .engine.sampling import sampling
-from .engine.spending import Purse, Spending
 from .engine.summarizer import Summarizer
 from .engine.upkeep import upkeep
+from .payment import Payment
 from .plan.changes import check_plan
 from .plan.compile import prefix_chars
 from .preparing import LaidOut, Openings, Preparation, Prepared
-from .schedule.budget import FREE, Budget, Price
 from .schedule.health import Health
 from .store.memory import NoStore
+from .tasks.run_deadline import RunDeadline
 from .tools import Selection, ToolFabric, open_tools, toolsets
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class Ready:
     health: Health
     tools: Toolbox
     summarizer: Summarizer
+    deadline: RunDeadline
     events: EventSink | None = None
     """Who hears what happens in it."""
     joined: "Joined | None" = None
@@ -67,10 +67,12 @@ async def open_runs(
     events: EventSink | None,
     hub: Hub | None = None,
     *,
+    deadline: RunDeadline,
     asks: bool = True,
 ) -> AsyncIterator[list[Ready]]:
     """Later ones go first where several wait. `events` hears of what concerns all. `hub`: where a run, then the only
-    one, shares its work. Nothing is sent. Raises SpecError, BackendError and StoreError."""
+    one, shares its work. Nothing is sent but what finds out whether a server takes tools, which the budget pays for.
+    Raises SpecError, BackendError and StoreError."""
     async with AsyncExitStack() as stack:
         stack.enter_context(rarer_collections())
         if isinstance(events, AbstractContextManager):
@@ -79,16 +81,21 @@ async def open_runs(
         joined = None if hub is None else await _join(hub, preparations[0].spec, stack, events, asks=asks)
         events = events if joined is None else joined.events
         stores = [joined.store if joined else await _open_store(each.spec, stack) for each in preparations]
-        openings = Openings(preparations, stack)
+        spend, payment = preparations[0].spec.spend, None
+        if spend.counts_tokens:
+            payment = await Payment.open(spend, stores, stack, joined)
+        openings = Openings(preparations, stack, None if payment is None else payment.trial)
         opened: list[Prepared] = []
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
             with _named(preparation.stage):
                 prepared = await preparation.opened(laid, openings)
                 await _check(preparation.spec, prepared, store, joined)
+                if payment is not None:
+                    payment.price_earlier(prepared.server, preparation.spec, prepared.plan.rules.model, len(opened))
                 opened.append(prepared)
-        ways = _Ways(preparations, opened, stack, events, joined)
-        await ways.open_purse(stores)
-        yield await ways.ready(stores)
+        if payment is not None:
+            stack.callback(payment.tell_spent, events)
+        yield await _Ways(preparations, opened, stack, events, joined, payment, deadline).ready(stores)
 
 
 async def _leave(events: AbstractContextManager[Any], *why: Any) -> None:
@@ -106,33 +113,19 @@ class _Ways:
         stack: AsyncExitStack,
         events: EventSink | None,
         joined: "Joined | None",
+        payment: Payment | None,
+        deadline: RunDeadline,
     ) -> None:
         self._joined = joined
+        self._payment = payment
+        self._deadline = deadline
         self._preparations = preparations
         self._opened = opened
         self._stack = stack
         self._events = events
-        self._purse: Purse | None = None
         self._gates: dict[Hashable, Gate] = {}
         self._healths: dict[Hashable, Health] = {}
         self._servers: Counter[str] = Counter()
-
-    async def open_purse(self, stores: Sequence[Store]) -> None:
-        spend = self._preparations[0].spec.spend
-        if not spend.is_limited:
-            return
-        budget = Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd)
-        prices: list[Price] = []
-        for each, run in zip(self._preparations, self._opened, strict=True):
-            with _named(each.stage):
-                prices.append(_price_if_paid(each.spec, run) or FREE)
-        self._purse = Purse(budget, spend.deadline)
-        self._stack.callback(self._tell_spent, budget)
-        if self._joined is not None and spend.counts_tokens:
-            await self._stack.enter_async_context(self._joined.share_purse(self._purse, prices[0]))
-            return
-        for store, price in zip(stores, prices, strict=True):
-            budget.spend(await store.spent(), price)
 
     async def ready(self, stores: Sequence[Store]) -> list[Ready]:
         runs = list(zip(self._preparations, self._opened, strict=True))
@@ -159,6 +152,7 @@ class _Ways:
                 self._healths[_address(each.spec)],
                 tools[at],
                 summarizers[at],
+                self._deadline,
                 each.events if self._joined is None else self._joined.events,
                 self._joined,
             )
@@ -166,9 +160,7 @@ class _Ways:
         ]
 
     def _paid(self, spec: BatchSpec, run: Prepared) -> Backend:
-        if self._purse is None:
-            return run.server
-        return Spending(run.server, self._purse, _price_if_paid(spec, run))
+        return run.server if self._payment is None else self._payment.backend(run.server, spec)
 
     async def _gate(self, depth: int, each: Preparation, run: Prepared, backend: Backend) -> Gate:
         address = _address(each.spec)
@@ -211,10 +203,6 @@ class _Ways:
     def _tell(self, used: Callable[[], ToolsUsed]) -> None:
         if self._events is not None:
             self._events.emit(used())
-
-    def _tell_spent(self, budget: Budget) -> None:
-        if self._events is not None:
-            self._events.emit(Spent(budget.tokens, budget.usd))
 
 
 def _used(fabric: ToolFabric, summarizers: Sequence[Summarizer]) -> ToolsUsed:
@@ -271,14 +259,6 @@ def _server(spec: BatchSpec) -> str:
     return blake2b(address.encode(errors="replace"), digest_size=8).hexdigest()  # it may hold a key
 
 
-def _price_if_paid(spec: BatchSpec, run: Prepared) -> Price | None:
-    """Raises SpecError where a price is needed and nobody knows it."""
-    model = run.plan.rules.model
-    if spec.spend.max_usd is None and model not in spec.spend.prices:
-        return None
-    return price_of(model, run.server.traits.name, spec.spend.prices)
-
-
 @contextmanager
 def _named(stage: str) -> Iterator[None]:
     """In a flow an error says whose it is."""
@@ -288,3 +268,15 @@ def _named(stage: str) -> Iterator[None]:
         if stage:
             error.args = (f"Stage {stage!r}: {error}", *error.args[1:])
         raise
+
+
+@contextmanager
+def starting(deadline: RunDeadline) -> Iterator[None]:
+    """Raises RunStopped where the deadline comes before the run can begin."""
+    try:
+        yield
+    except BackendError as error:
+        if error.kind is not ErrorKind.BUDGET or not deadline.has_passed:
+            raise
+        message = f"{error} Its inputs, its backend or its tools were not ready by then."
+        raise RunStopped(error.kind, message) from error

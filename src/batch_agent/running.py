@@ -1,7 +1,7 @@
 """A run under way, from the first agent to the last result."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain, count, takewhile
 
@@ -25,8 +25,9 @@ from .engine.window import Window, open_window
 from .plan.compile import prefix_chars
 from .plan.layout import Layout
 from .preparing import Preparation
-from .readying import Ready, listed, open_runs
+from .readying import Ready, listed, open_runs, starting
 from .tasks.deadlines import Deadlines
+from .tasks.run_deadline import RunDeadline
 
 _WORTH_WARMING = 4096
 """Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""
@@ -56,8 +57,13 @@ class Run:
     async def drive(self, outbox: Outbox) -> None:
         """Raises SpecError, BackendError, RunStopped and StoreError."""
         preparation = self._preparation
-        laid_out = await preparation.lay_out()
-        async with open_runs([preparation], [laid_out], preparation.events, self._hub) as [ready]:
+        deadline = RunDeadline(preparation.spec.spend.deadline)
+        async with AsyncExitStack() as stack:
+            with starting(deadline):
+                async with deadline.limit():
+                    laid_out = await preparation.lay_out()
+                    runs = open_runs([preparation], [laid_out], preparation.events, self._hub, deadline=deadline)
+                    [ready] = await stack.enter_async_context(runs)
             going = Going(ready, self._only, works=self._works)
             try:
                 await going.go(outbox.put)
@@ -77,8 +83,19 @@ class Work:
         """Returns when nobody who shares the run has anything left to do. Raises SpecError (PlanMismatch where this
         process would ask something else), BackendError, RunStopped and StoreError."""
         preparation = self._preparation
-        laid_out = preparation.as_they_come()
-        async with open_runs([preparation], [laid_out], preparation.events, self._hub, asks=False) as [ready]:
+        deadline = RunDeadline(preparation.spec.spend.deadline)
+        runs = open_runs(
+            [preparation],
+            [preparation.as_they_come()],
+            preparation.events,
+            self._hub,
+            asks=False,
+            deadline=deadline,
+        )
+        async with AsyncExitStack() as stack:
+            with starting(deadline):
+                async with deadline.limit():
+                    [ready] = await stack.enter_async_context(runs)
             await Going(ready).work()
 
 
@@ -154,7 +171,7 @@ class Going:
             from .cluster.calling import Calling
             from .cluster.working import work_and_collect
 
-            calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events)
+            calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events, self._ready.deadline)
             if not self._works:
                 await calling.collect()
                 return
@@ -181,11 +198,20 @@ class Going:
             turns,
             ready.tools,
             ready.store,
-            Deadlines(spec.timeouts.agent),
+            Deadlines(spec.timeouts.agent, ready.deadline.at),
             spec.retry.retry_failed,
             ready.summarizer,
+            ready.deadline,
         )
-        return Chunked(loop, ready.gate, ready.store, self.window, max_dispatched=spec.max_dispatched, leave=leave)
+        return Chunked(
+            loop,
+            ready.gate,
+            ready.store,
+            self.window,
+            max_dispatched=spec.max_dispatched,
+            leave=leave,
+            deadline=ready.deadline,
+        )
 
     def _engine(
         self,
@@ -209,6 +235,7 @@ class Going:
             complete=executor.complete,
             events=events,
             settles=ready.joined is None,  # the end of an agent is written behind its facts
+            deadline=ready.deadline,
         )
 
     def _fit(self, layout: Layout) -> Fit | None:

@@ -131,7 +131,7 @@ def test_an_answer_is_the_same_whether_it_was_streamed_or_not(content: list[Any]
     body = {"content": content, "stop_reason": reason, "usage": usage}
     events: list[Any] = [{"type": "message_start", "message": {"usage": usage}}]
     events += [event for index, block in enumerate(content) for event in in_pieces(index, block)]
-    events += [{"type": "message_delta", "delta": {"stop_reason": reason}, "usage": None}, {"type": "message_stop"}]
+    events += [{"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage}, {"type": "message_stop"}]
     assert joined(list(decode(map(as_event, events)))) == joined(decode_reply(orjson.dumps(body)))
 
 

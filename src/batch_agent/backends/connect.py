@@ -29,22 +29,32 @@ if TYPE_CHECKING:
     from .fleet import Fleet
 
 Notify = Callable[[str], None]
+Pay = Callable[[Backend], Backend]
+"""The same backend, within the budget of a run."""
 _HOSTFILE = "hostfile://"
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
-async def connect(url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify) -> Backend:
+async def connect(
+    url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, pay: Pay | None = None
+) -> Backend:
     """Opens the backend that `url` names; several endpoints, or those of a hostfile, are one. Raises SpecError for a
     URL that names none, BackendError for a server that cannot be used. Nothing is generated, but for one token where
-    tools are used and must be tried."""
+    tools are used and must be tried; `pay` pays for it."""
     urls = endpoints_of(url)
     if len(urls) == 1:
-        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify)
-    return await open_fleet(urls, model, uses_tools=uses_tools, notify=notify)
+        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, pay=pay)
+    return await open_fleet(urls, model, uses_tools=uses_tools, notify=notify, pay=pay)
 
 
 async def open_fleet(
-    urls: Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, patience: float | None = None
+    urls: Sequence[str],
+    model: str | None,
+    *,
+    uses_tools: bool,
+    notify: Notify,
+    patience: float | None = None,
+    pay: Pay | None = None,
 ) -> "Fleet":
     """`patience`: seconds in which each must have shown what it is. Raises as `connect` does."""
 
@@ -53,7 +63,7 @@ async def open_fleet(
     async def open_one(url: str) -> Backend:
         try:
             async with asyncio.timeout(patience):
-                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify)
+                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, pay=pay)
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {patience:g} s.") from error
 
@@ -88,7 +98,7 @@ def url_of(endpoint: Endpoint) -> str:
     return endpoint.url.replace("http://", "vllm://", 1) if is_bare else endpoint.url
 
 
-async def _connect_one(url: str, model: str | None, *, uses_tools: bool, notify: Notify) -> Backend:
+async def _connect_one(url: str, model: str | None, *, uses_tools: bool, notify: Notify, pay: Pay | None) -> Backend:
     parsed = parse(url)
     if parsed.scheme == "local":
         return await _open_local(parsed, model, notify)
@@ -96,7 +106,7 @@ async def _connect_one(url: str, model: str | None, *, uses_tools: bool, notify:
         from .bedrock import open_bedrock  # as the others of which a run needs one: imported when it is
 
         return await open_bedrock(parsed, model)
-    return (await reach(address_of(parsed), model, tries_tools=uses_tools)).backend
+    return (await reach(address_of(parsed), model, tries_tools=uses_tools, pay=pay)).backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +123,13 @@ class Reached:
         """Whether only a trial can tell if it makes tool calls."""
         return self.flavor.native_tools is None and self.sighting.tool_parser is not False
 
-    async def refusal_of_tools(self) -> BackendError | None:
+    async def refusal_of_tools(self, pay: Pay | None = None) -> BackendError | None:
         """What it says to a request with a tool; None if it takes it. Raises BackendError for other trouble."""
         model, at_once = self.backend.traits.model, self.flavor.refuses_at_once
-        return await takes_tools(self.backend, model, refuses_at_once=at_once)
+        return await takes_tools(pay(self.backend) if pay else self.backend, model, refuses_at_once=at_once)
 
 
-async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Reached:
+async def reach(address: Address, model: str | None, *, tries_tools: bool, pay: Pay | None = None) -> Reached:
     """Raises as `connect` does."""
     headers = _headers(address.flavor, address.key)
     server = Server(open_wire(address.root, headers), address.root)
@@ -137,7 +147,7 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool) -> Re
         loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
         backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
         reached = Reached(backend, flavor, served, sighting)
-        if tries_tools and reached.tries_tools and await reached.refusal_of_tools() is None:
+        if tries_tools and reached.tries_tools and await reached.refusal_of_tools(pay) is None:
             reached.backend.traits = replace(traits, native_tools=True)
         return reached
     except BaseException:

@@ -221,6 +221,8 @@ class Passage:
     async def __aenter__(self) -> AsyncIterator[Delta]:
         fleet, tried, errors = self._fleet, set[int](), list[BackendError]()
         while (place := fleet.choose(self._request, tried)) is not None:
+            if errors and not self._is_paid_again(errors[-1]):
+                raise errors[-1]
             self._place, self._ticket, self._began = place, fleet.take(place), _now()
             try:
                 backend = await fleet.members[place].opened(fleet.traits.model)
@@ -250,6 +252,11 @@ class Passage:
                 self._fail(error)
             else:
                 self._give_up()
+
+    def _is_paid_again(self, error: BackendError) -> bool:
+        """Whether the run can pay for the request once more, after an endpoint that may have worked on it."""
+        charge = self._request.charge
+        return charge is None or not error.may_be_billed or charge.again()
 
     def _fail(self, error: BackendError) -> None:
         if self._ticket is not None:

@@ -15,11 +15,10 @@ from .dialects.dialect import Decoder, Dialect
 from .failures import translate_failure, translate_status
 from .farewell import Farewells
 from .server import Server, shown, without_key
-from .wire import Answer, Dropped
+from .wire import Answer, Stale
 
-_DROPPED_WITHIN = 1.0
-_FREE_RESENDS = 2
-"""A server may close an idle connection just as a request goes out on it: sending again is not a retry."""
+_STALE_WITHIN = 1.0
+"""Seconds: who hangs up later had the request, and died of it."""
 _END_COMES_WITHIN = 0.5
 _NO_STREAMS = (400, 422, 501)
 
@@ -85,9 +84,11 @@ class Exchange(AsyncIterator[Delta]):
     __slots__ = (
         "_answer",
         "_body",
+        "_charge",
         "_decoder",
         "_dialect",
         "_headers",
+        "_is_answered",
         "_plain",
         "_ready",
         "_server",
@@ -99,6 +100,7 @@ class Exchange(AsyncIterator[Delta]):
         self._server = server
         self._plain = (replace(request, stream=False), on_no_streams) if request.stream else None
         self._dialect = dialect
+        self._charge = request.charge
         self._streamed = request.stream
         self._url = server.url(dialect.path(request))
         self._body = dialect.encode(request)
@@ -106,6 +108,7 @@ class Exchange(AsyncIterator[Delta]):
         self._decoder: Decoder | None = None
         self._ready: list[Delta] = []
         self._answer: Answer | None = None
+        self._is_answered = False
 
     async def __aenter__(self) -> Self:
         dialect = self._dialect
@@ -113,14 +116,17 @@ class Exchange(AsyncIterator[Delta]):
             started = asyncio.get_running_loop().time()
             try:
                 answer = await self._server.ask(self._url, self._body, self._headers)
-            except Dropped as error:
-                answer = await self._resend(error, started)
+            except Stale:
+                if not self._may_resend(started):
+                    raise
+                answer = await self._server.ask(self._url, self._body, self._headers)
             self._answer = answer
             if answer.status != 200:
                 said = without_key(await answer.read(), answer.sent_headers)
                 if self._plain is not None and answer.status in _NO_STREAMS and b"stream" in said.lower():
                     return await self._without_stream(*self._plain)
                 raise translate_status(answer.status, answer.headers, said, shown(self._url))
+            self._is_answered = True
             if self._streamed and answer.content_type == dialect.stream_type:
                 self._decoder = dialect.decoder()
             else:
@@ -129,11 +135,14 @@ class Exchange(AsyncIterator[Delta]):
                 self._ready = dialect.decode_reply(body)
                 self._ready.reverse()
         except BackendError as error:
+            self._blame(error)
             self._abort()
             raise self._server.without_secrets(error) from None
         except OSError as error:
+            failure = translate_failure(error, shown(self._url))
+            self._blame(failure)
             self._abort()
-            raise self._server.without_secrets(translate_failure(error, shown(self._url))) from None
+            raise self._server.without_secrets(failure) from None
         except BaseException:
             self._abort()
             raise
@@ -170,22 +179,24 @@ class Exchange(AsyncIterator[Delta]):
             chunk = await answer.chunk()
             self._ready = list(decoder.feed(chunk) if chunk else decoder.close())
         except BackendError as error:
+            self._blame(error)
             raise self._server.without_secrets(error) from None
         except OSError as error:
-            raise self._server.without_secrets(translate_failure(error, shown(self._url))) from None
+            failure = translate_failure(error, shown(self._url))
+            self._blame(failure)
+            raise self._server.without_secrets(failure) from None
         self._ready.reverse()
 
-    async def _resend(self, error: Dropped, started: float) -> Answer:
-        now = asyncio.get_running_loop().time
-        for _ in range(_FREE_RESENDS):
-            if now() - started >= _DROPPED_WITHIN:
-                break
-            started = now()
-            try:
-                return await self._server.ask(self._url, self._body, self._headers)
-            except Dropped as again:
-                error = again
-        raise error
+    def _may_resend(self, started: float) -> bool:
+        """Sending again on another connection is no retry, but the server may have had the request: it is paid for."""
+        if asyncio.get_running_loop().time() - started >= _STALE_WITHIN:
+            return False
+        return self._charge is None or self._charge.again()
+
+    def _blame(self, error: BackendError) -> None:
+        """An answer that began well and came to nothing was generated all the same."""
+        if error.status is None and self._is_answered:
+            error.status = 200
 
     def _abort(self) -> None:
         answer, self._answer = self._answer, None

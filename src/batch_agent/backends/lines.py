@@ -15,7 +15,17 @@ from yarl import URL
 from .http1 import AnswerReader, AnswerTooLarge, BadAnswer, Head
 from .request_head import RequestHeads
 from .resolver import Addresses, Resolver
-from .wire import LARGEST_BODY, LARGEST_STREAM, Dropped, Headers, NoConnection, NoConnectionInTime, TooLarge, WireError
+from .wire import (
+    LARGEST_BODY,
+    LARGEST_STREAM,
+    Dropped,
+    Headers,
+    NoConnection,
+    NoConnectionInTime,
+    Stale,
+    TooLarge,
+    WireError,
+)
 
 _CONNECT_WITHIN = 10.0
 _IDLE = 15.0
@@ -37,6 +47,8 @@ class Line(asyncio.Protocol):
         self._is_paused = False
         self._input: select.poll | None = None
         self._broken: Exception | None = None
+        self._was_used = False
+        self._is_silent = True
         self.idle_since = 0.0
         self.sent_headers: Headers = lines.headers
 
@@ -55,6 +67,7 @@ class Line(asyncio.Protocol):
         self._unread.clear()
         self._wants_all = False
         self._go_on()
+        self._is_silent = True
         self._transport.write(request)
 
     async def head(self) -> Head:
@@ -102,6 +115,7 @@ class Line(asyncio.Protocol):
         """The answer is not needed any more. A connection that it was read from to its end is used again."""
         reader, self._reader = self._reader, None
         if reader is not None and reader.is_whole and reader.keeps_open and self.is_usable:
+            self._was_used = True
             self._lines.give_back(self)
         elif self._transport is not None:
             self._transport.abort()
@@ -116,6 +130,7 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
+        self._is_silent = False
         if reader is None or reader.is_whole:
             self._drop(reader)
             return
@@ -139,7 +154,8 @@ class Line(asyncio.Protocol):
         if reader is None or reader.is_whole:
             return
         if reader.head is None:
-            self._break(Dropped("Server disconnected" if exc is None else str(exc)))
+            is_stale = self._was_used and self._is_silent
+            self._break((Stale if is_stale else Dropped)("Server disconnected" if exc is None else str(exc)))
             return
         try:
             reader.end()

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import aiohttp
 from yarl import URL
@@ -18,6 +19,7 @@ from .wire import (
     NoConnection,
     NoConnectionInTime,
     NotSecure,
+    Stale,
     TooLarge,
     WireError,
     said_size,
@@ -38,6 +40,7 @@ class Session:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
             cookie_jar=aiohttp.DummyCookieJar(loop=asyncio.get_running_loop()),
             auto_decompress=False,  # a few bytes may be packed gigabytes
+            trace_configs=[_reuse_trace()] if keeps_alive else None,
         )
 
     @property
@@ -46,9 +49,16 @@ class Session:
 
     async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> "SessionAnswer":
         """Raises OSError."""
-        with _in_our_words():
+        connection = _Connection()
+        with _in_our_words(connection):
             response = await self._session.request(
-                method, url, data=body or None, headers=headers, allow_redirects=False, proxy=self._proxy
+                method,
+                url,
+                data=body or None,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self._proxy,
+                trace_request_ctx=connection,
             )
         try:
             return SessionAnswer(response)
@@ -124,15 +134,34 @@ class SessionAnswer:
             self._response.close()
 
 
+class _Connection:
+    """The connection that one request went out on."""
+
+    __slots__ = ("was_used",)
+
+    def __init__(self) -> None:
+        self.was_used = False
+
+
+def _reuse_trace() -> aiohttp.TraceConfig:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_reuse)
+    return trace
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    context.trace_request_ctx.was_used = True
+
+
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def _in_our_words(connection: _Connection | None = None) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, ssl.SSLError, BadContent) as error:
-        raise _translated(error) from error
+        raise _translated(error, was_used=connection is not None and connection.was_used) from error
 
 
-def _translated(error: Exception) -> OSError:
+def _translated(error: Exception, *, was_used: bool) -> OSError:
     words = str(error) or type(error).__name__
     match error:
         case aiohttp.ClientSSLError() | ssl.SSLError():
@@ -152,5 +181,9 @@ def _translated(error: Exception) -> OSError:
             return NoConnectionInTime(words)
         case TimeoutError():
             return error
+        case aiohttp.ServerDisconnectedError() if not isinstance(error.message, str):
+            return Dropped(words)  # a part of an answer had come
+        case _ if isinstance(error, _DROPPED):
+            return Stale(words) if was_used else Dropped(words)
         case _:
-            return Dropped(words) if isinstance(error, _DROPPED) else WireError(words)
+            return WireError(words)

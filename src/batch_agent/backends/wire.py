@@ -22,8 +22,12 @@ class WireError(OSError):
 
 
 class Dropped(WireError):
-    """The server ended the connection before it answered. It may have given up an idle one just as a request went out
-    on it."""
+    """The server ended the connection before it answered. The request may have reached it."""
+
+
+class Stale(Dropped):
+    """The same on a connection that had carried an answer before, without a single byte of the next one: servers close
+    idle connections, and may do so just as a request goes out."""
 
 
 class NoConnection(WireError):

@@ -25,19 +25,19 @@ Spent = Callable[[], Awaitable[Amount]]
 @asynccontextmanager
 async def share_purse(
     hub: Documents, worker: str, purse: Purse, spent: Spent, *, lasts: float, interval: float = 0.5
-) -> AsyncIterator[None]:
+) -> AsyncIterator[bool]:
     """Nothing is spent from the purse but what this worker has leased, for as long as the block runs. It leases more
     when somebody waits, gives back what it does not need at each beat, if others wait, and all of it at the end.
     Together the workers never spend more than there is. `spent`: what replies have cost so far; asked where no worker
-    is alive that knows better. What was leased by a worker that is not heard of for `lasts` seconds counts as spent.
-    Raises StoreError."""
+    is alive. What was leased by a worker that is not heard of for `lasts` seconds counts as spent. Gives whether this
+    worker opened the account, with what `spent` gave. Raises StoreError."""
     asked = asyncio.Event()
     purse.share(asked.set)
     sharing = _BudgetSharing(hub, worker, purse, lasts)
     await at_last(lambda: sharing.join(spent))
     beating = asyncio.get_running_loop().create_task(_beat(sharing, asked, interval, lasts))
     try:
-        yield
+        yield sharing.has_opened
     finally:
         beating.cancel()
         await asyncio.wait([beating])
@@ -68,6 +68,11 @@ class _Account:
     @property
     def is_abandoned(self) -> bool:
         return not any(share.is_alive for share in self.shares.values())
+
+    @property
+    def at_most(self) -> Amount:
+        """What was spent, if nobody is alive: workers that ended without a word may have spent all they had leased."""
+        return sum((share.leased for share in self.shares.values()), self.before)
 
     def with_share(self, worker: str, share: Share, until: float) -> "_Account":
         return _Account(self.before, {**self.shares, worker: share}, {**self.until, worker: until})
@@ -103,6 +108,7 @@ class _BudgetSharing:
         self._in_force = Amount()
         self._begun_with = self._said.spent
         """Spent here, but not counted as this worker's."""
+        self.has_opened = False
         self._stopping: asyncio.TimerHandle | None = None
 
     @property
@@ -114,8 +120,9 @@ class _BudgetSharing:
 
         async def enter(document: Document) -> bytes:
             account = _decode(document)
+            self.has_opened = document.data is None
             if account.is_abandoned:
-                account = _Account(await spent(), {}, {})
+                account = _Account(account.at_most.or_more(await spent()), {}, {})
             elif self._worker in account.shares:  # one of this name that ended without a word
                 account = account.without(self._worker, account.shares[self._worker].leased)
             nothing = Share(Amount(), Amount(), waits=False)

@@ -6,20 +6,23 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from ..core.errors import LeaseLost, StoreError
+from ..core.errors import ErrorKind, LeaseLost, StoreError
 from ..core.events import AgentFinished
 from ..core.facts import Fact
 from ..core.hub import Ending, News
 from ..core.interfaces import EventSink, WorkSource
-from ..core.results import AgentResult
+from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
 from ..engine.engine import Deliver, Fit
 from ..engine.failures import one_failure
+from ..tasks.run_deadline import RunDeadline
 from .joined import Joined
 
 _MOST_OUT = 20_000
 """Jobs that are posted and not delivered, at most: what comes after waits with its owner."""
 _AT_ONCE = 256
+_LAST_WORDS = 1.0
+"""Seconds after the deadline for agents that have ended to be heard of."""
 
 T = TypeVar("T")
 
@@ -38,8 +41,11 @@ class Calling:
         retell: Retell,
         deliver: Deliver,
         events: EventSink | None,
+        deadline: RunDeadline,
     ) -> None:
         self._joined = joined
+        self._deadline = deadline
+        self._gives_up_at = None if deadline.at is None else deadline.at + _LAST_WORDS
         self._inputs = inputs
         self._fit = fit
         self._retell = retell
@@ -72,9 +78,12 @@ class Calling:
             async with joined.callers.with_me(joined.member.name), asyncio.TaskGroup() as group:
                 taking = group.create_task(self._take_all())
                 posting = group.create_task(self._post_all())
-                await self._deliver_all()
+                if not await self._deliver_all():
+                    taking.cancel()
                 posting.cancel()
-        if (broken := taking.result()) is not None:
+        if taking.cancelled():
+            await self._fail_what_is_left()
+        elif (broken := taking.result()) is not None:
             raise broken
 
     async def _take_all(self) -> Exception | None:
@@ -105,10 +114,17 @@ class Calling:
             for ending in (await self._joined.post(jobs)).values():
                 self._ended.put_nowait((ending, True))
 
-    async def _deliver_all(self) -> None:
+    async def _deliver_all(self) -> bool:
+        """False: the deadline came first."""
         has_all = False
         while self._out or not has_all:
-            ended = [await self._next_ended(), *_there(self._ended)]
+            try:
+                async with asyncio.timeout_at(self._gives_up_at) as clock:
+                    ended = [await self._next_ended(), *_there(self._ended)]
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+                return False
             has_all = has_all or None in ended
             ours = {each[0].key: each for each in ended if each is not None and each[0].key in self._out}
             async with asyncio.TaskGroup() as group:
@@ -120,6 +136,18 @@ class Calling:
                     continue
                 del self._out[key]
                 await self._hand_over(result, resumed=resumed)
+        return True
+
+    async def _fail_what_is_left(self) -> None:
+        """What is posted and not done, here or elsewhere, and the inputs that were not posted."""
+        error = AgentError(ErrorKind.BUDGET, str(self._deadline.error))
+        for job in list(self._out.values()):
+            own = self._own.pop(job.key, None) or AgentResult(job.index, job.key, job.input, error=error)
+            await self._hand_over(replace(own, index=job.index, input=job.input), resumed=False)
+        self._out.clear()
+        while self._inputs.is_bounded and (left := await self._inputs.take()) is not None:
+            failed = AgentResult(left.index, left.key, left.input, error=left.problem or error)
+            await self._hand_over(failed, resumed=False)
 
     async def _next_ended(self) -> tuple[Ending, bool] | None:
         while True:

@@ -10,7 +10,7 @@ from ..core.results import AgentResult
 from ..core.rules import Job
 from ..engine.gate import Gate
 from ..engine.spending import Purse
-from ..schedule.budget import Amount, Price
+from ..schedule.budget import FREE, Amount
 from .budget import share_purse
 from .callers import Callers
 from .calls import SharedCalls
@@ -54,11 +54,11 @@ class Joined:
         async with share_limits(self.hub, self.member.name, gates, lasts=self.member.lasts) as self._limits:
             yield
 
-    def share_purse(self, purse: Purse, price: Price) -> AbstractAsyncContextManager[None]:
-        """Raises StoreError."""
+    def share_purse(self, purse: Purse) -> AbstractAsyncContextManager[bool]:
+        """Gives whether the account was opened here, in tokens only: nobody knows a price yet. Raises StoreError."""
 
         async def spent() -> Amount:
-            return Amount.of(await self.hub.spent(), price)
+            return Amount.of(await self.hub.spent(), FREE)
 
         return share_purse(self.hub, self.member.name, purse, spent, lasts=self.member.lasts)
 

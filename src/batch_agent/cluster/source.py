@@ -29,6 +29,7 @@ class LeasedSource:
     """The work source of one worker among several. It ends when it is told to, or when nobody has anything left."""
 
     total = None
+    is_bounded = False
 
     def __init__(
         self,

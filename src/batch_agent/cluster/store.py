@@ -10,6 +10,7 @@ import orjson
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
 from ..core.hub import Append, End, Ending, Replace, Write
+from ..core.interfaces import Account
 from ..core.requests import Usage
 from ..engine.failures import one_failure
 from .local import PLAN
@@ -61,6 +62,13 @@ class SharedStore:
 
     async def spent(self) -> Usage:
         return await self._member.hub.spent()
+
+    async def account(self) -> Account | None:
+        """None: workers share one of their own (cluster/budget.py)."""
+        return None
+
+    async def keep_account(self, account: Account) -> None:
+        pass
 
     def record(self, key: str, fact: Fact) -> None:
         """Raises LeaseLost."""

@@ -60,6 +60,23 @@ RETRYABLE = frozenset(
 )
 
 
+_REFUSED = frozenset({400, 401, 402, 403, 404, 405, 413, 415, 422, 429, 503, 529})
+"""Statuses of servers that have not begun to work on a request."""
+_NOT_SENT = frozenset(
+    {
+        ErrorKind.BAD_REQUEST,
+        ErrorKind.AUTH,
+        ErrorKind.NOT_FOUND,
+        ErrorKind.CONTEXT_OVERFLOW,
+        ErrorKind.RATE_LIMITED,
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.TLS,
+        ErrorKind.BUDGET,
+    }
+)
+"""Failures without a status: of requests that reached nobody, or were refused."""
+
+
 class BatchAgentError(Exception):
     """Everything that this library raises on purpose."""
 
@@ -87,7 +104,7 @@ class BackendError(BatchAgentError):
     def __init__(
         self, kind: ErrorKind, message: str, *, retry_after: float | None = None, status: int | None = None
     ) -> None:
-        """`status`: the server's HTTP status, where it answered at all."""
+        """`status`: the server's HTTP status, where it answered at all; 200 for an answer that is of no use."""
         super().__init__(message)
         self.kind = kind
         self.retry_after = retry_after
@@ -96,6 +113,13 @@ class BackendError(BatchAgentError):
     @property
     def retryable(self) -> bool:
         return self.kind in RETRYABLE
+
+    @property
+    def may_be_billed(self) -> bool:
+        """Whether the server may have generated something for the request that failed."""
+        if self.status is None:
+            return self.kind not in _NOT_SENT
+        return not (self.status in _REFUSED or 300 <= self.status < 400)
 
 
 class RunStopped(BatchAgentError):

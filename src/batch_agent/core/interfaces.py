@@ -114,6 +114,14 @@ class Toolbox(Protocol):
     async def aclose(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The most that a run may have spent of its budget, with what is in flight. None for what it has no limit of."""
+
+    tokens: float | None
+    usd: float | None
+
+
 class Store(Protocol):
     """Where facts are kept. What an agent said and did can be told from its facts alone; there is nothing else."""
 
@@ -133,6 +141,14 @@ class Store(Protocol):
 
     async def spent(self) -> Usage:
         """What all replies together took, those of forgotten agents too."""
+        ...
+
+    async def account(self) -> Account | None:
+        """As `keep_account` was last told; None where no budget was ever kept here."""
+        ...
+
+    async def keep_account(self, account: Account) -> None:
+        """Durable on return. Raises StoreError."""
         ...
 
     def record(self, key: str, fact: Fact) -> None:
@@ -156,6 +172,11 @@ class WorkSource(Protocol):
 
     @property
     def total(self) -> int | None: ...
+
+    @property
+    def is_bounded(self) -> bool:
+        """It comes to its end without being waited for, once nobody else has anything to do."""
+        ...
 
     async def take(self) -> Job | None: ...
 

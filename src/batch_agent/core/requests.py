@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from .messages import Message, Thought, ToolCall
 from .prompt import Prompt
@@ -25,6 +25,15 @@ class Sampling:
     """Sent as it is, for what only this server knows."""
 
 
+class Charge(Protocol):
+    """Reservation of a request in the budget of its run. It covers one send."""
+
+    def again(self) -> bool:
+        """Reserves one more send, after one that may have been billed. False: the budget has no room for it, and the
+        request must not be sent."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows at its end."""
@@ -44,6 +53,8 @@ class Request:
     turn: int = 0
     priority: int = 0
     """Higher goes first. Backends turn it round where their server counts the other way."""
+    charge: Charge | None = None
+    """None in a run without a budget."""
 
 
 @dataclass(frozen=True, slots=True)

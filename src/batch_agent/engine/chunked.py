@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
-from ..core.errors import BatchAgentError, ErrorKind
+from ..core.errors import BackendError, BatchAgentError, ErrorKind
 from ..core.facts import Fact, Inherited, Started, calls_made
 from ..core.hub import Ending
 from ..core.interfaces import Executor, Slot, Store
@@ -15,6 +15,7 @@ from ..core.results import AgentError, AgentResult, Timing
 from ..core.rules import Job
 from ..plan.chunk import merge_task
 from ..tasks.cancellation import is_being_cancelled
+from ..tasks.run_deadline import RunDeadline
 from .gate import Gate
 from .window import Window
 
@@ -43,6 +44,7 @@ class Chunked:
         *,
         max_dispatched: int,
         leave: Leave | None = None,
+        deadline: RunDeadline | None = None,
     ) -> None:
         """`window`: None where no job has parts. `leave` hears of each sub-agent that is done."""
         self._inner = inner
@@ -51,6 +53,7 @@ class Chunked:
         self._window = window
         self._room = asyncio.Semaphore(max_dispatched)
         self._leave = leave
+        self._deadline = deadline or RunDeadline(None)
 
     def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         asked = _asked(facts)
@@ -163,7 +166,11 @@ class Chunked:
         return result
 
     async def _live(self, job: Job, facts: Sequence[Fact]) -> AgentResult:
-        slot = await self._gate.first_turn(job, facts)
+        try:
+            async with self._deadline.limit():
+                slot = await self._gate.first_turn(job, facts)
+        except BackendError as late:
+            return AgentResult(job.index, job.key, job.input, error=AgentError(late.kind, str(late)))
         try:
             return await self._inner.run(job, facts, slot)
         except asyncio.CancelledError as error:

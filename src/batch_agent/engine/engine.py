@@ -5,13 +5,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from ..core.errors import BatchAgentError, ErrorKind, LeaseLost, RunStopped
+from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost, RunStopped
 from ..core.events import AgentFinished, AgentMoved, AgentStarted
 from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
 from ..tasks.cancellation import is_being_cancelled
+from ..tasks.run_deadline import RunDeadline
 from .failures import first_of
 from .gate import Gate
 
@@ -42,10 +43,12 @@ class Engine:
         complete: Complete | None = None,
         events: EventSink | None = None,
         settles: bool = True,
+        deadline: RunDeadline | None = None,
     ) -> None:
         """`leave` hears of each agent whose result was handed over. `fit` gives what is made of a job that has to be
         asked, in the model's window; `complete` adds to a recalled result what its own facts do not tell. `settles`:
-        facts are durable before `deliver` is called; False where that sees to it itself."""
+        facts are durable before `deliver` is called; False where that sees to it itself. After the `deadline` nothing
+        is begun: inputs that are left fail, and those of an iterator that has not given them stay where they are."""
         self._source = source
         self._executor = executor
         self._store = store
@@ -57,6 +60,7 @@ class Engine:
         self._complete = complete
         self._events = events
         self._settles = settles
+        self._deadline = deadline if deadline is not None and deadline.at is not None else None
         self._has_reported = False
 
     async def run(self) -> None:
@@ -85,7 +89,7 @@ class Engine:
     async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
         while True:
             try:
-                job = await self._source.take()
+                job = await (self._source.take() if self._deadline is None else self._take_in_time(self._deadline))
             except Exception as error:  # noqa: BLE001 - the user's iterator: what is under way is finished first
                 return error
             if job is None:
@@ -96,15 +100,48 @@ class Engine:
                 await self._hand_over(known, resumed=bool(facts))
                 self._source.release(job)
                 continue
+            slot = None
             if self._fit is not None:
                 job = await self._fit(job)
-                if job.problem is not None:
-                    await self._hand_over(self._refused(job, job.problem), resumed=False)
-                    self._source.release(job)
-                    continue
-            await self._room.acquire()
-            slot = await self._gate.first_turn(job, facts)
+            if job.problem is None:
+                slot = await (self._slot(job, facts) if self._deadline is None else self._slot_in_time(job, facts))
+            if slot is None:
+                await self._hand_over(self._refused(job), resumed=False)
+                self._source.release(job)
+                continue
             group.create_task(self._agent(job, facts, slot))
+
+    async def _slot(self, job: Job, facts: Sequence[Fact]) -> Slot:
+        await self._room.acquire()
+        return await self._gate.first_turn(job, facts)
+
+    async def _slot_in_time(self, job: Job, facts: Sequence[Fact]) -> Slot | None:
+        """None: the deadline came first."""
+        assert self._deadline is not None
+        if self._deadline.has_passed:
+            return None
+        has_room = False
+        try:
+            async with self._deadline.limit():
+                has_room = await self._room.acquire()
+                return await self._gate.first_turn(job, facts)
+        except BackendError:
+            if has_room:
+                self._room.release()
+            return None
+
+    async def _take_in_time(self, deadline: RunDeadline) -> Job | None:
+        if self._source.is_bounded:
+            return await self._source.take()
+        if deadline.has_passed:
+            return None
+        try:
+            async with deadline.limit():
+                return await self._source.take()
+        except BackendError:
+            if not deadline.has_passed:
+                raise
+            return None
 
     async def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         try:
@@ -113,7 +150,11 @@ class Engine:
             return None
         return known if known is None or self._complete is None else await self._complete(job, facts, known)
 
-    def _refused(self, job: Job, problem: AgentError) -> AgentResult:
+    def _refused(self, job: Job) -> AgentResult:
+        problem = job.problem
+        if problem is None:
+            assert self._deadline is not None
+            problem = AgentError(ErrorKind.BUDGET, str(self._deadline.error))
         return AgentResult(job.index, job.key, job.input, error=problem)
 
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:

@@ -19,6 +19,7 @@ from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job, Rules
 from ..tasks.deadlines import Deadlines
+from ..tasks.run_deadline import RunDeadline
 from .asking import Turns
 from .failures import one_failure
 from .replies import OnCall
@@ -38,6 +39,8 @@ class AgentLoop:
     """Whether agents that failed for good in an earlier run start again."""
     summarizer: Summarizer | None = None
     """Who makes the summaries of a compaction; without one, results are elided."""
+    deadline: RunDeadline | None = None
+    """Of the run, as far as it is part of `agent_time`."""
     compacted: Callable[[str, int], Compacted | None] | None = None
     """In a replay: the compaction that was recorded before a turn, given once."""
 
@@ -75,6 +78,9 @@ class AgentLoop:
         except TimeoutError:
             if not clock.expired:
                 raise
+            if self.deadline is not None and self.deadline.has_passed:
+                talk.fail(AgentError(ErrorKind.BUDGET, str(self.deadline.error)))
+                return talk.result(now() - started)
             limit = f"The agent took longer than timeout_per_agent={self.agent_time.limit:g} s."
             talk.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:

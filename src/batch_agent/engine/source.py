@@ -11,7 +11,9 @@ from ..core.rules import Job
 class Inputs:
     """The inputs of a run, with a look at the first one before anything starts."""
 
-    def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
+    def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any], *, is_fed: bool = False) -> None:
+        """`is_fed`: they come from the stage before, and end with it."""
+        self.is_fed = is_fed
         self.total = len(inputs) if isinstance(inputs, Sized) else None
         self.rows = inputs if isinstance(inputs, Sequence) else None
         """All of them, where they are there already."""
@@ -54,6 +56,7 @@ class InputSource:
     def __init__(self, inputs: Inputs, job: Callable[[int, Any], Job], asking: Iterable[int] | None = None) -> None:
         """`asking`: the numbers of the inputs in that order, for inputs that are all there; None: as they come."""
         self.total = inputs.total
+        self.is_bounded = inputs.total is not None or inputs.is_fed
         self._inputs = inputs
         self._job = job
         self._asking = None if asking is None else iter(asking)

@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Self
 
-from ..core.errors import BatchAgentError, RunStopped, SpecError
+from ..core.errors import BackendError, BatchAgentError, RunStopped, SpecError
 from ..core.events import FlowStarted
 from ..core.flow import FlowResult, Item
 from ..core.interfaces import EventSink
+from ..core.options import Spend
 from ..data import gather_inputs
 from ..engine.source import Inputs
 from ..plan.template import template_of
 from ..preparing import LaidOut, Preparation
-from ..readying import open_runs
+from ..readying import open_runs, starting
 from ..tasks.cancellation import is_being_cancelled
+from ..tasks.run_deadline import RunDeadline
 from .asking import Agents, StageEvents
 from .checking import check_steps
 from .compiling import Compiled, compile_flow, text_name
@@ -41,6 +44,25 @@ async def drive(
             "A flow runs in one process: leave store= and cluster= out. The stage with the most agents can be a run of "
             "its own: BatchAgent.run(..., store='redis://...')."
         )
+    async with AsyncExitStack() as stack:
+        spend = options.get("spend")
+        seconds = spend.deadline if isinstance(spend, Spend) else Spend(deadline=options.get("deadline")).deadline
+        deadline = RunDeadline(seconds)
+        with starting(deadline):
+            async with deadline.limit():
+                source, stages = await _opened(steps, inputs, options, events, deadline, stack)
+        return await _driven(steps, stages, source, deadline)
+
+
+async def _opened(
+    steps: Sequence[Step],
+    inputs: Any,
+    options: Mapping[str, Any],
+    events: EventSink | None,
+    deadline: RunDeadline,
+    stack: AsyncExitStack,
+) -> tuple[Inputs, list["_Stage"]]:
+    """All stages, for as long as the stack."""
     inputs = await gather_inputs(inputs)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are
@@ -54,14 +76,16 @@ async def drive(
     if events is not None:
         events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
     laid_out = [await stage.laid_out() for stage in stages]
-    async with open_runs([stage.preparation for stage in stages], laid_out, events) as ready:
-        for stage, run in zip(stages, ready, strict=True):
-            stage.agents.made_ready(run)
-            await stage.agents.going.open()
-        return await _driven(steps, stages, source)
+    runs = open_runs([stage.preparation for stage in stages], laid_out, events, deadline=deadline)
+    for stage, run in zip(stages, await stack.enter_async_context(runs), strict=True):
+        stage.agents.made_ready(run)
+        await stage.agents.going.open()
+    return source, stages
 
 
-async def _driven(steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs) -> FlowResult:
+async def _driven(
+    steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs, deadline: RunDeadline
+) -> FlowResult:
     """With all stages open."""
     sink = Sink()
     head, workers = _chain(steps, stages, sink, source.total)
@@ -70,7 +94,7 @@ async def _driven(steps: Sequence[Step], stages: Sequence["_Stage"], source: Inp
             await worker.open()
     work = [worker.go() for worker in workers]
     if stages[0].feed is not None:
-        work.append(_pump(source, text_name(steps), head))
+        work.append(_pump(source, text_name(steps), head, deadline))
     try:
         await _side_by_side(work)
     except RunStopped as stopped:
@@ -125,15 +149,20 @@ def _chain(steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: i
     return then, workers
 
 
-async def _pump(source: Inputs, text: str, head: Node) -> None:
-    """For a flow that does not begin with agents."""
+async def _pump(source: Inputs, text: str, head: Node, deadline: RunDeadline) -> None:
+    """For a flow that does not begin with agents. Inputs that have not come by the deadline stay where they are."""
     count = 0
     if source.total is not None:
         await head.hear(Expected(source.total))
     while True:
         try:
-            value = await source.next()
+            async with deadline.limit():
+                value = await source.next()
         except StopAsyncIteration:
+            break
+        except BackendError:
+            if not deadline.has_passed:
+                raise
             break
         await head.hear(Item((count,), fields_of(value, text)))
         count += 1

@@ -43,6 +43,9 @@ class Amount:
     def fits(self, most: "Amount") -> bool:
         return self.tokens <= most.tokens and self.usd <= most.usd
 
+    def or_more(self, other: "Amount") -> "Amount":
+        return Amount(max(self.tokens, other.tokens), max(self.usd, other.usd))
+
     def or_less(self, other: "Amount") -> "Amount":
         return Amount(min(self.tokens, other.tokens), min(self.usd, other.usd))
 
@@ -123,6 +126,10 @@ class Budget:
         self.spend(usage, reserved.price)
 
     def spend(self, usage: Usage, price: Price) -> None:
-        """Also for what earlier runs with the same checkpoint have used of it."""
         self._tokens += usage.input + usage.output
         self._usd += price.of(usage)
+
+    def spent_before(self, amount: Amount) -> None:
+        """By earlier runs with the same checkpoint."""
+        self._tokens += int(amount.tokens)
+        self._usd += amount.usd

@@ -12,7 +12,7 @@ _GRAINS = 16
 """Wants are counted in such parts of the total: a little more or less moves nothing."""
 _LONG = 5.0
 """Seconds after which a worker that has nothing goes before those that have something."""
-_RESERVE = 4
+_RESERVE = 16
 """A worker has leased ahead no more than its part of one in so many of what is left of the budget."""
 
 
@@ -125,10 +125,16 @@ class Share:
 
 
 def lease(
-    most: Amount, before: Amount, others: Sequence[Share], taken: Amount, needs: Sequence[Amount]
+    most: Amount,
+    before: Amount,
+    others: Sequence[Share],
+    taken: Amount,
+    needs: Sequence[Amount],
+    reserve: int = _RESERVE,
 ) -> tuple[Amount, bool]:
     """What a worker may spend that has spent or reserved `taken` and waits for `needs`, and whether some of these did
-    not fit. Where nobody waits it gets some more: to ask for each request would take too long."""
+    not fit. Where nobody waits it gets some more, its part of one in `reserve` of what is left: to ask for each request
+    would take too long."""
     committed = sum((share.leased for share in others), before)
     leased, is_short = taken, False
     for need in needs:
@@ -138,5 +144,5 @@ def lease(
             is_short = True
     if not is_short and not any(share.waits and share.is_alive for share in others):
         left, workers = most - (committed + leased), 1 + sum(share.is_alive for share in others)
-        leased += left.part(_RESERVE * workers)
+        leased += left.part(reserve * workers)
     return leased, is_short

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.facts import Fact, Replied
+from ..core.interfaces import Account
 from ..core.requests import NO_USAGE, Usage
 
 
@@ -25,6 +26,12 @@ class NoStore:
     async def spent(self) -> Usage:
         return NO_USAGE
 
+    async def account(self) -> Account | None:
+        return None
+
+    async def keep_account(self, account: Account) -> None:
+        pass
+
     def record(self, key: str, fact: Fact) -> None:
         pass
 
@@ -45,6 +52,7 @@ class MemoryStore:
         self._facts: dict[str, list[Fact]] = {}
         self._plan: Mapping[str, Any] | None = None
         self._forgotten = NO_USAGE
+        self._account: Account | None = None
 
     async def open(self) -> None:
         pass
@@ -61,6 +69,12 @@ class MemoryStore:
     async def spent(self) -> Usage:
         told = [fact for facts in self._facts.values() for fact in facts if isinstance(fact, Replied)]
         return sum((fact.reply.usage for fact in told), self._forgotten)
+
+    async def account(self) -> Account | None:
+        return self._account
+
+    async def keep_account(self, account: Account) -> None:
+        self._account = account
 
     def record(self, key: str, fact: Fact) -> None:
         self._facts.setdefault(key, []).append(fact)

@@ -11,6 +11,7 @@ import orjson
 
 from ..core.errors import StoreError
 from ..core.facts import Fact
+from ..core.interfaces import Account
 from ..core.requests import Usage
 from ..files import make_private_folder, open_private
 from .codec import decode, encode
@@ -22,6 +23,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT NOT NULL, seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
 CREATE TABLE IF NOT EXISTS forgotten (input INTEGER NOT NULL, cached INTEGER NOT NULL, output INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), tokens REAL, usd REAL);
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 """
 
@@ -104,6 +106,14 @@ class SqliteStore:
         kept = await self._wait(lambda db: db.execute(_SPENT).fetchone())
         gone = await self._wait(lambda db: db.execute(_SPENT_BEFORE).fetchone())
         return Usage(*(part or 0 for part in kept)) + Usage(*(part or 0 for part in gone))
+
+    async def account(self) -> Account | None:
+        row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
+        return None if row is None else Account(*row)
+
+    async def keep_account(self, account: Account) -> None:
+        row = (account.tokens, account.usd)
+        await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
 
     def record(self, key: str, fact: Fact) -> None:
         if self._writer is None:

@@ -9,8 +9,10 @@ class Deadlines:
     """`with deadlines.watch(task): ...` gives what is inside `limit` seconds (None: for ever), then cancels it and
     raises TimeoutError, as asyncio.timeout does. The limit is the same for all: who entered first is due first."""
 
-    def __init__(self, limit: float | None) -> None:
+    def __init__(self, limit: float | None, until: float | None = None) -> None:
+        """`until`: a time of the loop's clock, at which all end whatever the limit."""
         self.limit = limit
+        self._until = until
         self._open: dict[Watch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -19,10 +21,11 @@ class Deadlines:
         return Watch(self, task)
 
     def enter(self, watch: "Watch") -> None:
-        if self.limit is None:
+        if self.limit is None and self._until is None:
             return
         loop = asyncio.get_running_loop()
-        watch.due = loop.time() + self.limit
+        due = float("inf") if self.limit is None else loop.time() + self.limit
+        watch.due = due if self._until is None else min(due, self._until)
         self._open[watch] = None
         if self._timer is None:
             self._timer = loop.call_at(watch.due, self._check, loop)

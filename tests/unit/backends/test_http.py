@@ -210,25 +210,91 @@ async def test_a_request_that_met_a_closing_connection_is_sent_again_for_free(re
         assert server.connections == 2
 
 
-async def test_a_server_that_always_hangs_up_is_not_asked_for_ever() -> None:
+@both
+@pytest.mark.parametrize("how", ["hang_up", "reset"])
+async def test_a_request_that_was_dropped_on_a_fresh_connection_is_not_sent_again(request_: Request, how: str) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
-        line.hang_up()
+        line.reset() if how == "reset" else line.hang_up()
 
     async with raw_server(answer) as server, backend_at(server.url) as backend:
-        error = await failure(backend)
+        error = await failure(backend, request_)
         assert error.kind is ErrorKind.CONNECTION
+        assert error.may_be_billed
+        assert len(server.requests) == 1
+
+
+async def test_a_request_that_was_dropped_on_a_used_connection_is_sent_again_once() -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 1:
+            await hello(request, line)
+        else:
+            line.hang_up()
+
+    async with raw_server(answer) as server, backend_at(server.url) as backend:
+        await ask(backend)
+        assert (await failure(backend)).kind is ErrorKind.CONNECTION
         assert len(server.requests) == 3
+
+
+async def test_a_request_that_was_answered_in_part_is_not_sent_again() -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 1:
+            await hello(request, line)
+        else:
+            await line.send(b"HTTP/1.1 200 O")
+            line.hang_up()
+
+    async with raw_server(answer) as server, backend_at(server.url) as backend:
+        await ask(backend)
+        assert (await failure(backend)).kind is ErrorKind.CONNECTION
+        assert len(server.requests) == 2
+
+
+class Payer:
+    """Counts the sends that it is asked to pay for beyond the first."""
+
+    def __init__(self, room: int) -> None:
+        self.asked = 0
+        self._room = room
+
+    def again(self) -> bool:
+        self.asked += 1
+        return self.asked <= self._room
+
+
+@pytest.mark.parametrize(("room", "sent"), [(0, 2), (1, 3)])
+async def test_a_resend_is_paid_for_or_not_made(room: int, sent: int) -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 2:
+            line.hang_up()
+        else:
+            await hello(request, line)
+
+    payer = Payer(room)
+    async with raw_server(answer) as server, backend_at(server.url) as backend:
+        await ask(backend)
+        paid = replace(PLAIN, charge=payer)
+        if room:
+            await ask(backend, paid)
+        else:
+            await failure(backend, paid)
+        assert payer.asked == 1
+        assert len(server.requests) == sent
 
 
 async def test_a_server_that_dies_over_a_request_is_not_sent_it_again_for_free() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 1:
+            await hello(request, line)
+            return
         await asyncio.sleep(1.1)
         line.reset()
 
     async with raw_server(answer) as server, backend_at(server.url) as backend:
+        await ask(backend)
         error = await failure(backend)
         assert error.kind is ErrorKind.CONNECTION
-        assert len(server.requests) == 1
+        assert len(server.requests) == 2
 
 
 async def reset_in_stream(request: RawRequest, line: Line) -> None:

@@ -11,7 +11,7 @@ from yarl import URL
 
 from batch_agent.backends.lines import Lines
 from batch_agent.backends.session import Session
-from batch_agent.backends.wire import Answer, Dropped, NoConnection, TooLarge, Wire, WireError
+from batch_agent.backends.wire import Answer, Dropped, NoConnection, Stale, TooLarge, Wire, WireError
 
 Make = Callable[..., Wire]
 NOWHERE = URL("http://127.0.0.1:9")
@@ -124,8 +124,43 @@ async def test_a_connection_that_is_reset_was_dropped(make: Make) -> None:
         line.reset()
 
     async with raw_server(reset) as server:
-        with pytest.raises(Dropped):
+        with pytest.raises(Dropped) as dropped:
             await read(make(server.url), server.url)
+    assert not isinstance(dropped.value, Stale)
+
+
+@pytest.mark.parametrize("how", ["hang_up", "reset"])
+async def test_a_used_connection_that_is_dropped_without_a_byte_is_stale(make: Make, how: str) -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 1:
+            await hello(request, line)
+        else:
+            line.reset() if how == "reset" else line.hang_up()
+
+    async with raw_server(answer) as server:
+        wire = make(server.url)
+        await read(wire, server.url)
+        with pytest.raises(Stale):
+            await read(wire, server.url)
+        with pytest.raises(Dropped) as fresh:
+            await read(wire, server.url)
+    assert not isinstance(fresh.value, Stale)
+
+
+async def test_a_used_connection_that_answers_in_part_is_not_stale(make: Make) -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 1:
+            await hello(request, line)
+        else:
+            await line.send(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n")
+            line.hang_up()
+
+    async with raw_server(answer) as server:
+        wire = make(server.url)
+        await read(wire, server.url)
+        with pytest.raises(WireError) as broken:
+            await read(wire, server.url)
+    assert not isinstance(broken.value, Stale)
 
 
 async def test_nobody_there_is_no_connection(make: Make) -> None:

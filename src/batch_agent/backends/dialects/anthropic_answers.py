@@ -10,7 +10,7 @@ from ...core.requests import CallDelta, Delta, Finished, FinishReason, Reasoning
 from ..failures import reported_error
 from ..sse import SseParser
 from .dialect import dumps
-from .reading import any_object
+from .reading import any_object, token_count
 
 _FINISH: Mapping[str, FinishReason] = {
     "tool_use": "calls",
@@ -97,6 +97,7 @@ class StreamDecoder:
         match event.get("type"):
             case "message_start":
                 _count(_part(event, "message").get("usage"), self._counts)
+                self._counts.pop("output_tokens", None)  # so far; how many it came to is told at the end
             case "content_block_start":
                 yield from self._close_call()
                 yield from self._start(event.get("index"), _part(event, "content_block"))
@@ -165,7 +166,7 @@ def _finish(reason: Any, made_calls: bool) -> FinishReason:
 def _count(usage: Any, counts: dict[str, int]) -> None:
     """Later counts replace earlier ones; what a later one leaves out still holds."""
     if isinstance(usage, dict):
-        counts |= {name: tokens for name, tokens in usage.items() if isinstance(tokens, int)}
+        counts |= {name: tokens for name, told in usage.items() if (tokens := token_count(told)) or told == 0}
 
 
 def _usage(counts: Mapping[str, int]) -> Usage:

@@ -10,7 +10,7 @@ from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import error_message, named_error
 from .dialect import dumps
-from .reading import any_object
+from .reading import any_object, token_count
 
 if TYPE_CHECKING:
     from botocore.eventstream import EventStreamBuffer, EventStreamMessage  # type: ignore[import-untyped]
@@ -176,7 +176,7 @@ def _usage(usage: Any) -> Usage:
     """The service counts what it read from its cache, and what it wrote there, apart from the input."""
     told = _inside(usage)
     new, read, written, output = (
-        _count(told.get(name))
+        token_count(told.get(name))
         for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
     )
     return Usage(input=new + read + written, cached=read, output=output)
@@ -187,12 +187,9 @@ def _inside(value: Any) -> dict[str, Any]:
 
 
 def _index(event: dict[str, Any]) -> int:
-    return _count(event.get("contentBlockIndex"))
+    index = event.get("contentBlockIndex")
+    return index if isinstance(index, int) else 0
 
 
 def _str(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -7,7 +7,7 @@ from ...core.errors import BackendError, ErrorKind
 from ...core.quick import dataclass
 from ...core.requests import FinishReason, Usage
 from ..sse import SseParser
-from .reading import read_object
+from .reading import read_object, token_usage
 
 _FINISH: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length", "content_filter": "refusal"}
 _GIVEN_UP = ("abort", "error")
@@ -170,8 +170,7 @@ def _usage(usage: Any) -> Usage | None:
         return None
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    counts = (usage.get("prompt_tokens"), cached, usage.get("completion_tokens"))
-    return Usage(*(tokens if isinstance(tokens, int) else 0 for tokens in counts))
+    return token_usage(usage.get("prompt_tokens"), cached, usage.get("completion_tokens"))
 
 
 def _text(value: Any) -> str:

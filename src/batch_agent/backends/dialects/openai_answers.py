@@ -9,7 +9,7 @@ from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..sse import SseParser
 from .dialect import dumps
-from .reading import read_object
+from .reading import read_object, token_usage
 from .repeats import Repeats, Said
 
 _FINISH: Mapping[str, FinishReason] = {
@@ -275,12 +275,5 @@ def _usage(usage: Any) -> Usage:
     if not isinstance(usage, dict):
         return Usage()
     details = usage.get("prompt_tokens_details")
-    return Usage(
-        input=_count(usage.get("prompt_tokens")),
-        cached=_count(details.get("cached_tokens")) if isinstance(details, dict) else 0,
-        output=_count(usage.get("completion_tokens")),
-    )
-
-
-def _count(tokens: Any) -> int:
-    return tokens if isinstance(tokens, int) else 0
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return token_usage(usage.get("prompt_tokens"), cached, usage.get("completion_tokens"))

@@ -1,10 +1,14 @@
-"""What servers answer with: one JSON object, or an error in its place."""
+"""What servers answer with: one JSON object, or an error in its place, and numbers of tokens."""
 
 from typing import Any
 
 from ...core.errors import BackendError, ErrorKind
+from ...core.requests import Usage
 from ..failures import reported_error
 from ..json_body import BadJson, loads
+
+_MOST_TOKENS = 1_000_000_000
+"""No request takes as many."""
 
 
 def any_object(data: bytes) -> dict[str, Any]:
@@ -25,3 +29,15 @@ def read_object(data: bytes) -> dict[str, Any]:
     if value.get("error"):
         raise reported_error(value)
     return value
+
+
+def token_count(value: Any) -> int:
+    """A number of tokens as a server tells it. 0, which stands for "not told", for anything that cannot be one: a
+    negative or an absurd number, a float, a text, a boolean."""
+    return value if type(value) is int and 0 < value <= _MOST_TOKENS else 0
+
+
+def token_usage(new: Any, cached: Any, output: Any) -> Usage:
+    """Usage where the server counts cached input as part of the input."""
+    given = token_count(new)
+    return Usage(given, min(given, token_count(cached)), token_count(output))

@@ -1,0 +1,95 @@
+"""Payment of a run: its budget, what earlier runs have spent of it, and backends whose requests are paid for."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from .backends.prices import price_of
+from .core.events import Spent
+from .core.interfaces import Backend, EventSink, Store
+from .core.options import Spend
+from .core.requests import NO_USAGE, Usage
+from .core.spec import BatchSpec
+from .engine.account import keep_account
+from .engine.spending import PriceOf, Purse, Spending
+from .schedule.budget import FREE, Amount, Budget, Price
+from .store.memory import NoStore
+
+if TYPE_CHECKING:
+    from .cluster.joined import Joined
+
+
+class Payment:
+    """One budget, for all stages of a flow."""
+
+    def __init__(self, spend: Spend) -> None:
+        self._spend = spend
+        self.purse = Purse(Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd))
+        self._usd_is_known = True
+        self._replied: list[Usage] = []
+        """By earlier runs, for each stage."""
+        self._unreplied = 0.0
+        """Tokens that they may have spent beside."""
+
+    @classmethod
+    async def open(
+        cls, spend: Spend, stores: Sequence[Store], stack: AsyncExitStack, joined: "Joined | None"
+    ) -> "Payment":
+        """With what was spent before, as far as it is known without a price. Raises StoreError."""
+        payment = cls(spend)
+        payment._replied = [await store.spent() for store in stores]
+        if joined is not None:
+            payment._usd_is_known = not await stack.enter_async_context(joined.share_purse(payment.purse))
+            return payment
+        await payment._count_earlier(stores)
+        if not isinstance(stores[0], NoStore):
+            await stack.enter_async_context(keep_account(payment.purse, stores[0]))
+        return payment
+
+    def trial(self, backend: Backend) -> Backend:
+        """A backend that is just being opened."""
+        return Spending(backend, self.purse, self._prices(backend))
+
+    def backend(self, backend: Backend, spec: BatchSpec) -> Backend:
+        return Spending(backend, self.purse, self._prices(backend), spec.context.context_tokens)
+
+    def price_earlier(self, backend: Backend, spec: BatchSpec, model: str, stage: int) -> None:
+        """What the stage's part of earlier runs has cost, where that was not counted in dollars then. Raises SpecError
+        for a model whose price is needed, and unknown."""
+        price_of_model = self._prices(backend)
+        if price_of_model is None:
+            return
+        price = price_of_model(model)
+        if spec.context.compact_model is not None:
+            price_of_model(spec.context.compact_model)
+        if not self._usd_is_known:
+            beside = self._unreplied * max(price.input, price.output) if stage == 0 else 0.0
+            self.purse.budget.spent_before(Amount(0, price.of(self._replied[stage]) + beside))
+
+    def tell_spent(self, events: EventSink | None) -> None:
+        if events is not None:
+            events.emit(Spent(self.purse.budget.tokens, self.purse.budget.usd))
+
+    async def _count_earlier(self, stores: Sequence[Store]) -> None:
+        """Answers tell what they took; the account, which the first store keeps, also what brought none."""
+        replied = sum(self._replied, NO_USAGE)
+        tokens, account = replied.input + replied.output, await stores[0].account()
+        counted = 0.0 if account is None else account.tokens or 0.0
+        self._usd_is_known = account is not None and account.usd is not None
+        self._unreplied = max(0.0, counted - tokens)
+        usd = 0.0 if account is None else account.usd or 0.0
+        self.purse.budget.spent_before(Amount(max(tokens, counted), usd))
+
+    def _prices(self, backend: Backend) -> PriceOf | None:
+        """None where no price is needed."""
+        spend, known = self._spend, dict[str, Price]()
+        if spend.max_usd is None and not spend.prices:
+            return None
+
+        def price(model: str) -> Price:
+            if model not in known:
+                is_needed = spend.max_usd is not None or model in spend.prices
+                known[model] = price_of(model, backend.traits.name, spend.prices) if is_needed else FREE
+            return known[model]
+
+        return price

@@ -1,0 +1,41 @@
+"""Deadline of a run: one moment at which everything that it waits for ends."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ..core.errors import BackendError, ErrorKind
+
+
+class RunDeadline:
+    """Counts from when it is made."""
+
+    def __init__(self, seconds: float | None) -> None:
+        """None: for ever."""
+        self._seconds = seconds
+        self.at = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        """On the loop's clock."""
+
+    @property
+    def has_passed(self) -> bool:
+        return self.at is not None and asyncio.get_running_loop().time() >= self.at
+
+    @property
+    def error(self) -> BackendError:
+        """What fails because of it."""
+        return BackendError(ErrorKind.BUDGET, f"The run's deadline of {self._seconds:g} s has passed.")
+
+    @asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        """Ends what is inside at the deadline. Raises BackendError then."""
+        if self.at is None:
+            yield
+            return
+        clock = asyncio.timeout_at(self.at)
+        try:
+            async with clock:
+                yield
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise self.error from error
