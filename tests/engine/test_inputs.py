@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.engine.harness import EventLog, asked, now, run, stream
 
-from batch_agent import ErrorKind, SpecError
+from batch_agent import ErrorKind, RunStopped, SpecError
 from batch_agent.core.events import RunStarted
 from batch_agent.core.requests import Request
 from batch_agent.testing import ScriptedBackend, say
@@ -99,7 +99,7 @@ async def test_an_iterator_that_raises_midway_ends_the_run_after_the_agents_unde
         raise OSError("the file is gone")
 
     got = []
-    with pytest.raises(OSError, match="the file is gone"):  # noqa: PT012
+    with pytest.raises(RunStopped, match=r"after [13]: OSError: the file is gone"):  # noqa: PT012
         async for result in stream(ScriptedBackend(echo, seconds=10), inputs()):
             got.append(result.text)
     assert sorted(got) == ["a", "b", "c"]
@@ -112,7 +112,7 @@ async def test_an_async_iterator_that_raises_midway_ends_the_run_after_the_agent
         raise OSError("the file is gone")
 
     got = []
-    with pytest.raises(OSError, match="the file is gone"):  # noqa: PT012
+    with pytest.raises(RunStopped, match=r"after [13]: OSError: the file is gone"):  # noqa: PT012
         async for result in stream(ScriptedBackend(echo, seconds=10), inputs()):
             got.append(result.text)
     assert got == ["a"]
