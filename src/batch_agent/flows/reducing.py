@@ -6,13 +6,12 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
 from ..core.errors import ErrorKind, SpecError
 from ..core.flow import Item
 from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult
 from ..engine.window import Window
+from ..plan.field_paths import find
 from ..plan.merging import Entry, Merge, MergeTree
 from .asking import Agents, hand_on_failure
 from .compiling import Compiled
@@ -133,7 +132,7 @@ class Reduced:
         by = self._step.group_by
         if by is None:
             return None
-        key = _found(item, by) if isinstance(by, str) else by(item)
+        key = find(item, by) if isinstance(by, str) else by(item)
         hash(key)
         return key
 
@@ -231,13 +230,3 @@ class Reduced:
     def _close_if_over(self) -> None:
         if self._is_closed and not self._merges:
             self.agents.close()
-
-
-def _found(item: Item, path: str) -> Any:
-    """As a task finds it: review.verdict is the field verdict of review."""
-    if path in item:
-        return item[path]
-    here: Any = item
-    for step in path.split("."):
-        here = (dict(here) if isinstance(here, BaseModel) else here)[step]
-    return here
