@@ -64,8 +64,8 @@ class Engine:
         self._has_reported = False
 
     async def run(self) -> None:
-        """Returns when every input has its result. Raises what the input iterator raised, after the agents under way
-        are done, StoreError, and RunStopped when the backend is of no more use."""
+        """Returns when every input has its result. Raises StoreError, and RunStopped when the backend is of no more
+        use, or the input iterator raised; then the agents under way are done before."""
         broken: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -80,11 +80,12 @@ class Engine:
 
     async def _hand_over_what_is_done(self) -> None:
         """A run that stops still gives what its checkpoint holds of the inputs that it did not come to."""
-        while (job := await self._source.take()) is not None:
-            facts = await self._store.facts(job.key)
-            known = await self._recall(job, facts) if facts else None
-            if known is not None:
-                await self._hand_over(known, resumed=True)
+        with suppress(RunStopped):  # the inputs break off too: why the run stopped is known already
+            while (job := await self._source.take()) is not None:
+                facts = await self._store.facts(job.key)
+                known = await self._recall(job, facts) if facts else None
+                if known is not None:
+                    await self._hand_over(known, resumed=True)
 
     async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
         while True:

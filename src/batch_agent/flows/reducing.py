@@ -7,13 +7,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel
-
 from ..core.errors import ErrorKind, SpecError
 from ..core.flow import Item
 from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult
 from ..engine.window import Window
+from ..plan.field_paths import find
 from ..plan.merging import Entry, Merge, MergeTree
 from .asking import Agents, hand_on_failure
 from .compiling import Compiled
@@ -150,7 +149,7 @@ class Reduced:
         by = self._step.group_by
         if by is None:
             return None
-        key = _found(item, by) if isinstance(by, str) else by(item)
+        key = find(item, by) if isinstance(by, str) else by(item)
         hash(key)
         return key
 
@@ -257,13 +256,3 @@ def _cut(text: str, most: int) -> str:
     if len(data) <= most:
         return text
     return f"{data[:most].decode(errors='ignore')} ... [cut: {len(data) - most:,} of {len(data):,} bytes left out]"
-
-
-def _found(item: Item, path: str) -> Any:
-    """As a task finds it: review.verdict is the field verdict of review."""
-    if path in item:
-        return item[path]
-    here: Any = item
-    for step in path.split("."):
-        here = (dict(here) if isinstance(here, BaseModel) else here)[step]
-    return here
