@@ -5,7 +5,8 @@ import logging
 import os
 import signal
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from ...core.errors import SpecError
@@ -32,12 +33,34 @@ class Life:
         self._server = server
         self._opened: asyncio.Future[_Opened] = loop.create_future()
         self._over = asyncio.Event()
+        self._is_retired = False
+        self._calls = 0
+        self.refused_tools: set[str] = set()
+        """Tools whose calls it refuses although its session is new: another session would not help."""
         self._log = tempfile.TemporaryFile("a+")  # noqa: SIM115 - closed by the task
         self.task = loop.create_task(self._live())
 
     @property
     def is_over(self) -> bool:
-        return self._over.is_set()
+        """It takes no more calls."""
+        return self._is_retired or self._over.is_set()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """While a call is under way."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._is_retired and not self._calls:
+                self.end()
+
+    def retire(self) -> None:
+        """It takes no more calls, and ends when those under way have ended."""
+        self._is_retired = True
+        if not self._calls:
+            self.end()
 
     def end(self) -> None:
         self._over.set()

@@ -8,7 +8,6 @@ from typing import IO, TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from .server import MCP
 
-_FAREWELL_SECONDS = 5.0
 _TELLS_ITS_GROUP = 'echo $$ >&2; exec "$0" "$@"'
 
 
@@ -31,14 +30,11 @@ async def over_http(server: "MCP") -> AsyncIterator[Any]:
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    async def hurry(request: httpx2.Request) -> None:
-        if request.method == "DELETE":
-            request.extensions["timeout"] = httpx2.Timeout(_FAREWELL_SECONDS).as_dict()
+    from .http_client import SessionClient
 
     patience = httpx2.Timeout(30.0, read=None, pool=None)
-    hooks = {"request": [hurry]}
     async with (
-        httpx2.AsyncClient(headers=dict(server.headers), timeout=patience, event_hooks=hooks) as http,
+        SessionClient(headers=dict(server.headers), timeout=patience) as http,
         streamable_http_client(str(server.server), http_client=http) as streams,
     ):
         yield streams
