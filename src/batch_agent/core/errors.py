@@ -85,16 +85,16 @@ class BatchAgentError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args), self.__dict__
 
+    def __str__(self) -> str:
+        """Safe to print: messages quote what servers, models and files say."""
+        return safe_text(super().__str__())
+
 
 def _restored(cls: type[BatchAgentError], args: tuple[Any, ...]) -> BatchAgentError:
     """An exception without a call of its constructor, which may take more than its arguments."""
     error = cls.__new__(cls)
     error.args = args
     return error
-
-    def __str__(self) -> str:
-        """Safe to print: messages quote what servers, models and files say."""
-        return safe_text(super().__str__())
 
 
 class SpecError(BatchAgentError, ValueError):

