@@ -10,7 +10,7 @@ from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 from ..core.errors import BatchAgentError, SpecError
 from .commands import COMMANDS
 from .groups import OPTIONS
-from .mistakes import explained
+from .mistakes import check_values, explained
 
 
 def _version() -> str:
@@ -89,6 +89,7 @@ def main() -> None:
 
 def _understood() -> Callable[[], Any]:
     """What was typed, ready to be done. Raises SpecError."""
+    check_values(sys.argv[1:])
     try:
         command, words, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
     except CycloptsError as error:
