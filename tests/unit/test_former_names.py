@@ -57,7 +57,7 @@ OPTIONS: dict[str, Any] = {
     "node_id": "node-0",
     "runtime": None,
 }
-MAP_REDUCE = {
+MAP_REDUCE: dict[str, Any] = {
     "plan_prompt": "Plan {it}",
     "plan_inputs": {"it": "x"},
     "plan_output_schema": {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "string"}}}},

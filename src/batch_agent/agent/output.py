@@ -34,6 +34,8 @@ class TypedOutput:
         try:
             if isinstance(schema, FunctionType):  # Pydantic would call it
                 raise TypeError("a function is not a type")
+            if isinstance(schema, str):  # Pydantic would look for a type of this name
+                raise TypeError("a text is not a type")
             self._adapter: TypeAdapter[Any] = TypeAdapter(schema)
             self.json_schema: JsonSchema = without_titles(self._adapter.json_schema())
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:

@@ -11,7 +11,7 @@ from ..core.errors import BatchAgentError, SpecError
 from ..core.safe_text import safe_text
 from .commands import COMMANDS
 from .groups import OPTIONS
-from .mistakes import explained
+from .mistakes import check_values, explained
 
 
 def _version() -> str:
@@ -90,6 +90,7 @@ def main() -> None:
 
 def _understood() -> Callable[[], Any]:
     """What was typed, ready to be done. Raises SpecError."""
+    check_values(sys.argv[1:])
     try:
         command, words, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
     except CycloptsError as error:

@@ -1,6 +1,6 @@
 """What is said of a command that cannot be understood."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from cyclopts import (
     App,
@@ -12,6 +12,7 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
+from ..core.errors import SpecError
 from ..core.suggestions import explained as named_now
 from ..core.suggestions import meant
 
@@ -48,6 +49,17 @@ def explained(error: CycloptsError, app: App) -> str:
         case _:
             what = str(error)
     return f"{what}\nSee {' '.join(words)} --help"
+
+
+def check_values(typed: Sequence[str]) -> None:
+    """Raises SpecError for an option whose value is empty, as that of a variable of the shell that is not set: an empty
+    path would be the current folder, and an empty name none."""
+    for before, word in zip(["", *typed], typed, strict=False):
+        option, equals, value = word.partition("=")
+        if word == "" and before.startswith("--"):
+            raise SpecError(f"{before} needs a value; got an empty one.")
+        if option.startswith("--") and equals and not value:
+            raise SpecError(f"{option} needs a value; got an empty one.")
 
 
 def _unknown(option: str, known: Iterable[str]) -> str:

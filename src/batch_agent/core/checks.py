@@ -1,6 +1,8 @@
 """Whether what somebody gave is of the kind that was asked for."""
 
 import math
+from os import PathLike, fsencode
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from .errors import SpecError
@@ -31,8 +33,29 @@ def seconds(name: str, value: Any, *, least: float = 0.0, or_none: bool = False)
 
 
 def text_or_none(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, str):
+    if value is None:
+        return
+    if not isinstance(value, str):
         raise SpecError(f"{name} must be a text or None; got {value!r}.")
+    whole_characters(name, value)
+
+
+def whole_characters(name: str, text: str) -> None:
+    """Half of a surrogate pair, from bytes that were read as another encoding, cannot be sent as it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(f"{name} must be a text of whole characters; {text[error.start]!r} is half of one.") from None
+
+
+def path(name: str, place: Any) -> Path:
+    """Raises SpecError for what no file system takes."""
+    try:
+        if isinstance(place, str | PathLike) and str(place) and b"\0" not in fsencode(str(place)):
+            return Path(place)
+    except UnicodeEncodeError:
+        pass
+    raise SpecError(f"{name} must be a path; got {place!r}.")
 
 
 def flags(options: Any, *names: str) -> None:

@@ -4,13 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from .checks import at_least, flags, is_number, is_whole, seconds, text_or_none
+from .checks import at_least, flags, is_number, is_whole, path, seconds, text_or_none
 from .errors import SpecError
 from .quick import dataclass
 
 _SHOWN = 20
+_PARTS_OF_A_PRICE = 3
 _STORES = ("redis://", "rediss://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
 
@@ -79,9 +80,9 @@ class Retry:
 
     def __post_init__(self) -> None:
         at_least("max_retries", self.max_retries, 0)
-        if not (is_number(self.backoff_max) and is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
-            raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max!r}); got {self.backoff!r}.")
         seconds("backoff_max", self.backoff_max)
+        if not (is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
+            raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max!r}); got {self.backoff!r}.")
         flags(self, "retry_failed")
 
 
@@ -105,6 +106,12 @@ class Spend:
         seconds("deadline", self.deadline, or_none=True)
         if not isinstance(self.prices, Mapping) or not all(isinstance(model, str) for model in self.prices):
             raise SpecError(f"prices must be a dict by model; got {self.prices!r}.")
+        for model, price in self.prices.items():
+            if not _is_price(price):  # a NaN would make every budget endless
+                raise SpecError(
+                    f"prices[{model!r}] must be (input, cached input, output), in dollars for a million tokens; got "
+                    f"{price!r}."
+                )
 
     @property
     def counts_tokens(self) -> bool:
@@ -168,7 +175,7 @@ class Tooling:
         at_least("tool_cache_mb", self.tool_cache_mb, 1)
         flags(self, "predictive_prewarm")
         if self.tool_cache_dir is not None:
-            object.__setattr__(self, "tool_cache_dir", Path(self.tool_cache_dir))
+            object.__setattr__(self, "tool_cache_dir", path("tool_cache_dir", self.tool_cache_dir))
         elif self.predictive_prewarm:
             raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs left what they called.")
 
@@ -242,3 +249,8 @@ class Prefix:
             raise SpecError("cache_salt must be a text that is not empty, or None.")
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
+
+
+def _is_price(price: Any) -> bool:
+    is_list = isinstance(price, Sequence) and not isinstance(price, str) and len(price) == _PARTS_OF_A_PRICE
+    return is_list and all(is_number(part) and part >= 0 for part in price)

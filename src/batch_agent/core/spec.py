@@ -1,13 +1,13 @@
 """What a user asks for."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import field, fields
 from functools import wraps
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from .checks import at_least, is_number, text_or_none
+from .checks import at_least, is_number, is_whole, path, text_or_none, whole_characters
 from .errors import SpecError
 from .fields import Fields
 from .inputs import check_inputs
@@ -25,6 +25,9 @@ _MOST_AGENTS = 10_000
 _MOST_PROGRAMS = 20
 _TURNS = 10
 _TURNS_OF_PROGRAMS = 50
+_MOST_SEED = 2**63 - 1
+_OURS = frozenset({"model", "messages", "prompt", "stream"})
+"""Fields of a request that no option may replace: answers would be to something else, or could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,12 @@ class BatchSpec:
         tools = () if self.tools is None else self.tools
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
+        if isinstance(self.task, str):
+            whole_characters("task", self.task)
         self._settle_runtime()
         text_or_none("model", self.model)
+        if self.model == "":
+            raise SpecError("model must be the name of a model, or None for the only one that a server has; got ''.")
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
@@ -86,7 +93,7 @@ class BatchSpec:
         object.__setattr__(self, "tools", tools)
         for name in ("checkpoint_dir", "out"):
             if (place := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _path(name, place))
+                object.__setattr__(self, name, path(name, place))
 
     @property
     def max_dispatched(self) -> int:
@@ -100,6 +107,8 @@ class BatchSpec:
         runtime = self.runtime
         if runtime is None:
             return
+        if isinstance(runtime, type) or not callable(getattr(runtime, "open", None)):
+            raise SpecError(f"runtime must be such as OpenCodeRuntime(...) or ProcessRuntime(...); got {runtime!r}.")
         if self.tools:
             raise SpecError(
                 "tools= are for agents without a runtime: a program brings its own. Say runtime=, or tools=."
@@ -221,12 +230,6 @@ def _check_backend(backend: Any) -> None:
         raise SpecError(f"backend must be a URL, a list of URLs, or a backend that is open; got {backend!r}.")
 
 
-def _path(name: str, place: Any) -> Path:
-    if not isinstance(place, str | PathLike) or not str(place):
-        raise SpecError(f"{name} must be a path; got {place!r}.")
-    return Path(place)
-
-
 def _check_sampling(sampling: Sampling) -> None:
     if sampling.max_tokens is not None:
         at_least("max_tokens", sampling.max_tokens, 1)
@@ -234,9 +237,21 @@ def _check_sampling(sampling: Sampling) -> None:
         raise SpecError(f"temperature must be a number of at least 0; got {sampling.temperature!r}.")
     if sampling.top_p is not None and not (is_number(sampling.top_p) and 0 < sampling.top_p <= 1):
         raise SpecError(f"top_p must be a number above 0 and up to 1; got {sampling.top_p!r}.")
-    if sampling.seed is not None and (not isinstance(sampling.seed, int) or isinstance(sampling.seed, bool)):
-        raise SpecError(f"seed must be a whole number; got {sampling.seed!r}.")
+    if sampling.seed is not None and (not is_whole(sampling.seed) or abs(sampling.seed) > _MOST_SEED):
+        raise SpecError(f"seed must be a whole number of at most 64 bits; got {sampling.seed!r}.")
     if not isinstance(sampling.stop, list | tuple) or not all(isinstance(text, str) for text in sampling.stop):
         raise SpecError(f"stop must be a list of texts; got {sampling.stop!r}: write stop=[...].")
-    if not isinstance(sampling.extra, Mapping):
-        raise SpecError(f"extra must be a dict of what is sent as it is; got {sampling.extra!r}.")
+    for text in sampling.stop:
+        whole_characters("stop", text)
+    _check_extra(sampling.extra)
+
+
+def _check_extra(extra: Any) -> None:
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+        raise SpecError(f"extra must be a dict of what is sent as it is; got {extra!r}.")
+    if ours := sorted(_OURS.intersection(extra)):
+        raise SpecError(f"extra must not hold {ours[0]!r}, which the run itself says to the server.")
+    try:
+        json.dumps(dict(extra), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"extra must be what JSON can say: {error}.") from None

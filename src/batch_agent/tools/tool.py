@@ -107,8 +107,7 @@ class Tool(metaclass=_ToolClass):
         return sql_tool(url, max_rows=max_rows, timeout=timeout, name=name)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise SpecError(f"Tool name {self.name!r}: use letters, digits, _ and -, at most 64 of them.")
+        check_name(self.name)
         if inspect.isasyncgenfunction(self.function):
             raise SpecError(f"Tool {self.name!r}: an async generator gives no single result; return a list instead.")
         if self.pace.retries and not self.sharing.is_repeatable:
@@ -187,6 +186,11 @@ class Tool(metaclass=_ToolClass):
         return replace(tool if isinstance(tool, Tool) else make_tool(tool), summarize=True)
 
 
+def check_name(name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SpecError(f"Tool name {name!r}: use letters, digits, _ and -, at most 64 of them.")
+
+
 def make_tool(
     function: Callable[..., Any],
     *,
@@ -202,15 +206,17 @@ def make_tool(
     if not callable(function):
         raise SpecError(f"A tool is made of a function; got {function!r}.")
     called = _name(function) if named is None else named
+    check_name(called)
     text_or_none(f"Tool {called!r}: description", said)
     try:
         sharing, pace = _policies(chosen)
     except SpecError as error:
         raise SpecError(f"Tool {called!r}: {error}") from None
-    hidden = tuple(filter(None, (sharing.idempotency_arg, sharing.history_arg)))
-    for parameter in hidden:
-        if parameter not in inspect.signature(function).parameters:
-            raise SpecError(f"Tool {called!r}: its function has no parameter {parameter!r} to be filled in.")
+    filled = {"idempotency_arg": sharing.idempotency_arg, "history_arg": sharing.history_arg}
+    hidden = tuple(filter(None, filled.values()))
+    for option, parameter in filled.items():
+        if parameter is not None and parameter not in inspect.signature(function).parameters:
+            raise SpecError(f"Tool {called!r}: {option}: its function has no parameter {parameter!r} to be filled in.")
     return Tool(
         called,
         describe(function) if said is None else said,

@@ -50,3 +50,10 @@ async def test_all_agents_answer_in_the_asked_form_and_use_their_tools(
     assert {type(output) for output in results.outputs} == {
         str if schema is None else Verdict if schema is Verdict else list
     }
+
+
+async def test_half_a_character_in_an_input_costs_no_other_agent_its_answer(address: str) -> None:
+    results = await BatchAgent.run(
+        task="Review {it}", inputs=["\ud800", "b"], backend=f"http://{address}", model="sim", progress=False
+    )
+    assert [result.ok for result in results] == [True, True]
