@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.backends.http1 import AnswerReader, AnswerTooLarge, BadAnswer
+from batch_agent.backends.http1 import AnswerReader
+from batch_agent.backends.http1_body import AnswerTooLarge, BadAnswer
 
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 5\r\n\r\nHello"
 CHUNKED = (
