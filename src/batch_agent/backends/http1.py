@@ -12,7 +12,6 @@ from .wire import LARGEST_BODY, LARGEST_STREAM, said_size
 _LONGEST_HEAD = 64 * 1024
 _MOST_FIELDS = 256
 _MOST_INTERIM = 16
-_LONGEST_FIRST = 256
 _LONGEST_KEPT = 256
 _SWITCHING = 101
 _FIRST_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
@@ -108,13 +107,13 @@ class AnswerReader:
 
     def _take(self, head: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
-        minor, status = _status(first[:_LONGEST_FIRST])
+        minor, status = _status(first) if len(first) < _LONGEST_KEPT else _status.__wrapped__(first)
+        headers = _fields(lines)
         if status < 200:  # the answer itself is still to come
             self._interim += 1
             if status == _SWITCHING or self._interim > _MOST_INTERIM:
                 raise BadAnswer(f"it answers with {status}, which nobody asked for")
             return
-        headers = _fields(lines)
         self.head = Head(status, headers)
         connection = headers.get("connection", "").lower()
         self.keeps_open = "close" not in connection and (minor != "0" or "keep-alive" in connection)

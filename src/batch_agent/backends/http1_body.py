@@ -143,8 +143,8 @@ class Chunked:
     def _take_line(self, line: bytes) -> None:
         if self._trailers is not None:
             self._trailers += len(line) + 2
-            if self._trailers > _LONGEST_TRAILERS:
-                raise BadAnswer("its trailers have no end")
+            if self._trailers > _LONGEST_TRAILERS or len(line) > _LONGEST_LINE or b"\n" in line or b"\r" in line:
+                raise BadAnswer(f"its trailers have no end, or the line {line[:40]!r}")
             self.is_over = not line
             return
         self._left = _chunk_size(line)
