@@ -12,9 +12,9 @@ from .wire import LARGEST_BODY, LARGEST_STREAM, said_size
 _LONGEST_HEAD = 64 * 1024
 _MOST_FIELDS = 256
 _MOST_INTERIM = 16
-_LONGEST_NAME = 256
+_LONGEST_KEPT = 256
 _SWITCHING = 101
-_FIRST_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: .*)?", re.ASCII)
+_FIRST_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -107,31 +107,28 @@ class AnswerReader:
 
     def _take(self, head: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
-        found = _FIRST_LINE.fullmatch(first)
-        if found is None:
-            raise BadAnswer(f"it begins with {first[:40]!r}")
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise BadAnswer("its head has a line end or a NUL inside of a line")
-        status = int(found[2])
+        minor, status = _status(first) if len(first) < _LONGEST_KEPT else _status.__wrapped__(first)
+        headers = _fields(lines)
         if status < 200:  # the answer itself is still to come
             self._interim += 1
             if status == _SWITCHING or self._interim > _MOST_INTERIM:
                 raise BadAnswer(f"it answers with {status}, which nobody asked for")
             return
-        headers = _fields(lines)
         self.head = Head(status, headers)
         connection = headers.get("connection", "").lower()
-        self.keeps_open = "close" not in connection and (found[1] != "0" or "keep-alive" in connection)
-        if "transfer-encoding" in headers and ("content-length" in headers or found[1] == "0"):
+        self.keeps_open = "close" not in connection and (minor != "0" or "keep-alive" in connection)
+        if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
             self.keeps_open = False  # RFC 9112, 6.1: what follows may be of somebody else's making
         self._body = body_of(status, headers)
-        if status not in WITHOUT_BODY:
-            try:
-                self._decoder = decoder_for(headers.get("content-encoding"))
-            except BadContent as error:
-                raise BadAnswer(str(error)) from error
-            if self._decoder is not None:  # all that one packet stands for is unpacked at once
-                self.limit(self._most)
+        if "content-encoding" in headers and status not in WITHOUT_BODY:
+            self._decode(headers["content-encoding"])
+
+    def _decode(self, encoding: str) -> None:
+        try:
+            self._decoder = decoder_for(encoding)
+        except BadContent as error:
+            raise BadAnswer(str(error)) from error
+        self.limit(self._most)  # all that one packet stands for is unpacked at once
 
     def _decoded(self, body: bytes) -> bytes:
         assert self._decoder is not None
@@ -149,21 +146,41 @@ def _fields(lines: list[str]) -> dict[str, str]:
     if len(lines) > _MOST_FIELDS:
         raise BadAnswer(f"its head has {len(lines)} lines, more than {_MOST_FIELDS}")
     headers: dict[str, str] = {}
-    name = ""
+    last = ""
     for line in lines:
-        if line[:1] in (" ", "\t") and name:
-            headers[name] += f" {line.strip()}"
+        name, value = _field(line) if len(line) < _LONGEST_KEPT else _field.__wrapped__(line)
+        if name in headers:
+            headers[name] += f", {value}"
+        elif name:
+            headers[name] = value
+        elif last:
+            headers[last] += f" {value}"
             continue
-        said, colon, value = line.partition(":")
-        name = _field_name(said) if colon else ""
-        if not name:
+        else:
             raise BadAnswer(f"its head has the line {line[:40]!r}")
-        value = value.strip(" \t")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        last = name
     return headers
 
 
+# Servers say nearly the same each time: what a line is found to be is kept.
+@lru_cache(maxsize=64)
+def _status(line: str) -> tuple[str, int]:
+    """The minor version and the status of a first line. Raises BadAnswer."""
+    found = _FIRST_LINE.fullmatch(line)
+    if found is None:
+        raise BadAnswer(f"it begins with {line[:40]!r}")
+    return found[1], int(found[2])
+
+
 @lru_cache(maxsize=1024)
-def _field_name(said: str) -> str:
-    """In small letters; empty for what cannot be one."""
-    return said.lower() if len(said) <= _LONGEST_NAME and _TOKEN.fullmatch(said) else ""
+def _field(line: str) -> tuple[str, str]:
+    """The name of a header in small letters, and its value; no name for a line that goes on with the one before it.
+    Raises BadAnswer."""
+    name, colon, value = line.partition(":")
+    if "\r" in line or "\n" in line or "\0" in line:
+        raise BadAnswer("its head has a line end or a NUL inside of a line")
+    if line[:1] in (" ", "\t"):
+        return "", line.strip(" \t")
+    if not (colon and _TOKEN.fullmatch(name)):
+        raise BadAnswer(f"its head has the line {line[:40]!r}")
+    return name.lower(), value.strip(" \t")

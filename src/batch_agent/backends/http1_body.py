@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 WITHOUT_BODY = (204, 304)
 _LONGEST_NUMBER = 18
@@ -34,6 +35,8 @@ def body_of(status: int, headers: Mapping[str, str]) -> "Body":
 
 def _length(said: str) -> int:
     """The same length may be said several times. Raises BadAnswer for different ones."""
+    if len(said) <= _LONGEST_NUMBER and said.isascii() and said.isdecimal():
+        return int(said)
     first, *others = {part.strip(" \t") for part in said.split(",")}
     if others:
         raise BadAnswer(f"it has several lengths: {said[:40]!r}")
@@ -42,6 +45,14 @@ def _length(said: str) -> int:
     if len(first) > _LONGEST_NUMBER:
         raise AnswerTooLarge(f"its length is a number of {len(first)} digits")
     return int(first)
+
+
+@lru_cache(maxsize=1024)
+def _chunk_size(line: bytes) -> int:
+    found = _CHUNK_SIZE.fullmatch(line)
+    if found is None or b"\n" in line or b"\r" in line or len(line) > _LONGEST_LINE:
+        raise BadAnswer(f"the size of a chunk is {line[:40]!r}")
+    return int(found[1], 16)
 
 
 class Sized:
@@ -130,18 +141,13 @@ class Chunked:
             raise BadAnswer(f"the size of a chunk has no end: {self._buffer[:40]!r}")
 
     def _take_line(self, line: bytes) -> None:
-        if b"\n" in line or b"\r" in line or len(line) > _LONGEST_LINE:
-            raise BadAnswer(f"the size of a chunk is {line[:40]!r}")
         if self._trailers is not None:
-            self._trailers += len(line)
-            if self._trailers > _LONGEST_TRAILERS:
-                raise BadAnswer("its trailers have no end")
+            self._trailers += len(line) + 2
+            if self._trailers > _LONGEST_TRAILERS or len(line) > _LONGEST_LINE or b"\n" in line or b"\r" in line:
+                raise BadAnswer(f"its trailers have no end, or the line {line[:40]!r}")
             self.is_over = not line
             return
-        found = _CHUNK_SIZE.fullmatch(line)
-        if found is None:
-            raise BadAnswer(f"the size of a chunk is {line[:40]!r}")
-        self._left = int(found[1], 16)
+        self._left = _chunk_size(line)
         if not self._left:
             self._trailers = 0
 

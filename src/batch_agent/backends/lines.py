@@ -12,7 +12,8 @@ from typing import cast
 from multidict import CIMultiDict
 from yarl import URL
 
-from .http1 import AnswerReader, AnswerTooLarge, BadAnswer, Head
+from .http1 import AnswerReader, Head
+from .http1_body import AnswerTooLarge, BadAnswer
 from .request_head import RequestHeads
 from .resolver import Addresses, Resolver
 from .wire import (

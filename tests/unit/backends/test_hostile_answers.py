@@ -98,7 +98,7 @@ async def test_an_answer_without_an_end_is_its_agents_failure_and_fills_no_memor
         else:
             await send(line)
 
-    async with raw_server(answer) as server, asyncio.timeout(120):
+    async with raw_server(answer) as server, asyncio.timeout(300):
         program = await asyncio.create_subprocess_exec(
             *[sys.executable, "-c", _PROGRAM, server.url, "streams" if streams else ""], stdout=asyncio.subprocess.PIPE
         )

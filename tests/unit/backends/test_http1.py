@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.backends.http1 import AnswerReader, AnswerTooLarge, BadAnswer
+from batch_agent.backends.http1 import AnswerReader
+from batch_agent.backends.http1_body import AnswerTooLarge, BadAnswer
 
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 5\r\n\r\nHello"
 CHUNKED = (
@@ -121,6 +122,8 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
         b"HTTP/2 200\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+        b"HTTP/1.1 100 Continue\r\n\nHTTP/1.1 100 Continue\r\n\r\n" + SIZED,
+        b"HTTP/1.1 200 " + b"a" * 500 + b"\n" + b"\r\n\r\n",
         with_head(" X-Folded: before all others"),
         with_head("Content-Length : 5"),
         with_head("Con tent: 5"),
@@ -153,6 +156,8 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
         chunked(b"f" * 16 + b"\r\n"),
         chunked(b"5;a=\n\r\nHello"),
         chunked(b"0\r\n" + b"X: a\r\n" * 30_000),
+        chunked(b"0\r\nX: a\nY: b\r\n\r\n"),
+        chunked(b"0\r\nX: " + b"a" * 2000 + b"\r\n\r\n"),
         with_head("Content-Encoding: gzip", "Content-Length: 25", body=gzip.compress(b"Hello", mtime=0)[:-1] + b"x"),
         with_head("Content-Encoding: gzip", "Content-Length: 10", body=gzip.compress(b"Hello", mtime=0)[:10]),
         with_head("Content-Encoding: gzip", "Content-Length: 26", body=gzip.compress(b"Hello", mtime=0) + b"x"),

@@ -75,11 +75,15 @@ class SearchApi:
         try:
             async with asyncio.timeout(_SECONDS), _SESSIONS.use() as session, self._send(session, asked) as response:
                 said = masked_bytes(await read_up_to(response, _MOST_BYTES), [key])
+        except RequestFailed:
+            raise RequestFailed(f"{self.name} gave an answer that cannot be decoded") from None
         except (aiohttp.ClientError, OSError) as error:
             # Not the error's own words, which may quote an address with the key in it.
             raise RequestMayPass(f"{self.name} cannot be reached ({type(error).__name__})") from None
         if response.status != 200:
             raise self._refusal(response.status, said)
+        if len(said) > _MOST_BYTES:
+            raise RequestFailed(f"{self.name} gave an answer of more than {_MOST_BYTES:,} bytes; ask for fewer results")
         try:
             return orjson.loads(said)
         except orjson.JSONDecodeError:
@@ -125,7 +129,9 @@ class DuckDuckGo:
 
 
 def _open_session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(), headers={"Accept-Encoding": "gzip"}, auto_decompress=False, trust_env=True
+    )
 
 
 def _keys() -> str:
