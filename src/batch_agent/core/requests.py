@@ -44,6 +44,9 @@ class Request:
     turn: int = 0
     priority: int = 0
     """Higher goes first. Backends turn it round where their server counts the other way."""
+    must_call: str | None = None
+    """The tool that the model has to call, "" for any of them; None leaves it to the model. For programs that ask for
+    it: it says nothing where tools may not be called, and servers that cannot force a call pass over it."""
 
 
 @dataclass(frozen=True, slots=True)
