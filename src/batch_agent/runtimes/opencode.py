@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ..core.errors import SpecError
 from ..core.quick import dataclass
@@ -20,12 +20,29 @@ from .opencode_server import serving
 from .working import Workshop, as_path, check_workdir
 
 _MODES = ("serve", "process")
+_ARGUMENTS_OF_0_2 = {
+    "opencode_bin": "is `command` now",
+    "working_dir": "is `workdir` now: agents work in copies of it, and `result.changes` has what they changed",
+    "extra_env": "is gone: programs have the environment of this process, so set the variables there",
+    "context_limit": "is `context_tokens` of the run now; the server is asked where nothing is said",
+    "output_limit": "is `max_tokens` of the run now",
+    "temperature": "is `temperature` of the run now",
+    "tool_call": "is gone: whether the model has tool calls is found out; `tool_mode` of the run decides otherwise",
+    "model_alias": "is gone: OpenCode is told of the one model of the run",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeRuntime:
     """Agents are sessions of OpenCode, each in a copy of `workdir`. Nothing of the user's own OpenCode gets into a run:
     no configuration, no key, no plugin. What the project says (AGENTS.md, opencode.json) counts."""
+
+    def __new__(cls, *positional: Any, **named: Any) -> Self:
+        """Raises SpecError for arguments of batch-agent 0.2 that have another name, or none, by now."""
+        for old, now in _ARGUMENTS_OF_0_2.items():
+            if old in named:
+                raise SpecError(f"OpenCodeRuntime: {old!r} of batch-agent 0.2 {now}.")
+        return object.__new__(cls)
 
     backend: Any = None
     """In place of the run's own."""
