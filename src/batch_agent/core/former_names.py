@@ -26,7 +26,7 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "output_limit": "write `max_tokens=` of `BatchAgent.run`",
         "temperature": "write `temperature=`, a number, of `BatchAgent.run`",
         "tool_call": "leave it out: OpenCode always calls tools; `tools=` says which",
-        "extra_env": "set the variables before the run: agents have your environment, without the keys of models",
+        "extra_env": "write `env=`",
     },
     "tool option": {
         "cache_key_func": "write `version=`, a function of the arguments: results are shared while it gives the same",

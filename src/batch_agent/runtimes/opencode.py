@@ -6,11 +6,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ..core.errors import SpecError
+from ..core.former_names import FORMER
 from ..core.quick import dataclass
 from ..core.runtime import Crew, House
+from ..core.suggestions import explained
 from .opencode_cli import check_config, check_version, find_opencode
 from .opencode_config import NOBODY, Wishes, config_text, furnish
 from .opencode_home import make_home
@@ -26,6 +28,13 @@ _MODES = ("serve", "process")
 class OpenCodeRuntime:
     """Agents are sessions of OpenCode, each in a copy of `workdir`. Nothing of the user's own OpenCode gets into a run:
     no configuration, no key, no plugin. What the project says (AGENTS.md, opencode.json) counts."""
+
+    def __new__(cls, *positional: Any, **named: Any) -> Self:
+        """Raises SpecError for arguments of batch-agent 0.2 that have another name, or none, by now."""
+        for name in named:
+            if name in FORMER["runtime option"]:
+                raise SpecError(f"OpenCodeRuntime has no argument {name!r}.{explained('runtime option', name, ())}")
+        return object.__new__(cls)
 
     backend: Any = None
     """In place of the run's own."""
