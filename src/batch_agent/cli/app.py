@@ -12,6 +12,7 @@ from ..core.safe_text import safe_text
 from .commands import COMMANDS
 from .groups import OPTIONS
 from .mistakes import check_values, explained
+from .signals import Interrupted, end_at_once_by_signals
 
 
 def _version() -> str:
@@ -83,9 +84,11 @@ def main() -> None:
         status = command()
     except BatchAgentError as error:
         _end(str(error))
+    except Interrupted as error:
+        _leave(error.status)
     except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(status if isinstance(status, int) else 0)
+        _leave(130)
+    _leave(status if isinstance(status, int) else 0)
 
 
 def _understood() -> Callable[[], Any]:
@@ -104,4 +107,9 @@ def _understood() -> Callable[[], Any]:
 
 def _end(why: str) -> NoReturn:
     print(f"batch-agent: {safe_text(why)}", file=sys.stderr)
-    sys.exit(2)
+    _leave(2)
+
+
+def _leave(status: int) -> NoReturn:
+    end_at_once_by_signals()
+    sys.exit(status)

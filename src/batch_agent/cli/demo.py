@@ -1,6 +1,5 @@
 """batch-agent demo: a real batch of tool-using agents, by default on the embedded model."""
 
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from ..tools import Tool
 from .demo_notes import notes
 from .report import report_lines
 from .shown import Dashboard
+from .signals import interruptible
 from .stages import forget
 
 TASK = 'Call read_note with path "{path}", then report the order number, the product and the sentiment.'
@@ -61,7 +61,7 @@ def demo(
     started = time.monotonic()
     progress, run = progress_for(sys.stderr, dashboard), out / "run"
     forget(run)  # it is shown from its beginning each time
-    results = asyncio.run(_run(out, run, backend, model, progress))
+    results = interruptible(_run(out, run, backend, model, progress))
     Console().print(_table(results))
     lines = summary_lines(progress.board, time.monotonic() - started)
     for line in [

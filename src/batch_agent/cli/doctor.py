@@ -1,6 +1,5 @@
 """batch-agent doctor."""
 
-import asyncio
 import sys
 
 from rich.console import Console
@@ -8,6 +7,7 @@ from rich.text import Text
 
 from ..backends.doctor import Check, State, examine
 from ..core.safe_text import safe_text
+from .signals import interruptible
 
 _MARKS: dict[State, tuple[str, str]] = {
     "ok": ("ok", "green"),
@@ -27,7 +27,7 @@ def doctor(url: str = "local://", *, model: str | None = None) -> int:
     model
         The model's name; not needed where a server has only one.
     """
-    return asyncio.run(_examine(url, model))
+    return interruptible(_examine(url, model))
 
 
 async def _examine(url: str, model: str | None) -> int:

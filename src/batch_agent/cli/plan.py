@@ -1,6 +1,5 @@
 """batch-agent plan."""
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ..observe.forecasts import compared_lines, forecast_lines
 from ..observe.live.progress import PlainProgress
 from ..observe.tally import Tally
 from .asked import Asked
+from .signals import interruptible
 from .stages import checkpoint_of
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
@@ -34,7 +34,7 @@ def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), ch
     """
     folder = checkpoint or checkpoint_of(out)
     options = {**asked.options(), "checkpoint_dir": folder if canary else None}
-    made = asyncio.run(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
+    made = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
     for line in forecast_lines(made):
         print(safe_text(line))
     _keep(made, folder)
