@@ -46,8 +46,8 @@ def _serve(rows: Iterable[Any], orders: _Orders, loop: asyncio.AbstractEventLoop
         try:
             reading = iter(rows) if reading is None else reading
             found = list(islice(reading, _AT_ONCE))
-        except Exception as raised:  # noqa: BLE001 - carried over to whoever waits
-            error = raised
+        except BaseException as raised:  # noqa: BLE001 - carried over to whoever waits
+            error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
         with suppress(RuntimeError):  # the loop may be closed by now
             loop.call_soon_threadsafe(_settle, order, found, error)
     del reading  # a generator that was left in the middle closes what it has opened, in the thread that opened it
