@@ -53,7 +53,9 @@ class TypedOutput:
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             raise InvalidOutput(_problems((problem["loc"], problem["msg"]) for problem in found)) from error
-        except Exception as error:  # a user's validator may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's validator may raise anything
             raise InvalidOutput(_problems([((), f"{type(error).__name__}: {error}")])) from error
 
 

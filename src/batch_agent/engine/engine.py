@@ -11,7 +11,7 @@ from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
-from ..tasks.cancellation import is_being_cancelled
+from ..tasks.cancellation import is_failure
 from ..tasks.run_deadline import RunDeadline
 from .failures import first_of
 from .gate import Gate
@@ -166,8 +166,8 @@ class Engine:
                 result = await self._executor.run(job, facts, slot)
             except BatchAgentError:
                 raise
-            except (Exception, asyncio.CancelledError) as error:  # a bug in one agent must not end the others
-                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+            except BaseException as error:  # a bug in one agent must not end the others
+                if not is_failure(error):
                     raise
                 result = self._internal(job, error)
             finally:

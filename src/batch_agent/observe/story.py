@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
 from ..core.messages import ToolCall, ToolResult, User
 from ..core.requests import Usage
 from ..core.rules import Rules
@@ -53,7 +53,7 @@ def _told(fact: Fact, turn: int, talk: Conversation) -> Iterator[Text]:
                 yield from _part("made", f"in an earlier life: {_call(result.call)}", "yellow")
         case Compacted():
             yield from _part("compacted", _shortened(fact), "yellow")
-        case Claimed() | Settled():
+        case Claimed() | Withdrawn() | Settled():
             pass  # of use only while the calls of a turn are under way: `_end` tells it
         case _:
             assert_never(fact)

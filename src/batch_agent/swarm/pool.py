@@ -207,7 +207,9 @@ class VLLMPool:
             if on_response is not None:
                 try:
                     on_response(response)
-                except Exception:  # noqa: BLE001 - a user's function may raise anything
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException:  # noqa: BLE001 - a user's function may raise anything
                     _log.exception("on_response raised for prompt %d; the others go on", response.index)
 
         async def ask(place: int, some: Sequence[str], hear: Hear) -> None:

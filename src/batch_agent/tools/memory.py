@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from hashlib import blake2b
 from pathlib import Path
 from types import CodeType
@@ -16,6 +16,7 @@ from .tool import Tool
 
 T = TypeVar("T")
 _LARGEST = 1_000_000
+_PLAIN = (str, int, float, bool, bytes, type(None))
 _TABLES = """
 CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, content TEXT NOT NULL, seconds REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS calls (
@@ -103,6 +104,19 @@ def code_digest(tool: Tool) -> bytes | None:
     """Of what its function does, the same in every process. None where that cannot be told."""
     code = getattr(tool.function, "__code__", None)
     return _digest(code) if isinstance(code, CodeType) else None
+
+
+def shared_name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | None:
+    """What a call is known by in other processes. None where its version says nothing there."""
+    name = f"{tool.name}:{(code_digest(tool) or b'').hex()}:{key[1].hex()}"
+    if tool.sharing.version is None:
+        return name
+    return f"{name}:{blake2b(repr(version).encode(), digest_size=8).hexdigest()}" if _is_plain(version) else None
+
+
+def _is_plain(version: Hashable) -> bool:
+    """Whether it is told by its repr; that of an object may be its place in memory."""
+    return all(map(_is_plain, version)) if type(version) is tuple else type(version) in _PLAIN
 
 
 def _digest(code: CodeType) -> bytes:
