@@ -17,6 +17,8 @@ from .wire import Dropped, Headers, NoConnection, NoConnectionInTime, Stale, Wir
 _CONNECT_WITHIN = 10.0
 _IDLE = 15.0
 """Seconds after which a connection is not used again: servers close those that are idle."""
+_STALE_AFTER = 0.5
+"""Seconds after which a connection that has only brought a page may be stale: pages are asked for at the start."""
 _ADDRESS_GOOD_FOR = 10.0
 _MOST_UNREAD = 256 * 1024
 
@@ -36,8 +38,10 @@ class Line(asyncio.Protocol):
         self._wants_all = False
         self._is_paused = False
         self._broken: Exception | None = None
-        self._was_used = False
         self._is_silent = True
+        self.may_be_stale = False
+        """It had carried an answer before its last request."""
+        self.has_answered = False
         self.idle_since = 0.0
         self.sent_headers: Headers = lines.headers
 
@@ -96,7 +100,6 @@ class Line(asyncio.Protocol):
         """The answer is not needed any more. A connection that it was read from to its end is used again."""
         reader, self._reader = self._reader, None
         if reader is not None and reader.is_whole and reader.keeps_open and self.is_usable:
-            self._was_used = True
             self._lines.give_back(self)
         elif self._transport is not None:
             self._transport.abort()
@@ -133,7 +136,7 @@ class Line(asyncio.Protocol):
         if reader is None or reader.is_whole:
             return
         if reader.head is None:
-            is_stale = self._was_used and self._is_silent
+            is_stale = self.may_be_stale and self._is_silent
             self._break((Stale if is_stale else Dropped)("Server disconnected" if exc is None else str(exc)))
             return
         try:
@@ -219,6 +222,7 @@ class Lines:
             length = b"" if method == "GET" else b"Content-Length: %d\r\n" % len(body)
             line.send(b"%b%b\r\n%b" % (self._head(method, url, headers), length, body))
             await line.head()
+            line.has_answered = line.has_answered or method != "GET"
         except BaseException:
             line.close()
             raise
@@ -245,10 +249,12 @@ class Lines:
     def _take(self) -> Line | None:
         if not self._idle:
             return None
-        fresh_since = asyncio.get_running_loop().time() - _IDLE
+        now = asyncio.get_running_loop().time()
         while self._idle:
             line = self._idle.pop()
-            if line.is_usable and line.idle_since >= fresh_since:
+            idle = now - line.idle_since
+            if line.is_usable and idle <= _IDLE:
+                line.may_be_stale = line.has_answered or idle >= _STALE_AFTER
                 return line
             line.close()
         return None
