@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from .agent.output import output_type
-from .backends.connect import Pay, connect
+from .backends.connect import Trial, connect
 from .core.events import Notice
 from .core.interfaces import Backend, EventSink
 from .core.quick import dataclass
@@ -55,10 +55,12 @@ class Openings:
     """The backends and the providers of tools of runs that go side by side: each is opened once, and all are closed
     with the stack."""
 
-    def __init__(self, preparations: Sequence["Preparation"], stack: AsyncExitStack, pay: Pay | None = None) -> None:
-        """`pay`: for what is sent while they are opened."""
+    def __init__(
+        self, preparations: Sequence["Preparation"], stack: AsyncExitStack, trial: Trial | None = None
+    ) -> None:
+        """`trial`: in a run with a budget, which pays for what is sent while they are opened."""
         self._stack = stack
-        self._pay = pay
+        self._trial = trial
         self._call_natively = [each.spec.backend for each in preparations if each.may_call_natively]
         self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
@@ -68,7 +70,7 @@ class Openings:
         known = self._backends.get((url, model))
         if known is None:
             tried = url in self._call_natively
-            known = await connect(url, model, uses_tools=tried, notify=notify, pay=self._pay)
+            known = await connect(url, model, uses_tools=tried, notify=notify, trial=self._trial)
             self._stack.push_async_callback(known.aclose)
             self._backends[url, model] = known
         return known

@@ -84,7 +84,7 @@ async def open_runs(
         spend, payment = preparations[0].spec.spend, None
         if spend.counts_tokens:
             payment = await Payment.open(spend, stores, stack, joined)
-        openings = Openings(preparations, stack, None if payment is None else payment.trial)
+        openings = Openings(preparations, stack, None if payment is None else await payment.trial(stores))
         opened: list[Prepared] = []
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
             with _named(preparation.stage):
