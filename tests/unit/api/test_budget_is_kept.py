@@ -1,5 +1,6 @@
 """Budgets against a server that keeps books of its own: no fault of it makes a run spend more than it may."""
 
+import asyncio
 import signal
 import threading
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.faulty import FaultyServer
 from tests.unit.api.billing import BillingServer, Fault, always, often
 from tests.unit.programs import Programs
 
@@ -140,6 +142,22 @@ async def test_what_brought_no_answer_counts_in_the_next_run_too(tmp_path: Path)
         for _ in range(4):
             await run(server, max_total_tokens=8_000, checkpoint_dir=tmp_path, **FAST)
         assert 1_000 < server.billed <= 8_000
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_runs_that_are_called_off_and_go_on_do_not_exceed_it_together(seed: int, tmp_path: Path) -> None:
+    server, limit = FaultyServer(seed, second=0.001), 40_000
+    options: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "timeout_per_turn": 0.2, "backoff": 0.001}
+    for part in range(1, 5):
+        going = BatchAgent.run(
+            task="{it}", inputs=INPUTS, backend=server, max_total_tokens=limit, checkpoint_dir=tmp_path, **options
+        )
+        running = asyncio.ensure_future(going)
+        while not running.done() and server.billed < part * limit / 8:
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.wait([running])
+    assert limit / 10 < server.billed <= limit
 
 
 RUN = """
