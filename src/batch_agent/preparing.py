@@ -11,6 +11,7 @@ from .backends.connect import Trial, connect
 from .core.events import Notice
 from .core.interfaces import Backend, EventSink
 from .core.quick import dataclass
+from .core.requests import NO_USAGE, Usage
 from .core.rules import OutputType
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
@@ -60,7 +61,9 @@ class Openings:
     ) -> None:
         """`trial`: in a run with a budget, which pays for what is sent while they are opened."""
         self._stack = stack
-        self._trial = trial
+        self._trial = replace(trial or Trial(), tell=self._count)
+        self.tried = NO_USAGE
+        """What it took to find out whether servers take tools."""
         self._call_natively = [each.spec.backend for each in preparations if each.may_call_natively]
         self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
@@ -74,6 +77,9 @@ class Openings:
             self._stack.push_async_callback(known.aclose)
             self._backends[url, model] = known
         return known
+
+    def _count(self, usage: Usage) -> None:
+        self.tried += usage
 
     async def provided(self, provider: ToolProvider, notify: Callable[[str], None]) -> Sequence[Tool]:
         known = self._provided.get(id(provider))

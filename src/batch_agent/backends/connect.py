@@ -11,6 +11,7 @@ from yarl import URL
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.interfaces import Backend
 from ..core.quick import dataclass
+from ..core.requests import Usage
 from ..core.traits import Traits
 from .address import Address, address_of, parse, with_version
 from .dialects.dialect import Dialect
@@ -33,12 +34,14 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a run with a budget finds out whether a server takes tools."""
+    """How a run finds out whether a server takes tools."""
 
-    pay: Callable[[Backend], Backend]
-    """The same backend, within the budget."""
-    otherwise: bool
+    pay: Callable[[Backend], Backend] | None = None
+    """The same backend, within the run's budget."""
+    otherwise: bool = True
     """What is assumed where nothing is left to try it."""
+    tell: Callable[[Usage], None] | None = None
+    """Hears what it took."""
 
 
 _HOSTFILE = "hostfile://"
@@ -138,7 +141,9 @@ class Reached:
     async def refusal_of_tools(self, trial: Trial | None = None) -> BackendError | None:
         """What it says to a request with a tool; None if it takes it. Raises BackendError for other trouble."""
         model, at_once = self.backend.traits.model, self.flavor.refuses_at_once
-        return await takes_tools(trial.pay(self.backend) if trial else self.backend, model, refuses_at_once=at_once)
+        trial = trial or Trial()
+        backend = self.backend if trial.pay is None else trial.pay(self.backend)
+        return await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell)
 
     async def makes_calls(self, trial: Trial | None) -> bool:
         """As it is tried. Raises BackendError for other trouble than a refusal."""

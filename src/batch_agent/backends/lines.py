@@ -17,8 +17,6 @@ from .wire import Dropped, Headers, NoConnection, NoConnectionInTime, Stale, Wir
 _CONNECT_WITHIN = 10.0
 _IDLE = 15.0
 """Seconds after which a connection is not used again: servers close those that are idle."""
-_STALE_AFTER = 0.5
-"""Seconds after which a connection that has only brought a page may be stale: pages are asked for at the start."""
 _ADDRESS_GOOD_FOR = 10.0
 _MOST_UNREAD = 256 * 1024
 
@@ -39,9 +37,7 @@ class Line(asyncio.Protocol):
         self._is_paused = False
         self._broken: Exception | None = None
         self._is_silent = True
-        self.may_be_stale = False
-        """It had carried an answer before its last request."""
-        self.has_answered = False
+        self.has_answered = False  # to another request than for a page, as they are asked for at the start
         self.idle_since = 0.0
         self.sent_headers: Headers = lines.headers
 
@@ -136,8 +132,8 @@ class Line(asyncio.Protocol):
         if reader is None or reader.is_whole:
             return
         if reader.head is None:
-            is_stale = self.may_be_stale and self._is_silent
-            self._break((Stale if is_stale else Dropped)("Server disconnected" if exc is None else str(exc)))
+            dropped = Stale if self.has_answered and self._is_silent else Dropped
+            self._break(dropped("Server disconnected" if exc is None else str(exc)))
             return
         try:
             reader.end()
@@ -249,12 +245,10 @@ class Lines:
     def _take(self) -> Line | None:
         if not self._idle:
             return None
-        now = asyncio.get_running_loop().time()
+        fresh_since = asyncio.get_running_loop().time() - _IDLE
         while self._idle:
             line = self._idle.pop()
-            idle = now - line.idle_since
-            if line.is_usable and idle <= _IDLE:
-                line.may_be_stale = line.has_answered or idle >= _STALE_AFTER
+            if line.is_usable and line.idle_since >= fresh_since:
                 return line
             line.close()
         return None

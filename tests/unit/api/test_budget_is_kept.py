@@ -14,6 +14,7 @@ from tests.unit.programs import Programs
 
 from batch_agent import BatchAgent, ErrorKind, Tool
 from batch_agent.core.events import Event, Spent
+from batch_agent.observe.tally import Tally
 
 INPUTS = [f"{n:040}" for n in range(600)]
 FAST: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "backoff": 0.001, "backoff_max": 0.002}
@@ -121,6 +122,18 @@ async def test_the_request_that_tries_tools_is_paid_for() -> None:
         assert result.ok
         assert server.requests == 2
         assert result.usage.input + result.usage.output < server.billed <= log.spent.tokens
+
+
+async def test_the_request_that_tries_tools_is_in_the_usage_of_the_run() -> None:
+    @Tool.define
+    async def look(key: str) -> str:
+        return key
+
+    tally = Tally()
+    with BillingServer() as server:
+        await run(server, INPUTS[:5], tools=[look], max_tokens=50, events=tally)
+        assert server.requests == 6
+        assert tally.usage.input + tally.usage.output == server.billed
 
 
 async def test_trying_tools_again_and_again_does_not_exceed_the_budget(tmp_path: Path) -> None:
