@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from .backends.connect import Trial
 from .backends.prices import price_of
 from .core.events import Spent
 from .core.interfaces import Backend, EventSink, Store
@@ -46,9 +47,11 @@ class Payment:
             await stack.enter_async_context(keep_account(payment.purse, stores[0]))
         return payment
 
-    def trial(self, backend: Backend) -> Backend:
-        """A backend that is just being opened."""
-        return Spending(backend, self.purse, self._prices(backend))
+    async def trial(self, stores: Sequence[Store]) -> Trial:
+        """Where nothing is left, a server is taken to be as it was."""
+        plans = [await store.plan() for store in stores]
+        acted = any(plan is not None and plan.get("tool mode") == "action" for plan in plans)
+        return Trial(lambda backend: Spending(backend, self.purse, self._prices(backend)), otherwise=not acted)
 
     def backend(self, backend: Backend, spec: BatchSpec) -> Backend:
         return Spending(backend, self.purse, self._prices(backend), spec.context.context_tokens)

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from .agent.output import output_type
-from .backends.connect import Pay, connect
+from .backends.connect import Trial, connect
 from .core.events import Notice
 from .core.interfaces import Backend, EventSink
 from .core.quick import dataclass
+from .core.requests import NO_USAGE, Usage
 from .core.rules import OutputType
 from .core.safe_text import safe_text
 from .core.sharing import PrefixReport
@@ -62,10 +63,14 @@ class Openings:
     """The backends and the providers of tools of runs that go side by side: each is opened once, and all are closed
     with the stack."""
 
-    def __init__(self, preparations: Sequence["Preparation"], stack: AsyncExitStack, pay: Pay | None = None) -> None:
-        """`pay`: for what is sent while they are opened."""
+    def __init__(
+        self, preparations: Sequence["Preparation"], stack: AsyncExitStack, trial: Trial | None = None
+    ) -> None:
+        """`trial`: in a run with a budget, which pays for what is sent while they are opened."""
         self._stack = stack
-        self._pay = pay
+        self._trial = replace(trial or Trial(), tell=self._count)
+        self.tried = NO_USAGE
+        """What it took to find out whether servers take tools."""
         self._call_natively = [each.spec.backend for each in preparations if each.may_call_natively]
         self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
@@ -75,10 +80,13 @@ class Openings:
         known = self._backends.get((url, model))
         if known is None:
             tried = url in self._call_natively
-            known = await connect(url, model, uses_tools=tried, notify=notify, pay=self._pay)
+            known = await connect(url, model, uses_tools=tried, notify=notify, trial=self._trial)
             self._stack.push_async_callback(known.aclose)
             self._backends[url, model] = known
         return known
+
+    def _count(self, usage: Usage) -> None:
+        self.tried += usage
 
     async def provided(self, provider: ToolProvider, notify: Callable[[str], None]) -> Sequence[Tool]:
         known = self._provided.get(id(provider))

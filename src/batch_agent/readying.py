@@ -84,7 +84,7 @@ async def open_runs(
         spend, payment = preparations[0].spec.spend, None
         if spend.counts_tokens:
             payment = await Payment.open(spend, stores, stack, joined)
-        openings = Openings(preparations, stack, None if payment is None else payment.trial)
+        openings = Openings(preparations, stack, None if payment is None else await payment.trial(stores))
         opened: list[Prepared] = []
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
             with _named(preparation.stage):
@@ -95,7 +95,7 @@ async def open_runs(
                 opened.append(prepared)
         if payment is not None:
             stack.callback(payment.tell_spent, events)
-        yield await _Ways(preparations, opened, stack, events, joined, payment, deadline).ready(stores)
+        yield await _Ways(preparations, opened, stack, events, joined, payment, deadline, openings).ready(stores)
 
 
 async def _leave(events: AbstractContextManager[Any], *why: Any) -> None:
@@ -115,7 +115,9 @@ class _Ways:
         joined: "Joined | None",
         payment: Payment | None,
         deadline: RunDeadline,
+        openings: Openings,
     ) -> None:
+        self._openings = openings
         self._joined = joined
         self._payment = payment
         self._deadline = deadline
@@ -192,7 +194,8 @@ class _Ways:
             tasks = [str(needs[run][0].task) for run in runs]
             commons = None if self._joined is None else self._joined.calls
             fabric = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks, commons))
-            used = partial(_used, fabric, [summarizers[run] for run in runs])
+            openings = self._openings if not boxes else None  # once, for all
+            used = partial(_used, fabric, [summarizers[run] for run in runs], openings)
             if fabric.names:
                 self._stack.callback(self._tell, used)
                 if self._joined is not None:
@@ -205,8 +208,9 @@ class _Ways:
             self._events.emit(used())
 
 
-def _used(fabric: ToolFabric, summarizers: Sequence[Summarizer]) -> ToolsUsed:
-    return ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), NO_USAGE))
+def _used(fabric: ToolFabric, summarizers: Sequence[Summarizer], openings: Openings | None) -> ToolsUsed:
+    tried = NO_USAGE if openings is None else openings.tried
+    return ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), tried))
 
 
 async def _join(hub: Hub, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool) -> "Joined":

@@ -78,6 +78,11 @@ class _Direct:
 
 def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> Door:
     backend = spec.backend
+    if spec.spend.counts_tokens:
+        raise SpecError(
+            f"gateway=False: what {runtime.name} asks the server itself, no budget can count. Leave gateway=True, or "
+            "max_total_tokens and max_usd out."
+        )
     if not isinstance(backend, str) or backend.partition("://")[0] in _DIRECT:
         raise SpecError(
             f"gateway=False: {runtime.name} would talk to the server itself, which needs a backend with an address of "

@@ -11,6 +11,7 @@ from yarl import URL
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.interfaces import Backend
 from ..core.quick import dataclass
+from ..core.requests import Usage
 from ..core.traits import Traits
 from .address import Address, address_of, parse, with_version
 from .dialects.dialect import Dialect
@@ -29,22 +30,34 @@ if TYPE_CHECKING:
     from .fleet import Fleet
 
 Notify = Callable[[str], None]
-Pay = Callable[[Backend], Backend]
-"""The same backend, within the budget of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a run finds out whether a server takes tools."""
+
+    pay: Callable[[Backend], Backend] | None = None
+    """The same backend, within the run's budget."""
+    otherwise: bool = True
+    """What is assumed where nothing is left to try it."""
+    tell: Callable[[Usage], None] | None = None
+    """Hears what it took."""
+
+
 _HOSTFILE = "hostfile://"
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def connect(
-    url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, pay: Pay | None = None
+    url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, trial: Trial | None = None
 ) -> Backend:
     """Opens the backend that `url` names; several endpoints, or those of a hostfile, are one. Raises SpecError for a
     URL that names none, BackendError for a server that cannot be used. Nothing is generated, but for one token where
-    tools are used and must be tried; `pay` pays for it."""
+    tools are used and must be tried, as `trial` says."""
     urls = endpoints_of(url)
     if len(urls) == 1:
-        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, pay=pay)
-    return await open_fleet(urls, model, uses_tools=uses_tools, notify=notify, pay=pay)
+        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial)
+    return await open_fleet(urls, model, uses_tools=uses_tools, notify=notify, trial=trial)
 
 
 async def open_fleet(
@@ -54,7 +67,7 @@ async def open_fleet(
     uses_tools: bool,
     notify: Notify,
     patience: float | None = None,
-    pay: Pay | None = None,
+    trial: Trial | None = None,
 ) -> "Fleet":
     """`patience`: seconds in which each must have shown what it is. Raises as `connect` does."""
 
@@ -63,7 +76,7 @@ async def open_fleet(
     async def open_one(url: str) -> Backend:
         try:
             async with asyncio.timeout(patience):
-                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, pay=pay)
+                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=trial)
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {patience:g} s.") from error
 
@@ -98,7 +111,9 @@ def url_of(endpoint: Endpoint) -> str:
     return endpoint.url.replace("http://", "vllm://", 1) if is_bare else endpoint.url
 
 
-async def _connect_one(url: str, model: str | None, *, uses_tools: bool, notify: Notify, pay: Pay | None) -> Backend:
+async def _connect_one(
+    url: str, model: str | None, *, uses_tools: bool, notify: Notify, trial: Trial | None
+) -> Backend:
     parsed = parse(url)
     if parsed.scheme == "local":
         return await _open_local(parsed, model, notify)
@@ -106,7 +121,7 @@ async def _connect_one(url: str, model: str | None, *, uses_tools: bool, notify:
         from .bedrock import open_bedrock  # as the others of which a run needs one: imported when it is
 
         return await open_bedrock(parsed, model)
-    return (await reach(address_of(parsed), model, tries_tools=uses_tools, pay=pay)).backend
+    return (await reach(address_of(parsed), model, tries_tools=uses_tools, trial=trial)).backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +138,24 @@ class Reached:
         """Whether only a trial can tell if it makes tool calls."""
         return self.flavor.native_tools is None and self.sighting.tool_parser is not False
 
-    async def refusal_of_tools(self, pay: Pay | None = None) -> BackendError | None:
+    async def refusal_of_tools(self, trial: Trial | None = None) -> BackendError | None:
         """What it says to a request with a tool; None if it takes it. Raises BackendError for other trouble."""
         model, at_once = self.backend.traits.model, self.flavor.refuses_at_once
-        return await takes_tools(pay(self.backend) if pay else self.backend, model, refuses_at_once=at_once)
+        trial = trial or Trial()
+        backend = self.backend if trial.pay is None else trial.pay(self.backend)
+        return await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell)
+
+    async def makes_calls(self, trial: Trial | None) -> bool:
+        """As it is tried. Raises BackendError for other trouble than a refusal."""
+        try:
+            return await self.refusal_of_tools(trial) is None
+        except BackendError as error:
+            if trial is None or error.kind is not ErrorKind.BUDGET:
+                raise
+            return trial.otherwise  # nothing can be sent: only what is done already is of interest
 
 
-async def reach(address: Address, model: str | None, *, tries_tools: bool, pay: Pay | None = None) -> Reached:
+async def reach(address: Address, model: str | None, *, tries_tools: bool, trial: Trial | None = None) -> Reached:
     """Raises as `connect` does."""
     headers = _headers(address.flavor, address.key)
     server = Server(open_wire(address.root, headers), address.root)
@@ -147,7 +173,7 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool, pay: 
         loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
         backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
         reached = Reached(backend, flavor, served, sighting)
-        if tries_tools and reached.tries_tools and await reached.refusal_of_tools(pay) is None:
+        if tries_tools and reached.tries_tools and await reached.makes_calls(trial):
             reached.backend.traits = replace(traits, native_tools=True)
         return reached
     except BaseException:

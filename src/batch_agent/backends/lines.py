@@ -48,8 +48,8 @@ class Line(asyncio.Protocol):
         self._is_paused = False
         self._input: select.poll | None = None
         self._broken: Exception | None = None
-        self._was_used = False
         self._is_silent = True
+        self.has_answered = False  # to another request than for a page, as they are asked for at the start
         self.idle_since = 0.0
         self.sent_headers: Headers = lines.headers
 
@@ -116,7 +116,6 @@ class Line(asyncio.Protocol):
         """The answer is not needed any more. A connection that it was read from to its end is used again."""
         reader, self._reader = self._reader, None
         if reader is not None and reader.is_whole and reader.keeps_open and self.is_usable:
-            self._was_used = True
             self._lines.give_back(self)
         elif self._transport is not None:
             self._transport.abort()
@@ -155,8 +154,8 @@ class Line(asyncio.Protocol):
         if reader is None or reader.is_whole:
             return
         if reader.head is None:
-            is_stale = self._was_used and self._is_silent
-            self._break((Stale if is_stale else Dropped)("Server disconnected" if exc is None else str(exc)))
+            dropped = Stale if self.has_answered and self._is_silent else Dropped
+            self._break(dropped("Server disconnected" if exc is None else str(exc)))
             return
         try:
             reader.end()
@@ -251,6 +250,7 @@ class Lines:
             length = b"" if method == "GET" else b"Content-Length: %d\r\n" % len(body)
             line.send(b"%b%b\r\n%b" % (self._heads.bytes_of(method, url, headers), length, body))
             await line.head()
+            line.has_answered = line.has_answered or method != "GET"
         except BaseException:
             line.close()
             raise

@@ -15,7 +15,7 @@ from ..core.interfaces import Backend
 from ..core.messages import User
 from ..core.prompt import Prompt, ToolSpec
 from ..core.quick import dataclass
-from ..core.requests import Request, Sampling
+from ..core.requests import Finished, Request, Sampling, Usage
 from .flavors import Flavor
 from .json_body import BadJson, loads
 from .server import Server, shown
@@ -32,6 +32,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _VLLM_TIERS = ("# TYPE vllm:kv_offload_", "# TYPE vllm:simple_kv_offload_", "# TYPE lmcache:")
 _SGLANG_TIERS = ("hicache_storage_backend", "enable_lmcache", "enable_flexkv")
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
+_TRIAL = Usage(32, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +98,24 @@ def choose(served: list[ServedModel], model: str | None, url: URL) -> ServedMode
     raise SpecError(f"model={model!r} is not served at {shown(url)}. Did you mean {' or '.join(map(repr, close))}?")
 
 
-async def takes_tools(backend: Backend, model: str, *, refuses_at_once: bool = False) -> BackendError | None:
+async def takes_tools(
+    backend: Backend, model: str, *, refuses_at_once: bool = False, tell: Callable[[Usage], None] | None = None
+) -> BackendError | None:
     """One token with a tool on offer: the refusal of a server without a tool parser, or None if there was none.
 
-    Of a server that refuses at once, the head of a stream is answer enough: nobody waits for the token."""
+    Of a server that refuses at once, the head of a stream is answer enough: nobody waits for the token. `tell` hears
+    what it took, estimated where nobody waits for the server to say it."""
     request = Request(Prompt("", (_TOOL,)), (User("Hi"),), model, Sampling(max_tokens=1), stream=refuses_at_once)
 
     async def ask() -> BackendError | None:
         try:
             async with in_time(), backend.stream(request) as deltas:
+                usage = _TRIAL
                 if not refuses_at_once:
-                    async for _ in deltas:
-                        pass
+                    async for delta in deltas:
+                        usage = delta.usage if isinstance(delta, Finished) else usage
+                if tell is not None:
+                    tell(usage)
         except BackendError as error:
             if error.kind is ErrorKind.BAD_REQUEST:
                 return error

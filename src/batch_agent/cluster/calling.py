@@ -78,10 +78,11 @@ class Calling:
             async with joined.callers.with_me(joined.member.name), asyncio.TaskGroup() as group:
                 taking = group.create_task(self._take_all())
                 posting = group.create_task(self._post_all())
-                if not await self._deliver_all():
-                    taking.cancel()
+                is_done = await self._deliver_all()
                 posting.cancel()
-        if taking.cancelled():
+                if not is_done:
+                    taking.cancel()
+        if not is_done:
             await self._fail_what_is_left()
         elif (broken := taking.result()) is not None:
             raise broken

@@ -147,7 +147,7 @@ class ToolsUsed:
 
     tools: tuple[ToolUse, ...]
     summaries: Usage = NO_USAGE
-    """Tokens that went into summaries of long results; they are in no agent's usage."""
+    """Tokens of requests that are in no agent's usage: summaries of long results, and the trial of tools."""
 
 
 @dataclass(frozen=True, slots=True)

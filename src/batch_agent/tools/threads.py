@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,6 +10,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from .texts import Worded, describe_error
+
+_log = logging.getLogger("batch_agent")
 
 
 class DaemonThreads:
@@ -19,6 +22,7 @@ class DaemonThreads:
         self.room = asyncio.Semaphore(most)
         self._most = most
         self._idle = 0
+        self._busy = 0
         self._closed = False
         self._lock = threading.Lock()
         self._work: SimpleQueue[Callable[[], Callable[[], object]] | None] = SimpleQueue()
@@ -53,15 +57,19 @@ class DaemonThreads:
         return await done
 
     def close(self) -> None:
-        """Lets idle threads end; busy ones end after their work."""
+        """Lets idle threads end; busy ones end after their work, which is said: nobody can stop them."""
         with self._lock:
             self._closed = True
+            if self._busy:
+                calls = "1 tool call is" if self._busy == 1 else f"{self._busy} tool calls are"
+                _log.warning("%s still running: a function in a thread cannot be stopped, and ends by itself.", calls)
             for _ in range(self._idle):
                 self._work.put(None)
             self._idle = 0
 
     def _submit(self, work: Callable[[], Callable[[], object]]) -> None:
         with self._lock:
+            self._busy += 1
             if self._idle > 0:
                 self._idle -= 1
             else:
@@ -72,7 +80,9 @@ class DaemonThreads:
         stays = True
         while stays and (work := self._work.get()) is not None:
             tell = work()
-            with self._lock:  # idle before anybody hears of the result, or the next call would start another thread
+            with self._lock:
+                self._busy -= 1
+                # idle before anybody hears of the result, or the next call would start another thread
                 stays = not self._closed and self._idle < self._most
                 self._idle += stays
             with suppress(RuntimeError):  # the loop may be closed by now

@@ -152,4 +152,4 @@ print(result.text, result.tool_calls[0].ok)
 def test_a_hung_tool_does_not_keep_the_program_from_ending() -> None:
     done = subprocess.run([sys.executable, "-c", HANG], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "done False\n"
-    assert done.stderr == ""
+    assert done.stderr.startswith("1 tool call is still running: a function in a thread cannot be stopped")
