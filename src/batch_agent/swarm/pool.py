@@ -19,9 +19,10 @@ from ..core.checks import at_least, is_number
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
 from .lanes import Asked, Lane
+from .line import Orders
 from .patterns import listed
 from .response import Response, response_of
-from .sending import Orders, Sending
+from .sending import Sending
 from .wires import Hear, Wires
 
 _log = logging.getLogger("batch_agent")
