@@ -11,6 +11,7 @@ forgotten when several rounds in a row go well with it. A limit that went well o
 limit rather than a bound: it is lowered by a half, then by a quarter, and raised more slowly each time."""
 
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import NamedTuple
 
 from ..core.load import Load
@@ -200,5 +201,5 @@ class _Round(NamedTuple):
         sent, sent_before = self.answers + self.refused, before.answers + before.refused
         rose = self.refused / sent - before.refused / sent_before
         rate = (self.refused + before.refused) / (sent + sent_before)
-        deviation = (rate * (1 - rate) * (1 / sent + 1 / sent_before)) ** 0.5
+        deviation = sqrt(rate * (1 - rate) * (1 / sent + 1 / sent_before))
         return rose > max(_ROSE, _SIGNIFICANT * deviation)

@@ -1,6 +1,7 @@
 """Slots under cancellation, refusal and change of their limit."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -12,7 +13,7 @@ from batch_agent.schedule.health import Health
 from batch_agent.schedule.limit import InflightLimit
 
 
-def refuse(granting: Slots, retry_after: list[float | None], *, sent: Health | None = None, gap: int = 0) -> None:
+def refuse(granting: Slots, retry_after: Sequence[float | None], *, sent: Health | None = None, gap: int = 0) -> None:
     """Requests that are sent, and refused one after the other; others between them are taken."""
     health = sent or Health(patience=15.0)
     for each in retry_after:
