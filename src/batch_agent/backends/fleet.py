@@ -3,36 +3,29 @@ doing that died is done by the others."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.interfaces import Backend, CountsTokens, ReportsLoad
 from ..core.load import Load
 from ..core.messages import User
-from ..core.requests import Delta, Request
+from ..core.requests import Request
 from ..core.traits import Traits
+from ..schedule.retry import asks_for_less
 from ..schedule.routing import Routing, Ticket
+from .passage import ITS_FAULT, MAYBE_ITS_FAULT, Passage, Refusal
 from .together import together
 
-_ITS_FAULT = frozenset(
-    {
-        ErrorKind.UNAVAILABLE,
-        ErrorKind.CONNECTION,
-        ErrorKind.SERVER,
-        ErrorKind.AUTH,
-        ErrorKind.NOT_FOUND,
-        ErrorKind.TLS,
-        ErrorKind.TURN_TIMEOUT,
-    }
-)
-"""What another endpoint may do better. What is wrong with a request is wrong everywhere."""
 _MAYBE_ITS_AGENTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
 """What a prompt may have brought about, wherever it goes."""
+_PASSING = frozenset({ErrorKind.SERVER, ErrorKind.UNAVAILABLE})
+"""Errors that a good endpoint may answer now and then."""
 _HANGS = 10.0
 """Seconds without an answer after which it says something about the endpoint that nobody waits any longer."""
+_HANGS_AT_LEAST = 1.0
+_HANGS_BESIDE_OTHERS = 5.0
+"""The same, in times that the slowest answer took so far: for turns that may not take `_HANGS` seconds."""
 
 T = TypeVar("T")
 Open = Callable[[str], Awaitable[Backend]]
@@ -77,6 +70,10 @@ class Fleet:
         self.routing = Routing([member.url for member in members])
         self._unlucky: set[str] = set()
         """Agents whose last request broke an endpoint, as it seems."""
+        self._failed_at: dict[str, set[int]] = {}
+        """For agents whose last request failed, or was not answered in time: where. They are sent elsewhere."""
+        self._slowest = 0.0
+        """Seconds that an answer took, at most."""
 
     @classmethod
     async def open(cls, urls: Sequence[str], open_it: Open, notify: Notify) -> "Fleet":
@@ -103,12 +100,12 @@ class Fleet:
         fleet = cls(members, traits, notify)
         for place, each in enumerate(found):
             if isinstance(each, BackendError):
-                fleet.close(fleet.take(place), each)
+                fleet.close(fleet.take(place), place, each)
                 members[place].trouble = str(each)
                 notify(f"{urls[place]} cannot be used, and the others do its work: {each}")
         return fleet
 
-    def stream(self, request: Request) -> "Passage":
+    def stream(self, request: Request) -> Passage:
         return Passage(self, request)
 
     async def load(self) -> Load | None:
@@ -135,12 +132,20 @@ class Fleet:
     async def leave(self, agent: str) -> None:
         self.routing.forget_origin(agent)
         self._unlucky.discard(agent)
+        self._failed_at.pop(agent, None)
         await _at_once([each.backend.leave(agent) for each in self.members if each.backend is not None])
 
     async def aclose(self) -> None:
         await _at_once([each.backend.aclose() for each in self.members if each.backend is not None])
 
     def choose(self, request: Request, exclude: set[int]) -> int | None:
+        """Where it failed before only if nobody else may be asked."""
+        failed_at = self._failed_at.get(request.agent)
+        if failed_at and (place := self._choose(request, exclude | failed_at)) is not None:
+            return place
+        return self._choose(request, exclude)
+
+    def _choose(self, request: Request, exclude: set[int]) -> int | None:
         first = request.messages[0] if request.messages else None
         shared = first.text[: first.shared] if isinstance(first, User) and first.shared else None
         return self.routing.choose(
@@ -155,15 +160,29 @@ class Fleet:
     def take(self, place: int) -> Ticket:
         return self.routing.sent(place, 1.0, _now())
 
-    def close(self, ticket: Ticket, error: BackendError) -> None:
-        """A request failed."""
+    def close(self, ticket: Ticket, place: int, error: BackendError, *, is_certain: bool = False) -> None:
+        """A request failed. One that is out must take a request to be back: a refusal is not enough. `is_certain`: a
+        refusal is the endpoint's own."""
         is_gone = error.kind is ErrorKind.UNAVAILABLE and error.status is None
         is_refused = is_gone or error.kind is ErrorKind.TURN_TIMEOUT
-        self.routing.failed(ticket, _now(), is_endpoint_fault=error.kind in _ITS_FAULT, is_refused=is_refused)
+        is_blamed = is_certain or not self.routing.is_good(place)
+        is_its_fault = error.kind in ITS_FAULT or (error.kind in MAYBE_ITS_FAULT and is_blamed)
+        is_its_fault = is_its_fault and not asks_for_less(error)  # it is there, and had no time for this one
+        has_answered = error.kind in _PASSING and error.status is not None
+        self.routing.failed(
+            ticket, _now(), is_endpoint_fault=is_its_fault, is_refused=is_refused, is_passing=has_answered
+        )
 
-    def answered(self, ticket: Ticket, place: int, agent: str) -> None:
+    def blame(self, refusal: Refusal) -> None:
+        """Another endpoint took what this one refused."""
+        self.routing.blame(refusal.place, refusal.ticket, _now())
+        self.miss(refusal.place, refusal.error)
+
+    def answered(self, ticket: Ticket, place: int, agent: str, seconds: float) -> None:
         self.routing.done(ticket, _now())
+        self._slowest = max(self._slowest, seconds)
         self._unlucky.discard(agent)
+        self._failed_at.pop(agent, None)
         self.greet(place)
 
     def failed(self, ticket: Ticket, place: int, agent: str, error: BackendError) -> None:
@@ -172,10 +191,21 @@ class Fleet:
         if may_be_its_own and agent in self._unlucky and self.routing.is_good(place):
             self.routing.left(ticket, _now())
         else:
-            self.close(ticket, error)
+            self.close(ticket, place, error)
             self.miss(place, error)
         if may_be_its_own:
             self._unlucky.add(agent)
+        self.avoid(place, agent)
+
+    def avoid(self, place: int, agent: str) -> None:
+        """The next try of this agent goes elsewhere."""
+        if agent:
+            self._failed_at.setdefault(agent, set()).add(place)
+
+    def hangs(self, seconds: float) -> bool:
+        """Whether it says something about an endpoint that it did not answer for so long."""
+        beside_others = max(_HANGS_AT_LEAST, _HANGS_BESIDE_OTHERS * self._slowest)
+        return seconds >= (min(_HANGS, beside_others) if self._slowest else _HANGS)
 
     def miss(self, place: int, error: BackendError) -> None:
         """Says once that an endpoint is down."""
@@ -183,7 +213,8 @@ class Fleet:
         member.trouble = str(error)
         if not member.is_missed and place not in self.routing.usable(_now()):
             member.is_missed = True
-            self._notify(f"{member.url} is down, and the others do its work: {error}")
+            how = "refuses what others take" if error.kind in MAYBE_ITS_FAULT else "is down"
+            self._notify(f"{member.url} {how}, and the others do its work: {error}")
 
     def greet(self, place: int) -> None:
         member = self.members[place]
@@ -194,81 +225,21 @@ class Fleet:
     def nobody(self, errors: Sequence[BackendError], places: Sequence[int] | None = None) -> BackendError:
         """What is said when no endpoint takes a request; `places`: of those that might."""
         for error in errors:
-            if error.kind not in _ITS_FAULT:
+            if error.kind not in ITS_FAULT:  # refused, not broken: in the words of who did so
                 return error
         kind = errors[-1].kind if errors else ErrorKind.UNAVAILABLE
         asked = range(len(self.members)) if places is None else places
         said = " ".join(f"{self.members[place].url}: {self._trouble(place)}" for place in asked)
-        return BackendError(kind, f"None of the {len(asked)} endpoints takes it. {said}")
+        words = f"None of the {len(asked)} endpoints takes it. {said}"
+        if errors and all(asks_for_less(error) for error in errors):
+            pauses = [error.retry_after for error in errors if error.retry_after is not None]
+            return BackendError(kind, words, retry_after=min(pauses, default=None), status=errors[-1].status)
+        return BackendError(kind, words)
 
     def _trouble(self, place: int) -> str:
         if self.routing.is_good(place) and not self.routing.is_counted_on(place):
             return "It is draining."
         return self.members[place].trouble or "It has enough to do."
-
-
-class Passage:
-    """One request, sent to one endpoint after the other until one takes it."""
-
-    def __init__(self, fleet: Fleet, request: Request) -> None:
-        self._fleet = fleet
-        self._request = request
-        self._place = -1
-        self._ticket: Ticket | None = None
-        self._began = 0.0
-        self._exchange: AbstractAsyncContextManager[AsyncIterator[Delta]] | None = None
-
-    async def __aenter__(self) -> AsyncIterator[Delta]:
-        fleet, tried, errors = self._fleet, set[int](), list[BackendError]()
-        while (place := fleet.choose(self._request, tried)) is not None:
-            if errors and not self._is_paid_again(errors[-1]):
-                raise errors[-1]
-            self._place, self._ticket, self._began = place, fleet.take(place), _now()
-            try:
-                backend = await fleet.members[place].opened(fleet.traits.model)
-                self._exchange = backend.stream(self._request)
-                return await self._exchange.__aenter__()
-            except BackendError as error:
-                self._fail(error)
-                if error.kind not in _ITS_FAULT and error.kind is not ErrorKind.RATE_LIMITED:
-                    raise
-                tried.add(place)
-                errors.append(error)
-            except BaseException:
-                self._give_up()
-                raise
-        raise fleet.nobody(errors)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            assert self._exchange is not None
-            await self._exchange.__aexit__(kind, error, trace)
-        finally:
-            if error is None and self._ticket is not None:
-                self._fleet.answered(self._ticket, self._place, self._request.agent)
-            elif isinstance(error, BackendError):
-                self._fail(error)
-            else:
-                self._give_up()
-
-    def _is_paid_again(self, error: BackendError) -> bool:
-        """Whether the run can pay for the request once more, after an endpoint that may have worked on it."""
-        charge = self._request.charge
-        return charge is None or not error.may_be_billed or charge.again()
-
-    def _fail(self, error: BackendError) -> None:
-        if self._ticket is not None:
-            ticket, self._ticket = self._ticket, None
-            self._fleet.failed(ticket, self._place, self._request.agent, error)
-
-    def _give_up(self) -> None:
-        """Nobody waits any longer, which is also how a turn ends that took too long."""
-        if _now() - self._began >= _HANGS:
-            self._fail(BackendError(ErrorKind.CONNECTION, f"It did not answer within {_now() - self._began:.0f} s."))
-        elif self._ticket is not None:
-            self._fleet.routing.left(self._ticket, _now())
 
 
 async def _tried(open_it: Open, url: str, opened: list[Backend]) -> Backend | BatchAgentError:

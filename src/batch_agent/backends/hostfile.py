@@ -1,17 +1,22 @@
 """Hostfiles: which endpoints there are, one per line."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from ipaddress import IPv6Address
 from pathlib import Path
 from types import MappingProxyType
 
+from yarl import URL
+
 from ..core.errors import SpecError
 from ..core.quick import dataclass
+from .flavors import BEDROCK, BY_SCHEME
 
 DEFAULT_PORT = 8000
-_PORT_OF_SCHEME = {"http": 80, "https": 443}
+_SERVERS = {scheme: flavor for scheme, flavor in BY_SCHEME.items() if flavor is not BEDROCK}
+"""Schemes that name who serves. Bedrock has regions, not hosts."""
+_PORT_OF_SCHEME = {"http": 80, "https": 443} | {name: URL(each.default_url).port for name, each in _SERVERS.items()}
 _LOOKS_LIKE = """A hostfile has one endpoint per line, as in
   gpu1:8000
   gpu2:8000  role=worker  big   # what follows the address: fields and tags
@@ -29,13 +34,20 @@ class Endpoint:
     host: str
     """A name or an address; IPv6 without its brackets."""
     port: int = DEFAULT_PORT
-    tags: frozenset[str] = frozenset()
+    tags: Collection[str] = frozenset()
+    """A frozenset. What is given as a mapping are fields."""
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
     scheme: str = "http"
     base: str = ""
     """The path below which its API begins, as in '/base'."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.tags, str):
+            raise SpecError(f"tags={self.tags!r} is one text: give a set of tags, or a dict of fields.")
+        if isinstance(self.tags, Mapping):
+            object.__setattr__(self, "fields", {**self.tags, **self.fields})
+            object.__setattr__(self, "tags", ())
+        object.__setattr__(self, "tags", frozenset(self.tags))
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
     @property
@@ -51,14 +63,16 @@ class Endpoint:
 
     def __str__(self) -> str:
         fields = [f"{key}={value}" for key, value in self.fields.items()]
-        return " ".join([self.url, *fields, *sorted(self.tags)])
+        words = [self.url, *fields, *sorted(self.tags)]
+        return ("\t" if any(" " in word for word in words) else " ").join(words)
 
 
 def parse_hostfile(path_or_lines: str | Path | Iterable[str]) -> list[Endpoint]:
     """The endpoints of a file, or of lines, in their order. A text is the path of a file, `~` the home in it.
 
-    Each line is an address, then, apart by tabs or spaces, fields (`key=value`) and tags (bare words). An address is
-    `host:port`, `host` (port 8000), `host port`, `[::1]:8000` or a URL. Raises one SpecError for all bad lines."""
+    Each line is an address, then, apart by tabs or spaces, fields (`key=value`) and tags (bare words). In a line with
+    tabs, a value may have single spaces in it. An address is `host:port`, `host` (port 8000), `host port`,
+    `[::1]:8000` or a URL, as of a backend. Raises one SpecError for all bad lines."""
     if isinstance(path_or_lines, str | Path):
         return _parse(_lines_of(Path(path_or_lines)), f"The hostfile {str(path_or_lines)!r}")
     return _parse(path_or_lines, "The hostfile")
@@ -109,7 +123,7 @@ def _said(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _endpoint(text: str) -> Endpoint:
-    address, *words = text.split()
+    address, *words = _words(text)
     scheme, place, base = _parts(address)
     host, port = _host_and_port(place)
     if words and re.fullmatch(r"[+-]?\d+", words[0]):
@@ -117,8 +131,17 @@ def _endpoint(text: str) -> Endpoint:
             raise _BadLineError(f"it has two ports, {port!r} and {words[0]!r}")
         port = words.pop(0)
     tags, fields = _tags_and_fields(words)
-    default = _PORT_OF_SCHEME.get(scheme, DEFAULT_PORT)
+    default = _PORT_OF_SCHEME.get(scheme) or DEFAULT_PORT
     return Endpoint(host, default if port is None else _port(port), tags, fields, scheme or "http", base)
+
+
+def _words(text: str) -> Iterator[str]:
+    """Between tabs, a space belongs to the value that it stands in, unless another field follows it."""
+    cells = re.split(r"\t+| {2,}", text) if "\t" in text else [text]
+    for at, cell in enumerate(cells):
+        words = cell.split()
+        is_value = at > 0 and "=" in cell and not any("=" in word for word in words[1:])
+        yield from [cell.strip()] if is_value else words
 
 
 def _parts(address: str) -> tuple[str, str, str]:
@@ -127,7 +150,7 @@ def _parts(address: str) -> tuple[str, str, str]:
     if not is_url:
         return "", address, ""
     if scheme.lower() not in _PORT_OF_SCHEME:
-        raise _BadLineError(f"the scheme {scheme!r} is not known: http or https")
+        raise _BadLineError(f"the scheme {scheme!r} is not known: {', '.join(_PORT_OF_SCHEME)}")
     place, slash, base = rest.partition("/")
     if "@" in place:
         raise _BadLineError("a name or a password does not belong here: set the API key in the environment")

@@ -115,10 +115,8 @@ class Asking:
     ) -> Alone | None:
         """What a failure means for everybody. How patient this agent may be, or None if the try does not count;
         raises RunStopped. `before`: earlier failures of this turn."""
-        if error.kind is ErrorKind.RATE_LIMITED:
-            self.gate.slots.refused(error.retry_after, request)
-        elif asks_for_less(error):
-            self.gate.slots.shed(error.retry_after, request)
+        if asks_for_less(error):
+            self.gate.slots.refused(error.retry_after, request, self.health)
         elif before:
             self._learn(before[-1], helped=False)
         match self.health.failed(request, job.key, error, now):

@@ -8,14 +8,15 @@ from ..core.interfaces import EventSink
 from ..core.load import Load
 from ..core.scheduling import LimitChange
 from ..schedule.admission import Admission, Rank, Ticket
+from ..schedule.health import Health
 from ..schedule.limit import Change, InflightLimit
 from ..schedule.portions import Demand
 from ..schedule.refusals import Refusals
 
 _PAUSE = 0.5
+_BUSY = 0.75
+"""Of the limit, in service: then a cut holds the others back for long enough."""
 _WORTH_TELLING = 0.1
-_LONG_PAUSE = 2.0
-"""A server that asks for as much has no room for anybody: who is only unlucky is welcome again sooner."""
 _LONGEST_PAUSE = 300.0
 """Who is asked to wait for longer gives up instead, and so do the others, each in its turn."""
 
@@ -35,6 +36,8 @@ class Slots:
         self.workers = 1
         self._elsewhere = 0
         self._refusals = Refusals()
+        self._cut_at: float | None = None
+        """When the limit was last cut, until a request that was sent after that is answered."""
         self._events = events
         self._began = asyncio.get_running_loop().time()
         self.history: list[LimitChange] = []
@@ -98,31 +101,30 @@ class Slots:
             if self._pause is None:
                 self._wake(self._admission.resize(self._now_allowed))
                 self._emit(Resumed())
+        if self._cut_at is not None and asyncio.get_running_loop().time() - seconds >= self._cut_at:
+            self._cut_at = None
         binds = self._admission.in_use >= self._limit.current
         self._resize(self._limit.succeeded(seconds, limit_binds=binds))
 
-    def refused(self, retry_after: float | None, request: int) -> None:
-        """The server's limits were met by the request of this number. A long pause that it asks for is everybody's."""
-        if retry_after is not None and retry_after >= _LONG_PAUSE:
-            self._send_less(retry_after)
-        else:
-            self.shed(retry_after, request)
-
-    def shed(self, retry_after: float | None, request: int) -> None:
-        """The server sent the request of this number away, as an overloaded one does. That is the request's own affair,
-        to be sent again later, unless most of what the server gets goes that way."""
+    def refused(self, retry_after: float | None, request: int, health: Health) -> None:
+        """The server sent the request of this number away. That is the request's own affair, to be sent again later,
+        unless most of what the server gets goes that way: then it wants less from everybody, and a pause that it asks
+        for is everybody's. Without one, a limit below what is in service holds the others back by itself."""
+        if not self._refusals.is_news(request):
+            return
         self._limit.sent_away()
-        if self._refusals.are_most(request):
-            self._send_less(retry_after)
-
-    def _send_less(self, retry_after: float | None) -> None:
-        """Nobody is sent before the pause that the server asked for, or a short one, is over: a refusal is quick, and
-        would otherwise let every waiting agent run into the next one."""
-        now = asyncio.get_running_loop().time()
+        if not self._refusals.are_most(request, health.newest):
+            return
         if self._portion:  # less than what this worker sends, not than what all may
             self._limit.current = min(self._limit.current, self._portion)
-        self._resize(self._limit.refused(now, retry_after))
-        self.hold(_pause(retry_after), "rate limited")
+        in_service, now = health.out_before(request), asyncio.get_running_loop().time()
+        if self._cut_at is None:  # or else nothing sent since the last cut was answered: no limit helps against that
+            self._cut_at = now
+            self._resize(self._limit.refused(now, in_service))
+        elif retry_after is None:
+            in_service = 0
+        if retry_after is not None or in_service < _BUSY * self._now_allowed:
+            self.hold(_pause(retry_after), "rate limited")
 
     def looked(self, load: Load) -> None:
         """The server said how busy it is."""

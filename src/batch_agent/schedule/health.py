@@ -84,6 +84,15 @@ class Health:
         self._out[self._last] = now
         return self._last
 
+    @property
+    def newest(self) -> int:
+        """The number of the last request that went out."""
+        return self._last
+
+    def out_before(self, request: int) -> int:
+        """Requests that were sent before the one of this number, and are still waited for."""
+        return sum(number < request for number in self._out)
+
     def succeeded(self, request: int) -> None:
         del self._out[request]
         self._has_answered = True

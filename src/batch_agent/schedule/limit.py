@@ -1,20 +1,40 @@
-"""How many requests may be in flight: found by trying more, and cut when the server shows that it was too much."""
+"""Adaptive limit of the requests in flight: raised while the server has room, cut where it shows that it has not.
+
+Refusals are judged by their rate, and by the number in flight at which it begins. Those that come at the same rate with
+fewer in flight do not depend on the limit, and leave it alone: it is raised as if nothing had happened. Two things
+lower it. Most requests are refused (`refusals` tells when): the limit falls to what the server had taken by then, where
+that was less, and never below the last limit with which a round of requests went through. Or a raised limit has
+significantly more refusals than the lower ones had: the last step is taken back.
+
+The limit that was too much is remembered. It is approached in steps that become smaller and then rarer, and is
+forgotten when several rounds in a row go well with it. A limit that went well once and is too much later shows a rate
+limit rather than a bound: it is lowered by a half, then by a quarter, and raised more slowly each time."""
 
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import NamedTuple
 
 from ..core.load import Load
 
 _CEILING = 1024
-_LONGEST_EPISODE = 300.0
 _EPISODE = 1.0
 _SHORT_QUEUE = 4
 _CLEAR = 0.9
 _ROUNDS_WITHOUT_LOOK = 4
 _RESERVE = 1.5
 """Requests that may wait at the server, for each that it took up between the last two looks."""
-_NO_ROOM = 0.1
-"""Of a round of requests, sent away: then there is no room for more."""
+_ROSE = 0.1
+"""More refusals, as a share of a round, at a higher limit: less is no reason to lower it."""
+_SIGNIFICANT = 3.0
+"""Standard deviations by which the rate of refusals must have risen."""
+_STEPS = 4
+"""In which a limit that was too much is approached."""
+_MOST_ROUNDS = 16
+"""That go well before a limit which was too much is tried again."""
+_ROUNDS_TO_FORGET = 4
+"""That go well with a limit which was too much."""
+_REMEMBERED = 256
+"""Requests of which the usual rate of refusals is computed: older ones count less."""
 _FULL = 0.9
 _AFTER_PREEMPTION = 0.75
 _NO_GAIN = 0.8
@@ -43,7 +63,16 @@ class InflightLimit:
     _seconds: float = 0.0
     _sent_away: int = 0
     """Since the round began."""
-    _round_before: tuple[int, float] | None = None
+    _usual: "_Round | None" = None
+    """Rounds that went well: the last one, with the answers and refusals of those before it."""
+    _good: int = 0
+    """The highest limit with which a round went well, since one like it was too much."""
+    _bad: int | None = None
+    """The lowest limit that was too much, until it is forgotten."""
+    _rounds: int = 0
+    """That went well since the limit changed."""
+    _rounds_needed: int = 1
+    """Before the limit is raised."""
     _quiet_until: float = float("-inf")
     _reports_load: bool = False
     _preemptions: int = 0
@@ -66,32 +95,19 @@ class InflightLimit:
         self._seconds += seconds
         if self._answers < self.current:
             return None
-        mean, sent_away = self._seconds / self._answers, self._sent_away
+        ended = _Round(self.current, self._answers, self._seconds / self._answers, self._sent_away)
         self._begin_round()
-        if sent_away > _NO_ROOM * self.current:
-            return None
-        if not self._is_searching:
-            return self._set(self.current + 1, "room")
-        if self._gained_nothing(mean):
-            assert self._round_before is not None
-            self._is_searching = False
-            return self._set(self._round_before[0], "more in flight only took longer")
-        self._round_before = (self.current, mean)
-        return self._set(2 * self.current, "room")
+        return self._judge(ended)
 
     def sent_away(self) -> None:
         """The server had no room for one request."""
         self._sent_away += 1
 
-    def refused(self, now: float, retry_after: float | None) -> Change | None:
-        """The server asked for less. Refusals of requests sent before the cut took effect belong to the same
-        episode."""
-        self._begin_round()
-        if now < self._quiet_until:
-            return None
-        self._quiet_until = now + min(max(_EPISODE, retry_after or 0.0), _LONGEST_EPISODE)
-        self._is_searching = False
-        return self._set(self.current // 2, "rate limited")
+    def refused(self, now: float, in_service: int) -> Change | None:
+        """The server refuses most requests, of those that were sent since the limit was last lowered. It had taken so
+        many before."""
+        self._quiet_until = now + _EPISODE
+        return self._back_off(in_service, "rate limited")
 
     def looked(self, load: Load, in_use: int, now: float) -> Change | None:
         """What the server says of its load, with so many requests in flight. What waits at the server cannot be
@@ -117,19 +133,73 @@ class InflightLimit:
             return self._set(2 * self.current if self._is_searching else self.current * 5 // 4 + 1, "room")
         return None
 
-    def _gained_nothing(self, mean: float) -> bool:
-        if self._round_before is None:
-            return False
-        limit, before = self._round_before
-        return before > 0 and mean / before >= _NO_GAIN * self.current / limit
+    def _judge(self, ended: "_Round") -> Change | None:
+        """A round is over at this limit."""
+        usual = self._usual
+        if usual is not None and usual.limit < ended.limit:
+            if self._is_searching and ended.is_slower_for_nothing(usual):
+                self._is_searching = False
+                return self._set(usual.limit, "more in flight only took longer")
+            if ended.is_refused_more(usual):
+                return self._back_off(0, "more in flight were refused more")
+        self._usual = ended if usual is None else ended.after(usual)
+        self._good, self._rounds = max(self._good, self.current), self._rounds + 1
+        if self._bad is not None and self.current >= self._bad:
+            if self._rounds < max(_ROUNDS_TO_FORGET, self._rounds_needed):
+                return None
+            self._bad, self._rounds_needed, self._is_searching = None, 1, not self.fixed
+        return self._set(self._higher(), "room") if self._rounds >= self._rounds_needed else None
+
+    def _higher(self) -> int:
+        if self._is_searching:
+            return 2 * self.current
+        return self.current + (1 if self._bad is None else max(1, (self._bad - self.current) // _STEPS))
+
+    def _back_off(self, in_service: int, reason: str) -> Change | None:
+        limit, good = self.current, self._good
+        self._is_searching, self._bad = False, limit
+        if good < limit:
+            was_last_step = limit <= good + max(1, good // _STEPS)
+            self._rounds_needed = min(_MOST_ROUNDS, 2 * self._rounds_needed) if was_last_step else 1
+            return self._set(max(good, limit // 2, min(in_service, limit - 1)), reason)
+        self._good, self._usual = 0, None
+        lower = limit // 2 if self._rounds_needed == 1 else limit * 3 // 4
+        self._rounds_needed = min(_MOST_ROUNDS, 2 * self._rounds_needed)
+        return self._set(min(lower, limit - 1), reason)
 
     def _set(self, limit: int, reason: str) -> Change | None:
         limit = max(1, min(limit, self._most))
         self._begin_round()
         if limit == self.current:
             return None
-        self.current = limit
+        self.current, self._rounds = limit, 0
         return Change(limit, reason)
 
     def _begin_round(self) -> None:
         self._answers, self._seconds, self._sent_away = 0, 0.0, 0
+
+
+class _Round(NamedTuple):
+    """As many answers as requests may be in flight."""
+
+    limit: int
+    answers: float
+    seconds: float
+    """An answer took, on average."""
+    refused: float
+
+    def after(self, before: "_Round") -> "_Round":
+        kept = 0.5 if before.answers + before.refused > _REMEMBERED else 1.0
+        return self._replace(answers=self.answers + kept * before.answers, refused=self.refused + kept * before.refused)
+
+    def is_slower_for_nothing(self, before: "_Round") -> bool:
+        """It takes longer by as much as there is more in flight."""
+        return before.seconds > 0 and self.seconds / before.seconds >= _NO_GAIN * self.limit / before.limit
+
+    def is_refused_more(self, before: "_Round") -> bool:
+        """By more than chance explains."""
+        sent, sent_before = self.answers + self.refused, before.answers + before.refused
+        rose = self.refused / sent - before.refused / sent_before
+        rate = (self.refused + before.refused) / (sent + sent_before)
+        deviation = sqrt(rate * (1 - rate) * (1 / sent + 1 / sent_before))
+        return rose > max(_ROSE, _SIGNIFICANT * deviation)

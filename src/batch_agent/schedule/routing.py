@@ -104,12 +104,21 @@ class Routing:
         endpoint.load.answered(sent.weight, now - sent.at, now)
         endpoint.standing.answered(ticket)
 
-    def failed(self, ticket: Ticket, now: float, *, is_endpoint_fault: bool, is_refused: bool = False) -> None:
+    def failed(
+        self,
+        ticket: Ticket,
+        now: float,
+        *,
+        is_endpoint_fault: bool,
+        is_refused: bool = False,
+        is_passing: bool = False,
+    ) -> None:
         """A fault that is not the endpoint's, like a prompt that is too long, shows that it is there. `is_refused`:
-        nobody took the connection."""
+        nobody took the connection; `is_passing`: it answered with an error, as a good one may now and then."""
         endpoint = self._close(ticket, now)
         if is_endpoint_fault:
-            endpoint.standing.faulted(ticket, now, is_refused=is_refused)
+            beside = endpoint.load.requests if is_passing else None
+            endpoint.standing.faulted(ticket, now, is_refused=is_refused, beside=beside)
         else:
             endpoint.standing.answered(ticket)
 
@@ -117,6 +126,10 @@ class Routing:
         """Nobody waits for it any more. May be called for a ticket that has come back."""
         if ticket in self._sent:
             self._close(ticket, now).standing.left(ticket)
+
+    def blame(self, endpoint: int, ticket: Ticket, now: float) -> None:
+        """What went wrong with the work of this ticket, which has come back, turns out to be the endpoint's fault."""
+        self._endpoints[endpoint].standing.faulted(ticket, now, is_refused=False)
 
     def forget_origin(self, origin: Hashable) -> None:
         """The agent does not come again."""

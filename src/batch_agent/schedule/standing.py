@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 _FAULTS = 2
 """In a row. One may be its prompt's doing, or a connection that broke; two with nothing answered in between are not."""
+_PASSING_FAULTS = 4
+"""In a row, of those that a good endpoint may show too: where a fifth of all requests fail at random, that is rare."""
 _SHORTEST_EJECTION = 1.0
 """Long enough for a dropped network to be back, short enough to lose no work worth speaking of if it was nothing."""
 _LONGEST_EJECTION = 60.0
@@ -56,12 +58,15 @@ class Standing:
             if self._answers >= _FORGIVEN:
                 self._ejections = 0
 
-    def faulted(self, request: int, now: float, *, is_refused: bool) -> None:
-        """`is_refused`: nobody took the connection, which needs no second sign."""
+    def faulted(self, request: int, now: float, *, is_refused: bool, beside: int | None = None) -> None:
+        """`is_refused`: nobody took the connection, which needs no second sign. `beside`: of a fault that a good
+        endpoint shows now and then, how many other requests are under way there. Errors come sooner than answers, so
+        as many as half of those may follow each other by chance."""
         if request <= self._stale:
             return
         self._faults += 1
-        if request == self._probe or (self._until is None and (is_refused or self._faults >= _FAULTS)):
+        needed = 1 if is_refused else _FAULTS if beside is None else _PASSING_FAULTS + beside // 2
+        if request == self._probe or (self._until is None and self._faults >= needed):
             self._eject(now)
 
     def left(self, request: int) -> None:

@@ -10,7 +10,11 @@ from .reducing import tree_reduce
 from .response import Response
 from .stages import Stage, pipeline, run_pipeline
 
+AgentEndpoint = Endpoint
+"""Its name in Aurora Swarm."""
+
 __all__ = [
+    "AgentEndpoint",
     "Blackboard",
     "Endpoint",
     "Pool",

@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, exp, inf
 
+from ..backends.passage import Refusal
+from ..schedule.refusals import Refusals
+
 _MEMORY = 2.0
 """Seconds over which a speed is averaged."""
 _SOONEST = 0.25
@@ -48,6 +51,8 @@ class Asked:
     waits: int = 0
     """How often an endpoint had no time for it."""
     moves: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+    """By endpoints that it was sent to alone."""
 
     def begin_anew(self) -> None:
         self.received.clear()
@@ -69,6 +74,8 @@ class Batch:
     asked: Sequence[Asked]
     is_whole: bool = False
     """Its answer comes all at once: how far it is cannot be seen."""
+    number: int = 0
+    """Of those that its endpoint was sent."""
     open: set[int] = field(default_factory=set)
     """Places in the list that have no answer yet."""
     began_at: float = 0.0
@@ -112,8 +119,11 @@ class Lane:
     heard_at: float = -inf
     rests_until: float = -inf
     """It has asked to be left alone until then."""
+    _sent: int = 0
+    """Lists, so far."""
+    _tests: Refusals = field(default_factory=Refusals)
     _refusals: int = 0
-    """In a row."""
+    """Times in a row that it refused most."""
     _since: float = 0.0
     _busy: float = 0.0
     _chars: float = 0.0
@@ -124,6 +134,8 @@ class Lane:
         if not self.batches:
             self._since = now
         batch.began_at = now
+        self._sent += 1
+        batch.number = self._sent
         self.batches.append(batch)
         self.unfinished += len(batch.open)
 
@@ -157,12 +169,15 @@ class Lane:
         self.batches.remove(batch)
         self.unfinished -= len(batch.open)
 
-    def refused(self, retry_after: float | None, now: float) -> None:
-        """It has too much to do."""
-        if now >= self.rests_until:  # or else it has said so already, to another list
-            pause = _PAUSE * 2.0**self._refusals if retry_after is None else retry_after
-            self.rests_until = now + min(pause, _LONGEST_PAUSE)
+    def refused(self, batch: Batch, retry_after: float | None, now: float) -> bool:
+        """It has no time for this list. Whether it has none for anybody: it refuses most, and rests for a while."""
+        is_first = now >= self.rests_until  # or else it has said so already, to another list
+        if not (self._tests.is_news(batch.number) and self._tests.are_most(batch.number, self._sent)):
+            return not is_first
+        if is_first:
+            self.rests_until = now + pause(self._refusals, retry_after)
             self._refusals += 1
+        return True
 
     def is_silent(self, batch: Batch) -> bool:
         """Whether nothing at all was heard since it has this list."""
@@ -179,6 +194,11 @@ class Lane:
         chars = sum(max(usual - asked.chars, _LEAST_LEFT * usual) for batch in self.batches for asked in batch.left)
         pace = self.pace * min(1.0, self._seconds / (self._seconds + max(0.0, silent - _SOONEST)))
         return chars / (self.unfinished * pace) if pace > 0 and self.unfinished else float("inf")
+
+
+def pause(before: int, retry_after: float | None) -> float:
+    """Seconds to wait after a refusal, and so many before it."""
+    return min(_PAUSE * 2.0 ** min(before, _LONGEST_PAUSE) if retry_after is None else retry_after, _LONGEST_PAUSE)
 
 
 def fair_list(count: int, places: int) -> int:

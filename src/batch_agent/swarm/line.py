@@ -3,11 +3,26 @@
 from collections import deque
 from collections.abc import Sequence
 
+from ..core.quick import dataclass
 from .lanes import Asked, fair_list
 
 _FIRST_LIST = 16
 _MOST_CHARS = 400_000
 """Characters in a list: a server reads all of it before it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """How much is sent at once."""
+
+    most: int = 512
+    """Prompts that an endpoint has under way."""
+    longest: int = 128
+    """Prompts in a list; 1: each goes alone."""
+    are_whole: bool = False
+    """Answers come all at once, not piece by piece."""
+    patience: float = 30.0
+    """Seconds for which endpoints are waited for when all are down."""
 
 
 class Line:

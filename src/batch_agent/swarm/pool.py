@@ -14,15 +14,17 @@ from ..backends.connect import open_fleet, url_of
 from ..backends.dialects.completions import encode
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
-from ..backends.hostfile import Endpoint, parse_hostfile
-from ..core.checks import at_least, is_number
+from ..backends.hostfile import Endpoint
+from ..core.checks import at_least
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
 from ..core.safe_text import safe_text
+from .arguments import check_environment, check_seconds, endpoint_of, from_environment
 from .lanes import Asked, Lane
+from .line import Orders
 from .patterns import listed
 from .response import Response, response_of
-from .sending import Orders, Sending
+from .sending import Sending
 from .wires import Hear, Wires
 
 _log = logging.getLogger("batch_agent")
@@ -36,6 +38,7 @@ class _Core:
     fleet: Fleet
     wires: Wires
     lanes: list[Lane]
+    stack: AsyncExitStack
 
 
 class VLLMPool:
@@ -48,9 +51,9 @@ class VLLMPool:
     def __init__(
         self,
         endpoints: Sequence[Endpoint | str | tuple[str, int]],
-        *,
         model: str | None = None,
-        max_tokens: int = 512,
+        *,
+        max_tokens: int | None = None,
         max_tokens_aggregation: int | None = None,
         use_batch: bool = True,
         timeout: float = 300.0,
@@ -59,18 +62,23 @@ class VLLMPool:
         patience: float = 30.0,
         sampling: Sampling | None = None,
     ) -> None:
-        """`timeout`: seconds in which an endpoint must say something; what is a request of its own is said as a whole.
-        `max_tokens_aggregation`: for the answers of agents that put others' together (None: twice max_tokens);
+        """`max_tokens`: of an answer (None: what AURORA_SWARM_MAX_TOKENS says, or 512); `max_tokens_aggregation`: of
+        agents that put others' together (None: what AURORA_SWARM_MAX_TOKENS_AGGREGATION says, or twice max_tokens);
+        `timeout`: seconds in which an endpoint must say something; what is a request of its own is said as a whole;
         `prompts_per_endpoint`: how many it has at once; `patience`: seconds for which endpoints are waited for when all
         are down. Raises SpecError."""
+        check_environment()
+        max_tokens = from_environment("MAX_TOKENS") or 512 if max_tokens is None else max_tokens
         at_least("max_tokens", max_tokens, 1)
+        if max_tokens_aggregation is None:
+            max_tokens_aggregation = from_environment("MAX_TOKENS_AGGREGATION")
         at_least("max_tokens_aggregation", 1 if max_tokens_aggregation is None else max_tokens_aggregation, 1)
         at_least("prompts_per_endpoint", prompts_per_endpoint, 1)
-        _check_seconds("timeout", timeout, is_zero_fine=False)
-        _check_seconds("patience", patience, is_zero_fine=True)
+        check_seconds("timeout", timeout, is_zero_fine=False)
+        check_seconds("patience", patience, is_zero_fine=True)
         if isinstance(endpoints, str) or not endpoints:
             raise SpecError(f"VLLMPool takes a list of endpoints, such as ['gpu1:8000']; got {endpoints!r}.")
-        self.endpoints: list[Endpoint] = [_endpoint(each) for each in endpoints]
+        self.endpoints: list[Endpoint] = [endpoint_of(each) for each in endpoints]
         self.max_tokens = max_tokens
         self.max_tokens_aggregation = max_tokens_aggregation or 2 * max_tokens
         self.use_batch = use_batch
@@ -82,27 +90,39 @@ class VLLMPool:
         encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens))  # or it is refused in mid-call
         self._places = list(range(len(self.endpoints)))
         self._core: list[_Core] = []
-        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         """Raises SpecError for endpoints that do not fit together, BackendError if none can be reached."""
         if self._core:
             raise SpecError("The pool is open already.")
+        await self._opened()
+        return self
+
+    async def _opened(self) -> _Core:
+        async with self._opening:
+            if not self._core:
+                self._core.append(await self._connect())
+        return self._core[0]
+
+    async def _connect(self) -> _Core:
         urls = [url_of(endpoint) for endpoint in self.endpoints]
         async with AsyncExitStack() as stack:
             fleet = await open_fleet(urls, self._model, uses_tools=False, notify=_notify, patience=self.timeout)
             stack.push_async_callback(fleet.aclose)
             wires = Wires(fleet, _notify, is_raw=self._raw)
             await wires.open()
-            self._stack = stack.pop_all()
-        self._core.append(_Core(fleet, wires, [Lane() for _ in urls]))
-        return self
+            return _Core(fleet, wires, [Lane() for _ in urls], stack.pop_all())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._core.clear()
-        await self._stack.aclose()
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections, of sub-pools too. A pool that was used without `async with` is closed by this."""
+        if self._core:
+            await self._core.pop().stack.aclose()
 
     @property
     def size(self) -> int:
@@ -142,7 +162,8 @@ class VLLMPool:
     async def post(self, agent_index: int, prompt: str, max_tokens: int | None = None) -> Response:
         """One prompt to one endpoint, whatever it has to do. A failure is a response too."""
         place, received = self._place(agent_index), list[PromptEvent]()
-        core, how = self._open, self._how(max_tokens)
+        core = await self._opened()
+        how = self._how(max_tokens)
         if not _is_prompt(prompt):
             return _no_prompt(0, prompt)
         url = core.fleet.members[place].url
@@ -196,7 +217,8 @@ class VLLMPool:
         self, prompts: Sequence[str], max_tokens: int | None, on_response: OnResponse | None, *, in_lists: bool
     ) -> list[Response]:
         self._check_size()
-        core, how, all_prompts = self._open, self._how(max_tokens), listed("prompts", prompts)
+        core = await self._opened()
+        how, all_prompts = self._how(max_tokens), listed("prompts", prompts)
         responses: dict[int, Response] = {}
         local = {place: at for at, place in enumerate(self._places)}
 
@@ -255,18 +277,6 @@ class VLLMPool:
         return self._core[0]
 
 
-def _endpoint(given: Endpoint | str | tuple[str, int]) -> Endpoint:
-    if isinstance(given, Endpoint):
-        return given
-    match given:
-        case (str(host), int(port)):
-            return Endpoint(host, port)
-        case str():
-            return parse_hostfile([given])[0]
-        case _:
-            raise SpecError(f"An endpoint is a text, such as 'gpu1:8000', or a host with its port; got {given!r}.")
-
-
 def _response(events: Sequence[PromptEvent], url: str, place: int) -> Response:
     text = "".join(event.text for event in events if isinstance(event, Piece))
     done = next((event for event in events if isinstance(event, PromptDone)), None)
@@ -281,13 +291,6 @@ def _is_prompt(given: Any) -> bool:
 
 def _no_prompt(index: int, given: Any) -> Response:
     return Response(index, "", f"A prompt must be a text that is not empty; got {given!r}.", ErrorKind.BAD_INPUT)
-
-
-def _check_seconds(name: str, seconds: Any, *, is_zero_fine: bool) -> None:
-    if not is_number(seconds) or not (seconds > 0 or (is_zero_fine and seconds == 0)):
-        raise SpecError(
-            f"{name} must be a number of seconds {'of at least' if is_zero_fine else 'above'} 0; got {seconds!r}."
-        )
 
 
 def _notify(text: str) -> None:

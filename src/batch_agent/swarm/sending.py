@@ -2,36 +2,23 @@
 others nothing."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
+from ..backends.passage import Refusal
 from ..core.errors import BackendError, ErrorKind
-from ..core.quick import dataclass
+from ..schedule.retry import asks_for_less
 from ..schedule.routing import Ticket
-from .lanes import Asked, Batch, Lane, lane_for, to_take_back
-from .line import Line
+from .lanes import Asked, Batch, Lane, lane_for, pause, to_take_back
+from .line import Line, Orders
 from .response import Response, response_of
+from .second_opinion import SecondOpinion
 from .setbacks import TAKEN_BACK, are_next, is_refusal, set_back, tells_of_endpoint
 from .wires import AskList, Hear
 
 _TICK = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """How much is sent at once."""
-
-    most: int = 512
-    """Prompts that an endpoint has under way."""
-    longest: int = 128
-    """Prompts in a list; 1: each goes alone."""
-    are_whole: bool = False
-    """Answers come all at once, not piece by piece."""
-    patience: float = 30.0
-    """Seconds for which endpoints are waited for when all are down."""
 
 
 class Sending:
@@ -47,9 +34,9 @@ class Sending:
         deliver: Callable[[Response], None],
     ) -> None:
         """`places`: of the endpoints that may be asked."""
-        self._fleet = fleet
+        self.fleet = fleet
         self._lanes = lanes
-        self._places = places
+        self.places = places
         self._ask_list = ask
         self._orders = orders
         self._deliver = deliver
@@ -59,18 +46,19 @@ class Sending:
         self._answered_chars = 0
         self._answered = 0
         self._changed = asyncio.Event()
-        self._group: asyncio.TaskGroup
+        self.group: asyncio.TaskGroup
         self._down_since: float | None = None
         self._looked = 0.0
+        self._second_opinion = SecondOpinion(self)
         self._slow: set[int] = set()
         """Endpoints that seemed to be, when it was last looked."""
 
     async def run(self, asked: Sequence[Asked]) -> None:
         """Returns when each has its response."""
-        self._line = Line(asked, len(self._places), self._orders.longest)
+        self._line = Line(asked, len(self.places), self._orders.longest)
         self._unanswered = len(asked)
         try:
-            async with asyncio.TaskGroup() as self._group:
+            async with asyncio.TaskGroup() as self.group:
                 while self._unanswered:
                     self._fill()
                     self._give_up_if_down()
@@ -86,22 +74,22 @@ class Sending:
     def _fill(self) -> None:
         while self._line:
             size = self._line.size
-            place = self._free(size, self._line.head.avoids)
+            place = self.free(size, self._line.head.avoids)
             if place is None:
                 return
-            batch = self._begin(place, self._line.next_list(self._size_for(place, size)))
-            self._group.create_task(self._work(batch))
+            batch = self.begin(place, self._line.next_list(self._size_for(place, size)))
+            self.group.create_task(self._work(batch))
 
     def _size_for(self, place: int, size: int) -> int:
         """An endpoint that may be down gets a single prompt."""
         lane = self._lanes[place]
-        if not self._fleet.routing.is_good(place):
+        if not self.fleet.routing.is_good(place):
             return 1
         if lane.batches:
             size = min(size, max(1, self._orders.most - lane.unfinished))
         return self._line.size_at(place, size)
 
-    def _free(self, count: int, avoided: Collection[int] = (), most: int | None = None) -> int | None:
+    def free(self, count: int, avoided: Collection[int] = (), most: int | None = None) -> int | None:
         """Where a list of so many prompts goes, if anybody may be given it."""
         usable = self._usable()
         others = [place for place in usable if place not in avoided]
@@ -111,98 +99,67 @@ class Sending:
         now = _now()
         return [
             place
-            for place in self._fleet.routing.usable(now)
-            if place in self._places and self._lanes[place].rests_until <= now
+            for place in self.fleet.routing.usable(now)
+            if place in self.places and self._lanes[place].rests_until <= now
         ]
 
-    def _begin(self, place: int, asked: Sequence[Asked]) -> Batch:
+    def begin(self, place: int, asked: Sequence[Asked]) -> Batch:
         """It counts from now on, not only when its request is sent: else all would go where one may."""
         batch = Batch(place, asked, is_whole=self._orders.are_whole)
-        self._under_way[batch] = self._fleet.routing.sent(place, len(asked), _now())
+        self._under_way[batch] = self.fleet.routing.sent(place, len(asked), _now())
         self._lanes[place].began(batch, _now())
         return batch
 
+    def ticket(self, batch: Batch) -> Ticket:
+        """Of one that is under way."""
+        return self._under_way[batch]
+
     def _ended(self, batch: Batch) -> None:
-        self._fleet.routing.left(self._under_way.pop(batch), _now())
+        self.fleet.routing.left(self._under_way.pop(batch), _now())
         self._lanes[batch.place].ended(batch)
         self._changed.set()
 
     async def _work(self, batch: Batch) -> None:
         """A list, and whatever it takes until each of its prompts is answered, or in line again."""
-        error = await self._send(batch)
-        if error is not None:
-            if is_refusal(batch, error) and len(batch.asked) > 1:
-                await self._isolate(batch.left, error)
-            else:
-                self._try_again(batch, error)
-
-    def _try_again(self, batch: Batch, error: BackendError) -> None:
-        """After a request that broke off, or was taken back."""
-        hopeless = set_back(batch, error, self._lanes[batch.place], self._places)
-        self._again([each for each in batch.left if each not in hopeless], come_next=are_next(error))
-        for each in hopeless:
-            self._fail(each, error, batch.place)
-
-    async def _isolate(self, suspects: list[Asked], error: BackendError) -> None:
-        """Finds the prompt for which a list was refused, with one request for each halving. Those that turn out not to
-        be it are answered, or in line again."""
-        cleared: list[Asked] = []
-        place, is_certain = -1, False
-        while len(suspects) > 1:
-            half, rest = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
-            usable = self._free(len(half), most=sys.maxsize)
-            if usable is None:
-                cleared += suspects
-                break
-            place = usable
-            batch = self._begin(place, half)
-            failed = await self._refusal(batch)
-            if failed is None:
-                suspects, is_certain = rest, False
-            elif is_refusal(batch, failed):
-                cleared += rest
-                suspects, error, is_certain = half, failed, True
-            else:
-                self._try_again(batch, failed)
-                cleared += rest
-                break
+        ticket = self._under_way[batch]
+        error = await self.send(batch)
+        if error is None:
+            return
+        if not is_refusal(batch, error):
+            self.try_again(batch, error)
+        elif len(batch.asked) > 1:
+            await self._second_opinion.on_list(batch.left, Refusal(batch.place, ticket, error))
         else:
-            if is_certain:
-                self._fail(suspects[0], error, place)
-            else:  # perhaps the server only minded that there were so many
-                suspects[0].company = 1
-                cleared += suspects
-        self._again(cleared)
+            self._second_opinion.on_prompt(batch.asked[0], Refusal(batch.place, ticket, error))
 
-    async def _refusal(self, batch: Batch) -> BackendError | None:
-        """What is wrong with a list. Nothing as soon as the server begins to answer: what comes after that is seen to
-        on the side."""
-        sending = self._group.create_task(self._send(batch))
-        begins = self._group.create_task(batch.accepted.wait())
-        await asyncio.wait([sending, begins], return_when=asyncio.FIRST_COMPLETED)
-        begins.cancel()
-        if sending.done():
-            return sending.result()
-        self._group.create_task(self._see_to(batch, sending))
-        return None
+    def try_again(self, batch: Batch, error: BackendError) -> None:
+        """After a request that broke off, or was taken back."""
+        hopeless = set_back(batch, error, self._lanes[batch.place], self.places)
+        again = [each for each in batch.left if each not in hopeless]
+        if asks_for_less(error) and again and self._lanes[batch.place].rests_until <= _now():
+            self.group.create_task(self._wait(again, pause(max(each.waits for each in again) - 1, error.retry_after)))
+        else:
+            self.again(again, come_next=are_next(error))
+        for each in hopeless:
+            self.fail(each, error, batch.place)
 
-    async def _see_to(self, batch: Batch, sending: "asyncio.Task[BackendError | None]") -> None:
-        error = await sending
-        if error is not None:
-            self._try_again(batch, error)
+    async def _wait(self, asked: Sequence[Asked], seconds: float) -> None:
+        """The others go on meanwhile: the endpoint refused only these."""
+        await asyncio.sleep(seconds)
+        self.again(asked)
 
-    async def _send(self, batch: Batch) -> BackendError | None:
+    async def send(self, batch: Batch) -> BackendError | None:
         """One request. What went wrong, if anything; who is not answered is still open in the batch."""
-        fleet, lane, ticket = self._fleet, self._lanes[batch.place], self._under_way[batch]
+        fleet, lane, ticket = self.fleet, self._lanes[batch.place], self._under_way[batch]
         try:
             async with asyncio.timeout(None) as batch.scope:
                 await self._ask_list(batch.place, [each.prompt for each in batch.asked], self._hearing(batch))
         except BackendError as error:
             if tells_of_endpoint(batch, error, lane) or not fleet.routing.is_good(batch.place):
-                fleet.close(ticket, error)
+                fleet.close(ticket, batch.place, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
                 fleet.miss(batch.place, error)
-            if error.kind is ErrorKind.RATE_LIMITED:
-                lane.refused(error.retry_after, _now())
+            if asks_for_less(error):
+                lane.refused(batch, error.retry_after, _now())
             return error
         except TimeoutError:
             return TAKEN_BACK
@@ -234,13 +191,16 @@ class Sending:
         return hear
 
     def _answer(self, asked: Asked, done: PromptDone, place: int) -> None:
+        for refusal in asked.refusals:  # by others
+            self.fleet.blame(refusal)
+        asked.refusals.clear()
         self._answered += 1
         self._answered_chars += asked.chars
-        text, url = "".join(asked.received), self._fleet.members[place].url
+        text, url = "".join(asked.received), self.fleet.members[place].url
         self._hand_over(response_of(asked.index, text, done.finish, done.usage, url, place))
 
-    def _fail(self, asked: Asked, error: BackendError, place: int) -> None:
-        url = self._fleet.members[place].url if place >= 0 else ""
+    def fail(self, asked: Asked, error: BackendError, place: int) -> None:
+        url = self.fleet.members[place].url if place >= 0 else ""
         self._hand_over(Response(asked.index, "", str(error), error.kind, endpoint=url, agent_index=place))
 
     def _hand_over(self, response: Response) -> None:
@@ -248,7 +208,7 @@ class Sending:
         self._changed.set()
         self._deliver(response)
 
-    def _again(self, asked: Sequence[Asked], *, come_next: bool = True) -> None:
+    def again(self, asked: Sequence[Asked], *, come_next: bool = True) -> None:
         """They are in line again."""
         self._line.take_again(asked, come_next=come_next)
         self._changed.set()
@@ -277,14 +237,14 @@ class Sending:
 
     def _give_up_if_down(self) -> None:
         now = _now()
-        if any(self._fleet.routing.is_counted_on(place) for place in self._places):
+        if any(self.fleet.routing.is_counted_on(place) for place in self.places):
             self._down_since = None
             return
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._orders.patience:
-            error = self._fleet.nobody((), self._places)
+            error = self.fleet.nobody((), self.places)
             for asked in self._line.dissolve():
-                self._fail(asked, error, -1)
+                self.fail(asked, error, -1)
 
 
 def _now() -> float:

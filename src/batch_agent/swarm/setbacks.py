@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from ..core.errors import BackendError, ErrorKind
+from ..schedule.retry import asks_for_less
 from .lanes import Asked, Batch, Lane
 
 REFUSED = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
@@ -30,7 +31,7 @@ def set_back(batch: Batch, error: BackendError, lane: Lane, places: Collection[i
         if error is TAKEN_BACK:
             each.avoids.add(batch.place)
             each.moves += 1
-        elif error.kind is ErrorKind.RATE_LIMITED:
+        elif asks_for_less(error):
             each.waits += 1
         elif error.kind in _MAYBE_THEIRS:
             each.broke_off(batch.place, len(left))
@@ -38,7 +39,7 @@ def set_back(batch: Batch, error: BackendError, lane: Lane, places: Collection[i
         return []
     if is_mute:  # and will not say more to fewer
         return [each for each in left if each.avoids.issuperset(places)]
-    if error.kind is ErrorKind.RATE_LIMITED:
+    if asks_for_less(error):
         return [each for each in left if each.waits >= _MOST_WAITS]
     if error.kind in REFUSED and is_alone:
         return left

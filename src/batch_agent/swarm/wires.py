@@ -139,7 +139,7 @@ class Wires:
                 self._only_standard.discard(place)
         if error is None:
             self._take_lists[place] = True
-        elif _may_mean_no_lists(error):
+        elif _may_mean_no_lists(error) and await self._takes_one(place):
             self._take_lists[place] = False
             self._say(f"the server takes no lists ({refusal})")
 
@@ -153,6 +153,16 @@ class Wires:
         except BackendError as error:
             return error
         return None
+
+    async def _takes_one(self, place: int) -> bool:
+        """A prompt that no server has anything against. One that refuses this too has nothing against lists."""
+        if self._is_raw:
+            return True
+        try:
+            await self.alone(place, _PROBES[0], _PROBE, _PROBE_PATIENCE, lambda _: None)
+        except BackendError as error:
+            return not _may_mean_no_lists(error)
+        return True
 
     def _say(self, why: str) -> None:
         if not self._is_said:

@@ -64,13 +64,48 @@ async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
         assert [fleet.routing.requests(place) for place in (0, 1)] == [0, 0]
 
 
-async def test_what_is_wrong_with_a_request_is_not_tried_elsewhere() -> None:
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_what_two_endpoints_refuse_is_the_requests_own_fault(status: int) -> None:
+    hosts, said = [Host(odd=answering(status)) for _ in range(3)], list[str]()
+    async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
+        for number in range(6):
+            with pytest.raises(BackendError, match=f"HTTP {status} from"):
+                await say(fleet, agent=f"{number}")
+        assert sum(host.requests() for host in hosts) == 12
+        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 3
+    assert said == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_an_endpoint_that_refuses_what_another_takes_is_taken_out_and_that_is_said(status: int) -> None:
+    bad, good, said = Host(odd=answering(status)), Host(), list[str]()
+    async with up(bad, good), fleet_of(bad, good, said=said) as fleet:
+        for number in range(40):
+            assert await say(fleet, f"{number}", f"{number}")
+            if not fleet.routing.is_good(0):
+                break
+        else:
+            raise AssertionError("it is still in")
+    [words] = said
+    assert words.startswith(f"{bad.url} refuses what others take, and the others do its work")
+    assert bad.requests() == 2
+
+
+async def test_an_endpoint_that_is_out_is_not_back_for_a_refusal() -> None:
+    bad, good = Host(odd=answering(400)), Host()
+    async with up(bad, good), fleet_of(bad, good) as fleet, asyncio.timeout(60):
+        while bad.requests() < 4:
+            await say(fleet)
+        assert not fleet.routing.is_good(0)
+
+
+async def test_a_prompt_that_is_too_long_is_not_tried_elsewhere() -> None:
     hosts = Host(), Host()
     async with up(*hosts), fleet_of(*hosts) as fleet:
-        with pytest.raises(BackendError, match="status 400"):
-            await say(fleet, '[[sim: {"fault": "400"}]]')
-        assert sum(host.requests() for host in hosts) == 1
-        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 2
+        with pytest.raises(BackendError) as raised:
+            await say(fleet, "word " * 20_000)
+    assert raised.value.kind is ErrorKind.CONTEXT_OVERFLOW
+    assert sum(host.requests() for host in hosts) == 1
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, ErrorKind.RATE_LIMITED), (503, ErrorKind.UNAVAILABLE)])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batch_agent import SpecError
+from batch_agent.backends import connect
 from batch_agent.backends.hostfile import Endpoint, parse_hostfile
 
 
@@ -185,7 +186,7 @@ def test_one_host_may_serve_at_several_ports_and_paths() -> None:
         ("[::1", "an IPv6 address is written as in '[::1]:8000'"),
         ("[::1]8000", "an IPv6 address is written as in '[::1]:8000'"),
         ("[10.0.0.1]:8000", "'10.0.0.1' is not an IPv6 address"),
-        ("ftp://gpu1", "'ftp' is not known: http or https"),
+        ("ftp://gpu1", "'ftp' is not known: http, https, vllm"),
         ("http://gpu1/v1?key=a", "'?'"),
         ("http://gpu1?key=a", "'?'"),
         ("gpu1 =worker", "no key before its '='"),
@@ -247,3 +248,54 @@ def test_the_example_in_the_messages_is_a_hostfile() -> None:
         "http://gpu2:8000 role=worker big",
         "https://gateway:8443/base",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "url"),
+    [
+        ("vllm://gpu1:8000", "vllm://gpu1:8000"),
+        ("vllm://gpu1", "vllm://gpu1:8000"),
+        ("sglang://gpu1:30001/base", "sglang://gpu1:30001/base"),
+        ("dynamo://gpu1:8080  role=worker", "dynamo://gpu1:8080"),
+        ("openai://127.0.0.1:9000", "openai://127.0.0.1:9000"),
+        ("ANTHROPIC://127.0.0.1:9000", "anthropic://127.0.0.1:9000"),
+    ],
+)
+def test_the_scheme_of_a_backend_may_say_who_serves(line: str, url: str) -> None:
+    endpoint = one(line)
+    assert endpoint.url == url
+    assert connect.endpoints_of([connect.url_of(endpoint)]) == [url]
+
+
+def test_bedrock_has_no_hosts() -> None:
+    assert "'bedrock' is not known" in refused("bedrock://us-east-1/model")
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "tags"),
+    [
+        ("gpu1:8000\trole=night worker\tbig", {"role": "night worker"}, {"big"}),
+        ("gpu1:8000\trole=worker  big", {"role": "worker"}, {"big"}),
+        ("gpu1:8000\ta=1 b=2", {"a": "1", "b": "2"}, set()),
+        ("gpu1 8000\tname=rack 4, left\t# the old one", {"name": "rack 4, left"}, set()),
+        ("gpu1:8000\tbig fast", {}, {"big", "fast"}),
+        ("gpu1:8000 role=worker big", {"role": "worker"}, {"big"}),
+    ],
+)
+def test_between_tabs_a_value_may_have_spaces(line: str, fields: dict[str, str], tags: set[str]) -> None:
+    endpoint = one(line)
+    assert (dict(endpoint.fields), endpoint.tags, endpoint.port) == (fields, tags, 8000)
+    assert one(str(endpoint)) == endpoint
+
+
+def test_tags_that_are_a_mapping_are_fields() -> None:
+    endpoint = Endpoint("gpu1", 8000, tags={"role": "worker"})
+    assert endpoint.has("role=worker")
+    assert (dict(endpoint.fields), endpoint.tags) == ({"role": "worker"}, frozenset())
+    assert endpoint == Endpoint("gpu1", 8000, fields={"role": "worker"})
+    assert len({endpoint, Endpoint("gpu1", 8000, tags=["a"]), Endpoint("gpu1", 8000, tags={"a"})}) == 2
+
+
+def test_tags_that_are_one_text_are_refused() -> None:
+    with pytest.raises(SpecError, match="one text"):
+        Endpoint("gpu1", 8000, tags="worker")

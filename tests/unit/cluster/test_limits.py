@@ -18,6 +18,7 @@ from batch_agent.engine.gate import Gate
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.health import Health
 from batch_agent.schedule.ledger import Ledger
 from batch_agent.schedule.limit import InflightLimit
 from batch_agent.store.memory import MemoryStore
@@ -313,7 +314,7 @@ async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None
 
 
 @virtual
-async def test_a_refusal_cuts_what_this_worker_sends() -> None:
+async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
     hub = LocalHub(MemoryStore())
     first, second = of_slots(hub, "a", 16), of_slots(hub, "b", 16)
     async with first.at_work(), second.at_work(40):
@@ -324,7 +325,12 @@ async def test_a_refusal_cuts_what_this_worker_sends() -> None:
         second.end(8)
         await beats(2)
         assert in_flight(first, second) == [8, 8]
-        first.slots.refused(5.0, 1)
+        health = Health(patience=15.0)
+        for _ in range(10):
+            assert first.slots.limit == 8
+            number = health.sent(0.0)
+            first.slots.refused(5.0, number, health)
+            health.left(number)
         assert first.slots.limit == 4
 
 

@@ -1,6 +1,7 @@
 """Slots under cancellation, refusal and change of their limit."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -8,7 +9,20 @@ import pytest
 from batch_agent.core.events import Event, LimitChanged, Resumed
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.health import Health
 from batch_agent.schedule.limit import InflightLimit
+
+
+def refuse(granting: Slots, retry_after: Sequence[float | None], *, sent: Health | None = None, gap: int = 0) -> None:
+    """Requests that are sent, and refused one after the other; others between them are taken."""
+    health = sent or Health(patience=15.0)
+    for each in retry_after:
+        for _ in range(gap):
+            health.sent(0.0)
+        number = health.sent(0.0)
+        granting.refused(each, number, health)
+        health.left(number)
+
 
 FRESH, RETURNING = Rank(is_fresh=True), Rank(is_fresh=False)
 
@@ -119,8 +133,7 @@ async def test_refusals_of_most_requests_halve_the_limit_and_hold_everyone_back_
 
     granting = Slots(InflightLimit(4, fixed=False), Sink())
     held = [await granting.acquire(FRESH) for _ in range(4)]
-    for number in range(5):
-        granting.refused(0.02, number)
+    refuse(granting, [0.02] * 10)
     for slot in held:
         slot.release()
     waiting = [await begin(granting) for _ in range(4)]
@@ -134,8 +147,9 @@ async def test_refusals_of_most_requests_halve_the_limit_and_hold_everyone_back_
 
 async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
     granting = slots(4)
-    for number, retry_after in enumerate([0.0, 0.0, 0.0, 0.0, 0.04, 0.0]):
-        granting.refused(retry_after, number)
+    health = Health(patience=15.0)
+    refuse(granting, [0.0] * 9 + [0.04], sent=health)
+    refuse(granting, [0.0] * 4, sent=health)
     waiting = await begin(granting)
     await asyncio.sleep(0.01)
     assert not waiting.done()
@@ -143,29 +157,41 @@ async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
         await waiting
 
 
-async def test_one_refusal_among_others_is_its_own_affair() -> None:
+@pytest.mark.parametrize("retry_after", [None, 0.0, 1.0, 60.0])
+async def test_refusals_of_a_fifth_of_the_requests_are_their_own_affair(retry_after: float | None) -> None:
     granting = slots(8)
-    for number in range(0, 1000, 10):
-        granting.refused(1.0, number)
-        granting.shed(1.0, number + 5)
+    refuse(granting, [retry_after] * 1000, gap=4)
     await granting.acquire(FRESH)
     assert granting.limit == 8
 
 
-async def test_a_long_pause_that_the_server_asks_for_is_everybodys() -> None:
+async def test_a_pause_that_the_server_asks_of_most_requests_is_everybodys() -> None:
     granting = slots(8)
-    granting.refused(30.0, 1)
+    refuse(granting, [30.0] * 10)
     waiting = await begin(granting)
     assert not waiting.done()
     assert granting.limit == 4
     waiting.cancel()
 
 
-async def test_a_request_that_an_overloaded_server_puts_off_for_long_waits_alone() -> None:
-    granting = slots(8)
-    granting.shed(30.0, 1)
+async def test_a_server_that_answers_nothing_is_waited_for_and_the_limit_is_cut_once() -> None:
+    granting, health = slots(64), Health(patience=15.0)
+    refuse(granting, [None] * 100, sent=health)
+    assert granting.limit == 32
+    granting.succeeded(0.0)  # sent after the cut
+    refuse(granting, [None] * 100, sent=health)
+    assert granting.limit < 32
+
+
+async def test_a_cut_below_what_is_in_service_needs_no_pause() -> None:
+    granting, health = slots(8), Health(patience=15.0)
+    held = [await granting.acquire(FRESH) for _ in range(6)]
+    for _ in held:
+        health.sent(0.0)
+    refuse(granting, [None] * 10, sent=health)
+    assert granting.limit == 6
+    held.pop().release()
     await granting.acquire(FRESH)
-    assert granting.limit == 8
 
 
 async def test_a_bound_holds_whatever_the_limit_and_goes_when_it_is_taken_back() -> None:

@@ -1,5 +1,7 @@
 """The limit doubles while it is searched for, grows slowly after that, and is cut only for a reason."""
 
+import random
+
 import pytest
 
 from batch_agent.core.load import Load
@@ -16,7 +18,7 @@ def grow(limit: InflightLimit, answers: int, seconds: float = 1.0) -> list[int]:
 
 def after_a_cut(current: int) -> InflightLimit:
     limit = InflightLimit(2 * current, fixed=False)
-    assert limit.refused(-1000.0, None) == Change(current, "rate limited")
+    assert limit.refused(-1000.0, 0) == Change(current, "rate limited")
     return limit
 
 
@@ -35,10 +37,16 @@ def test_every_full_round_of_answers_doubles_the_limit_while_it_is_searched_for(
     assert changes == [None, None, Change(6, "room"), None, None, None, None, None, Change(12, "room")]
 
 
-def test_after_a_cut_a_full_round_makes_room_for_one_more() -> None:
+def test_after_a_cut_the_limit_that_was_too_much_is_approached_in_smaller_steps() -> None:
+    limit = after_a_cut(32)
+    assert grow(limit, 32 + 40 + 46 + 50) == [40, 46, 50, 53]
+
+
+def test_a_limit_that_was_too_much_is_forgotten_after_several_rounds_that_go_well_with_it() -> None:
     limit = after_a_cut(3)
-    assert [limit.succeeded(1.0, limit_binds=True) for _ in range(3)] == [None, None, Change(4, "room")]
-    assert grow(limit, 4 + 5) == [5, 6]
+    assert grow(limit, 3 + 4 + 5) == [4, 5, 6]
+    assert grow(limit, 3 * 6) == []
+    assert grow(limit, 6) == [12]
 
 
 def test_a_limit_that_does_not_bind_does_not_grow() -> None:
@@ -61,7 +69,7 @@ def test_a_fixed_limit_does_not_grow() -> None:
 
 def test_a_fixed_limit_is_cut_by_a_refusal_and_grows_back_to_what_it_was() -> None:
     limit = InflightLimit(8, fixed=True)
-    assert limit.refused(0.0, None) == Change(4, "rate limited")
+    assert limit.refused(0.0, 0) == Change(4, "rate limited")
     assert grow(limit, 1000) == [5, 6, 7, 8]
 
 
@@ -93,56 +101,86 @@ def test_who_tells_its_load_is_judged_by_it_and_not_by_its_answers() -> None:
     assert limit.looked(BUSY, 4, 1.0) == Change(8, "room")
 
 
-def test_refusals_close_together_are_one_episode() -> None:
-    limit = InflightLimit(64, fixed=False)
-    cuts = [limit.refused(now, None) for now in (10.0, 10.0, 10.5, 10.99)]
-    assert cuts == [Change(32, "rate limited"), None, None, None]
-    assert limit.refused(11.0, None) == Change(16, "rate limited")
+def test_a_cut_goes_to_what_the_server_had_taken_and_at_most_to_half() -> None:
+    assert InflightLimit(128, fixed=False).refused(0.0, 100) == Change(100, "rate limited")
+    assert InflightLimit(128, fixed=False).refused(0.0, 10) == Change(64, "rate limited")
+    assert InflightLimit(128, fixed=False).refused(0.0, 500) == Change(127, "rate limited")
 
 
-@pytest.mark.parametrize(
-    ("retry_after", "seconds"), [(None, 1.0), (0.0, 1.0), (0.5, 1.0), (20.0, 20.0), (1e9, 300.0), (float("inf"), 300.0)]
-)
-def test_an_episode_lasts_as_long_as_the_server_asked_within_reason(retry_after: float | None, seconds: float) -> None:
-    limit = InflightLimit(64, fixed=False)
-    assert limit.refused(5.0, retry_after) == Change(32, "rate limited")
-    assert limit.refused(5.0 + seconds - 0.01, None) is None
-    assert limit.refused(5.0 + seconds, None) == Change(16, "rate limited")
+def test_a_cut_does_not_go_below_the_last_limit_that_went_well() -> None:
+    limit = InflightLimit(32, fixed=False)
+    assert grow(limit, 32) == [64]
+    assert limit.refused(0.0, 0) == Change(32, "rate limited")
+    assert grow(limit, 32) == [40]
+    assert limit.refused(1.0, 0) == Change(32, "rate limited")
+
+
+def test_a_limit_that_is_too_much_again_and_again_is_tried_more_and_more_rarely() -> None:
+    limit, rounds = after_a_cut(2), list[int]()
+    for _ in range(6):
+        tried = 1
+        while not grow(limit, limit.current):
+            tried += 1
+        rounds.append(tried)
+        assert limit.refused(0.0, 0) == Change(2, "rate limited")
+    assert rounds == [1, 2, 4, 8, 16, 16]
+
+
+def test_a_limit_that_went_well_and_is_too_much_later_is_lowered_below_it_and_raised_more_slowly() -> None:
+    limit = after_a_cut(16)
+    assert grow(limit, 16) == [20]
+    assert limit.refused(0.0, 0) == Change(16, "rate limited")
+    assert limit.refused(1.0, 0) == Change(12, "rate limited")
+    assert grow(limit, 3 * 12) == []
+    assert grow(limit, 12) == [13]
 
 
 @pytest.mark.parametrize("now", [-1000.0, 0.0, 1e9])
-def test_the_first_refusal_counts_whatever_the_clock_shows(now: float) -> None:
-    assert InflightLimit(2, fixed=False).refused(now, None) == Change(1, "rate limited")
+def test_refusals_cut_whatever_the_clock_shows(now: float) -> None:
+    assert InflightLimit(2, fixed=False).refused(now, 0) == Change(1, "rate limited")
 
 
 def test_a_limit_of_one_is_not_cut() -> None:
     limit = InflightLimit(1, fixed=False)
-    assert [limit.refused(now, None) for now in (0.0, 10.0, 20.0)] == [None, None, None]
+    assert [limit.refused(now, 0) for now in (0.0, 10.0, 20.0)] == [None, None, None]
     assert limit.looked(Load(preemptions=0), 0, 30.0) is None
     assert limit.looked(Load(preemptions=9), 0, 40.0) is None
     assert limit.current == 1
 
 
-def test_a_refusal_starts_the_round_of_answers_anew() -> None:
+def test_a_cut_starts_the_round_of_answers_anew() -> None:
     limit = InflightLimit(4, fixed=False)
     grow(limit, 3)
-    limit.refused(0.0, None)
+    limit.refused(0.0, 0)
     assert grow(limit, 1) == []
-    limit.refused(0.5, None)
-    assert grow(limit, 2) == [3]
+    assert grow(limit, 1) == [3]
 
 
-def test_a_round_in_which_requests_were_sent_away_is_no_reason_to_grow() -> None:
-    limit = InflightLimit(8, fixed=False)
-    limit.sent_away()
-    assert grow(limit, 8) == []
-    assert grow(limit, 8) == [16]
+def rounds_with(limit: InflightLimit, share: float, rounds: int, chance: random.Random) -> list[int]:
+    """The limits after rounds in which a share of the requests is refused at random."""
+    limits = []
+    for _ in range(rounds):
+        answers, before = 0, limit.current
+        while answers < before and limit.current == before:
+            if chance.random() < share:
+                limit.sent_away()
+            else:
+                answers += 1
+                limit.succeeded(1.0, limit_binds=True)
+        limits.append(limit.current)
+    return limits
 
 
-def test_one_of_many_that_was_sent_away_does_not_keep_the_limit_from_growing() -> None:
-    limit = InflightLimit(32, fixed=False)
-    limit.sent_away()
-    assert grow(limit, 32) == [64]
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.4])
+def test_refusals_at_the_same_rate_with_any_limit_do_not_keep_it_from_growing(share: float) -> None:
+    for seed in range(50):
+        assert rounds_with(InflightLimit(32, fixed=False), share, 5, random.Random(seed))[-1] >= 512
+
+
+def test_refusals_that_become_more_with_more_in_flight_take_the_last_step_back() -> None:
+    limit, chance = InflightLimit(32, fixed=False), random.Random(1)
+    assert rounds_with(limit, 0.05, 2, chance) == [64, 128]
+    assert rounds_with(limit, 0.4, 1, chance) == [64]
 
 
 def test_every_look_that_shows_room_doubles_the_limit_while_it_is_searched_for() -> None:
@@ -172,7 +210,7 @@ def test_looks_end_at_the_ceiling_too() -> None:
 def test_a_fixed_limit_does_not_grow_by_looks_beyond_what_it_was() -> None:
     limit = looked_at(8, fixed=True)
     assert limit.looked(Load(running=8), 8, 0.0) is None
-    limit.refused(1.0, None)
+    limit.refused(1.0, 0)
     changes = [limit.looked(Load(running=limit.current), limit.current, 10.0 + now) for now in range(6)]
     assert [change.limit for change in changes if change] == [6, 8]
 
@@ -292,6 +330,6 @@ def test_one_look_after_another_within_an_episode_cuts_once() -> None:
 def test_a_server_that_stops_telling_its_load_is_judged_by_its_answers_again() -> None:
     limit = InflightLimit(8, fixed=True)
     limit.looked(Load(running=8), 8, 0.0)
-    limit.refused(10.0, None)
+    limit.refused(10.0, 0)
     assert grow(limit, 16) == []
     assert grow(limit, 10_000) == [5, 6, 7, 8]

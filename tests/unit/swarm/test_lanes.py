@@ -107,20 +107,43 @@ def test_a_long_answer_that_comes_whole_is_not_taken_for_one_that_hangs() -> Non
     assert to_take_back(lanes, [0, 1], [long], 200.0, 60.0) == []
 
 
-def test_an_endpoint_that_has_no_time_is_left_alone_for_longer_each_time() -> None:
+def refused(lane: Lane, times: int, retry_after: float | None, now: float) -> bool:
+    """Whether the last of so many lists in a row shows that there is no time for anybody."""
+    has_no_time = False
+    for _ in range(times):
+        batch = Batch(0, [Asked(0, "x")])
+        lane.began(batch, now)
+        has_no_time = lane.refused(batch, retry_after, now)
+        lane.ended(batch)
+    return has_no_time
+
+
+def test_an_endpoint_that_has_no_time_for_anybody_is_left_alone_for_longer_each_time() -> None:
     lane = Lane()
-    lane.refused(None, 0.0)
-    lane.refused(None, 0.1)  # another list, the same refusal
+    assert not refused(lane, 9, None, 0.0)
+    assert refused(lane, 1, None, 0.0)
+    assert refused(lane, 1, None, 0.1)  # another list, the same refusal
     assert lane.rests_until == 0.5
-    lane.refused(None, 1.0)
+    assert refused(lane, 4, None, 1.0)
     assert lane.rests_until == 2.0
-    lane.refused(3.0, 5.0)
+    assert refused(lane, 4, 3.0, 5.0)
     assert lane.rests_until == 8.0
-    lane.refused(9999.0, 10.0)
+    assert refused(lane, 4, 9999.0, 10.0)
     assert lane.rests_until == 40.0
     lane.heard(1, 50.0)
-    lane.refused(None, 50.0)
+    assert refused(lane, 4, None, 50.0)
     assert lane.rests_until == 50.5
+
+
+def test_an_endpoint_that_has_no_time_for_one_list_in_five_is_asked_on() -> None:
+    lane = Lane()
+    for _ in range(500):
+        assert not refused(lane, 1, 60.0, 0.0)
+        for _ in range(4):
+            batch = Batch(0, [Asked(0, "x")])
+            lane.began(batch, 0.0)
+            lane.ended(batch)
+    assert lane.rests_until < 0.0
 
 
 BROKEN = BackendError(ErrorKind.CONNECTION, "broke")

@@ -85,7 +85,7 @@ async def test_where_all_are_bad_each_is_told_why(fault: str) -> None:
 async def test_prompts_that_go_alone_find_their_poison_at_once() -> None:
     async with pool_of(Host(), Host(), use_batch=False) as pool:
         responses = await pool.send_all_batched([*numbered(10), poison("400"), *numbered(10)])
-        assert pool.requests == 21
+        assert pool.requests == 22  # one endpoint may be wrong about it, two are not
     assert failed(responses) == [10]
     assert responses[10].agent_index in (0, 1)
 

@@ -1,5 +1,6 @@
 """Who is in a pool, and in a part of it; what cannot be one is refused."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.unit.swarm.hosts import Host, pool_of, up
 from batch_agent import BackendError, Endpoint, ErrorKind, SpecError, VLLMPool, parse_hostfile
 from batch_agent.core.requests import Sampling
 from batch_agent.sim import SimConfig
+from batch_agent.swarm import AgentEndpoint
 
 
 def numbered(count: int) -> list[str]:
@@ -51,20 +53,41 @@ async def test_a_pool_of_nobody_says_so() -> None:
                 await pool.post_batch(number, ["a"])
 
 
-async def test_a_pool_that_is_not_open_says_so() -> None:
+async def test_a_pool_opens_with_its_first_request_and_is_closed_by_close() -> None:
     host = Host()
     async with up(host):
-        pool = VLLMPool([host.address])
-        for work in (pool.send_all(["a"]), pool.send_all_batched(["a"]), pool.post(0, "a"), pool.post_batch(0, ["a"])):
-            with pytest.raises(SpecError, match="not open"):
-                await work
-        async with pool:
-            with pytest.raises(SpecError, match="open already"):
-                await pool.__aenter__()
+        pool = VLLMPool([host.address], "sim")
         with pytest.raises(SpecError, match="not open"):
-            await pool.post(0, "a")
+            pool.drain(0)
+        first, second = await asyncio.gather(pool.post(0, "a"), pool.select([0]).post(0, "b"))
+        assert first.success
+        assert second.success
+        with pytest.raises(SpecError, match="open already"):
+            await pool.__aenter__()
+        await pool.select([0]).close()
+        await pool.close()  # twice is harmless
         async with pool:  # and again
             assert (await pool.post(0, "a")).success
+
+
+async def test_the_limits_of_answers_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AURORA_SWARM_MAX_TOKENS", "100")
+    pool = VLLMPool(["gpu1"])
+    assert (pool.max_tokens, pool.max_tokens_aggregation) == (100, 200)
+    monkeypatch.setenv("AURORA_SWARM_MAX_TOKENS_AGGREGATION", "700")
+    assert VLLMPool(["gpu1"]).max_tokens_aggregation == 700
+    assert VLLMPool(["gpu1"], max_tokens=5, max_tokens_aggregation=6).max_tokens_aggregation == 6
+    monkeypatch.setenv("AURORA_SWARM_MAX_TOKENS", "many")
+    with pytest.raises(SpecError, match="AURORA_SWARM_MAX_TOKENS must be a whole number"):
+        VLLMPool(["gpu1"])
+    monkeypatch.setenv("AURORA_SWARM_PROXY_URL", "http://proxy:9090")
+    with pytest.raises(SpecError, match="AURORA_SWARM_PROXY_URL is not used here"):
+        VLLMPool(["gpu1"])
+
+
+async def test_a_pool_of_those_with_a_tag_that_was_given_as_auroras() -> None:
+    pool = VLLMPool([AgentEndpoint("gpu1", 8000, tags={"role": "worker"}), AgentEndpoint("gpu2", 8000)])
+    assert [each.host for each in pool.by_tag("role", "worker").endpoints] == ["gpu1"]
 
 
 @pytest.mark.parametrize(
