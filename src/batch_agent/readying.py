@@ -26,7 +26,8 @@ from .engine.sampling import sampling
 from .engine.spending import Purse, Spending
 from .engine.summarizer import Summarizer
 from .engine.upkeep import upkeep
-from .plan.changes import check_plan
+from .finished_run import finished
+from .plan.changes import check_plan, is_same_question
 from .plan.compile import prefix_chars
 from .preparing import LaidOut, Openings, Preparation, Prepared
 from .schedule.budget import FREE, Budget, Price
@@ -79,12 +80,14 @@ async def open_runs(
         joined = None if hub is None else await _join(hub, preparations[0].spec, stack, events, asks=asks)
         events = events if joined is None else joined.events
         stores = [joined.store if joined else await _open_store(each.spec, stack) for each in preparations]
-        openings = Openings(preparations, stack)
+        openings, is_alone = Openings(preparations, stack), len(preparations) == 1
         opened: list[Prepared] = []
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
             with _named(preparation.stage):
-                prepared = await preparation.opened(laid, openings)
-                await _check(preparation.spec, prepared, store, joined)
+                prepared = await finished(preparation, laid, store) if joined is None and is_alone else None
+                if prepared is None:
+                    prepared = await preparation.opened(laid, openings, await store.plan())
+                    await _check(preparation.spec, prepared, store, joined, asks=asks)
                 opened.append(prepared)
         ways = _Ways(preparations, opened, stack, events, joined)
         await ways.open_purse(stores)
@@ -244,13 +247,14 @@ def _store(spec: BatchSpec) -> Store:
     return SqliteStore(spec.checkpoint_dir)
 
 
-async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: "Joined | None") -> None:
+async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: "Joined | None", *, asks: bool) -> None:
     if prepared.report.findings and spec.prefix.strict_prefix:
         raise SpecError(f"strict_prefix=True, and prompts are not shared as they are. {listed(prepared.report)}")
     rerun = spec.plan_changed == "rerun"
-    if rerun and joined is not None and await store.plan() not in (None, prepared.plan.description):
+    plan, kept = prepared.plan.description, await store.plan()
+    if joined is not None and asks and kept not in (None, plan) and (rerun or is_same_question(kept, plan)):
         await joined.check_alone()
-    await check_plan(store, prepared.plan.description, rerun=rerun)
+    await check_plan(store, plan, rerun=rerun, keeps=joined is None or asks)
 
 
 def listed(report: PrefixReport) -> str:
