@@ -127,7 +127,7 @@ class Going:
             await self.open()
         try:
             async with self._written() as write:
-                await self._drive(Delivery(put, self._spec.on_result, write).deliver)
+                await self._drive(Delivery(put, self._spec.on_result, write, self._events).deliver)
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
             self._emit(Scheduled(ready.gate.report()))

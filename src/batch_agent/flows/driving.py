@@ -16,6 +16,7 @@ from ..preparing import LaidOut, Preparation
 from ..readying import open_runs
 from ..tasks.cancellation import is_being_cancelled
 from .asking import Agents, StageEvents
+from .callbacks import Callbacks
 from .checking import check_steps
 from .compiling import Compiled, compile_flow, text_name
 from .feed import Feed
@@ -59,13 +60,15 @@ async def drive(
         for stage, run in zip(stages, ready, strict=True):
             stage.agents.made_ready(run)
             await stage.agents.going.open()
-        return await _driven(steps, stages, source)
+        return await _driven(steps, stages, source, Callbacks(events))
 
 
-async def _driven(steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs) -> FlowResult:
+async def _driven(
+    steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs, callbacks: Callbacks
+) -> FlowResult:
     """With all stages open."""
     sink = Sink()
-    head, workers = _chain(steps, stages, sink, source.total)
+    head, workers = _chain(steps, stages, sink, source.total, callbacks)
     for worker in workers:
         if isinstance(worker, Reduced):
             await worker.open()
@@ -75,10 +78,10 @@ async def _driven(steps: Sequence[Step], stages: Sequence["_Stage"], source: Inp
     try:
         await _side_by_side(work)
     except RunStopped as stopped:
-        stopped.flow = _result(sink, stages)
+        stopped.flow = _result(sink, stages, callbacks)
         stopped.results = [result for report in stopped.flow.stages.values() for result in report.results]
         raise
-    return _result(sink, stages)
+    return _result(sink, stages, callbacks)
 
 
 class _Stage:
@@ -100,16 +103,18 @@ class _Stage:
             return await self.preparation.lay_out()
         return self.preparation.as_they_come(self.compiled.names)
 
-    def worker(self, then: Node, text: str, total: int | None) -> Worker:
+    def worker(self, then: Node, text: str, total: int | None, callbacks: Callbacks) -> Worker:
         step = self.compiled.step
         if isinstance(step, Reduce):
-            return Reduced(self.compiled, step, self.agents, then)
+            return Reduced(self.compiled, step, self.agents, then, callbacks)
         if self.feed is None:
             return MappedInputs(step, text, self.agents, then, total)
         return Mapped(step, _shown(template_of(step.task).fields), self.agents, then)
 
 
-def _chain(steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: int | None) -> tuple[Node, list[Worker]]:
+def _chain(
+    steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: int | None, callbacks: Callbacks
+) -> tuple[Node, list[Worker]]:
     """The first node, and all that have agents."""
     left = list(stages)
     then: Node = sink
@@ -117,11 +122,11 @@ def _chain(steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: i
     for step in reversed(steps):
         match step:
             case Filter():
-                then = Filtering(step, left[-1].agents.name if left else "", then)
+                then = Filtering(step, left[-1].agents.name if left else "", then, callbacks)
             case Expand():
-                then = Expanding(step, then)
+                then = Expanding(step, then, callbacks)
             case Map() | Reduce():
-                worker = left.pop().worker(then, text_name(steps), total)
+                worker = left.pop().worker(then, text_name(steps), total, callbacks)
                 workers.append(worker)
                 if not isinstance(worker, MappedInputs):
                     then = worker
@@ -160,8 +165,8 @@ async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         raise (grave or failures.exceptions)[0] from None
 
 
-def _result(sink: Sink, stages: Sequence[_Stage]) -> FlowResult:
-    return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages})
+def _result(sink: Sink, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:
+    return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages}, callbacks.failed)
 
 
 def _shown(paths: Sequence[str]) -> tuple[str, ...]:

@@ -251,4 +251,7 @@ def test_tools_of_all_workers_add_up_with_their_own_account_or_without(tmp_path:
     assert counted == (5, 2, 2, 1, 6.0)
     assert model["stages"][0]["usage"]["input"] == 100  # of summaries
     board = told(*(event for _, event in accounts))
-    assert saved_by_sharing(board.tools) == ", 2 of them executed, 3 shared (6 s of tool time saved)"
+    assert (
+        saved_by_sharing(board.tools.total.sources, board.tools)
+        == ", 2 of them executed, 3 shared (6 s of tool time saved)"
+    )
