@@ -22,7 +22,7 @@ def recorded_rules(plan: Mapping[str, Any], output_schema: Any = None, max_retri
     the run's own type is given, and what such a type converts, fills in or checks beyond its schema is not known."""
     turn, last = plan["output schema"]
     return Rules(
-        prompt=Prompt(plan["system prompt"], recorded_tools(plan) if plan["tool mode"] == "native" else ()),
+        prompt=Prompt(plan["system prompt"], recorded_tools(plan)),
         model=plan["model"],
         sampling=recorded_sampling(plan),
         tool_mode=plan["tool mode"],
