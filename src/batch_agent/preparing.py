@@ -3,18 +3,20 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 from .agent.output import output_type
 from .backends.connect import Trial, connect
+from .core.errors import PlanMismatch
 from .core.events import Notice
 from .core.interfaces import Backend, EventSink
+from .core.prompt import ToolSpec
 from .core.quick import dataclass
 from .core.requests import NO_USAGE, Usage
-from .core.rules import OutputType
+from .core.rules import OutputType, ToolMode
 from .core.safe_text import safe_text
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
@@ -23,6 +25,7 @@ from .data import check_apart, gather_inputs
 from .engine.opening import calibrate
 from .engine.source import Inputs
 from .observe.safe_log import make_safe
+from .plan.changes import is_same_question, kept_tool_mode
 from .plan.compile import Plan, compile_plan
 from .plan.field_checks import check_first, settled_by
 from .plan.layout import Layout, as_they_come, lay_out
@@ -57,6 +60,8 @@ class Prepared:
     inputs: Inputs
     chars_per_token: float
     report: PrefixReport
+    is_finished: bool = False
+    """Every result is in its checkpoint: there is no server, and there are no tools."""
 
 
 class Openings:
@@ -156,15 +161,38 @@ class Preparation:
             plan = self._plan(await self._all_tools(Openings([self], stack)), laid_out.layout, _NOBODY)
             return self._report(laid_out, plan, None)
 
-    async def opened(self, laid_out: LaidOut, openings: Openings) -> Prepared:
-        """With its tools and its backend. Raises SpecError and BackendError."""
+    async def opened(self, laid_out: LaidOut, openings: Openings, kept: Mapping[str, Any] | None = None) -> Prepared:
+        """With its tools and its backend. `kept`: the plan of its checkpoint. Raises SpecError and BackendError."""
         tools = await self._all_tools(openings)
         server = await self._backend(openings)
         plan = self._plan(tools, laid_out.layout, server.traits)
+        if mode := kept_tool_mode(kept, plan.description):
+            plan = self._in_mode(mode, tools, laid_out.layout, server.traits)
         known = laid_out.inputs.known
         scale = await calibrate(server, f"{plan.rules.prompt.system}\n{known[0] if known else ''}")
         report = self._report(laid_out, plan, scale)
         return Prepared(server, plan, laid_out.layout, tools, laid_out.inputs, scale or CHARS_PER_TOKEN, report)
+
+    def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
+        """A server that could have been asked as the checkpoint was."""
+        return replace(_NOBODY, name=kept["backend"], model=kept["model"])
+
+    def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:
+        """The plan by what its checkpoint keeps of the server and of tools that would have to be opened; None where it
+        was asked something else."""
+        own = tuple(tool.spec for tool in self._tools)
+        if "question" not in kept or kept.get("providers") != list(map(repr, self._providers)):
+            return None
+        provided = kept["question"]["tools"][len(own) :] if self._providers else []
+        specs = (*own, *(ToolSpec(tool["name"], tool["description"], tool["parameters"]) for tool in provided))
+        traits, mode = self.recorded_traits(kept), kept["tool mode"]
+        plan = compile_plan(self.spec, layout, specs, self._output, traits, stage=self.stage, tool_mode=mode)
+        return plan if is_same_question(kept, plan.description) else None
+
+    def without_server(self, laid_out: LaidOut, plan: Plan, server: Backend) -> Prepared:
+        """For a run that asks nobody."""
+        report = self._report(laid_out, plan, None)
+        return Prepared(server, plan, laid_out.layout, [], laid_out.inputs, CHARS_PER_TOKEN, report, is_finished=True)
 
     def notify(self, text: str) -> None:
         """Tells whoever waits."""
@@ -206,11 +234,30 @@ class Preparation:
     def may_call_natively(self) -> bool:
         return bool(self.spec.tools or self.spec.runtime) and self.spec.prefix.tool_mode != "action"
 
-    def _plan(self, tools: list[Tool], layout: Layout, traits: Traits) -> Plan:
+    def _in_mode(self, mode: ToolMode, tools: list[Tool], layout: Layout, traits: Traits) -> Plan:
+        """As the agents of the checkpoint were asked. Raises PlanMismatch where this server cannot be asked so."""
+        if mode == "native" and not traits.native_tools:
+            raise PlanMismatch(
+                f"The agents of the checkpoint make tool calls of their server, and {traits.name} does not take any. "
+                "Use a server that does, or give this run another checkpoint_dir.",
+                f"tool mode (was 'native', {traits.name} has only 'action')",
+            )
+        return self._plan(tools, layout, traits, mode)
+
+    def _plan(self, tools: list[Tool], layout: Layout, traits: Traits, mode: ToolMode | None = None) -> Plan:
         specs = tuple(tool.spec for tool in tools)
         may_start_early = any(tool.sharing.is_shared for tool in tools)
         if self.spec.runtime is not None:
             traits = replace(traits, json_schema=False)  # what a program says at last, no server can keep to a schema
-        return compile_plan(
-            self.spec, layout, specs, self._output, traits, may_start_early=may_start_early, stage=self.stage
+        plan = compile_plan(
+            self.spec,
+            layout,
+            specs,
+            self._output,
+            traits,
+            may_start_early=may_start_early,
+            stage=self.stage,
+            tool_mode=mode,
         )
+        plan.description["providers"] = list(map(repr, self._providers))
+        return plan

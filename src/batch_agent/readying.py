@@ -24,8 +24,9 @@ from .engine.opening import open_gate
 from .engine.sampling import sampling
 from .engine.summarizer import Summarizer
 from .engine.upkeep import upkeep
+from .finished_run import finished
 from .payment import Payment
-from .plan.changes import check_plan
+from .plan.changes import check_plan, is_same_question
 from .plan.compile import prefix_chars
 from .preparing import LaidOut, Openings, Preparation, Prepared
 from .schedule.health import Health
@@ -88,8 +89,11 @@ async def open_runs(
         opened: list[Prepared] = []
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
             with _named(preparation.stage):
-                prepared = await preparation.opened(laid, openings)
-                await _check(preparation.spec, prepared, store, joined)
+                is_alone = joined is None and len(preparations) == 1
+                prepared = await finished(preparation, laid, store) if is_alone else None
+                if prepared is None:
+                    prepared = await preparation.opened(laid, openings, await store.plan())
+                    await _check(preparation.spec, prepared, store, joined, asks=asks)
                 if payment is not None:
                     payment.price_earlier(prepared.server, preparation.spec, prepared.plan.rules.model, len(opened))
                 opened.append(prepared)
@@ -236,13 +240,14 @@ def _store(spec: BatchSpec) -> Store:
     return SqliteStore(spec.checkpoint_dir)
 
 
-async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: "Joined | None") -> None:
+async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: "Joined | None", *, asks: bool) -> None:
     if prepared.report.findings and spec.prefix.strict_prefix:
         raise SpecError(f"strict_prefix=True, and prompts are not shared as they are. {listed(prepared.report)}")
     rerun = spec.plan_changed == "rerun"
-    if rerun and joined is not None and await store.plan() not in (None, prepared.plan.description):
+    plan, kept = prepared.plan.description, await store.plan()
+    if joined is not None and asks and kept not in (None, plan) and (rerun or is_same_question(kept, plan)):
         await joined.check_alone()
-    await check_plan(store, prepared.plan.description, rerun=rerun)
+    await check_plan(store, plan, rerun=rerun, keeps=joined is None or asks)
 
 
 def listed(report: PrefixReport) -> str:

@@ -90,7 +90,7 @@ def _chosen(reader: CheckpointReader, agent: str | int | None) -> list[tuple[str
 def _completed(options: dict[str, Any], plan: Mapping[str, Any], stories: list[_Story]) -> dict[str, Any]:
     """The options with what the recorded run had. A group that is given whole stays as it is."""
     had: dict[str, Any] = {
-        "task": plan["task"],
+        "task": plan["question"]["task"],
         "inputs": [story.job.input for story in stories],
         "output_schema": answer_schema(plan),
     }

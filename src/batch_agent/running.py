@@ -144,7 +144,7 @@ class Going:
             await self.open()
         try:
             async with self._written() as write:
-                await self._drive(Delivery(put, self._spec.on_result, write).deliver)
+                await self._drive(Delivery(put, self._spec.on_result, write, self._events).deliver)
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
             self._emit(Scheduled(ready.gate.report()))
@@ -183,7 +183,7 @@ class Going:
     async def _staffed(self) -> AsyncIterator[tuple[Turns, Leave | None]]:
         """Where agents take their turns, and who hears of those that are done."""
         ready, asking = self._ready, self._asking()
-        if self._spec.runtime is None:
+        if self._spec.runtime is None or ready.prepared.is_finished:
             yield asking, ready.backend.leave if ready.prepared.server.traits.keeps_agents else None
             return
         from .staffing import staffed  # brings a web server, which other runs do not need

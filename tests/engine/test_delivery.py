@@ -8,8 +8,10 @@ import pytest
 from tests.engine.harness import EventLog, now, run, stream
 
 from batch_agent import AgentResult, ErrorKind, Tool
-from batch_agent.core.events import AgentFinished, AgentStarted
+from batch_agent.core.events import AgentFinished, AgentStarted, CallbackFailed
 from batch_agent.core.requests import Reply, Request
+from batch_agent.observe.live.board import Board
+from batch_agent.observe.summary import summary_lines
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 
@@ -141,3 +143,21 @@ async def test_an_observer_sees_every_agent_start_and_finish() -> None:
     finished = [event for event in log.events if isinstance(event, AgentFinished)]
     assert sorted(event.result.index for event in finished) == [0, 1, 2]
     assert not any(event.resumed for event in finished)
+
+
+async def test_every_failure_of_on_result_is_an_event_and_is_counted_in_the_summary() -> None:
+    def raising(result: AgentResult) -> None:
+        if result.index:
+            raise KeyError(result.index)
+
+    log, board = EventLog(), Board()
+    results = await run(ScriptedBackend(lambda request: say("done")), list("abc"), on_result=raising, events=log)
+    assert all(result.ok for result in results)
+    failed = [event for event in log.events if isinstance(event, CallbackFailed)]
+    assert sorted((event.where, event.item, event.message) for event in failed) == [
+        ("on_result", "1", "KeyError: 1"),
+        ("on_result", "2", "KeyError: 2"),
+    ]
+    for event in log.events:
+        board.emit(event)
+    assert "on_result raised for 2 items. For example: KeyError: 1" in summary_lines(board, 1.0)

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from tests.engine.flowing import entries, joining, leaves, prompts
-from tests.engine.harness import asked, now
+from tests.engine.harness import EventLog, asked, now
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped
+from batch_agent.core.events import CallbackFailed
 from batch_agent.core.requests import Request
+from batch_agent.observe.flow_summary import flow_lines_so_far, flow_summary_lines
+from batch_agent.observe.live.board import Board
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 
@@ -186,3 +189,41 @@ async def test_a_planner_that_fails_ends_it_and_one_that_plans_nothing_does_not(
     assert await run(plan_prompt="Plan", backend=backend, **options) == ([], None)
     assert await run(plan_prompt="Plan {it}", plan_inputs=[], backend=backend, **options) == ([], None)
     assert len(backend.requests) == 1
+
+
+def _explode(item: Any) -> Any:
+    raise KeyError(f"no {item['it']}")
+
+
+@pytest.mark.parametrize("reduces", [True, False])
+async def test_functions_that_raise_are_seen_counted_and_attributed(
+    reduces: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = EventLog()
+    flow = Flow(its(4), backend=ScriptedBackend(joining)).map("a", "A {it}")
+    flow = flow.filter(lambda item: _explode(item) if item["it"] == "0" else True)
+    flow = flow.expand("part", lambda item: _explode(item) if item["it"] == "1" else ["x"])
+    if reduces:
+        flow = flow.reduce("all", "Join", group_by=lambda item: _explode(item) if item["it"] == "2" else "same")
+    outcome = await flow.run(events=log)
+    where = ["the filter after 'a'", "expand('part')", *(["reduce('all')"] if reduces else [])]
+    assert [item.stage for item in outcome.callback_failures] == where
+    assert [item["it"] for item in outcome.callback_failures] == ["0", "1", "2"][: len(where)]
+    assert all(item.error and item.error.kind is ErrorKind.CALLBACK for item in outcome.callback_failures)
+    told = [event for event in log.events if isinstance(event, CallbackFailed)]
+    assert [event.where for event in sorted(told, key=lambda event: event.item)] == where
+    assert [line.partition(" raised")[0] for line in flow_summary_lines(outcome, 1.0) if " raised for" in line] == where
+    board = Board()
+    for event in log.events:
+        board.emit(event)
+    assert [line.partition(".")[0] for line in flow_lines_so_far(board, 1.0) if " raised for" in line] == [
+        f"{each} raised for 1 item" for each in where
+    ]
+    assert sum("raised for item" in record.message for record in caplog.records) == len(where)
+
+
+async def test_a_function_that_raises_for_many_items_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    flow = Flow(its(20), backend=ScriptedBackend(joining)).map("a", "A {it}").filter(_explode)
+    outcome = await flow.run()
+    assert len(outcome.callback_failures) == len(outcome.items) == 20
+    assert sum("raised for item" in record.message for record in caplog.records) == 1

@@ -102,7 +102,8 @@ def test_what_the_stages_shared_and_spent_together_is_told() -> None:
     board = Board()
     board.emit(FlowStarted(("map", "all")))
     board.emit(InStage("map", RunStarted("vllm", "m", 8, 1)))
-    board.emit(InStage("map", AgentFinished(answered(0), resumed=False)))
+    calls = tuple(CallRecord("look", "{}", True, 2.0, "shared" if n > 1 else "executed") for n in range(9))
+    board.emit(InStage("map", AgentFinished(replace(answered(0), tool_calls=calls), resumed=False)))
     board.emit(ToolsUsed((ToolUse("look", 9, executed=2, shared=7, seconds_saved=14.0),), Usage(50, 0, 5)))
     board.emit(Spent(1200, 0.75))
     assert flow_lines_so_far(board, 5.0)[2:] == [

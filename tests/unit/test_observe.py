@@ -30,9 +30,11 @@ def a_board() -> Board:
     board.emit(AgentStarted("a", 0))
     board.emit(AgentStarted("b", 1))
     board.emit(RequestRetried("a", ErrorKind.SERVER, "boom", 1.0))
-    call = CallRecord("f", "{}", True, 0.1)
-    board.emit(AgentFinished(AgentResult(0, "a", usage=Usage(100, 60, 10), tool_calls=(call,)), resumed=False))
-    failed = AgentResult(1, "b", error=AgentError(ErrorKind.MAX_TURNS, "no answer"))
+    executed, shared = CallRecord("f", "{}", True, 0.1), CallRecord("f", "{}", True, 0.1, "shared")
+    kept = CallRecord("f", "{}", False, 0.1, "cached")
+    calls = (executed, executed, shared, shared, kept)
+    board.emit(AgentFinished(AgentResult(0, "a", usage=Usage(100, 60, 10), tool_calls=calls), resumed=False))
+    failed = AgentResult(1, "b", error=AgentError(ErrorKind.MAX_TURNS, "no answer"), tool_calls=(executed, shared))
     board.emit(AgentFinished(failed, resumed=False))
     board.emit(AgentFinished(AgentResult(2, "c"), resumed=True))
     board.emit(ToolsUsed((ToolUse("f", 9, executed=3, shared=4, cached=2, seconds_saved=90),), Usage(10, 0, 1)))
@@ -43,7 +45,7 @@ def test_a_tally_counts_what_happened() -> None:
     board = a_board()
     tally = board.alone
     assert (tally.done, tally.ok, tally.failed, tally.resumed, len(board.stages[""].agents)) == (3, 2, 1, 1, 0)
-    assert (tally.retries, tally.tool_calls) == ({"server": 1}, 1)
+    assert (tally.retries, tally.tool_calls) == ({"server": 1}, 7)
     assert tally.failures.groups == [("max_turns", 1, "no answer")]
     assert tally.usage == Usage(110, 60, 11)
 
@@ -53,7 +55,7 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
     assert "2 of 3 agents answered in 1 min 15 s (m on vllm)." in said
     assert "1 answers came from the checkpoint" in said
     assert "55% of the input from the prefix cache" in said
-    assert "Tool calls: 1, 3 of them executed, 6 shared (1 min 30 s of tool time saved)." in said
+    assert "Tool calls: 7, 3 of them executed, 4 shared (1 min 30 s of tool time saved)." in said  # and they add up
     assert "Requests sent again after an error: 1." in said
     assert "Failed, max_turns: 1. For example: no answer" in said
 

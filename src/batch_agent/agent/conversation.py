@@ -39,6 +39,21 @@ class Done:
     error: AgentError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Unusable:
+    """The last answer, which did not fit."""
+
+    reply: Reply
+    problem: str
+    asked_before: tuple[Message, ...]
+
+    def error(self, reasks: int) -> AgentError:
+        kind = ErrorKind.TRUNCATED if self.reply.finish == "length" else ErrorKind.INVALID_OUTPUT
+        tries = f" after {reasks + 1} tries" if reasks else ""
+        hint = " Raise max_tokens." if kind is ErrorKind.TRUNCATED else ""
+        return AgentError(kind, f"No usable answer{tries}: {self.problem}.{hint}", retryable=True)
+
+
 Step = Generate | CallTools | Compact | Done
 
 PRIORITY_STEP = 100
@@ -65,6 +80,7 @@ class Conversation:
         "_text",
         "_ttft",
         "_turns",
+        "_unusable",
         "_usage",
         "_works",
     )
@@ -79,6 +95,7 @@ class Conversation:
         self._shortening = None if limits is None else Shortening(limits.prompt_chars + len(job.task))
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
+        self._unusable: _Unusable | None = None
         self._turns = 0
         self._text = ""
         self._finish: FinishReason | None = None
@@ -88,7 +105,10 @@ class Conversation:
         self._works: tuple[Work, ...] = ()
 
     def next(self) -> Step:
-        """What has to happen now. Asking twice gives the same answer."""
+        """What has to happen now. Asking twice gives the same answer. Limits are looked at here and not for each fact:
+        a story that was told under other limits is retold as it was, and goes on under those of today."""
+        if self._done is None:
+            self._end_at_limits()
         if self._done is not None:
             return self._done
         if self._calls.pending:
@@ -121,6 +141,8 @@ class Conversation:
     def replay(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
             self.apply(fact)
+        if self._done is None:
+            self._end_at_limits()
 
     def fail(self, error: AgentError) -> None:
         """Ends the agent from outside: its backend or its time is gone."""
@@ -204,23 +226,30 @@ class Conversation:
         except InvalidOutput as error:
             self._ask_again(reply, error)
             return
+        self._unusable = None
         if isinstance(read, Answer):
             self._end(reply, Done(read.value))
-        elif self._turns_left < 1:
-            self._end(reply, Done(error=self._out_of_turns()))
         else:
             self._commit_calls(reply, read)
 
+    def _end_at_limits(self) -> None:
+        """Where no turn is left for the results of calls, or no try for an answer that fits."""
+        if self._unusable is not None and self._reasks > self._rules.max_retries:
+            unusable, self._reasks = self._unusable, self._reasks - 1
+            self._asking_again = unusable.asked_before
+            self._end(unusable.reply, Done(error=unusable.error(self._reasks)))
+        elif self._calls.pending and self._turns_left < 1:
+            said = self._messages.pop()
+            assert isinstance(said, Assistant), "calls are committed with what was said"
+            self._calls.pending = ()
+            self._messages.append(Assistant(said.text, (), said.thoughts))
+            self._done = Done(error=self._out_of_turns())
+
     def _ask_again(self, reply: Reply, problem: InvalidOutput) -> None:
-        if self._reasks >= self._rules.max_retries:
-            kind = ErrorKind.TRUNCATED if reply.finish == "length" else ErrorKind.INVALID_OUTPUT
-            tries = f" after {self._reasks + 1} tries" if self._reasks else ""
-            hint = " Raise max_tokens." if kind is ErrorKind.TRUNCATED else ""
-            self._end(reply, Done(error=AgentError(kind, f"No usable answer{tries}: {problem}.{hint}", retryable=True)))
-            return
         self._reasks += 1
         cut_off = " It was cut off by the token limit: be shorter." if reply.finish == "length" else ""
         before = self._asking_again
+        self._unusable = _Unusable(reply, str(problem), before)
         self._asking_again = (
             Assistant(reply.text or "(empty)"),
             User(f"That answer cannot be used: {problem}.{cut_off} Answer again, and only with what was asked for."),

@@ -70,7 +70,7 @@ def _summary(folder: Path, reader: CheckpointReader, rules: Rules) -> Iterator[T
 
 
 def _plan_lines(plan: Mapping[str, Any], rules: Rules) -> Iterator[Text]:
-    yield _line("task", _short(plan["task"]))
+    yield _line("task", _short(plan["question"]["task"]))
     if rules.prompt.system:
         yield _line("system", _short(rules.prompt.system))
     tools = ", ".join(tool.name for tool in rules.prompt.tools)

@@ -201,6 +201,17 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True)
+class CallbackFailed:
+    """A function of the user's raised: `on_result`, or in a flow a filter, an expansion, a key of groups, or what is
+    shown of an item."""
+
+    where: str
+    item: str
+    """The place of the item or result, as people read it."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class InStage:
     """What happened in one stage of a flow."""
 
@@ -237,6 +248,7 @@ Event = (
     | AgentFinished
     | FlowStarted
     | Queued
+    | CallbackFailed
     | InStage
     | AtWorker
 )

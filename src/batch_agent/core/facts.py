@@ -32,6 +32,8 @@ class Replied:
     attempts: int = 1
     work: Work | None = None
     """What a program did to come to it, where agents are programs."""
+    cut_at: int | None = None
+    """The max_tokens at which the reply was cut off, if it was."""
 
 
 @dataclass(frozen=True, slots=True)

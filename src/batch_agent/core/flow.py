@@ -76,6 +76,9 @@ class FlowResult:
 
     items: tuple[Item, ...] = ()
     stages: Mapping[str, StageReport] = field(default_factory=dict)
+    callback_failures: tuple[Item, ...] = ()
+    """Items for which a function of the flow raised (filter, expand, group_by, shown), with `error` and, in `stage`,
+    which function it was; also those that a reduce has made into one answer since."""
 
     @property
     def usage(self) -> Usage:

@@ -80,7 +80,7 @@ class Asking:
                 alone = self._judge(job, request, error, now(), failed)  # before the slot goes to the next in line
                 failed = failed if alone is None else (*failed, error)
             else:
-                fact = Replied(reply, queued, now() - started, ttft, len(failed) + 1)
+                fact = Replied(reply, queued, now() - started, ttft, len(failed) + 1, cut_at=_cut_at(reply, step))
                 self.gate.answered(job.key, fact)
                 self.health.succeeded(request)
                 if failed:
@@ -150,6 +150,10 @@ class Asking:
     def _tell(self, job: Job, error: BackendError, delay: float) -> None:
         if self.events is not None:
             self.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
+
+
+def _cut_at(reply: Reply, step: Generate) -> int | None:
+    return step.request.sampling.max_tokens if reply.finish == "length" else None
 
 
 def _ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:

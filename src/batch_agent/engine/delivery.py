@@ -5,6 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..core.events import CallbackFailed
+from ..core.interfaces import EventSink
 from ..core.results import AgentResult
 from ..tasks.cancellation import is_failure
 
@@ -13,15 +15,17 @@ _log = logging.getLogger("batch_agent")
 
 class Delivery:
     """Hands results to the caller, and to `on_result` first; before both, they are written. A callback that raises is
-    reported once."""
+    in the log once, and an event each time."""
 
     def __init__(
         self,
         put: Callable[[AgentResult], Awaitable[None]],
         on_result: Callable[[AgentResult], Any] | None,
         write: Callable[[AgentResult], None] | None = None,
+        events: EventSink | None = None,
     ) -> None:
         """`write`: to a file, if there is one."""
+        self._events = events
         self._put = put
         self._on_result = on_result
         self._write = write
@@ -44,4 +48,7 @@ class Delivery:
                         "on_result raised for agent %d; the run goes on, later ones are not shown", result.index
                     )
                 self._reported = True
+                if self._events is not None:
+                    said = f"{type(error).__name__}: {error}"
+                    self._events.emit(CallbackFailed("on_result", str(result.index), said))
         await self._put(result)

@@ -57,12 +57,7 @@ class AgentLoop:
     """In a replay: the compaction that was recorded before a turn, given once."""
 
     def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
-        talk = Conversation(self.rules, job)
-        talk.replay(facts)
-        step = talk.next()
-        if isinstance(step, Done) and (step.error is None or job.problem is not None or not self.retry_failed):
-            return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
-        return None
+        return recalled(self.rules, job, facts, retry_failed=self.retry_failed)
 
     async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult | None:
         talk = Conversation(self.rules, job)
@@ -102,17 +97,47 @@ class AgentLoop:
         return talk.result(now() - started)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
-        """The conversation as far as it went; one that had failed for good starts again."""
+        """The conversation as far as it went; one that had failed for good starts again. What was cut off where there
+        is more room now is asked again."""
         talk = Conversation(self.rules, job)
-        talk.replay(facts)
         if not facts:
             self.store.record(job.key, Started(job.index, job.input, job.task))
+        elif (whole := without_cut(self.rules, facts)) is not facts:
+            self.store.restart(job.key, whole)
+            facts = whole
+        talk.replay(facts)
         if facts and isinstance(talk.next(), Done):
             talk = Conversation(self.rules, job)
             anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(calls_made(facts))]
             self.store.restart(job.key, anew)
             talk.replay(anew)
         return talk
+
+
+def recalled(rules: Rules, job: Job, facts: Sequence[Fact], *, retry_failed: bool) -> AgentResult | None:
+    """The result of an agent that needs no more work, or None: one that failed, or whose answer was cut off, goes on
+    where there is more room than there was."""
+    talk = Conversation(rules, job)
+    talk.replay(facts)
+    step = talk.next()
+    if not isinstance(step, Done) or (step.error is not None and retry_failed and job.problem is None):
+        return None
+    if without_cut(rules, facts) is not facts and (step.error is not None or rules.output is None):
+        return None
+    return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
+
+
+def without_cut(rules: Rules, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """The story without replies at its end that were cut off by a smaller max_tokens than that of today; the same
+    where there are none."""
+    most, kept = rules.sampling.max_tokens, len(facts)
+    while kept and _is_cut_below(facts[kept - 1], most):
+        kept -= 1
+    return facts if kept == len(facts) else facts[:kept]
+
+
+def _is_cut_below(fact: Fact, most: int | None) -> bool:
+    return isinstance(fact, Replied) and fact.cut_at is not None and (most is None or fact.cut_at < most)
 
 
 class _Agent:

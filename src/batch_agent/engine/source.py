@@ -1,7 +1,10 @@
 """Jobs from any iterable of inputs, sync or async, read only as fast as they are worked on."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import suppress
+from itertools import islice
 from typing import Any, NoReturn
 
 from ..core.errors import BatchAgentError, ErrorKind, RunStopped
@@ -18,8 +21,9 @@ class Inputs:
         self.is_fed = is_fed
         self._sync: Iterator[Any] | None = None
         self._async: AsyncIterator[Any] | None = None
-        self._peeked: list[Any] = []
+        self._peeked: deque[Any] = deque()
         self._read = 0
+        self._failure: RunStopped | None = None
         self.rows = inputs if isinstance(inputs, Sequence) else None
         """All of them, where they are there already."""
         try:
@@ -33,20 +37,36 @@ class Inputs:
 
     async def peek(self) -> list[Any]:
         """The first input in a list, or an empty one. Raises RunStopped."""
-        try:
-            self._peeked = [await self._next()]
-        except StopAsyncIteration:
-            self._peeked = []
-        return list(self._peeked)
+        if not self._peeked:
+            with suppress(StopAsyncIteration):
+                self._peeked.append(await self._next())
+        return list(islice(self._peeked, 1))
+
+    async def ahead(self, most: int) -> list[Any] | None:
+        """All inputs, if there are at most so many; they are still given by `next`. None: there are more, or they break
+        off, which `next` says in its turn."""
+        while len(self._peeked) <= most:
+            try:
+                self._peeked.append(await self._next())
+            except StopAsyncIteration:
+                return list(self._peeked)
+            except RunStopped as error:
+                self._failure = error
+                break
+        return None
 
     @property
     def known(self) -> Sequence[Any]:
         """All that is known of them so far."""
-        return self.rows if self.rows is not None else list(self._peeked)
+        return self.rows if self.rows is not None else list(islice(self._peeked, 1))
 
     async def next(self) -> Any:
         """The next input. Raises StopAsyncIteration at the end, and RunStopped where the user's iterator raises."""
-        return self._peeked.pop() if self._peeked else await self._next()
+        if self._peeked:
+            return self._peeked.popleft()
+        if self._failure is not None:
+            raise self._failure
+        return await self._next()
 
     def at(self, index: int) -> Any:
         """One of `rows`. Raises IndexError, and RunStopped where a sequence of the user's own raises anything else."""

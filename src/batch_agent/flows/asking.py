@@ -14,8 +14,9 @@ from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult, Results
 from ..readying import Ready
 from ..running import Going
+from .callbacks import place
 from .feed import Feed
-from .nodes import Gone, Node, place
+from .nodes import Gone, Node
 from .places import Position
 
 

@@ -19,6 +19,7 @@ from ..readying import open_runs, starting
 from ..tasks.cancellation import is_being_cancelled
 from ..tasks.run_deadline import RunDeadline
 from .asking import Agents, StageEvents
+from .callbacks import Callbacks
 from .checking import check_steps
 from .compiling import Compiled, compile_flow, text_name
 from .feed import Feed
@@ -52,7 +53,7 @@ async def drive(
         with starting(deadline):
             async with deadline.limit():
                 source, stages = await _opened(steps, inputs, options, events, deadline, stack)
-        return await _driven(steps, stages, source, deadline)
+        return await _driven(steps, stages, source, deadline, Callbacks(events))
 
 
 async def _opened(
@@ -85,11 +86,11 @@ async def _opened(
 
 
 async def _driven(
-    steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs, deadline: RunDeadline
+    steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs, deadline: RunDeadline, callbacks: Callbacks
 ) -> FlowResult:
     """With all stages open."""
     sink = Sink()
-    head, workers = _chain(steps, stages, sink, source.total)
+    head, workers = _chain(steps, stages, sink, source.total, callbacks)
     for worker in workers:
         if isinstance(worker, Reduced):
             await worker.open()
@@ -99,10 +100,10 @@ async def _driven(
     try:
         await _side_by_side(work)
     except RunStopped as stopped:
-        stopped.flow = _result(sink, stages)
+        stopped.flow = _result(sink, stages, callbacks)
         stopped.results = [result for report in stopped.flow.stages.values() for result in report.results]
         raise
-    return _result(sink, stages)
+    return _result(sink, stages, callbacks)
 
 
 class _Stage:
@@ -124,16 +125,18 @@ class _Stage:
             return await self.preparation.lay_out()
         return self.preparation.as_they_come(self.compiled.names)
 
-    def worker(self, then: Node, text: str, total: int | None) -> Worker:
+    def worker(self, then: Node, text: str, total: int | None, callbacks: Callbacks) -> Worker:
         step = self.compiled.step
         if isinstance(step, Reduce):
-            return Reduced(self.compiled, step, self.agents, then)
+            return Reduced(self.compiled, step, self.agents, then, callbacks)
         if self.feed is None:
             return MappedInputs(step, text, self.agents, then, total)
         return Mapped(step, _shown(template_of(step.task).fields), self.agents, then)
 
 
-def _chain(steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: int | None) -> tuple[Node, list[Worker]]:
+def _chain(
+    steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: int | None, callbacks: Callbacks
+) -> tuple[Node, list[Worker]]:
     """The first node, and all that have agents."""
     left = list(stages)
     then: Node = sink
@@ -141,11 +144,11 @@ def _chain(steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: i
     for step in reversed(steps):
         match step:
             case Filter():
-                then = Filtering(step, left[-1].agents.name if left else "", then)
+                then = Filtering(step, left[-1].agents.name if left else "", then, callbacks)
             case Expand():
-                then = Expanding(step, then)
+                then = Expanding(step, then, callbacks)
             case Map() | Reduce():
-                worker = left.pop().worker(then, text_name(steps), total)
+                worker = left.pop().worker(then, text_name(steps), total, callbacks)
                 workers.append(worker)
                 if not isinstance(worker, MappedInputs):
                     then = worker
@@ -189,8 +192,8 @@ async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         raise (grave or failures.exceptions)[0] from None
 
 
-def _result(sink: Sink, stages: Sequence[_Stage]) -> FlowResult:
-    return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages})
+def _result(sink: Sink, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:
+    return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages}, callbacks.failed)
 
 
 def _shown(paths: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from ..core.errors import ErrorKind
 from ..core.flow import Item
 from ..core.results import AgentError
 from ..plan.merging import Merge
-from .nodes import place
+from .callbacks import place
 from .writing import written
 
 _SHORT = 200

@@ -6,10 +6,9 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from ..core.errors import ErrorKind
 from ..core.flow import Item
 from ..core.quick import dataclass
-from ..core.results import AgentError
+from .callbacks import Callbacks
 from .places import Position
 from .steps import Expand, Filter
 
@@ -72,8 +71,9 @@ class Sink:
 class Filtering:
     """Lets through what the function says; errors pass."""
 
-    def __init__(self, step: Filter, after: str, then: Node) -> None:
+    def __init__(self, step: Filter, after: str, then: Node, callbacks: Callbacks) -> None:
         self._step = step
+        self._callbacks = callbacks
         self._where = f"the filter after {after!r}" if after else "the first filter"
         self._then = then
 
@@ -86,14 +86,15 @@ class Filtering:
         try:
             return item if self._step.keep(item) else Gone(item.position)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            return item.failed(self._where, raised(self._where, item, error))
+            return item.failed(self._where, self._callbacks.raised(self._where, item, error))
 
 
 class Expanding:
     """Makes many of one. An error stays one."""
 
-    def __init__(self, step: Expand, then: Node) -> None:
+    def __init__(self, step: Expand, then: Node, callbacks: Callbacks) -> None:
         self._step = step
+        self._callbacks = callbacks
         self._then = then
 
     async def hear(self, news: News) -> None:
@@ -121,7 +122,7 @@ class Expanding:
                 values.append(value)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             where = f"expand({name!r})"
-            return [item.failed(where, raised(where, item, error))]
+            return [item.failed(where, self._callbacks.raised(where, item, error))]
         return [item.having(**{name: value, "index": number}) for number, value in enumerate(values)]
 
 
@@ -131,13 +132,3 @@ def _listed(values: Any) -> Iterable[Any]:
     if isinstance(values, set | frozenset):  # whose order is another in every process
         return sorted(values, key=repr)
     return values
-
-
-def raised(where: str, item: Item, error: Exception) -> AgentError:
-    """What a user's function did to an item."""
-    return AgentError(ErrorKind.CALLBACK, f"{where} raised for item {place(item)}: {type(error).__name__}: {error}")
-
-
-def place(item: Item) -> str:
-    """As people read it: 3, or 3.0 for the first of what item 3 was expanded into."""
-    return ".".join(map(str, item.position))

@@ -15,9 +15,10 @@ from ..engine.window import Window
 from ..plan.field_paths import find
 from ..plan.merging import Entry, Merge, MergeTree
 from .asking import Agents, hand_on_failure
+from .callbacks import Callbacks
 from .compiling import Compiled
 from .entries import entry_of, excuses, merged_text, results_text, too_long
-from .nodes import Closed, Expanded, Expected, Gone, News, Node, raised
+from .nodes import Closed, Expanded, Expected, Gone, News, Node
 from .places import Places, Position
 from .steps import Reduce
 from .writing import written
@@ -53,8 +54,9 @@ class _Arrived:
 class Reduced:
     """Keeps the order of items: groups, and what is merged with what, do not depend on who is done first."""
 
-    def __init__(self, compiled: Compiled, step: Reduce, agents: Agents, then: Node) -> None:
+    def __init__(self, compiled: Compiled, step: Reduce, agents: Agents, then: Node, callbacks: Callbacks) -> None:
         self.agents = agents
+        self._callbacks = callbacks
         self._compiled = compiled
         self._step = step
         self._then = then
@@ -118,7 +120,7 @@ class Reduced:
             item = self._numbered(item)
             text = written(self._shown(item))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            problem = raised(f"reduce({self._step.name!r})", item, error)
+            problem = self._callbacks.raised(f"reduce({self._step.name!r})", item, error)
         entry = await self._entry(text)
         if problem is None and entry.size > self._room:
             problem = too_long(entry.size)

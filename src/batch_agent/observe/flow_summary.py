@@ -1,11 +1,14 @@
 """What a flow came to, in a few lines."""
 
-from ..core.flow import FlowResult, StageReport
+from collections import Counter
+from collections.abc import Sequence
+
+from ..core.flow import FlowResult, Item, StageReport
 from ..core.requests import Usage
 from .amounts import duration, many
 from .live.board import Board, Stage
 from .story import tokens
-from .summary import failed_tool_lines, saved_by_sharing
+from .summary import callback_lines, failed_tool_lines, saved_by_sharing
 from .tally import Failures
 
 
@@ -21,7 +24,7 @@ def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
             if result.error is not None:
                 failures.add(result.error)
         lines += _failure_lines(stage.name, failures)
-    return lines
+    return [*lines, *_callback_lines(outcome.callback_failures)]
 
 
 def flow_lines_so_far(board: Board, seconds: float) -> list[str]:
@@ -33,14 +36,14 @@ def flow_lines_so_far(board: Board, seconds: float) -> list[str]:
     lines += flow_tool_lines(board)
     for name, stage in board.stages.items():
         lines += _failure_lines(name, stage.tally.failures)
-    return lines
+    return [*lines, *callback_lines(board)]
 
 
 def flow_tool_lines(board: Board) -> list[str]:
     """What the stages saved by sharing their tools, and which tools failed."""
-    calls = sum(tool.requested for tool in board.tools.used)
-    saved = saved_by_sharing(board.tools)
-    return [*([f"Tool calls: {calls:,}{saved}."] if saved else []), *failed_tool_lines(board.tools)]
+    sources: Counter[str] = sum((stage.tally.tool_sources for stage in board.stages.values()), Counter())
+    saved = saved_by_sharing(sources, board.tools)
+    return [*([f"Tool calls: {sources.total():,}{saved}."] if saved else []), *failed_tool_lines(board.tools)]
 
 
 def _stage_line(stage: StageReport) -> str:
@@ -72,6 +75,16 @@ def _spent(usage: Usage, usd: float | None) -> list[str]:
 def _failure_lines(stage: str, failures: Failures) -> list[str]:
     return [
         f"{stage} failed, {kind}: {count:,}. For example: {example[:300]}" for kind, count, example in failures.groups
+    ]
+
+
+def _callback_lines(failed: Sequence[Item]) -> list[str]:
+    by_place: dict[str, list[Item]] = {}
+    for item in failed:
+        by_place.setdefault(item.stage, []).append(item)
+    return [
+        f"{where} raised for {many(len(items), 'item')}. For example: {str(items[0].error)[:300]}"
+        for where, items in by_place.items()
     ]
 
 

@@ -17,6 +17,7 @@ from ..core.events import (
     AgentMoved,
     AgentStarted,
     AtWorker,
+    CallbackFailed,
     CallsEnded,
     CallsStarted,
     Event,
@@ -48,7 +49,7 @@ _LARGEST = 2**63 - 1
 
 _RARE = (
     Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, Spent, Scheduled, Shared,
-    AgentMoved, FlowStarted, Queued,
+    AgentMoved, FlowStarted, Queued, CallbackFailed,
 )  # fmt: skip
 _READ_RARE: dict[str, TypeAdapter[Any]] = {}
 

@@ -1,7 +1,9 @@
 """What a run came to, in a few lines."""
 
+from collections.abc import Mapping
+
 from ..core.scheduling import Scheduling
-from .amounts import duration
+from .amounts import duration, many
 from .live.board import Board
 from .sharing import outcome_line
 from .tool_counts import ToolCounts
@@ -24,7 +26,7 @@ def summary_lines(board: Board, seconds: float) -> list[str]:
     if tally.spent:
         lines.append(f"Cost: ${tally.spent:,.4f}.")
     if tally.tool_calls:
-        lines.append(f"Tool calls: {tally.tool_calls:,}{saved_by_sharing(board.tools)}.")
+        lines.append(f"Tool calls: {tally.tool_calls:,}{saved_by_sharing(tally.tool_sources, board.tools)}.")
     lines += failed_tool_lines(board.tools)
     if tally.changers:
         lines.append(f"Agents that changed files: {tally.changers:,}. Each result has its patch, in `changes`.")
@@ -34,15 +36,24 @@ def summary_lines(board: Board, seconds: float) -> list[str]:
         lines += _scheduling(tally.scheduling, tally.done)
     for kind, count, example in tally.failures.groups:
         lines.append(f"Failed, {kind}: {count}. For example: {example[:300]}")
-    return lines
+    return [*lines, *callback_lines(board)]
 
 
-def saved_by_sharing(tools: ToolCounts) -> str:
-    """What one execution for many saved; empty where nothing was shared."""
-    answered = sum(tool.shared + tool.cached for tool in tools.used)
+def callback_lines(board: Board) -> list[str]:
+    """Functions of the user's that raised."""
+    return [
+        f"{where} raised for {many(count, 'item')}. For example: {example[:300]}"
+        for where, (count, example) in board.callbacks.items()
+    ]
+
+
+def saved_by_sharing(sources: Mapping[str, int], tools: ToolCounts) -> str:
+    """What one execution for many saved; empty where nothing was shared. `sources`: the calls of all agents, so that
+    they add up whatever else the tools did, for agents that failed or went to another worker."""
+    answered = sources.get("shared", 0) + sources.get("cached", 0)
     if not answered:
         return ""
-    executed, saved = sum(tool.executed for tool in tools.used), sum(tool.seconds_saved for tool in tools.used)
+    executed, saved = sum(sources.values()) - answered, sum(tool.seconds_saved for tool in tools.used)
     return f", {executed:,} of them executed, {answered:,} shared ({duration(saved)} of tool time saved)"
 
 

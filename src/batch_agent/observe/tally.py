@@ -68,6 +68,8 @@ class Tally:
     resumed: int = 0
     turns: int = 0
     tool_calls: int = 0
+    tool_sources: Counter[str] = field(default_factory=Counter)
+    """The same calls by where their results came from."""
     changers: int = 0
     """Agents that changed files in their copies of the working folder."""
     usage: Usage = NO_USAGE
@@ -122,6 +124,7 @@ class Tally:
         self.resumed += resumed
         self.turns += result.turns
         self.tool_calls += len(result.tool_calls)
+        self.tool_sources.update(call.source for call in result.tool_calls)
         self.changers += result.changes is not None and bool(result.changes.files)
         self.usage += result.usage
         if result.error is not None:

@@ -28,12 +28,16 @@ _TEXT: JsonSchema = {"type": "string"}
 class Plan:
     """The rules that all agents follow, and a job for each input."""
 
-    def __init__(self, spec: BatchSpec, layout: Layout, rules: Rules, stage: str) -> None:
+    def __init__(
+        self, spec: BatchSpec, layout: Layout, rules: Rules, tools: tuple[ToolSpec, ...], backend: str, stage: str
+    ) -> None:
         self.rules = rules
-        self.description = _description(spec, layout, rules, stage)
-        """Everything that shapes an answer beside the input, as JSON has it."""
+        self.question = _question(spec, layout, rules, tools, stage)
+        """Everything that can change an answer beside the input, as JSON has it."""
+        self.description = {**_form(rules), "backend": backend, "question": self.question}
+        """The question, and how it is put to this server with the room that there is: what a checkpoint keeps."""
         self._layout = layout
-        self._keys = Keys(fingerprint(self.description))
+        self._keys = Keys(fingerprint(self.question))
 
     def job(self, index: int, value: Any) -> Job:
         """The job of one input. An input that does not fit the task makes a job that says so."""
@@ -54,8 +58,11 @@ def compile_plan(
     *,
     may_start_early: bool = False,
     stage: str = "",
+    tool_mode: ToolMode | None = None,
 ) -> Plan:
-    return Plan(spec, layout, _rules(spec, tools, output, traits, may_start_early), stage)
+    """`tool_mode`: that of a checkpoint which holds answers to the same question. Raises SpecError."""
+    rules = _rules(spec, tools, output, traits, may_start_early, tool_mode)
+    return Plan(spec, layout, rules, tools, traits.name, stage)
 
 
 def prefix_chars(prompt: Prompt) -> int:
@@ -64,9 +71,14 @@ def prefix_chars(prompt: Prompt) -> int:
 
 
 def _rules(
-    spec: BatchSpec, tools: tuple[ToolSpec, ...], output: OutputType | None, traits: Traits, may_start_early: bool
+    spec: BatchSpec,
+    tools: tuple[ToolSpec, ...],
+    output: OutputType | None,
+    traits: Traits,
+    may_start_early: bool,
+    tool_mode: ToolMode | None,
 ) -> Rules:
-    mode = _tool_mode(spec, tools, traits)
+    mode = tool_mode or _tool_mode(spec, tools, traits)
     starts_early = spec.context.streaming_tool_dispatch and may_start_early and mode == "native" and bool(tools)
     system = _system_prompt(spec.prefix)
     turn: JsonSchema | None = None
@@ -132,12 +144,29 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
     return schema if is_object(schema) else object_of({WRAPPED_ANSWER: schema})
 
 
-def _description(spec: BatchSpec, layout: Layout, rules: Rules, stage: str) -> dict[str, Any]:
+def _question(spec: BatchSpec, layout: Layout, rules: Rules, tools: tuple[ToolSpec, ...], stage: str) -> dict[str, Any]:
+    """Not in it: where the server is and what it can do, and limits, which cannot change an answer that is there."""
     task, runtime = spec.task, spec.runtime
+    sampling = asdict(rules.sampling)
+    del sampling["max_tokens"]
     shape = {
         **({"stage": stage} if stage else {}),  # two stages of a flow may ask the same of the same inputs
         **({} if runtime is None else {"runtime": {"name": runtime.name, **runtime.description}}),
         "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
+        "system prompt": "\n\n".join(_system_prompt(spec.prefix)),
+        "tools": [asdict(tool) for tool in tools],
+        **({"tool mode": spec.prefix.tool_mode} if tools else {}),
+        "output schema": rules.output.json_schema if rules.output else None,
+        "model": rules.model,
+        "sampling": sampling,
+    }
+    described: dict[str, Any] = json.loads(canonical(shape))
+    return described
+
+
+def _form(rules: Rules) -> dict[str, Any]:
+    """What is sent to this server, and the limits."""
+    shape = {
         "system prompt": rules.prompt.system,
         "tools": [asdict(tool) for tool in rules.prompt.tools],
         "tool mode": rules.tool_mode,

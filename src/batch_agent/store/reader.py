@@ -73,6 +73,10 @@ class CheckpointReader:
         """What the run asked, as its plan describes itself."""
         for (data,) in self._rows("SELECT data FROM plan"):
             plan: Mapping[str, Any] = orjson.loads(data)
+            if "question" not in plan:
+                raise StoreError(
+                    f"The checkpoint in {str(self._folder)!r} is of an earlier version: run it again anew."
+                )
             return plan
         raise StoreError(f"The checkpoint in {str(self._folder)!r} is empty: its run ended before it asked anything.")
 
@@ -118,7 +122,7 @@ class CheckpointReader:
         raise SpecError(f"There is no agent {wanted!r} in {str(self._folder)!r}. {_instead(wanted, known)}")
 
     def _of_this_plan(self, known: list[KnownAgent]) -> list[KnownAgent]:
-        run = fingerprint(self.plan())
+        run = fingerprint(self.plan()["question"])
         return [agent for agent in known if self._answers(run, agent)] or known
 
     def _answers(self, run: bytes, agent: KnownAgent) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from .interface import Pool
@@ -23,6 +24,12 @@ def answered(responses: Sequence[Response], pattern: str, who: str = "agent") ->
     if usable and len(usable) < len(responses):
         _log.warning("%s goes on without them: %s", pattern, _told(responses, who))
     return usable
+
+
+def naming_left_out(answer: Response, responses: Sequence[Response]) -> Response:
+    """What was made of them, with those that have no answer."""
+    lost = [replace(each, index=number) for number, each in enumerate(responses) if not has_answer(each)]
+    return replace(answer, left_out=tuple(lost)) if lost else answer
 
 
 def joined(responses: Sequence[Response]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..core.errors import SpecError
-from .answers import answered, joined, need_agents, nothing
+from .answers import answered, joined, naming_left_out, need_agents, nothing
 from .filling import fill, need_place
 from .interface import Pool
 from .response import Response
@@ -70,5 +70,6 @@ async def _reduced(workers: Pool, pool: Pool, prompt: str, template: str, reduce
     responses = await workers.broadcast_prompt(prompt)
     usable = answered(responses, pattern)
     if not usable:
-        return nothing(responses, pattern)
-    return await pool.post(reducer, fill(template, responses=joined(usable)), max_tokens=pool.max_tokens_aggregation)
+        return naming_left_out(nothing(responses, pattern), responses)
+    prompt = fill(template, responses=joined(usable))
+    return naming_left_out(await pool.post(reducer, prompt, max_tokens=pool.max_tokens_aggregation), responses)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from ..core.errors import ErrorKind, SpecError
-from .answers import answered, has_answer, joined, kind_of, need_agents, nothing, problem
+from .answers import answered, has_answer, joined, kind_of, naming_left_out, need_agents, nothing, problem
 from .filling import fill, need_place
 from .interface import Pool
 from .patterns import listed
@@ -30,9 +30,9 @@ async def tree_reduce(
     answers in the place of `{responses}`, and in that of `{level}` how far up it is, from 1 on. The response is that of
     the last supervisor; where only one leaf has an answer, it is the leaf's.
 
-    A supervisor is asked as soon as its group is complete. Leaves without an answer are left out, which the log tells;
-    a group that its supervisor cannot merge is given to another agent, once. If no leaf has an answer, or two agents
-    cannot merge a group, the response says so.
+    A supervisor is asked as soon as its group is complete. Leaves without an answer are left out: the response has them
+    in `left_out`, and the log tells of them. A group that its supervisor cannot merge is given to another agent, once.
+    If no leaf has an answer, or two agents cannot merge a group, the response says so.
 
     Raises SpecError, before anything is asked, for an empty pool, no items, a fanin below 2 and prompts without the
     places for what belongs into them."""
@@ -92,7 +92,8 @@ class _Tree:
             return self._loss.result()[0]
         responses = [leaf.result() for leaf in self._leaves]
         usable = answered(responses, "tree_reduce", "leaf")
-        return nodes[-1].result()[0] if usable else nothing(responses, "tree_reduce", "leaf")
+        answer = nodes[-1].result()[0] if usable else nothing(responses, "tree_reduce", "leaf")
+        return naming_left_out(answer, responses)
 
     def _nodes(self, group: asyncio.TaskGroup) -> list[Node]:
         """All supervisors; the last has the answer of the tree."""

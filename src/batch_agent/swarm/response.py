@@ -29,6 +29,9 @@ class Response:
     endpoint: str = ""
     agent_index: int = -1
     """The number of the endpoint in the pool that was asked; -1: none was."""
+    left_out: tuple["Response", ...] = ()
+    """Of an answer that was made of several: those without an answer, which are not in it. `index` is the number of
+    the agent or leaf among them."""
 
     @property
     def success(self) -> bool:

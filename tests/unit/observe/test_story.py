@@ -165,8 +165,9 @@ def test_a_compaction_is_told() -> None:
 
 def tell(*facts: Fact) -> str:
     plan = {
-        "task": "t", "system prompt": "", "tools": [], "tool mode": "native", "output schema": [None, None],
+        "system prompt": "", "tools": [], "tool mode": "native", "output schema": [None, None],
         "model": "m", "sampling": {"stop": []}, "max_turns": 10,
+        "question": {"task": "t", "tools": [], "output schema": None},
     }  # fmt: skip
     lines = story(recorded_rules(plan), "k", (Started(0, {"ö": 1}, "do it"), *facts))
     return "\n".join(line.plain for line in lines)

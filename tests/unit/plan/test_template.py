@@ -1,5 +1,6 @@
 """A task template replaces its fields and leaves every other brace alone."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -279,8 +280,12 @@ def test_what_is_private_or_no_data_cannot_be_reached(path: str) -> None:
         render("{" + path + "}", {"x": ROMA, "f": render})
 
 
+def iter_nothing() -> Iterator[int]:
+    yield from ()
+
+
 def test_no_attribute_of_a_generator_a_module_or_a_class_can_be_reached() -> None:
-    for value in ((n for n in ()), pytest, Place):
+    for value in (iter_nothing(), pytest, Place):
         for name in ("gi_frame", "gi_code", "mark", "model_fields", "fail"):
             with pytest.raises(BadInput, match="names the field"):
                 render("{x." + name + "}", {"x": value})

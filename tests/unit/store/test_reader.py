@@ -27,7 +27,7 @@ async def run(folder: Path, inputs: Any, **options: Any) -> list[AgentResult]:
 async def test_agents_come_in_the_order_of_their_index_with_their_facts(tmp_path: Path) -> None:
     results = await run(tmp_path, ["ä", "b", "字"])
     with CheckpointReader(tmp_path) as reader:
-        assert reader.plan()["task"] == "{it}"
+        assert reader.plan()["question"]["task"] == "{it}"
         assert [(agent.index, agent.key) for agent in reader.agents()] == [(r.index, r.key) for r in results]
         stories = [facts for _, facts in reader.stories()]
     assert [facts[0].input for facts in stories if isinstance(facts[0], Started)] == ["ä", "b", "字"]

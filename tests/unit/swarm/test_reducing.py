@@ -106,6 +106,7 @@ async def test_leaves_without_an_answer_are_left_out_and_the_log_names_them(capl
     pool = FakePool(endpoints(2), lambda asked: " \n" if asked.prompt == "leaf d" else failing("leaf b")(asked))
     response = await tree_reduce(pool, ITEM, REDUCE, fanin=2, items=list("abcdef"))
     assert response.text == "((a c) (e f))"
+    assert [(each.index, each.error) for each in response.left_out] == [(1, "it broke"), (3, None)]
     assert caplog.messages == [
         "tree_reduce goes on without them: no answer came from 2 of 6: "
         "leaf 1 (gpu1: it broke), leaf 3 (gpu1: the answer is empty)."

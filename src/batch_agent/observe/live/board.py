@@ -8,6 +8,7 @@ from ...core.events import (
     AgentMoved,
     AgentStarted,
     AtWorker,
+    CallbackFailed,
     CallsEnded,
     CallsStarted,
     Event,
@@ -87,6 +88,8 @@ class Board:
         """By worker; those that were made in this process have no name."""
         self.notice = ""
         self.spent: Spent | None = None
+        self.callbacks: dict[str, tuple[int, str]] = {}
+        """Functions of a flow that raised: how often, and what the first said."""
         self.read = Growth()
         self.written = Growth()
         self._fullness = Fullness()
@@ -146,6 +149,9 @@ class Board:
                 self._pauses.pop(worker, None)
             case Spent():
                 self.spent = event
+            case CallbackFailed(where, _, message):
+                count, first = self.callbacks.get(where, (0, message))
+                self.callbacks[where] = count + 1, first
             case FlowStarted():
                 self.stages = {name: Stage() for name in event.stages}
             case _:

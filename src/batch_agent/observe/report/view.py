@@ -9,6 +9,7 @@ from ...core.events import (
     AgentMoved,
     AgentStarted,
     AtWorker,
+    CallbackFailed,
     CallsEnded,
     CallsStarted,
     Event,
@@ -145,7 +146,7 @@ class RunView:
                 self.scheduling = event.scheduling
             case Shared():
                 (stage or self._stage("")).prefix = event.prefix
-            case Notice() | Resumed() | Spent() | InStage() | AtWorker():
+            case Notice() | Resumed() | Spent() | CallbackFailed() | InStage() | AtWorker():
                 pass  # a notice is of the moment, a pause says its length, and spending follows from tokens and prices
             case _:
                 assert_never(event)
