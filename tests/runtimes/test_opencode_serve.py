@@ -135,7 +135,8 @@ async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: C
     assert homes[1].startswith(house)
     assert homes[2] == "nothing"
     assert isinstance(ran, ToolResults)
-    assert ran.results[0].content.strip() == f"{os.environ['HOME']} /tmp it's []"
+    own = os.environ.get("XDG_CONFIG_HOME", "")
+    assert ran.results[0].content.strip() == f"{os.environ['HOME']} /tmp it's [{own}]"
 
 
 async def test_an_error_of_the_session_is_told_in_its_own_words(crew: Crew) -> None:

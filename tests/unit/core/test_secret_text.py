@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from batch_agent.core.secret_text import masked, masked_bytes
 
 KEY = 'sk-a/b+c"d=e&f<g 0123'
-WAYS = {
+WAYS: dict[str, Callable[[str], str]] = {
     "as it is": lambda key: key,
     "url": lambda key: quote(key, safe=""),
     "url with slashes": quote,

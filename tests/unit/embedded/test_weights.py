@@ -1,6 +1,7 @@
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,12 @@ def test_a_file_is_read_again_only_when_it_has_changed(
     cache.mkdir()
     model, read = tmp_path / "model", list[object]()
     digest = hashlib.file_digest
-    monkeypatch.setattr(hashlib, "file_digest", lambda file, kind: read.append(kind) or digest(file, kind))
+
+    def note(file: Any, kind: str) -> object:
+        read.append(kind)
+        return digest(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", note)
     model.write_bytes(TINY_GGUF)
     sha256 = hashlib.sha256(TINY_GGUF).hexdigest()
     assert is_verified(model, sha256)
