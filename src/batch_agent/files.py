@@ -1,24 +1,73 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files and folders that only their owner can read."""
 
 import os
+import secrets
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from .core.errors import SpecError
 
+DRAFT = ".batch-agent-draft"
+"""How the names of drafts end."""
+_ABANDONED_SECONDS = 86_400.0
+_PRIVATE_FOLDER, _PRIVATE_FILE, _ORDINARY_FILE = 0o700, 0o600, 0o666
+
+
+def make_private_folder(path: Path) -> None:
+    """With the folders above that are missing. One that is there stays as it is: its owner has decided. Raises
+    OSError."""
+    if not path.is_dir():
+        if path.parent != path:
+            make_private_folder(path.parent)
+        path.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of a file that, if it is made here, only its owner can read. Raises OSError."""
+    return os.open(path, flags | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), _PRIVATE_FILE)
+
+
+def draft_of(path: Path) -> Path:
+    """Where this process writes what is to take the place of `path`. Drafts of it that killed processes left go."""
+    remove_old_drafts(path.parent, f".{path.name}.")
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{DRAFT}")
+
+
+def remove_old_drafts(folder: Path, prefix: str) -> None:
+    """Removes files and folders that are drafts by the end of their names and were last written to a day ago, as no
+    process does that is still at work. Never raises."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix) and entry.name.endswith(DRAFT):
+                with suppress(OSError):
+                    _remove_if_old(entry)
+
+
+def _remove_if_old(draft: "os.DirEntry[str]") -> None:
+    if time.time() - draft.stat(follow_symlinks=False).st_mtime < _ABANDONED_SECONDS:
+        return
+    if draft.is_dir(follow_symlinks=False):
+        shutil.rmtree(draft.path, ignore_errors=True)
+    else:
+        os.unlink(draft.path)
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` once the block is left, if nothing went wrong in it. Raises
-    SpecError for a place that cannot be written."""
+def replacing(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` once the block is left, if nothing went wrong in it. Only its
+    owner can read a private one. Raises SpecError for a place that cannot be written."""
     if path.exists() and not path.is_file():
         raise SpecError(f"{str(path)!r} cannot be written: it is no ordinary file.")
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = draft_of(path)
     try:
+        if is_private:
+            make_private_folder(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = draft.open("wb")
+        file = os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _mode(path, is_private)), "wb")
     except OSError as error:
         raise SpecError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
     try:
@@ -29,3 +78,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise SpecError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _mode(path: Path, is_private: bool) -> int:
+    """As the file that is there has it, if its owner has decided."""
+    if is_private and path.exists():
+        return path.stat().st_mode & 0o777
+    return _PRIVATE_FILE if is_private else _ORDINARY_FILE

@@ -1,10 +1,12 @@
 """A run before it begins: what was asked for, found to be sound, and then its tools, its backend and its plan."""
 
+import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Any
 
 from .agent.output import output_type
 from .backends.connect import Trial, connect
@@ -13,22 +15,27 @@ from .core.interfaces import Backend, EventSink
 from .core.quick import dataclass
 from .core.requests import NO_USAGE, Usage
 from .core.rules import OutputType
+from .core.safe_text import safe_text
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .core.traits import Traits
 from .data import check_apart, gather_inputs
 from .engine.opening import calibrate
 from .engine.source import Inputs
+from .observe.safe_log import make_safe
 from .plan.compile import Plan, compile_plan
+from .plan.field_checks import check_first, settled_by
 from .plan.layout import Layout, as_they_come, lay_out
 from .plan.report import CHARS_PER_TOKEN, prefix_report
-from .plan.template import check_first, template_of
+from .plan.template import names_in, template_of
 from .tools import Tool, ToolProvider, as_tool, check_names
 
 _MOST_LAID_OUT = 200_000
 """Inputs. Looking for what more of them share takes longer than people wait for a first result."""
 _NOBODY = Traits("nobody", "", True, True, True, 1)
 """For a look at the prompts without a server: one that can do everything."""
+
+make_safe(logging.getLogger("batch_agent"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,7 @@ class Preparation:
     @classmethod
     def check(cls, spec: BatchSpec, events: EventSink | None, stage: str = "") -> "Preparation":
         """Raises SpecError."""
-        if isinstance(spec.task, str) and not stage and not template_of(spec.task).fields:
+        if isinstance(spec.task, str) and not stage and not template_of(spec.task).has_fields:
             warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
         if spec.tools and spec.max_turns == 1:
             warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
@@ -129,16 +136,17 @@ class Preparation:
         """Raises SpecError for inputs that cannot be read, and for a task that does not fit the first of them."""
         inputs, prefix = Inputs(await gather_inputs(self.spec.inputs)), self.spec.prefix
         first = await inputs.peek()
-        template = template_of(self.spec.task, first)
+        template = settled_by(template_of(self.spec.task, first), inputs.known)
         for value in first:
-            check_first(template, value)
+            self._tell_of_text(check_first(template, value), value)
         if inputs.rows is None or len(inputs.rows) > _MOST_LAID_OUT:
             return LaidOut(inputs, as_they_come(template))
         return LaidOut(inputs, lay_out(template, inputs.rows, hoist=prefix.hoist, reorder=prefix.reorder))
 
-    def as_they_come(self) -> LaidOut:
-        """For inputs that are not there yet: nobody waits for the first. Raises SpecError for fields without names."""
-        template = template_of(self.spec.task)
+    def as_they_come(self, names: Collection[str] = ()) -> LaidOut:
+        """For inputs that are not there yet: nobody waits for the first. `names`: of fields that they will have. Raises
+        SpecError for fields without names."""
+        template = template_of(self.spec.task).settled(names)
         return LaidOut(Inputs(self.spec.inputs, is_fed=True), as_they_come(template))
 
     async def lint(self) -> PrefixReport:
@@ -163,7 +171,18 @@ class Preparation:
         if self.events is not None:
             self.events.emit(Notice(text))
         else:
-            print(f"batch-agent: {text}", file=sys.stderr, flush=True)
+            print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
+
+    def _tell_of_text(self, words: Sequence[str], value: Any) -> None:
+        """Braces that are sent as they stand, where somebody may have meant a field."""
+        for text in words:
+            self.notify(f"The task has {{{text}}}, which no input has as a field: it is sent as it stands.")
+        said = self.spec.prefix.system_prompt or ""
+        if named := [name for name in names_in(value) if not isinstance(value, str) and f"{{{name}}}" in said]:
+            self.notify(
+                f"The system prompt has {{{named[0]}}}, which is sent as it stands: a system prompt is the same for "
+                "all agents. Fields belong into the task."
+            )
 
     def _report(self, laid_out: LaidOut, plan: Plan, scale: float | None) -> PrefixReport:
         inputs = laid_out.inputs

@@ -24,6 +24,7 @@ from .engine.slots import Slots
 from .engine.source import Inputs, InputSource
 from .observe.recorded import answer_schema, recorded_job, recorded_sampling, recorded_tools
 from .plan.compile import Plan, compile_plan
+from .plan.field_checks import settled_by
 from .plan.layout import as_they_come
 from .plan.template import template_of
 from .schedule.health import Health
@@ -62,7 +63,8 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
     specs = _specs(spec, recorded)
     traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
     inputs = Inputs(await gather_inputs(spec.inputs))
-    layout = as_they_come(template_of(spec.task, await inputs.peek()))
+    first = await inputs.peek()
+    layout = as_they_come(settled_by(template_of(spec.task, first), inputs.known))
     plan = compile_plan(spec, layout, specs, output_type(spec.output_schema), traits)
     places = {story.job.index: story for story in stories} if "inputs" in options else dict(enumerate(stories))
     tape = Tape()

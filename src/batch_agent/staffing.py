@@ -1,9 +1,8 @@
 """A run whose agents are programs: what they need is opened, and closed when the run is over."""
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from .backends.address import address_of, parse
 from .core.errors import SpecError
@@ -17,6 +16,7 @@ from .engine.serving import Serving
 from .engine.visits import Visits
 from .gateway import Gateway, open_gateway
 from .readying import Ready
+from .runtimes.scratch import remove_abandoned, scratch_folder
 
 _DIRECT = ("local", "bedrock", "hostfile")
 """Backends that have no address for others."""
@@ -31,7 +31,8 @@ async def staffed(ready: Ready, asking: Asking) -> AsyncIterator[Handing]:
     visits = Visits(ready.gate, asking.events)
     acting = Acting(prepared.plan.rules, prepared.server.traits, acts=_acts(spec, ready))
     serving = Serving(asking, acting, visits, spec.max_turns)
-    with _folder() as folder:
+    await asyncio.to_thread(remove_abandoned)
+    with scratch_folder() as folder:
         async with open_gateway(serving) as gateway:
             door = _Entrance(gateway, model) if runtime.gateway else _direct(spec, runtime, model)
             house = House(
@@ -47,12 +48,6 @@ async def staffed(ready: Ready, asking: Asking) -> AsyncIterator[Handing]:
 
             async with runtime.open(house) as crew:
                 yield Handing(crew, visits, ready.gate, asking.turn_time, spec.retry, forget, asking.events)
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="batch-agent-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder).resolve()  # programs may see it by another name than ours
 
 
 def _acts(spec: BatchSpec, ready: Ready) -> bool:

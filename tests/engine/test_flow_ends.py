@@ -125,15 +125,15 @@ async def test_a_flow_that_is_cancelled_leaves_nothing_behind(after: float) -> N
     assert now() == after
 
 
-async def test_inputs_that_break_off_are_the_callers_error() -> None:
+async def test_inputs_that_break_off_stop_the_flow_before_its_reduce() -> None:
     def broken() -> Iterator[dict[str, str]]:
         yield from its(2)
         raise ValueError("line 3 is no JSON")
 
     backend = ScriptedBackend(joining, seconds=1.0)
-    with pytest.raises(ValueError, match="line 3 is no JSON"):
+    with pytest.raises(RunStopped, match="line 3 is no JSON"):
         await Flow(broken(), backend=backend).map("a", "A {it}").reduce("all", "Join").run()
-    with pytest.raises(ValueError, match="line 3 is no JSON"):
+    with pytest.raises(RunStopped, match="line 3 is no JSON"):
         await Flow(broken(), backend=backend).filter(bool).map("a", "A {it}").run()
     assert prompts(backend, beginning="Join") == []
 

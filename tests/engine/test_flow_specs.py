@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.engine.flowing import joining, prompts, saying
 
 from batch_agent import BatchAgent, Flow, SpecError
 from batch_agent.core.fields import Fields
@@ -143,3 +144,26 @@ async def test_a_plan_that_cannot_work_is_refused(options: dict[str, Any], match
     with pytest.raises(SpecError, match=match):
         await BatchAgent.run_with_map_reduce(**{**usual, **options})
     assert not BACKEND.requests
+
+
+@pytest.mark.parametrize(
+    ("task", "meant"),
+    [("{Review Tekst}", "Review Text"), ("{reviw}", "review"), ("{review.verdikt}", "review.verdict")],
+)
+async def test_a_misspelt_field_of_a_stage_is_refused_with_the_nearest_name(task: str, meant: str) -> None:
+    class Verdict(BaseModel):
+        verdict: str
+
+    backend = ScriptedBackend(joining)
+    flow = Flow([{"Review Text": "a"}], backend=backend).map("review", "{Review Text}", output_schema=Verdict)
+    with pytest.raises(SpecError, match=rf"Stage 'next'.* Did you mean \{{{meant}\}}\?"):
+        await flow.map("next", task).run()
+    assert backend.requests == []
+
+
+async def test_elements_of_answers_are_fields_of_later_stages() -> None:
+    backend = ScriptedBackend(saying({"List": ["x", "y"], "Say": "said"}))
+    flow = Flow([{"a": 1}], backend=backend).map("plan", "List {a}", output_schema=list[str])
+    outcome = await flow.map("say", "Say {plan[1]}").run()
+    assert outcome.items[0].ok
+    assert prompts(backend, beginning="Say") == ["Say y"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.engine.harness import EventLog, asked, now, run, stream
 
-from batch_agent import ErrorKind, SpecError
-from batch_agent.core.events import RunStarted
+from batch_agent import BatchAgent, ErrorKind, RunStopped, SpecError
+from batch_agent.core.events import Notice, RunStarted
 from batch_agent.core.requests import Request
 from batch_agent.testing import ScriptedBackend, say
 
@@ -99,7 +99,7 @@ async def test_an_iterator_that_raises_midway_ends_the_run_after_the_agents_unde
         raise OSError("the file is gone")
 
     got = []
-    with pytest.raises(OSError, match="the file is gone"):  # noqa: PT012
+    with pytest.raises(RunStopped, match=r"after [13]: OSError: the file is gone"):  # noqa: PT012
         async for result in stream(ScriptedBackend(echo, seconds=10), inputs()):
             got.append(result.text)
     assert sorted(got) == ["a", "b", "c"]
@@ -112,7 +112,7 @@ async def test_an_async_iterator_that_raises_midway_ends_the_run_after_the_agent
         raise OSError("the file is gone")
 
     got = []
-    with pytest.raises(OSError, match="the file is gone"):  # noqa: PT012
+    with pytest.raises(RunStopped, match=r"after [13]: OSError: the file is gone"):  # noqa: PT012
         async for result in stream(ScriptedBackend(echo, seconds=10), inputs()):
             got.append(result.text)
     assert got == ["a"]
@@ -140,6 +140,34 @@ async def test_when_the_first_input_does_not_fit_nothing_is_sent() -> None:
     with pytest.raises(SpecError, match="Input 0"):
         await run(backend, [{"that": "a"}, {"it": "b"}])
     assert backend.requests == []
+
+
+async def test_a_misspelt_field_is_refused_and_nothing_is_sent() -> None:
+    backend = ScriptedBackend(echo)
+    for task in ("{id}: {Review Tekst}", "{id}: {tags[3]}", "{id}: {user[nmae]}", "{id}: {user.name.upper()}"):
+        with pytest.raises(SpecError, match="Input 0: The task"):
+            await BatchAgent.run(
+                task=task,
+                inputs=[{"id": 1, "Review Text": "a", "tags": ["x"], "user": {"name": "Ann"}}],
+                backend=backend,
+            )
+    assert backend.requests == []
+
+
+async def test_a_field_with_spaces_that_some_inputs_lack_is_their_failure() -> None:
+    rows = [{"id": n, **({"First Name": "Ann"} if n != 2 else {})} for n in range(4)]
+    backend = ScriptedBackend(echo)
+    results = await BatchAgent.run(task="{id} {First Name}", inputs=rows, backend=backend)
+    assert [result.ok for result in results] == [True, True, False, True]
+    assert sorted(map(asked, backend.requests)) == ["0 Ann", "1 Ann", "3 Ann"]
+
+
+async def test_words_in_braces_that_are_sent_as_they_stand_are_told_of() -> None:
+    log = EventLog()
+    options: dict[str, Any] = {"task": "{id} {some words} {}", "system_prompt": "Of {id} and {other}.", "events": log}
+    await BatchAgent.run(inputs=[{"id": 1}], backend=ScriptedBackend(echo), **options)
+    told = [event.text for event in log.events if isinstance(event, Notice)]
+    assert [text.partition(",")[0] for text in told] == ["The task has {some words}", "The system prompt has {id}"]
 
 
 async def test_every_input_gives_exactly_one_result() -> None:

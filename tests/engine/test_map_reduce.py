@@ -1,5 +1,7 @@
 """A plan, an agent for each of its items, and one answer of all of theirs."""
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ from pydantic import BaseModel, RootModel
 from tests.engine.flowing import entries, prompts, saying
 from tests.engine.harness import now
 
-from batch_agent import AgentResult, BatchAgent
+from batch_agent import AgentResult, BatchAgent, SpecError
 from batch_agent.testing import ScriptedBackend
 
 
@@ -64,10 +66,48 @@ async def test_items_may_be_models_whose_parts_a_task_names() -> None:
     [prompt] = prompts(backend, beginning="Sum up 2")
     assert entries(prompt)[1] == {
         "status": "ok",
-        "index": "0.1",
+        "index": 1,
         "input": {"topic": "x", "item": {"title": "b", "pages": 1}, "index": 1},
         "output": "ok",
     }
+
+
+async def test_the_reducer_is_given_the_plan_before_the_results() -> None:
+    plan = {"items": [{"title": "a", "pages": 2}], "why": "because"}
+    backend = ScriptedBackend(saying({"Plan": plan}))
+    await run(backend, plan_output_schema=Plan)
+    [prompt] = prompts(backend, beginning="Sum up 1\n\nPlanner output:\n")
+    said, _, results = prompt.partition("Planner output:\n")[2].partition("\n\nResults:\n")
+    assert json.loads(said) == plan
+    assert [entry["index"] for entry in json.loads(results)] == [0]
+
+
+async def test_the_reduce_may_say_where_the_plan_stands() -> None:
+    backend = ScriptedBackend(saying({"Plan": {"answer": ["a", "b"]}}))
+    await run(backend, reduce="Sum up {results} of {plan} please")
+    [prompt] = prompts(backend, beginning="Sum up [")
+    assert prompt.endswith('of ["a","b"] please')
+
+
+async def test_of_several_plans_none_is_given_and_indices_say_of_which_an_item_is() -> None:
+    backend = ScriptedBackend(saying({"Plan": {"answer": ["a", "b"]}}))
+    await run(backend, plan_inputs=[{"topic": "x"}, {"topic": "y"}])
+    [prompt] = prompts(backend, beginning="Sum up 4")
+    assert "Planner output" not in prompt
+    assert [entry["index"] for entry in entries(prompt)] == ["0.0", "0.1", "1.0", "1.1"]
+    with pytest.raises(SpecError, match=r"names the field \{plan\}"):
+        await run(backend, plan_inputs=[{"topic": "x"}, {"topic": "y"}], reduce="Sum up {plan}")
+
+
+async def test_a_plan_too_long_for_the_reducer_is_cut_and_says_so() -> None:
+    items = [f"item {number} " + "x" * 500 for number in range(20)]
+    backend = ScriptedBackend(saying({"Plan": {"answer": items}}), context_tokens=4_000)
+    results, _ = await run(backend, max_tokens=100)
+    assert len(results) == 20
+    sums = prompts(backend, beginning="Sum")
+    assert len(sums) == 1
+    for prompt in sums:
+        assert re.search(r"\.\.\. \[cut: [\d,]+ of 1\d,\d{3} bytes left out\]", prompt)
 
 
 @pytest.mark.parametrize(
@@ -120,4 +160,4 @@ async def test_a_plan_is_not_repeated_in_every_entry_of_the_reduce() -> None:
     backend = ScriptedBackend(saying({"Plan": {"answer": items}}))
     await run(backend)
     [prompt] = prompts(backend, beginning="Sum")
-    assert len(prompt) < 50 * 200
+    assert len(prompt) < 50 * 210

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from tests.engine.programs import LOOK, FakeCrew, calls_then, loop_of_tools, run
 
 from batch_agent import BackendError, ErrorKind, RunStopped
 from batch_agent.core.events import CallsEnded, CallsStarted, TurnEnded
-from batch_agent.core.messages import Assistant, ToolResults, User
+from batch_agent.core.messages import Assistant, ToolCall, ToolResults, User
 from batch_agent.core.options import Retry
-from batch_agent.core.requests import Request, Usage
+from batch_agent.core.prompt import ToolSpec
+from batch_agent.core.requests import Reply, Request, Usage
+from batch_agent.core.results import AgentResult
 from batch_agent.core.runtime import Answered, Asked, Desk, ProgramFailed
 from batch_agent.core.work import Changes, FileChange
 from batch_agent.store.sqlite import SqliteStore
@@ -57,6 +60,100 @@ async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests
     assert result.changes == changes
     assert [message.text for message in result.transcript if isinstance(message, User)] == ["hello"]
     assert result.usage == Usage(20, 10, 5)
+
+
+BETA = ToolSpec("beta", "Another one", LOOK.parameters)
+NAMED = Asked((User("Go."),), tools=(LOOK, BETA), choice="required", named="beta")
+
+
+async def asked_for_beta(backend: ScriptedBackend, asked: Asked = NAMED, *, acts: bool = False) -> AgentResult:
+    """What a program hears that asks once."""
+
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        reply = await desk.answer(agent, asked)
+        return ",".join(call.name for call in reply.calls) or reply.text
+
+    [result] = await run_programs(FakeCrew(program), backend, ["it"], acts=acts)
+    return result
+
+
+def calling(*names: str) -> Reply:
+    calls = tuple(ToolCall(f"c{number}", name, '{"at": "x"}') for number, name in enumerate(names))
+    return Reply("", "calls", Usage(10, 0, 5), calls)
+
+
+async def test_a_tool_that_is_named_is_asked_for_by_name_with_all_tools_in_the_prompt() -> None:
+    backend = ScriptedBackend(lambda request: calling(request.must_call or "look"))
+    assert (await asked_for_beta(backend)).output == "beta"
+    [request] = backend.requests
+    assert [tool.name for tool in request.prompt.tools] == ["look", "beta"]
+    assert (await asked_for_beta(backend, replace(NAMED, named=""))).output == "look"
+    assert backend.requests[-1].must_call == ""
+    assert (await asked_for_beta(backend, replace(NAMED, named="", choice="auto"))).output == "look"
+    assert backend.requests[-1].must_call is None
+
+
+async def test_a_server_that_passes_over_the_name_is_offered_that_tool_alone() -> None:
+    backend = ScriptedBackend(lambda request: calling(request.prompt.tools[0].name))
+    result = await asked_for_beta(backend)
+    assert (result.output, result.usage) == ("beta", Usage(20, 0, 10))  # the first reply was paid, too
+    assert [[tool.name for tool in request.prompt.tools] for request in backend.requests] == [
+        ["look", "beta"],
+        ["beta"],
+    ]
+    assert backend.requests[1].must_call == ""
+
+
+async def test_a_server_that_refuses_the_name_is_offered_that_tool_alone() -> None:
+    def script(request: Request) -> Answer:
+        return calling("beta") if request.must_call is None else BackendError(ErrorKind.BAD_REQUEST, "tool_choice?")
+
+    backend = ScriptedBackend(script)
+    assert (await asked_for_beta(backend)).output == "beta"
+    assert [tool.name for tool in backend.requests[1].prompt.tools] == ["beta"]
+
+
+async def test_a_model_that_never_calls_the_named_tool_is_no_answer() -> None:
+    backend = ScriptedBackend(lambda request: say("I would rather not."))
+    result = await asked_for_beta(backend)
+    assert result.error is not None
+    assert "does not call 'beta'" in result.error.message
+    assert len(backend.requests) == 2
+
+
+async def test_calls_that_were_ruled_out_are_left_out() -> None:
+    both = ScriptedBackend(lambda request: calling("look", "beta", "beta"))
+    assert (await asked_for_beta(both)).output == "beta,beta"
+    assert (await asked_for_beta(both, replace(NAMED, one_call=True))).output == "beta"
+    assert (await asked_for_beta(both, replace(NAMED, choice="auto", named="", one_call=True))).output == "look"
+
+
+async def test_a_reply_that_is_cut_off_says_so_itself() -> None:
+    backend = ScriptedBackend(lambda request: Reply("I wou", "length", Usage(1, 0, 1)))
+    assert (await asked_for_beta(backend)).output == "I wou"
+    assert len(backend.requests) == 1
+
+
+async def test_a_model_without_calls_is_kept_to_the_named_tool_by_its_schema() -> None:
+    backend = ScriptedBackend(lambda request: say('{"tool": "beta", "arguments": {"at": "x"}}'))
+    assert (await asked_for_beta(backend, acts=True)).output == "beta"
+    schema = str(backend.requests[0].answer_schema)
+    assert "'beta'" in schema
+    assert "'look'" not in schema
+    assert "final" not in schema
+
+
+async def test_a_program_that_asks_for_ever_of_a_failing_server_is_called_off() -> None:
+    async def program(desk: Desk, agent: str, text: str) -> str:
+        while True:
+            with suppress(BackendError):
+                return (await desk.answer(agent, Asked((User(text),)))).text
+            await asyncio.sleep(2)
+
+    backend = ScriptedBackend(lambda request: BackendError(ErrorKind.SERVER, "broken"))
+    [result] = await run_programs(FakeCrew(program), backend, ["it"], retry=Retry(max_retries=0))
+    assert result.error is not None
+    assert (result.error.kind, len(backend.requests)) == (ErrorKind.SERVER, 3)
 
 
 async def test_programs_hold_no_slot_while_they_do_something_of_their_own() -> None:

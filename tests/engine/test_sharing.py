@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent import Tool
+from batch_agent import RunStopped, Tool
 from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, StoreError
 from batch_agent.core.events import AgentMoved
 from batch_agent.core.messages import ToolResults
@@ -245,7 +245,7 @@ async def test_inputs_that_break_off_are_told_of_after_what_was_asked_is_done() 
 
     found: list[int] = []
     stream = calling(Link(), broken(), backend=ScriptedBackend(by_turn(say("yes"))), on_result=found_by(found))
-    with pytest.raises(ZeroDivisionError, match="no more"):
+    with pytest.raises(RunStopped, match="no more"):
         await answers(stream)
     assert sorted(found) == [0, 1, 2]
 

@@ -1,5 +1,7 @@
 """The gateway over HTTP: who is answered, where, and what is refused."""
 
+import gzip
+from collections.abc import Mapping
 from io import BytesIO
 from itertools import pairwise
 from typing import Any
@@ -173,6 +175,8 @@ async def test_a_request_may_be_large_but_not_too_large() -> None:
         large = b'{"messages": [{"role": "user", "content": "%b"}]}' % (b"x" * 8_000_000)
         assert await _post_large(caller, path, large) == 200
         status = await _post_large(caller, path, bytes(64 * 2**20 + 1))
+        bomb = gzip.compress(bytes(200_000_000), 1)
+        assert await _post_large(caller, path, bomb, {"Content-Encoding": "gzip"}) == 413
     assert status == 413
     assert len(str(desk.asked.messages)) > 8_000_000
 
@@ -204,8 +208,8 @@ async def test_a_conversation_begins_at_each_turn_as_it_did_before_whatever_the_
     assert all(later[: len(turn)] == turn for turn, later in pairwise(turns))
 
 
-async def _post_large(caller: Caller, path: str, body: bytes) -> int:
-    headers = {"x-api-key": caller.key}
+async def _post_large(caller: Caller, path: str, body: bytes, more: Mapping[str, str] | None = None) -> int:
+    headers = {"x-api-key": caller.key, **(more or {})}
     async with caller.session.post(caller.gateway.url + path, data=BytesIO(body), headers=headers) as response:
         await response.read()
         return response.status

@@ -13,6 +13,7 @@ from batch_agent.gateway.words import Wanted
 HI = {"role": "user", "content": "Hi"}
 READ = ToolCall("c1", "read", '{"path": "a"}')
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
+ALLOWED = {"type": "function", "function": {"name": "read"}}
 TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}
 
 
@@ -93,13 +94,34 @@ def test_tools() -> None:
         ("none", "none"),
         ("required", "required"),
         ({"type": "function", "function": {"name": "read"}}, "required"),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}, "required"),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "auto"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [ALLOWED]}}, "required"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [ALLOWED]}}, "auto"),
     ],
 )
 def test_whether_tools_are_called(choice: Any, meant: str) -> None:
     assert read(tools=[TOOL], tool_choice=choice).asked.choice == meant
     assert read(tool_choice=choice).asked.choice == "auto"
+
+
+def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> None:
+    tools = [TOOL, {"type": "function", "function": {"name": "beta"}}]
+    asked = read(tools=tools, tool_choice={"type": "function", "function": {"name": "beta"}}).asked
+    assert (asked.choice, asked.named, [tool.name for tool in asked.tools]) == ("required", "beta", ["read", "beta"])
+    assert read(tools=tools, tool_choice="required").asked.named == ""
+    with pytest.raises(Refused, match="tool_choice names 'gamma', which is none of the tools"):
+        read(tools=tools, tool_choice={"type": "function", "function": {"name": "gamma"}})
+
+
+def test_of_allowed_tools_only_those_are_offered() -> None:
+    tools = [TOOL, {"type": "function", "function": {"name": "beta"}}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [ALLOWED]}}
+    assert [tool.name for tool in read(tools=tools, tool_choice=allowed).asked.tools] == ["read"]
+
+
+def test_whether_several_calls_may_come_at_once() -> None:
+    assert read(tools=[TOOL], parallel_tool_calls=False).asked.one_call
+    assert not read(tools=[TOOL], parallel_tool_calls=True).asked.one_call
+    assert not read(tools=[TOOL]).asked.one_call
 
 
 def test_sampling() -> None:
@@ -157,6 +179,14 @@ def test_unknown_fields_are_passed_over() -> None:
         ({"tools": [{"type": "web_search"}]}, r"tools\[0\] is of type 'web_search': only functions"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]}, "must be a JSON schema"),
         ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice must be"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice must be"),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+            },
+            "must name at least one",
+        ),
         ({"response_format": {"type": "yaml"}}, "response_format must be"),
         ({"response_format": {"type": "json_schema"}}, "response_format must be"),
         ({"temperature": "hot"}, "temperature must be a number"),

@@ -13,6 +13,7 @@ from batch_agent.core.errors import RunStopped
 from batch_agent.core.requests import Reply
 from batch_agent.gateway import open_gateway
 
+_SAID = "HTTP 500 from https://me@gpu-7.cluster:8000/v1/chat/completions: see http://9.9.9.9/log."
 both = pytest.mark.parametrize("path", [CHAT, MESSAGES])
 
 
@@ -22,12 +23,37 @@ def failing() -> Reply:
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("error", [BackendError(ErrorKind.AUTH, "Wrong."), RunStopped(ErrorKind.UNAVAILABLE, "Wrong.")])
-async def test_what_fails_soon_is_told_by_a_status(path: str, stream: bool, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "openai", "anthropic"),
+    [
+        (BackendError(ErrorKind.AUTH, _SAID), 502, "server_error", "api_error"),
+        (RunStopped(ErrorKind.UNAVAILABLE, _SAID), 503, "server_error", "overloaded_error"),
+        (BackendError(ErrorKind.SERVER, _SAID, status=500), 502, "server_error", "api_error"),
+        (BackendError(ErrorKind.NOT_FOUND, _SAID), 502, "server_error", "api_error"),
+        (BackendError(ErrorKind.CONNECTION, _SAID), 502, "server_error", "api_error"),
+        (BackendError(ErrorKind.TLS, _SAID), 502, "server_error", "api_error"),
+        (BackendError(ErrorKind.TURN_TIMEOUT, _SAID), 504, "server_error", "timeout_error"),
+        (BackendError(ErrorKind.INTERNAL, _SAID), 500, "server_error", "api_error"),
+        (BackendError(ErrorKind.RATE_LIMITED, _SAID, retry_after=1.2), 429, "rate_limit_error", "rate_limit_error"),
+        (BackendError(ErrorKind.BAD_REQUEST, _SAID), 400, "invalid_request_error", "invalid_request_error"),
+        (BackendError(ErrorKind.BUDGET, _SAID), 400, "invalid_request_error", "invalid_request_error"),
+    ],
+)
+async def test_a_failure_of_the_server_is_told_by_its_status_and_without_its_address(
+    path: str, stream: bool, error: Exception, status: int, openai: str, anthropic: str
+) -> None:
     async with calling(FakeDesk([error])) as caller:
-        status, body = await caller.post(path, {**BODY, "stream": stream})
-    assert status == 400
-    assert error_of(body)["message"] == "Wrong."
+        headers = {"x-api-key": caller.key}
+        body = {**BODY, "stream": stream}
+        async with caller.session.post(caller.gateway.url + path, json=body, headers=headers) as response:
+            assert response.status == status
+            assert response.headers["x-should-retry"] == "false"  # it was tried again already
+            assert response.headers.get("Retry-After") == ("2" if status == 429 else None)
+            told = error_of(await response.read())
+    assert told["type"] == (openai if path == CHAT else anthropic)
+    assert "gpu-7" not in told["message"]
+    assert "9.9.9.9" not in told["message"]
+    assert told["message"].endswith(".")
 
 
 @both

@@ -123,6 +123,14 @@ class Agent:
         await self.world.pass_time(0.2)
         self.claimed.add(call.id)
 
+    is_durable = True
+
+    async def identity(self) -> str:
+        return "run"
+
+    def withdraw(self, call: ToolCall) -> None:
+        self.claimed.discard(call.id)
+
     def settle(self, result: ToolResult) -> None:
         self.settled[result.call.id] = result
 

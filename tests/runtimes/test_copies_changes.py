@@ -108,6 +108,15 @@ async def test_new_files_that_are_ignored_are_no_changes(tmp_path: Path) -> None
     assert paths(await copies.changes(copy)) == ["deep/.gitignore", "deep/x.log", "out"]
 
 
+async def test_what_a_program_keeps_for_itself_is_no_change_unless_the_project_has_it(tmp_path: Path) -> None:
+    user = repository(tmp_path / "user", {".aider.conf.yml": "a: 1\n"})
+    copies = await copies_of(user, tmp_path)
+    copy = await copies.make("one")
+    assert git(copy.path, "check-ignore", ".aider") == ".aider\n"  # so that aider does not put it into .gitignore
+    write(copy.path, {".aider.chat.history.md": "1", ".aider.tags.cache.v4/cache.db": "1", ".aider.conf.yml": "a: 2\n"})
+    assert paths(await copies.changes(copy)) == [".aider.conf.yml"]
+
+
 async def test_an_ignore_file_that_is_a_link_ignores_nothing(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     write(tmp_path, {"outside": "*\n"})

@@ -1,6 +1,9 @@
 """What OpenCode is told."""
 
+import copy
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,32 @@ def test_nothing_is_asked_and_nothing_outside_of_the_copy_is_touched() -> None:
     assert permission["*"] == "allow"
     assert permission["external_directory"] == {"*": "deny", "/house/agents/*/tmp/*": "allow"}
     assert told()["agent"]["batch-agent"]["permission"] == permission
+
+
+@pytest.mark.parametrize(
+    ("old", "says"),
+    [
+        ({"opencode_bin": "opencode"}, "'opencode_bin'. batch-agent 0.2 had this name; now write `command=`"),
+        ({"working_dir": "."}, "write `workdir=`"),
+        ({"extra_env": {}}, "write `env=`"),
+        ({"context_limit": 32768}, "`context_tokens=` of `BatchAgent.run`"),
+        ({"output_limit": 4096}, "`max_tokens=` of `BatchAgent.run`"),
+        ({"temperature": True}, "`temperature=`, a number, of `BatchAgent.run`"),
+        ({"tool_call": True}, "leave it out"),
+        ({"model_alias": "m"}, "leave it out"),
+    ],
+)
+def test_arguments_of_batch_agent_0_2_are_refused_with_their_new_names(old: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        OpenCodeRuntime("vllm://gpu:8000", "m", **old)
+
+
+def test_a_runtime_can_be_copied_pickled_and_compared() -> None:
+    runtime = OpenCodeRuntime("vllm://gpu:8000", "m", workdir=".", tools=("read",))
+    assert pickle.loads(pickle.dumps(runtime)) == copy.deepcopy(runtime) == runtime
+    assert replace(runtime, model="n").workdir == "."
+    with pytest.raises(TypeError, match="wordir"):
+        OpenCodeRuntime(wordir=".")  # type: ignore[call-arg]
 
 
 def test_only_the_tools_that_are_named_may_be_used() -> None:

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from tests.runtimes.houses import Doors, fake_opencode, house
 
+from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
 from batch_agent.core.requests import Usage
 from batch_agent.core.runtime import Crew, ProgramFailed, Seat
@@ -93,3 +94,18 @@ async def test_more_than_can_be_read_fails_the_agent(tmp_path: Path) -> None:
     async with runtime.open(house(tmp_path / "house")) as crew, seated(crew) as seat:
         with pytest.raises(ProgramFailed, match="more than 32000000 bytes"):
             await seat.ask("SAY hello")
+
+
+async def test_it_gets_the_secrets_that_it_is_given_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GH_TOKEN", "HF_TOKEN"):
+        monkeypatch.setenv(name, "hush")
+    runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path), env={"GH_TOKEN": "given"})
+    runtime.check()
+    assert "given" not in f"{runtime!r}{runtime.description}"
+    async with runtime.open(house(tmp_path / "house", Doors())) as crew, seated(crew) as seat:
+        assert (await seat.ask("TELL env GH_TOKEN")).text == "given"
+        assert (await seat.ask("TELL env HF_TOKEN")).text == "nothing"
+    with pytest.raises(SpecError, match="env must be a mapping of texts"):
+        OpenCodeRuntime(command=fake_opencode(tmp_path), env={"A": 1}).check()  # type: ignore[dict-item]

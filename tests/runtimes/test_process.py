@@ -152,8 +152,88 @@ def test_what_is_put_in_is_not_looked_at_again() -> None:
     assert words.command(["{task}{key}", "{folder}"]) == ["{key}{folder}{task}", "/f"]
 
 
-def test_keys_of_models_stay_with_us_and_other_things_with_the_user() -> None:
-    theirs = {"PATH": "/bin", "GH_TOKEN": "t", "HTTP_PROXY": "http://p", "no_proxy": "intern,localhost"}
+SECRETS = [
+    "OPENAI_API_KEY",
+    "openai_api_key",
+    "API_KEY",
+    "apikey",
+    "MISTRAL_KEY",
+    "GROQ_API_KEY",
+    "HF_TOKEN",
+    "GITHUB_TOKEN",
+    "GH_TOKEN",
+    "Hf_Token",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "aws_bearer_token_bedrock",
+    "AZURE_OPENAI_KEY",
+    "AZURE_CLIENT_ID",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "DB_PASSWORD",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+    "DB_PASS",
+    "NPM_AUTH",
+    "GITLAB_PAT",
+    "CLIENT_SECRET",
+    "SECRETS",
+    "STRIPE_SECRET_KEY_LIVE",
+    "SSH_PASSPHRASE",
+    "ANTHROPIC_AUTH_TOKEN",
+    "OPENAI_ORGANIZATION",
+    "VAULT_TOKEN_2",
+]
+HARMLESS = [
+    "PATH",
+    "HOME",
+    "PWD",
+    "OLDPWD",
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "SHELL",
+    "TMPDIR",
+    "KEYBOARD_LAYOUT",
+    "TOKENIZERS_PARALLELISM",
+    "SSH_AUTH_SOCK",
+    "EDITOR",
+    "CARGO_HOME",
+    "XAUTHORITY",
+    "GIT_AUTHOR_NAME",
+    "COMPASS",
+    "PATTERN",
+    "AUTHOR",
+    "CUDA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV",
+]
+
+
+def test_no_secret_reaches_a_program_however_it_is_written() -> None:
+    got = user_environment(dict.fromkeys([*SECRETS, *HARMLESS], "value"))
+    assert sorted(got.keys() - {"NO_PROXY", "no_proxy"}) == sorted(HARMLESS)
+
+
+def test_a_url_with_a_password_is_a_secret_but_for_a_proxy() -> None:
+    kept = {"SERVER": "https://host/a:b@c", "HTTP_PROXY": "http://me:pw@proxy:3128", "WORDS": "see https://a:b@c"}
+    got = user_environment({**kept, "DATABASE_URL": "postgres://me:pw@db/x", "BROKER": "amqp+ssl://:pw@host"})
+    assert {name: got[name] for name in got if name.lower() != "no_proxy"} == kept
+
+
+async def test_a_real_program_gets_no_secret_but_those_that_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "hush")
+    async with seated(tmp_path, SHOW, env={"GH_TOKEN": "given"}) as seat:
+        _, environment, _, _ = await shown(seat, "do it")
+    assert [name for name, value in environment.items() if value == "hush"] == []
+    assert environment["GH_TOKEN"] == "given"
+
+
+def test_keys_stay_with_us_and_other_things_with_the_user() -> None:
+    theirs = {"PATH": "/bin", "HTTP_PROXY": "http://p", "no_proxy": "intern,localhost"}
     ours = {"OPENAI_API_KEY": "1", "GROQ_API_KEY": "2", "ANTHROPIC_AUTH_TOKEN": "3", "OPENCODE_CONFIG": "4"}
     others: Mapping[str, str] = {"CLAUDECODE": "1", "CLAUDE_CODE_USE_BEDROCK": "1", "OPENAI_BASE_URL": "http://x"}
     got = user_environment({**theirs, **ours, **others})

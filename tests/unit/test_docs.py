@@ -36,6 +36,7 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
     text = (DOCS / "backends.md").read_text()
     of_agents = {
         ErrorKind.BAD_INPUT,
+        ErrorKind.INPUTS,
         ErrorKind.AGENT_TIMEOUT,
         ErrorKind.TRUNCATED,
         ErrorKind.REFUSED,

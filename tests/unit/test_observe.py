@@ -4,7 +4,15 @@ import pytest
 from rich.text import Text
 
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.events import AgentFinished, AgentStarted, Notice, RequestRetried, RunStarted, ToolsUsed
+from batch_agent.core.events import (
+    AgentFinished,
+    AgentStarted,
+    CallsEnded,
+    Notice,
+    RequestRetried,
+    RunStarted,
+    ToolsUsed,
+)
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
 from batch_agent.observe.amounts import dollars, duration, per_time, rounded
@@ -48,6 +56,18 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
     assert "Tool calls: 1, 3 of them executed, 6 shared (1 min 30 s of tool time saved)." in said
     assert "Requests sent again after an error: 1." in said
     assert "Failed, max_turns: 1. For example: no answer" in said
+
+
+def test_the_summary_names_tools_that_failed_and_how_often() -> None:
+    board = a_board()
+    assert "failed:" not in "\n".join(summary_lines(board, 1)).partition("Tool calls")[2].partition("Requests")[0]
+    for name, ok in [("search", False), ("search", False), ("search", True), ("\x1b[2Jgone", False), ("f", True)]:
+        board.emit(CallsEnded("a", 1, (CallRecord(name, "{}", ok, 0.1),), 0.1))
+    said = "\n".join(summary_lines(board, 1))
+    assert "Tool calls that failed: 'search' 2 of 3, '\\x1b[2Jgone' 1 of 1." in said
+    for number in range(9):
+        board.emit(CallsEnded("a", 1, (CallRecord(f"t{number}", "{}", False, 0.1),), 0.1))
+    assert "and 6 more tools." in "\n".join(summary_lines(board, 1))
 
 
 def test_a_pipe_gets_plain_lines_and_notices_at_once() -> None:

@@ -30,6 +30,9 @@ class Calls:
     def claimed(self, call: ToolCall) -> None:
         self._claimed |= {call.id}
 
+    def withdrawn(self, call: ToolCall) -> None:
+        self._claimed -= {call.id}
+
     def settled(self, result: ToolResult) -> None:
         self._settled = {**self._settled, result.call.id: result}
 

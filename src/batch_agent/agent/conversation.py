@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, assert_never
 
 from ..core.errors import ErrorKind
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
 from ..core.interfaces import CallsPast
 from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
 from ..core.quick import dataclass
@@ -107,6 +107,8 @@ class Conversation:
                 pass
             case Claimed(call):
                 self._calls.claimed(call)
+            case Withdrawn(call):
+                self._calls.withdrawn(call)
             case Settled(result):
                 self._calls.settled(result)
             case Inherited(results):

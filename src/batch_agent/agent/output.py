@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any, NoReturn
 
+import orjson
+
 from ..core.errors import SpecError
+from ..core.nesting import DEEPEST, is_too_deep
 from ..core.rules import InvalidOutput, OutputType
 from ..core.schema import JsonSchema, without_titles
 
@@ -31,6 +34,8 @@ class TypedOutput:
         try:
             if isinstance(schema, FunctionType):  # Pydantic would call it
                 raise TypeError("a function is not a type")
+            if isinstance(schema, str):  # Pydantic would look for a type of this name
+                raise TypeError("a text is not a type")
             self._adapter: TypeAdapter[Any] = TypeAdapter(schema)
             self.json_schema: JsonSchema = without_titles(self._adapter.json_schema())
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
@@ -48,7 +53,9 @@ class TypedOutput:
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             raise InvalidOutput(_problems((problem["loc"], problem["msg"]) for problem in found)) from error
-        except Exception as error:  # a user's validator may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's validator may raise anything
             raise InvalidOutput(_problems([((), f"{type(error).__name__}: {error}")])) from error
 
 
@@ -65,13 +72,26 @@ class RawSchemaOutput:
             raise SpecError(f"output_schema is not a valid JSON schema: {str(error).splitlines()[0]}") from error
 
     def validate(self, value: Any) -> Any:
-        try:
-            problems = _problems((error.instance_path, error.message) for error in self._validator.iter_errors(value))
-        except UnicodeEncodeError:
-            problems = "it holds half of a character"
+        problems = _unwritable(value) or _problems(
+            (error.instance_path, error.message) for error in self._validator.iter_errors(value)
+        )
         if problems:
             raise InvalidOutput(problems)
         return value
+
+
+def _unwritable(value: Any) -> str:
+    """Why a value could not be kept or written: most can, and that is found out soon."""
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        if is_too_deep(value):
+            return f"it is nested more than {DEEPEST} levels deep"
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return "it holds half of a character"
+    return ""
 
 
 def _refuse(uri: str) -> NoReturn:

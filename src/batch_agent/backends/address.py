@@ -8,6 +8,7 @@ from yarl import URL
 
 from ..core.errors import SpecError
 from ..core.quick import dataclass
+from ..core.suggestions import meant
 from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, Flavor
 
 _LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")
@@ -32,15 +33,26 @@ class Address:
             return None
         if flavor is COMPATIBLE and self.root.scheme == "http" and not is_near(self.root.host or ""):
             return None  # a key is not for any host that a URL may name, in plain text
-        key = os.environ.get(flavor.key_variable, "").strip()
-        if not key.isprintable():
-            raise SpecError(f"The environment variable {flavor.key_variable} holds a line break: it must be one key.")
-        return key or None
+        return key_of_environment(flavor.key_variable)
 
     @property
     def is_default(self) -> bool:
         """Whether this is the provider's own service."""
         return self.flavor is not None and self.root.host == URL(self.flavor.default_url).host
+
+
+def key_of_environment(variable: str) -> str | None:
+    """The key that it holds. Raises SpecError for what cannot be one: it would be sent as something else."""
+    key = os.environ.get(variable, "").strip()
+    if not key.isprintable():
+        raise SpecError(f"The environment variable {variable} holds a line break: it must be one key.")
+    if not key.isascii():
+        odd = next(character for character in key if not character.isascii())
+        raise SpecError(
+            f"The environment variable {variable} holds {odd!r}, which no key can: was it copied from a text that puts "
+            "typographic characters in the place of others?"
+        )
+    return key or None
 
 
 def parse(url: str) -> URL:
@@ -55,7 +67,9 @@ def parse(url: str) -> URL:
         raise SpecError(f"backend={url!r}: write two slashes after the colon, as in '{parsed.scheme}://...'.")
     if parsed.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in (*schemes, "hostfile"))
-        hint = f" Did you mean 'http://{url}'?" if _LOOKS_LIKE_A_HOST.match(url) else ""
+        hint = meant(parsed.scheme, (*schemes, "hostfile"), "'{}://'") if "://" in url else ""
+        if not hint and _LOOKS_LIKE_A_HOST.match(url):
+            hint = f" Did you mean 'http://{url}'?"
         raise SpecError(f"backend={url!r} names no backend that is known here. Known: {known}.{hint}")
     if parsed.scheme in ("http", "https") and not parsed.host:
         raise SpecError(f"backend={url!r} names no host: write it as in 'http://127.0.0.1:8000'.")
@@ -79,6 +93,21 @@ def address_of(url: URL) -> Address:
     if flavor.needs_key and address.key is None and address.is_default:
         raise SpecError(f"{flavor.name}:// needs an API key: set the environment variable {flavor.key_variable}.")
     return address
+
+
+def credential_for(url: str) -> str | None:
+    """The secret or the file of this machine that would be used for a backend, in words; None where there is none.
+    Nothing is read or sent. Raises SpecError for a URL that names no backend."""
+    if url.startswith("hostfile://"):
+        return "a file of this machine"
+    parsed = parse(url)
+    match parsed.scheme:
+        case "local":
+            return "a file of this machine" if parsed.path not in ("", "/") else None
+        case "bedrock":
+            return "your AWS credentials"
+    address = address_of(parsed)
+    return f"your {(address.flavor or COMPATIBLE).key_variable}" if address.key else None
 
 
 def with_version(url: URL) -> URL:

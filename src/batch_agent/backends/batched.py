@@ -11,10 +11,14 @@ from .dialects.completions import CHATS_PATH, PATH, encode, encode_chats
 from .dialects.completions_answers import ManyDecoder, Piece, PromptDone, PromptEvent, decode_whole
 from .failures import translate_failure, translate_status
 from .server import Server, shown, without_key
+from .wire import LARGEST_BODY, LARGEST_STREAM
 
 _STREAM = "text/event-stream"
 _STREAM_INTERVAL = 16
 """Tokens in an event, where the server can be told: progress is seen, and costs a sixteenth."""
+_BYTES_PER_TOKEN = 512
+"""At most, with the JSON around it: the limit of an answer grows with the list."""
+_UNKNOWN_TOKENS = 4096
 
 Hear = Callable[[PromptEvent], None]
 
@@ -36,6 +40,7 @@ class ListWire:
         """`hear` is told of answers in the order in which they come. `patience`: seconds without any news. Raises
         BackendError; prompts that were told as done stay done."""
         url = self.server.url(CHATS_PATH if self.are_chats else PATH)
+        more = len(prompts) * _BYTES_PER_TOKEN * (sampling.max_tokens or _UNKNOWN_TOKENS)
         try:
             async with asyncio.timeout(patience) as clock:
                 answer = await self.server.ask(url, self._body(prompts, sampling), None)
@@ -44,11 +49,11 @@ class ListWire:
                         said = without_key(await answer.read(), answer.sent_headers)
                         raise translate_status(answer.status, answer.headers, said, shown(url))
                     if answer.content_type != _STREAM:
-                        for event in _whole(await answer.read(), len(prompts)):
+                        for event in _whole(await answer.read(LARGEST_BODY + more), len(prompts)):
                             hear(event)
                         return
                     decoder = ManyDecoder(len(prompts))
-                    while chunk := await answer.chunk():
+                    while chunk := await answer.chunk(LARGEST_STREAM + more):
                         if patience is not None:
                             clock.reschedule(asyncio.get_running_loop().time() + patience)
                         for event in decoder.feed(chunk):

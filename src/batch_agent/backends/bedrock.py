@@ -9,6 +9,7 @@ from ..core.errors import SpecError
 from ..core.interfaces import Backend
 from ..core.quick import dataclass
 from ..core.traits import Traits
+from .address import key_of_environment
 from .dialects.anthropic_messages import AnthropicMessages
 from .dialects.bedrock_converse import BedrockConverse, caching, keeps_schema
 from .dialects.dialect import Dialect
@@ -119,7 +120,7 @@ def _endpoint(service: str, default: str) -> URL:
 
 async def _access(service: str, region: str) -> _Access:
     assert BEDROCK.key_variable is not None
-    if token := os.environ.get(BEDROCK.key_variable, "").strip():
+    if token := key_of_environment(BEDROCK.key_variable):
         return _Access({"Authorization": f"Bearer {token}"}, None)
     return _Access({}, await SigV4.find(service, region))
 

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
 from ..core.errors import BackendError, ErrorKind
-from .wire import BadAddress, NoConnection, NoConnectionInTime, NotSecure
+from .json_body import BadJson, loads
+from .wire import BadAddress, NoConnection, NoConnectionInTime, NotSecure, TooLarge
 
 _KINDS = {
     400: ErrorKind.BAD_REQUEST,
@@ -16,6 +15,7 @@ _KINDS = {
     402: ErrorKind.AUTH,
     403: ErrorKind.AUTH,
     404: ErrorKind.NOT_FOUND,
+    407: ErrorKind.AUTH,
     408: ErrorKind.SERVER,
     409: ErrorKind.SERVER,
     413: ErrorKind.CONTEXT_OVERFLOW,
@@ -69,9 +69,9 @@ _UNPAID_WORDS = ("insufficient_quota", "credit balance is too low")
 def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> BackendError:
     """What an error answer means for the caller, in the server's own words."""
     try:
-        parsed = orjson.loads(body)
+        parsed = loads(body)
         message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
-    except orjson.JSONDecodeError:
+    except BadJson:
         message = body.decode(errors="replace").strip() or "no further words"
     if 300 <= status < 400:
         message = f"it redirects to {headers.get('Location', 'nowhere')}. If that is the server, use its address."
@@ -94,6 +94,12 @@ def translate_failure(error: OSError, url: str) -> BackendError:
         return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a URL that can be used.")
     if isinstance(error, NoConnectionInTime):
         return BackendError(ErrorKind.UNAVAILABLE, f"{url} does not answer: no connection in time.")
+    if isinstance(error, TooLarge):
+        return BackendError(
+            ErrorKind.SERVER,
+            f"The answer of {url} is too large: {error}, so the rest was not read. If the model may write as much, "
+            "lower max_tokens or ask for fewer details, such as logprobs; if not, look at what answers there.",
+        )
     if isinstance(error, TimeoutError):
         return BackendError(ErrorKind.CONNECTION, f"{url} did not answer in time.")
     return BackendError(ErrorKind.CONNECTION, f"The connection to {url} broke: {error or type(error).__name__}.")

@@ -1,18 +1,21 @@
 """HTTP/1.1 answers from bytes. Knows no sockets: whoever has the bytes feeds them, in pieces of any size."""
 
-import zlib
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
+from ..core.content_encoding import BadContent, ContentDecoder, decoder_for
+from .http1_body import WITHOUT_BODY, AnswerTooLarge, BadAnswer, Body, Open, Sized, body_of
+from .wire import LARGEST_BODY, LARGEST_STREAM, said_size
+
 _LONGEST_HEAD = 64 * 1024
-_LONGEST_LINE = 1024
-_WITHOUT_BODY = (204, 304)
-_ANY_WINDOW = 47
-"""For zlib: gzip or deflate, whatever the bytes show."""
-
-
-class BadAnswer(Exception):
-    """What came is no HTTP answer."""
+_MOST_FIELDS = 256
+_MOST_INTERIM = 16
+_LONGEST_KEPT = 256
+_SWITCHING = 101
+_FIRST_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Head(NamedTuple):
@@ -29,16 +32,27 @@ class Head(NamedTuple):
 class AnswerReader:
     """One answer to one request. `feed` gives the part of the body that the bytes hold."""
 
-    __slots__ = ("_body", "_buffer", "_unzip", "head", "is_whole", "keeps_open")
+    __slots__ = ("_body", "_buffer", "_decoder", "_interim", "_most", "_size", "head", "is_whole", "keeps_open")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = LARGEST_STREAM) -> None:
+        """`most`: bytes of the body, as they are after decoding."""
         self.head: Head | None = None
         self.is_whole = False
         self.keeps_open = True
         """Whether the connection can carry another answer after this one."""
+        self._most = most
+        self._size = 0
+        self._interim = 0
         self._buffer = b""
-        self._body: _Sized | _Chunked | _Open | None = None
-        self._unzip: zlib._Decompress | None = None
+        self._body: Body | None = None
+        self._decoder: ContentDecoder | None = None
+
+    def limit(self, most: int) -> None:
+        """Sets the limit of a body that is under way. Raises AnswerTooLarge if it is known to exceed it."""
+        self._most = most if self._decoder is None else min(most, LARGEST_BODY)
+        coming = self._body.left if isinstance(self._body, Sized) and self._decoder is None else 0
+        if self._size + coming > self._most:
+            raise self._too_large()
 
     def feed(self, data: bytes) -> bytes:
         """Raises BadAnswer."""
@@ -47,16 +61,29 @@ class AnswerReader:
             if self._body is None:
                 return b""
         body = self._body.feed(data)
+        if self._decoder is not None:
+            body = self._decoded(body)
+        self._size += len(body)
+        if self._size > self._most:
+            raise self._too_large()
         if self._body.is_over:
-            self.is_whole = True
+            self._finish()
             self.keeps_open = self.keeps_open and not self._body.has_more
-        return body if self._unzip is None else self._unzipped(body)
+        return body
 
     def end(self) -> None:
         """No more bytes come. Raises BadAnswer for an answer that is not whole."""
         self.keeps_open = False
-        if not isinstance(self._body, _Open):
+        if not isinstance(self._body, Open):
             raise BadAnswer("the answer broke off before its end")
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._decoder is not None:
+            try:
+                self._decoder.close()
+            except BadContent as error:
+                raise BadAnswer(str(error)) from error
         self.is_whole = True
 
     def _begin(self, data: bytes) -> bytes:
@@ -65,139 +92,95 @@ class AnswerReader:
         while self._body is None:
             end = data.find(b"\r\n\r\n")
             if end < 0:
+                if data.count(b"\n") != data.count(b"\r\n"):
+                    raise BadAnswer("a line of its head does not end in CRLF")
                 if len(data) > _LONGEST_HEAD:
-                    raise BadAnswer("its head has no end")
+                    raise BadAnswer(f"its head has more than {said_size(_LONGEST_HEAD)}")
                 self._buffer = data
                 return b""
+            if end > _LONGEST_HEAD:
+                raise BadAnswer(f"its head has more than {said_size(_LONGEST_HEAD)}")
             head, data = data[:end], data[end + 4 :]
             self._take(head)
         self._buffer = b""
         return data
 
-    def _take(self, text: bytes) -> None:
-        first, *lines = text.decode("latin-1").split("\r\n")
-        version, _, rest = first.partition(" ")
-        status = rest[:3]
-        if not (version.startswith("HTTP/1.") and len(status) == 3 and status.isdecimal()):
-            raise BadAnswer(f"it begins with {first[:40]!r}")
-        if status[0] == "1":  # the answer itself is still to come
+    def _take(self, head: bytes) -> None:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        minor, status = _status(first) if len(first) < _LONGEST_KEPT else _status.__wrapped__(first)
+        headers = _fields(lines)
+        if status < 200:  # the answer itself is still to come
+            self._interim += 1
+            if status == _SWITCHING or self._interim > _MOST_INTERIM:
+                raise BadAnswer(f"it answers with {status}, which nobody asked for")
             return
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, colon, value = line.partition(":")
-            if not colon:
-                raise BadAnswer(f"its head has the line {line[:40]!r}")
-            headers[name.lower()] = value.strip()
-        self.head = Head(int(status), headers)
+        self.head = Head(status, headers)
         connection = headers.get("connection", "").lower()
-        self.keeps_open = "close" not in connection and (version != "HTTP/1.0" or "keep-alive" in connection)
-        if headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-            self._unzip = zlib.decompressobj(wbits=_ANY_WINDOW)
-        self._body = _body_of(self.head)
+        self.keeps_open = "close" not in connection and (minor != "0" or "keep-alive" in connection)
+        if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
+            self.keeps_open = False  # RFC 9112, 6.1: what follows may be of somebody else's making
+        self._body = body_of(status, headers)
+        if "content-encoding" in headers and status not in WITHOUT_BODY:
+            self._decode(headers["content-encoding"])
 
-    def _unzipped(self, body: bytes) -> bytes:
-        assert self._unzip is not None
+    def _decode(self, encoding: str) -> None:
         try:
-            return self._unzip.decompress(body)
-        except zlib.error as error:
-            raise BadAnswer(f"its body cannot be unpacked: {error}") from error
+            self._decoder = decoder_for(encoding)
+        except BadContent as error:
+            raise BadAnswer(str(error)) from error
+        self.limit(self._most)  # all that one packet stands for is unpacked at once
 
-
-def _body_of(head: Head) -> "_Sized | _Chunked | _Open":
-    if head.status in _WITHOUT_BODY:
-        return _Sized(0)
-    if "chunked" in head.headers.get("transfer-encoding", "").lower():
-        return _Chunked()
-    length = head.headers.get("content-length")
-    if length is None:
-        return _Open()
-    if not (length.isascii() and length.isdecimal()):
-        raise BadAnswer(f"its length is {length[:40]!r}")
-    return _Sized(int(length))
-
-
-class _Sized:
-    """So many bytes."""
-
-    __slots__ = ("_left", "has_more")
-
-    def __init__(self, length: int) -> None:
-        self._left = length
-        self.has_more = False
-
-    @property
-    def is_over(self) -> bool:
-        return not self._left
-
-    def feed(self, data: bytes) -> bytes:
-        if len(data) > self._left:
-            self.has_more = True
-            data = data[: self._left]
-        self._left -= len(data)
-        return data
-
-
-class _Open:
-    """All until the connection is closed."""
-
-    __slots__ = ()
-    is_over = False
-    has_more = False
-
-    def feed(self, data: bytes) -> bytes:
-        return data
-
-
-class _Chunked:
-    """Chunks with their sizes before them, the last one of size 0; trailers after it are passed over."""
-
-    __slots__ = ("_buffer", "_left", "_trails", "has_more", "is_over")
-
-    def __init__(self) -> None:
-        self._buffer = b""
-        self._left = 0
-        """Of the chunk under way, with the line end behind it."""
-        self._trails = False
-        self.is_over = False
-        self.has_more = False
-
-    def feed(self, data: bytes) -> bytes:
-        data = self._buffer + data if self._buffer else data
-        parts: list[bytes] = []
-        at = 0
-        while not self.is_over and at < len(data):
-            if self._left:
-                at = self._take_chunk(data, at, parts)
-                continue
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                break
-            self._take_line(data[at:end])
-            at = end + 2
-        self._buffer = data[at:]
-        self.has_more = self.is_over and bool(self._buffer)
-        if not self._left and len(self._buffer) > _LONGEST_LINE and not self.is_over:
-            raise BadAnswer("the size of a chunk has no end")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _take_chunk(self, data: bytes, at: int, parts: list[bytes]) -> int:
-        size = min(self._left, len(data) - at)
-        text = min(size, self._left - 2)
-        if text > 0:
-            parts.append(data[at : at + text])
-        self._left -= size
-        return at + size
-
-    def _take_line(self, line: bytes) -> None:
-        if self._trails:
-            self.is_over = not line
-            return
-        size = line.partition(b";")[0].strip()
+    def _decoded(self, body: bytes) -> bytes:
+        assert self._decoder is not None
         try:
-            length = int(size, 16) if size[:1].isalnum() else -1
-        except ValueError:
-            length = -1
-        if length < 0:
-            raise BadAnswer(f"the size of a chunk is {line[:40]!r}")
-        self._trails = length == 0
-        self._left = length + 2 if length else 0
+            return self._decoder.feed(body, self._most - self._size)
+        except BadContent as error:
+            raise BadAnswer(str(error)) from error
+
+    def _too_large(self) -> AnswerTooLarge:
+        return AnswerTooLarge(f"its body has more than {said_size(self._most)}")
+
+
+def _fields(lines: list[str]) -> dict[str, str]:
+    """Headers that come several times are joined, as RFC 9110 has it; folded ones are unfolded."""
+    if len(lines) > _MOST_FIELDS:
+        raise BadAnswer(f"its head has {len(lines)} lines, more than {_MOST_FIELDS}")
+    headers: dict[str, str] = {}
+    last = ""
+    for line in lines:
+        name, value = _field(line) if len(line) < _LONGEST_KEPT else _field.__wrapped__(line)
+        if name in headers:
+            headers[name] += f", {value}"
+        elif name:
+            headers[name] = value
+        elif last:
+            headers[last] += f" {value}"
+            continue
+        else:
+            raise BadAnswer(f"its head has the line {line[:40]!r}")
+        last = name
+    return headers
+
+
+# Servers say nearly the same each time: what a line is found to be is kept.
+@lru_cache(maxsize=64)
+def _status(line: str) -> tuple[str, int]:
+    """The minor version and the status of a first line. Raises BadAnswer."""
+    found = _FIRST_LINE.fullmatch(line)
+    if found is None:
+        raise BadAnswer(f"it begins with {line[:40]!r}")
+    return found[1], int(found[2])
+
+
+@lru_cache(maxsize=1024)
+def _field(line: str) -> tuple[str, str]:
+    """The name of a header in small letters, and its value; no name for a line that goes on with the one before it.
+    Raises BadAnswer."""
+    name, colon, value = line.partition(":")
+    if "\r" in line or "\n" in line or "\0" in line:
+        raise BadAnswer("its head has a line end or a NUL inside of a line")
+    if line[:1] in (" ", "\t"):
+        return "", line.strip(" \t")
+    if not (colon and _TOKEN.fullmatch(name)):
+        raise BadAnswer(f"its head has the line {line[:40]!r}")
+    return name.lower(), value.strip(" \t")

@@ -4,23 +4,34 @@ An inference server on the same machine or in the same rack answers thousands of
 HTTP client does for each of them costs more than all the rest of a turn."""
 
 import asyncio
+import select
 import socket
 from base64 import b64encode
-from typing import Any, cast
+from typing import cast
 
 from multidict import CIMultiDict
 from yarl import URL
 
-from .http1 import AnswerReader, BadAnswer, Head
-from .wire import Dropped, Headers, NoConnection, NoConnectionInTime, Stale, WireError
+from .http1 import AnswerReader, Head
+from .http1_body import AnswerTooLarge, BadAnswer
+from .request_head import RequestHeads
+from .resolver import Addresses, Resolver
+from .wire import (
+    LARGEST_BODY,
+    LARGEST_STREAM,
+    Dropped,
+    Headers,
+    NoConnection,
+    NoConnectionInTime,
+    Stale,
+    TooLarge,
+    WireError,
+)
 
 _CONNECT_WITHIN = 10.0
 _IDLE = 15.0
 """Seconds after which a connection is not used again: servers close those that are idle."""
-_ADDRESS_GOOD_FOR = 10.0
 _MOST_UNREAD = 256 * 1024
-
-Addresses = list[tuple[Any, ...]]
 
 
 class Line(asyncio.Protocol):
@@ -35,6 +46,7 @@ class Line(asyncio.Protocol):
         self._waiting: asyncio.Future[None] | None = None
         self._wants_all = False
         self._is_paused = False
+        self._input: select.poll | None = None
         self._broken: Exception | None = None
         self._is_silent = True
         self.has_answered = False  # to another request than for a page, as they are asked for at the start
@@ -45,11 +57,17 @@ class Line(asyncio.Protocol):
     def is_usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing has come since the last answer, neither bytes nor the end: not even what the loop has yet to read."""
+        return self._input is not None and not self._input.poll(0)
+
     def send(self, request: bytes) -> None:
         assert self._transport is not None
         self._reader = AnswerReader()
         self._unread.clear()
         self._wants_all = False
+        self._go_on()
         self._is_silent = True
         self._transport.write(request)
 
@@ -76,20 +94,22 @@ class Line(asyncio.Protocol):
         """Nothing more of the answer comes, or is left to be read."""
         return self._under_way.is_whole and not self._unread
 
-    async def read(self) -> bytes:
+    async def read(self, most: int = LARGEST_BODY) -> bytes:
         """The whole body."""
         reader, self._wants_all = self._under_way, True
+        self._limit(reader, most)
+        self._go_on()
         while not reader.is_whole:
             await self._news()
         return self._take_unread()
 
-    async def chunk(self) -> bytes:
+    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
         """What has come of the body; empty at its end."""
+        if most != LARGEST_STREAM:
+            self._limit(self._under_way, most)
         while not (self._unread or self._under_way.is_whole):
             await self._news()
-        if self._is_paused and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._go_on()
         return self._take_unread()
 
     def close(self) -> None:
@@ -105,6 +125,8 @@ class Line(asyncio.Protocol):
         wire = transport.get_extra_info("socket")
         if wire is not None:  # an answer may take minutes: a server whose machine is gone shall be noticed
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._input = select.poll()
+            self._input.register(wire.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -115,7 +137,7 @@ class Line(asyncio.Protocol):
         try:
             body = reader.feed(data)
         except BadAnswer as error:
-            self._break(WireError(f"This is no answer in HTTP: {error}"))
+            self._break(_translated(error))
             return
         if body:
             self._unread.append(body)
@@ -126,7 +148,7 @@ class Line(asyncio.Protocol):
             cast(asyncio.Transport, self._transport).pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._input = None
         self._lines.forget(self)
         reader = self._reader
         if reader is None or reader.is_whole:
@@ -168,6 +190,19 @@ class Line(asyncio.Protocol):
         unread.clear()
         return body
 
+    def _limit(self, reader: AnswerReader, most: int) -> None:
+        try:
+            reader.limit(most)
+        except BadAnswer as error:
+            self._break(broken := _translated(error))
+            raise broken from error
+
+    def _go_on(self) -> None:
+        """There is room again for more of the answer."""
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
     async def _news(self) -> None:
         if self._broken is None:
             self._waiting = self._loop.create_future()
@@ -201,22 +236,19 @@ class Lines:
         if root.user is not None:
             credentials = f"{root.user}:{root.password or ''}".encode()
             self.headers["Authorization"] = f"Basic {b64encode(credentials).decode()}"
-        self._standing = _lines(self.headers)
-        self._firsts: dict[tuple[str, URL], bytes] = {}
+        self._heads = RequestHeads(self.headers)
         self._idle: list[Line] = []
-        self._addresses: Addresses = []
-        self._addresses_until = 0.0
-        self._looking_up = asyncio.Lock()
+        self._resolver = Resolver(root)
         self._keeps_alive = keeps_alive
         self.is_closed = False
 
     async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Line:
         """The connection with the head of the answer. Raises WireError."""
         line = self._take() or await self._connect()
-        line.sent_headers = self._all_headers(headers) if headers else self.headers
+        line.sent_headers = self._heads.with_own(headers) if headers else self.headers
         try:
             length = b"" if method == "GET" else b"Content-Length: %d\r\n" % len(body)
-            line.send(b"%b%b\r\n%b" % (self._head(method, url, headers), length, body))
+            line.send(b"%b%b\r\n%b" % (self._heads.bytes_of(method, url, headers), length, body))
             await line.head()
             line.has_answered = line.has_answered or method != "GET"
         except BaseException:
@@ -248,7 +280,7 @@ class Lines:
         fresh_since = asyncio.get_running_loop().time() - _IDLE
         while self._idle:
             line = self._idle.pop()
-            if line.is_usable and line.idle_since >= fresh_since:
+            if line.is_usable and line.idle_since >= fresh_since and line.is_quiet:
                 return line
             line.close()
         return None
@@ -256,7 +288,7 @@ class Lines:
     async def _connect(self) -> Line:
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
-                return await self._try_addresses(await self._look_up())
+                return await self._try_addresses(await self._resolver.addresses())
         except TimeoutError as error:
             raise NoConnectionInTime from error
 
@@ -271,35 +303,8 @@ class Lines:
                 return line
         raise NoConnection(str(failed)) from failed
 
-    async def _look_up(self) -> Addresses:
-        """All who connect at the same time ask once."""
-        loop = asyncio.get_running_loop()
-        async with self._looking_up:
-            if loop.time() >= self._addresses_until:
-                try:
-                    self._addresses = await loop.getaddrinfo(self._root.host, self._root.port, type=socket.SOCK_STREAM)
-                except OSError as error:
-                    raise NoConnection(str(error)) from error
-                self._addresses_until = loop.time() + _ADDRESS_GOOD_FOR
-        return self._addresses
 
-    def _head(self, method: str, url: URL, headers: Headers | None) -> bytes:
-        """Raises ValueError for a header that would end a line early."""
-        first = self._firsts.get((method, url))
-        if first is None:
-            line = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
-            first = self._firsts[method, url] = line.encode("ascii")
-        return first + (_lines(self._all_headers(headers)) if headers else self._standing)
-
-    def _all_headers(self, headers: Headers) -> Headers:
-        """With those of one request, which go before those of every one."""
-        own = {name.lower() for name in headers}
-        return {**{name: value for name, value in self.headers.items() if name.lower() not in own}, **headers}
-
-
-def _lines(headers: Headers) -> bytes:
-    """Raises ValueError for what would end a line early."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
-        raise ValueError("a header has a line end in it")
-    return lines.encode("latin-1", errors="replace")
+def _translated(error: BadAnswer) -> WireError:
+    if isinstance(error, AnswerTooLarge):
+        return TooLarge(str(error))
+    return WireError(f"This is no answer in HTTP: {error}")

@@ -5,11 +5,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import orjson
-
 from ..core.errors import BackendError
 from ..core.load import Load
 from .flavors import Flavor
+from .json_body import BadJson, loads
 from .probe import beside
 from .server import Server
 
@@ -89,8 +88,8 @@ def sglang_loads(page: bytes) -> Load | None:
     """SGLang's /v1/loads: what each data parallel rank publishes, at each prefill and every 15 decoding steps. It has
     no counter of preemptions; `decode_moments` leaves out some steps, so `computed` is a few percent low."""
     try:
-        said = orjson.loads(page)
-    except orjson.JSONDecodeError:
+        said = loads(page)
+    except BadJson:
         return None
     listed = said.get("loads") if isinstance(said, dict) else None
     ranks = [rank for rank in listed if isinstance(rank, dict)] if isinstance(listed, list) else []

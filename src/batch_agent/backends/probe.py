@@ -8,7 +8,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-import orjson
 from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
@@ -18,6 +17,7 @@ from ..core.prompt import Prompt, ToolSpec
 from ..core.quick import dataclass
 from ..core.requests import Finished, Request, Sampling, Usage
 from .flavors import Flavor
+from .json_body import BadJson, loads
 from .server import Server, shown
 
 T = TypeVar("T")
@@ -65,14 +65,14 @@ class Sighting:
 async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedModel]:
     """Raises BackendError for a server that cannot be asked."""
     try:
-        body = orjson.loads(await patiently(lambda: server.page(server.url("/models"), _WITHIN)))
+        body = loads(await patiently(lambda: server.page(server.url("/models"), _WITHIN)))
     except BackendError as error:
         if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways list none
             return []
         if error.kind is ErrorKind.CONNECTION and server.root.scheme == "http":
             raise BackendError(error.kind, f"{error} If it speaks TLS, write https://.") from None
         raise
-    except orjson.JSONDecodeError as error:
+    except BadJson as error:
         address = shown(server.url("/models"))
         raise BackendError(
             ErrorKind.NOT_FOUND, f"{address} does not answer with JSON: is it an inference server?"
@@ -259,8 +259,8 @@ class _Page:
     @property
     def parsed(self) -> dict[str, Any]:
         try:
-            value = orjson.loads(self.text)
-        except orjson.JSONDecodeError:
+            value = loads(self.text.encode())
+        except BadJson:
             return {}
         return value if isinstance(value, dict) else {}
 

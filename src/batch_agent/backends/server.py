@@ -8,8 +8,9 @@ from typing import Protocol
 from yarl import URL
 
 from ..core.errors import BackendError
+from ..core.secret_text import masked, masked_bytes
 from .failures import translate_failure, translate_status
-from .wire import Answer, Dropped, Headers, Wire
+from .wire import LARGEST_BODY, LARGEST_PAGE, Answer, Dropped, Headers, Wire
 
 _SHORTEST_SECRET = 12
 _KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
@@ -51,7 +52,7 @@ class Server:
                     answer = await self._send("GET", url, b"", None)
                 except Dropped:  # an idle connection that the server has given up: a page may be asked for twice
                     answer = await self._send("GET", url, b"", None)
-                return await _good(answer, url)
+                return await _good(answer, url, LARGEST_PAGE)
         except BackendError as error:
             raise self.without_secrets(error) from None
         except OSError as error:
@@ -83,18 +84,17 @@ class Server:
 
     def without_secrets(self, error: BackendError) -> BackendError:
         """The same error, in case that its words hold a key or a password that was sent."""
-        said = clean = str(error)
-        for secret in self._secrets:
-            clean = clean.replace(secret, "***")
+        said = str(error)
+        clean = masked(said, self._secrets)
         if clean == said:
             return error
         return BackendError(error.kind, clean, retry_after=error.retry_after, status=error.status)
 
 
-async def _good(answer: Answer, url: URL) -> bytes:
+async def _good(answer: Answer, url: URL, most: int = LARGEST_BODY) -> bytes:
     """The body of an answer with a good status. Raises BackendError for others."""
     try:
-        body = await answer.read()
+        body = await answer.read(most)
         if answer.status != 200:
             said = without_key(body, answer.sent_headers)
             raise translate_status(answer.status, answer.headers, said, shown(url))
@@ -123,7 +123,4 @@ def shown(url: URL) -> str:
 
 def without_key(said: bytes, sent: Headers) -> bytes:
     """A server's words, in case that it quotes the key which it was sent."""
-    for header in _KEY_HEADERS:
-        key = sent.get(header, "").removeprefix("Bearer ").encode()
-        said = said.replace(key, b"***") if key else said
-    return said
+    return masked_bytes(said, [sent.get(header, "").removeprefix("Bearer ") for header in _KEY_HEADERS])

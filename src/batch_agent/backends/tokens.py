@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import orjson
-
+from .dialects.dialect import dumps
 from .flavors import Flavor
+from .json_body import BadJson, loads
 from .probe import beside
 from .server import Server
 
@@ -43,8 +43,8 @@ class _Tokenizer:
         return found if isinstance(found, int) and found > 0 else None
 
     async def _ask(self, body: dict[str, str]) -> Any:
-        said = await self._server.try_post(self._url, orjson.dumps(body), _WITHIN)
+        said = await self._server.try_post(self._url, dumps(body), _WITHIN)
         try:
-            return None if said is None else orjson.loads(said)
-        except orjson.JSONDecodeError:
+            return None if said is None else loads(said)
+        except BadJson:
             return None

@@ -5,7 +5,16 @@ from typing import Protocol
 
 from yarl import URL
 
+from .proxy import proxy_of
+
 Headers = Mapping[str, str]
+
+LARGEST_BODY = 64 * 2**20
+"""Bytes of an answer that is read as one. The longest answer of a model has a few megabytes, details included."""
+LARGEST_STREAM = 256 * 2**20
+"""Bytes of a streamed answer, each token of which comes with some hundred bytes around it."""
+LARGEST_PAGE = 16 * 2**20
+"""Bytes of a page that a server has beside its API, such as its metrics or its models."""
 
 
 class WireError(OSError):
@@ -37,6 +46,10 @@ class BadAddress(WireError):
     """There can be nobody there."""
 
 
+class TooLarge(WireError):
+    """The answer has more bytes than are read of one. The rest was not read, and the connection was closed."""
+
+
 class Answer(Protocol):
     """An HTTP answer whose head is there. Reading raises OSError."""
 
@@ -59,12 +72,12 @@ class Answer(Protocol):
         """It was read to its end."""
         ...
 
-    async def read(self) -> bytes:
-        """The whole body."""
+    async def read(self, most: int = LARGEST_BODY) -> bytes:
+        """The whole body. Raises TooLarge for one of more than `most` bytes."""
         ...
 
-    async def chunk(self) -> bytes:
-        """What has come of the body; empty at its end."""
+    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
+        """What has come of the body; empty at its end. Raises TooLarge for a body of more than `most` bytes in all."""
         ...
 
     def close(self) -> None:
@@ -91,12 +104,22 @@ class Wire(Protocol):
 
 
 def open_wire(root: URL, headers: Headers, *, keeps_alive: bool = True) -> Wire:
-    """Without limits of its own: slots bound the connections, the turn timeout bounds the waiting."""
+    """Slots bound the connections, the turn timeout bounds the waiting. Raises BackendError for a proxy that the
+    environment names and that cannot be used."""
     every = {"Content-Type": "application/json", "Accept-Encoding": "identity", **headers}
-    if root.scheme == "http":
+    proxy = proxy_of(root)
+    if root.scheme == "http" and proxy is None:
         from .lines import Lines
 
         return Lines(root, every, keeps_alive=keeps_alive)
     from .session import Session  # for TLS and proxies; importing aiohttp takes longer than all the rest
 
-    return Session(every, keeps_alive=keeps_alive)
+    return Session(every, keeps_alive=keeps_alive, proxy=proxy)
+
+
+def said_size(count: int) -> str:
+    """A number of bytes, in words."""
+    for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} bytes"

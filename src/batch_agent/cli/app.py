@@ -8,9 +8,11 @@ from typing import Any, NoReturn
 from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 
 from ..core.errors import BatchAgentError, SpecError
+from ..core.safe_text import safe_text
 from .commands import COMMANDS
 from .groups import OPTIONS
-from .mistakes import explained
+from .mistakes import check_values, explained
+from .signals import Interrupted, end_at_once_by_signals
 
 
 def _version() -> str:
@@ -82,17 +84,20 @@ def main() -> None:
         status = command()
     except BatchAgentError as error:
         _end(str(error))
+    except Interrupted as error:
+        _leave(error.status)
     except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(status if isinstance(status, int) else 0)
+        _leave(130)
+    _leave(status if isinstance(status, int) else 0)
 
 
 def _understood() -> Callable[[], Any]:
     """What was typed, ready to be done. Raises SpecError."""
+    check_values(sys.argv[1:])
     try:
         command, words, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        raise SpecError(explained(error)) from error
+        raise SpecError(explained(error, app)) from error
     except SpecError:
         raise
     except ValueError as error:  # of the dataclasses that options are put into
@@ -101,5 +106,10 @@ def _understood() -> Callable[[], Any]:
 
 
 def _end(why: str) -> NoReturn:
-    print(f"batch-agent: {why}", file=sys.stderr)
-    sys.exit(2)
+    print(f"batch-agent: {safe_text(why)}", file=sys.stderr)
+    _leave(2)
+
+
+def _leave(status: int) -> NoReturn:
+    end_at_once_by_signals()
+    sys.exit(status)

@@ -58,10 +58,10 @@ COMMANDS = (
         "worker",
         "batch_agent.cli.worker:worker",
         "Help with a run that was started elsewhere with --store.\n\n"
-        "Reads from the server what the run asks, and works on its agents until nothing is left to do. Tools and "
-        "schemas that are module:name must be in the current folder. Stopped or killed, it loses nothing: others go "
-        "on with what it had.",
-        ("batch-agent worker --store redis://host:6379/0 --run reviews",),
+        "Reads from the server what the run asks, and works on its agents until nothing is left to do. What agents may "
+        "use of this machine is named with --trust and --backend: batch-agent run prints the line. Stopped or killed, "
+        "it loses nothing: others go on with what it had.",
+        ("batch-agent worker --store redis://host:6379/0 --run reviews --trust my_tools:look",),
     ),
     Command(
         "inspect",

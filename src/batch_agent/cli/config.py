@@ -3,7 +3,6 @@
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -14,6 +13,9 @@ from cyclopts.config import Dict
 from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import SpecError
+from ..core.spec import OPTION_NAMES
+from ..core.suggestions import explained
+from .mistakes import FORMER
 
 COMMANDS = ("run", "plan", "lint")
 NAMES = ("batch.toml", "batch.yaml", "batch.yml")
@@ -124,9 +126,10 @@ def _checked(file: Path, said: Mapping[str, Any], every: Mapping[str, Argument])
 def _unknown(file: Path, key: str, value: Any, every: Iterable[str]) -> str:
     if isinstance(value, dict):
         return f"{str(file)!r}: options stand at the top of the file, not below {key!r}."
-    close = get_close_matches(key.replace("_", "-"), every, n=3)
-    meant = f" Did you mean {' or '.join(name.replace('-', '_') for name in close)}?" if close else ""
-    return f"{str(file)!r}: there is no option {key!r}.{meant} All of them: batch-agent run --help"
+    hint = explained(FORMER, key, [name.replace("-", "_") for name in every if name != "config"], "{}")
+    if not hint and key in OPTION_NAMES:
+        hint = " It is an option of BatchAgent.run, not of the command line."
+    return f"{str(file)!r}: there is no option {key!r}.{hint} All of them: batch-agent run --help"
 
 
 def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:

@@ -1,6 +1,5 @@
 """batch-agent demo: a real batch of tool-using agents, by default on the embedded model."""
 
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from ..api import BatchAgent
 from ..core.results import AgentResult, Results
+from ..core.safe_text import safe_text
 from ..files import replacing
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
@@ -20,6 +20,7 @@ from ..tools import Tool
 from .demo_notes import notes
 from .report import report_lines
 from .shown import Dashboard
+from .signals import interruptible
 from .stages import forget
 
 TASK = 'Call read_note with path "{path}", then report the order number, the product and the sentiment.'
@@ -60,7 +61,7 @@ def demo(
     started = time.monotonic()
     progress, run = progress_for(sys.stderr, dashboard), out / "run"
     forget(run)  # it is shown from its beginning each time
-    results = asyncio.run(_run(out, run, backend, model, progress))
+    results = interruptible(_run(out, run, backend, model, progress))
     Console().print(_table(results))
     lines = summary_lines(progress.board, time.monotonic() - started)
     for line in [
@@ -69,7 +70,7 @@ def demo(
         *report_lines(run),
         f"Look at it: batch-agent serve {run}",
     ]:
-        console.print(line, highlight=False)
+        console.print(safe_text(line), highlight=False, markup=False)
     return 1 if progress.board.failed else 0
 
 

@@ -1,12 +1,13 @@
 """batch-agent doctor."""
 
-import asyncio
 import sys
 
 from rich.console import Console
 from rich.text import Text
 
 from ..backends.doctor import Check, State, examine
+from ..core.safe_text import safe_text
+from .signals import interruptible
 
 _MARKS: dict[State, tuple[str, str]] = {
     "ok": ("ok", "green"),
@@ -26,13 +27,13 @@ def doctor(url: str = "local://", *, model: str | None = None) -> int:
     model
         The model's name; not needed where a server has only one.
     """
-    return asyncio.run(_examine(url, model))
+    return interruptible(_examine(url, model))
 
 
 async def _examine(url: str, model: str | None) -> int:
     console = Console(highlight=False)
     failed = False
-    async for check in examine(url, model, lambda text: print(text, file=sys.stderr, flush=True)):
+    async for check in examine(url, model, lambda text: print(safe_text(text), file=sys.stderr, flush=True)):
         console.print(_line(check))
         failed = failed or check.state == "failed"
     console.print("This backend cannot be used as it is." if failed else "This backend can be used.")
@@ -41,7 +42,7 @@ async def _examine(url: str, model: str | None) -> int:
 
 def _line(check: Check) -> Text:
     mark, style = _MARKS[check.state]
-    line = Text.assemble((f"{mark:>6}  ", style), (f"{check.name:<14}", "bold"), check.found)
+    line = Text.assemble((f"{mark:>6}  ", style), (f"{check.name:<14}", "bold"), safe_text(check.found))
     if check.advice:
-        line.append(f"\n{'':24}-> {check.advice}", style="cyan")
+        line.append(f"\n{'':24}-> {safe_text(check.advice)}", style="cyan")
     return line

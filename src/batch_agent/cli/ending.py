@@ -1,7 +1,5 @@
 """How a run that was started from the command line ends."""
 
-import asyncio
-import signal
 import sys
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
@@ -9,7 +7,8 @@ from typing import Any, TypeVar
 
 from ..core.errors import RunStopped
 from ..core.quick import dataclass
-from ..tasks.running import run
+from ..core.safe_text import safe_text
+from .signals import Interrupted, interruptible
 
 T = TypeVar("T")
 
@@ -23,47 +22,18 @@ class Stopped:
 
 
 def run_to_the_end(work: Coroutine[Any, Any, T]) -> T | Stopped:
-    """What it gives, unless somebody or something stops it. Other errors are raised.
-
-    SIGTERM stops it as Ctrl-C does, but for the status; a second one ends the process at once."""
+    """What it gives, unless somebody or something stops it. Other errors are raised."""
     try:
-        return run(_until_terminated(work))
-    except KeyboardInterrupt:
-        return Stopped(130, "Stopped.")
-    except _Terminated:
-        return Stopped(143, "Stopped by SIGTERM.")
+        return interruptible(work)
+    except Interrupted as error:
+        return Stopped(error.status, "Stopped by SIGTERM." if error.by_sigterm else "Stopped.")
     except RunStopped as error:
         return Stopped(2, f"Stopped. {error}")
 
 
-class _Terminated(Exception):
-    """By SIGTERM."""
-
-
-async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
-    loop, task, is_told = asyncio.get_running_loop(), asyncio.current_task(), False
-    assert task is not None
-
-    def stop(*_: object) -> None:
-        nonlocal is_told
-        is_told = True
-        signal.signal(signal.SIGTERM, before)
-        loop.call_soon_threadsafe(task.cancel)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if is_told:
-            raise _Terminated from None
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def say(lines: Iterable[str]) -> None:
     for line in lines:
-        print(line, file=sys.stderr)
+        print(safe_text(line), file=sys.stderr)
 
 
 def exit_status(stopped: Stopped | None, folder: Path, *, any_failed: bool) -> int:

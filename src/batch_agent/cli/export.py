@@ -9,6 +9,7 @@ from typing import Literal
 from ..core.errors import SpecError
 from ..core.results import AgentResult
 from ..core.rules import Rules
+from ..core.safe_text import safe_text
 from ..data.exporting import csv_pieces, jsonl_pieces, to_parquet
 from ..files import replacing
 from ..observe.recorded import recorded_result
@@ -99,9 +100,15 @@ class _Recorded:
 def _was_read(results: _Recorded, pieces: Pieces) -> bool:
     """Writes to the standard output; False when its reader, such as `head`, has had enough."""
     try:
-        sys.stdout.buffer.writelines(pieces(results))
+        written = pieces(results)
+        sys.stdout.buffer.writelines(map(_safe, written) if sys.stdout.isatty() else written)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes there
         return False
     return True
+
+
+def _safe(piece: bytes) -> bytes:
+    """For a terminal. A file or a pipe gets what the model said, to the last bit."""
+    return safe_text(piece.decode(errors="replace").replace("\r\n", "\n")).encode()

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from ..core.requests import Usage
 from ..core.rules import Rules
+from ..core.safe_text import safe_text
 from ..observe.recap import Recap
 from ..observe.recorded import answer_schema
-from ..observe.story import one_line, printable, story, tokens
+from ..observe.story import one_line, story, tokens
 from ..store.reader import CheckpointReader
 from .recorded import open_recorded
 from .stages import check_is_one, checkpoints_in
@@ -50,6 +51,7 @@ def _show(console: Console, folder: Path, agent: str | None, schema: str | None,
         else:
             lines = _summary(folder, reader, rules)
         for line in lines:
+            line.plain = safe_text(line.plain)  # character by character: its styles stay where they are
             console.print(line)
 
 
@@ -95,4 +97,4 @@ def _line(label: str, text: str, style: str = "") -> Text:
 
 
 def _short(text: str) -> str:
-    return printable(one_line(text, _LONGEST))
+    return one_line(text, _LONGEST)

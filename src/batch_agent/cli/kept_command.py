@@ -1,18 +1,21 @@
 """The command that made a checkpoint, kept beside it, so that it can be given again from anywhere."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import orjson
+from pydantic import BaseModel, ValidationError
 
+from ..backends.address import credential_for
 from ..core.errors import PlanMismatch, SpecError, StoreError
 from ..core.events import Event, InStage, RunStarted
 from ..files import replacing
 from ..observe.live.progress import Progress
+from .signature import is_own, sign
 
 _FORMAT = 3
 _IN_QUERY = r"[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*="
@@ -34,7 +37,10 @@ class KeepsCommand:
 
     def emit(self, event: Event) -> None:
         if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
-            with suppress(SpecError), replacing(_file(self._folder)) as file:  # without it the run is as good
+            with (
+                suppress(SpecError),
+                replacing(_file(self._folder), is_private=True) as file,
+            ):  # without it the run is as good
                 file.write(orjson.dumps(self._command, option=orjson.OPT_INDENT_2))
         self._progress.emit(event)
 
@@ -48,8 +54,53 @@ class KeepsCommand:
         self._progress.__exit__(kind, error, trace)
 
 
+class KeptCommand(BaseModel):
+    """What command.json holds. Whoever made the checkpoint has written it."""
+
+    format: int
+    working_directory: Path
+    options: dict[str, Any]
+    paths: dict[str, Path]
+    signature: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options as they were given."""
+        return {**self.options, **self.paths}
+
+    def check_is_own(self, folder: Path) -> None:
+        """Raises SpecError for a command that this user's own `batch-agent run` has not written."""
+        if is_own(_signed(self.model_dump(mode="json")), self.signature):
+            return
+        raise SpecError(
+            f"The checkpoint {str(folder)!r} was made by another account or machine, or by an older version, or was "
+            f"changed since. To resume it is to {'; '.join(_consequences(self.given))}, in "
+            f"{str(self.working_directory)!r}. If you trust whoever made it, say --trust"
+        )
+
+
+def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
+    """What resuming comes to, in words, for somebody who has not given the command."""
+    own = [*(options.get("tools") or []), options.get("runtime"), options.get("schema"), options.get("reduce_schema")]
+    modules = dict.fromkeys(str(name).partition(":")[0] for name in own if name and ":" in str(name))
+    if modules:
+        yield f"run the code of {', '.join(modules)}"
+    if backend := options.get("backend"):
+        with suppress(SpecError):
+            credential = credential_for(str(backend))
+            yield f"use {credential} for {backend}" if credential else f"ask {backend}"
+    yield f"read {str(options.get('inputs'))!r}"
+    yield f"write {str(options.get('out'))!r}"
+
+
 def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The folder where the command was given, and its options. Raises StoreError where none was kept."""
+    kept = kept_command(folder)
+    return kept.working_directory, kept.given
+
+
+def kept_command(folder: Path) -> KeptCommand:
+    """Raises StoreError where none was kept."""
     try:
         command = orjson.loads(_file(folder).read_bytes())
     except FileNotFoundError:
@@ -61,10 +112,12 @@ def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
         ) from None
     except (OSError, orjson.JSONDecodeError) as error:
         raise StoreError(f"{str(_file(folder))!r} cannot be read: {error}.") from error
-    if command["format"] > _FORMAT:
+    if isinstance(command, dict) and isinstance(command.get("format"), int) and command["format"] > _FORMAT:
         raise StoreError(f"{str(_file(folder))!r} was written by a newer version of batch-agent. Upgrade batch-agent.")
-    paths = {name: Path(path) for name, path in command["paths"].items()}
-    return Path(command["working_directory"]), {**command["options"], **paths}
+    try:
+        return KeptCommand.model_validate(command)
+    except ValidationError as error:
+        raise StoreError(f"{str(_file(folder))!r} cannot be read: {error.errors()[0]['msg']}.") from error
 
 
 def kept_elsewhere(folder: Path) -> str | None:
@@ -106,12 +159,19 @@ def _command(options: Mapping[str, Any]) -> dict[str, Any]:
         if (kept[name] or "").endswith(".json"):
             kept[name] = str(Path(kept[name]).absolute())
     paths = {name: str(value.absolute()) for name, value in kept.items() if isinstance(value, Path)}
-    return {
+    command = {
         "format": _FORMAT,
         "working_directory": str(Path.cwd()),
         "options": {name: value for name, value in kept.items() if name not in paths},
         "paths": paths,
     }
+    return {**command, "signature": sign(_signed(command))}
+
+
+def _signed(command: Mapping[str, Any]) -> bytes:
+    """What the signature is about: all but itself."""
+    signed = {name: value for name, value in command.items() if name != "signature"}
+    return orjson.dumps(signed, option=orjson.OPT_SORT_KEYS)
 
 
 def _file(folder: Path) -> Path:

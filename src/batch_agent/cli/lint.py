@@ -1,12 +1,12 @@
 """batch-agent lint."""
 
-import asyncio
-
 from rich.console import Console
 
 from ..api import BatchAgent
+from ..core.safe_text import safe_text
 from ..observe.sharing import prefix_lines
 from .asked import Asked
+from .signals import interruptible
 
 
 def lint(asked: Asked, *, exact: bool = False) -> int:
@@ -17,8 +17,8 @@ def lint(asked: Asked, *, exact: bool = False) -> int:
     exact
         Connect to the backend, and count tokens as it does.
     """
-    report = asyncio.run(BatchAgent.lint(exact=exact, **asked.options()))
+    report = interruptible(BatchAgent.lint(exact=exact, **asked.options()))
     console = Console(highlight=False, soft_wrap=True)
     for line in prefix_lines(report):
-        console.print(line, markup=False)
+        console.print(safe_text(line), markup=False)
     return 1 if report.findings else 0

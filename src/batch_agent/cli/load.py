@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, cast
@@ -30,8 +31,9 @@ def load_schema(name: str, option: str = "--schema") -> Any:
     return _import(name, option)
 
 
-def load_tools(names: list[str], root: Path) -> list[Tool]:
-    """Built-in tools by their name, own ones as module:function. `root` is what file tools may see."""
+def load_tools(names: list[str], root: Path, check: Callable[[str, Any], None] | None = None) -> list[Tool]:
+    """Built-in tools by their name, own ones as module:function. `root` is what file tools may see. `check` is told
+    each own one, by its name and as the module has it, and raises SpecError for one that must not be used."""
     built_in = {
         "read_file": read_file_tool(root),
         "list_files": list_files_tool(root),
@@ -39,7 +41,14 @@ def load_tools(names: list[str], root: Path) -> list[Tool]:
         "http_get": Tool.http_get,
         "web_search": Tool.web_search,
     }
-    return [built_in[name] if name in built_in else as_tool(_import(name, "--tools")) for name in names]
+    return [built_in[name] if name in built_in else _own_tool(name, check) for name in names]
+
+
+def _own_tool(name: str, check: Callable[[str, Any], None] | None) -> Tool:
+    found = _import(name, "--tools")
+    if check is not None:
+        check(name, found)
+    return as_tool(found)
 
 
 def load_runtime(name: str | None, workdir: Path | None) -> Runtime | None:

@@ -1,6 +1,5 @@
 """batch-agent plan."""
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -9,11 +8,13 @@ from pydantic import TypeAdapter, ValidationError
 from ..api import BatchAgent
 from ..core.errors import SpecError
 from ..core.forecast import Forecast
+from ..core.safe_text import safe_text
 from ..files import replacing
 from ..observe.forecasts import compared_lines, forecast_lines
 from ..observe.live.progress import PlainProgress
 from ..observe.tally import Tally
 from .asked import Asked
+from .signals import interruptible
 from .stages import checkpoint_of
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
@@ -33,9 +34,9 @@ def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), ch
     """
     folder = checkpoint or checkpoint_of(out)
     options = {**asked.options(), "checkpoint_dir": folder if canary else None}
-    made = asyncio.run(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
+    made = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
     for line in forecast_lines(made):
-        print(line)
+        print(safe_text(line))
     _keep(made, folder)
     return 0
 
@@ -55,8 +56,7 @@ def compare(folder: Path, tally: Tally, seconds: float) -> list[str]:
 
 def _keep(made: Forecast, folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(_file(folder)) as file:
+        with replacing(_file(folder), is_private=True) as file:
             file.write(_FORECAST.dump_json(made, indent=2))
     except (OSError, SpecError) as error:
         print(f"The forecast cannot be kept for the run to compare: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..core.errors import SpecError
 from ..store.reader import CheckpointReader
 from .asked import asked_again
-from .kept_command import kept_elsewhere, read_command
+from .kept_command import kept_command, kept_elsewhere
 from .reducing import reduced_again
 from .run import run
 from .sharing import STORE, Sharing, shared_again
@@ -23,6 +23,7 @@ def resume(
     *,
     backend: str | None = None,
     store: str | None = None,
+    trust: bool = False,
     dashboard: Dashboard = None,
     watching: Watching = _UNWATCHED,
 ) -> int:
@@ -36,12 +37,17 @@ def resume(
         Where the server is now, if it moved. Needed where its URL held a password: none is kept.
     store
         The same for the Redis server of a run that was started with --store.
+    trust
+        Give the command again also if somebody else made the checkpoint: it names code to run, files, and a server.
     """
     folder = folder.absolute()
     if kept_elsewhere(folder) is None:
         for each in checkpoints_in(folder):
             CheckpointReader(each).close()
-    place, options = read_command(folder)
+    command = kept_command(folder)
+    if not trust:
+        command.check_is_own(folder)
+    place, options = command.working_directory, command.given
     if backend is not None:
         options["backend"] = backend
     if "backend" not in options:

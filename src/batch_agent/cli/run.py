@@ -79,7 +79,7 @@ def run(
     events: Watchers = [KeepsCommand(progress, folder, command), *watching.sinks()]
     if reduce is not None:
         return run_reduced(options, reduce, out, progress, events)
-    offer = None if shared is None else _Offer(shared, SharedCommand.of(asked, sharing.lease).written())
+    offer = None if shared is None else _Offer(shared, SharedCommand.of(asked, sharing.lease))
     return _run({**options, **sharing.options()}, out, progress, events, offer)
 
 
@@ -88,7 +88,7 @@ class _Offer:
     """To others, to join the run."""
 
     run: SharedRun
-    command: bytes
+    command: SharedCommand
 
 
 def _shared(task: Any, sharing: Sharing) -> SharedRun | None:
@@ -98,7 +98,7 @@ def _shared(task: Any, sharing: Sharing) -> SharedRun | None:
 def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watchers, offer: _Offer | None) -> int:
     started, folder = time.monotonic(), options["checkpoint_dir"]
     if offer is not None:
-        say(offer.run.how_to_join())
+        say(offer.run.how_to_join(offer.command.flags()))
     ended = run_to_the_end(_stream(options, out, events, offer))
     seconds = time.monotonic() - started
     stopped = ended if isinstance(ended, Stopped) else None
@@ -110,7 +110,7 @@ def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watcher
 
 
 async def _stream(options: dict[str, Any], out: Path, events: Watchers, offer: _Offer | None) -> None:
-    offering = nullcontext() if offer is None else offer.run.offering(offer.command)
+    offering = nullcontext() if offer is None else offer.run.offering(offer.command.written())
     stream = BatchAgent.stream(events=events, **options)
     with open_results(out, "--out") as results:
         try:

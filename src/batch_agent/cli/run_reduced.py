@@ -11,13 +11,13 @@ from pydantic_core import to_jsonable_python
 from ..core.errors import SpecError
 from ..core.flow import FlowResult
 from ..core.results import AgentResult
+from ..core.safe_text import safe_text
 from ..data import ResultWriter, open_results
 from ..files import replacing
 from ..flows import Flow
 from ..observe.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
 from ..observe.live.board import Board
 from ..observe.live.progress import Progress
-from ..observe.story import printable
 from ..observe.watching import Watchers
 from .ending import Stopped, exit_status, run_to_the_end, say
 from .plan import compare
@@ -85,7 +85,7 @@ def _finish(outcome: FlowResult, reduce: Reduce, folder: Path) -> int:
         file.write(f"{text}\n".encode())
     say([f"Summary: {reduce.summary}"])
     status = exit_status(None, folder, any_failed=any_failed)
-    print(printable(text) if sys.stdout.isatty() else text)
+    print(safe_text(text) if sys.stdout.isatty() else text)
     return status
 
 

@@ -16,6 +16,7 @@ from ..observe.story import story
 from .ending import say
 from .recorded import open_recorded
 from .report import check_is_run
+from .signals import interruptible
 
 
 def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool = False) -> None:
@@ -33,7 +34,7 @@ def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool
         Also open the page in a browser.
     """
     check_is_run(folder)
-    asyncio.run(_serve(folder, host, port, opens=open))
+    interruptible(_serve(folder, host, port, opens=open))
 
 
 async def _serve(folder: Path, host: str, port: int, *, opens: bool) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
 from ..core.fields import Fields
 from .asked import AS_THEY_ARE, Asked
 from .kept_command import without_secrets
 from .load import FILE_TOOLS, OPENCODE, TOOLS, load_runtime, load_schema, load_tools
-from .trusted import Trusted
+from .trusted import Trusted, check_backend
 
 _FORMAT = 1
 _FOR_WORKERS = frozenset(AS_THEY_ARE) - {"strict_prefix"}
@@ -83,7 +84,9 @@ class SharedCommand:
         for name in self.tools:
             if name in FILE_TOOLS:
                 trusted.check_folder(Path(self.root), f"The run's tool {name!r} works on")
-            elif name not in TOOLS:
+            elif name in TOOLS:
+                trusted.check_built_in(name)
+            else:
                 trusted.check_module(name, "The run's tool")
         self._check_runtime(trusted)
         if self.schema_name is not None:
@@ -92,7 +95,7 @@ class SharedCommand:
             **self.options,
             "task": Fields(self.task, *self.fields) if self.fields else self.task,
             "inputs": [],
-            "tools": load_tools(self.tools, Path(self.root)),
+            "tools": load_tools(self.tools, Path(self.root), trusted.check_tool),
             "output_schema": self._schema(),
             "runtime": load_runtime(self.runtime, None if self.workdir is None else Path(self.workdir)),
             "lease": self.lease,
@@ -110,9 +113,25 @@ class SharedCommand:
         return self.schema if self.schema_name is None else load_schema(self.schema_name)
 
     def check_backend(self) -> None:
-        """Raises SpecError where it is not known."""
+        """Raises SpecError where it is not known, or must be named by the worker's owner."""
         if "backend" not in self.options:
             raise SpecError("The backend's URL held a password, which is not kept. Say it again: --backend URL.")
+        check_backend(self.options["backend"])
+
+    def flags(self) -> list[str]:
+        """What the owner of a worker has to say to let it work on this run: options of `batch-agent worker`."""
+        backend = self.options.get("backend")
+        words = [] if backend is None or credential_for(backend) is None else ["--backend", backend]
+        named = [*self._names(), *self._folders()]
+        return [*words, *(["--trust", *dict.fromkeys(named)] if named else [])]
+
+    def _names(self) -> list[str]:
+        names = [name for name in self.tools if name not in FILE_TOOLS]
+        return [*names, *filter(None, (self.runtime, self.schema_name))]
+
+    def _folders(self) -> list[str]:
+        sees_files = any(name in FILE_TOOLS for name in self.tools)
+        return [*([self.root] if sees_files else []), *filter(None, (self.workdir,))]
 
 
 _COMMAND: TypeAdapter[SharedCommand] = TypeAdapter(SharedCommand)

@@ -1,6 +1,7 @@
 """A run at a server, where others can join it."""
 
-from collections.abc import AsyncIterator
+import shlex
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -65,12 +66,10 @@ class SharedRun:
                 )
             await hub.forget()
 
-    def how_to_join(self) -> list[str]:
-        """In words."""
-        lines = [
-            f"Run {self.name}: others can join with",
-            f"  batch-agent worker --store {self.place} --run {self.name}",
-        ]
+    def how_to_join(self, flags: Sequence[str] = ()) -> list[str]:
+        """In words. `flags`: what else a worker has to be told."""
+        words = ["batch-agent", "worker", "--store", self.place, "--run", self.name, *flags]
+        lines = [f"Run {self.name}: others can join with", f"  {shlex.join(words)}"]
         if self.place != self._store:
             lines.append(f"  (the password goes into the URL, as it does here, or the whole URL into {STORE})")
         return lines

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -50,7 +49,8 @@ def worker(
     run
         The name of the run: batch-agent run says it when it starts.
     backend
-        Where the model's server is, seen from here; if not given, as for the run. Needed where its URL held a password.
+        Where the model's server is, seen from here; if not given, as for the run. Needed where an API key of this
+        machine is used for it: keys go to no server that only the run names. Needed where its URL held a password.
     max_inflight
         Requests in flight at once; if not given, as for the run.
     lease
@@ -58,7 +58,7 @@ def worker(
     patience
         Seconds to wait for a run that is not there yet, or that has nothing to do.
     trust
-        Packages and folders outside of the current folder whose functions and files agents may use here.
+        What agents may use of this machine: tools (my_tools:look, http_get), whole modules, folders, programs.
     """
     shared = SharedRun(store, run)
     said = {"backend": backend, "max_inflight": max_inflight, "lease": lease}
@@ -113,7 +113,7 @@ class Part:
         if "backend" not in self._said:
             command.check_backend()
         try:
-            asked = command.asked_here(Trusted(Path.cwd(), self._trust))
+            asked = command.asked_here(Trusted(self._trust))
         except SpecError as error:
             raise SpecError(f"{error} (The run was started in {command.folder!r}.)") from error
         return BatchSpec.of(**{**asked, **self._said}, store=self._store, run_id=self._run.name)

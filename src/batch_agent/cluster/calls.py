@@ -60,7 +60,7 @@ class SharedCalls:
                 if claimed is True:
                     return await self._make(name, make), "executed"
                 if claimed is not False:
-                    found = _taken(decode(claimed), waited_since)
+                    found = _taken(decode(claimed), waited_since)  # none where another one's time was over
                     if found is None:
                         break
                     return found, "cached" if waited_since is None else "shared"
@@ -173,17 +173,20 @@ class SharedCalls:
 
 
 def encode(made: Made) -> bytes:
-    return orjson.dumps([made.content, made.is_error, made.seconds, None if math.isinf(made.good) else made.good])
+    good = None if math.isinf(made.good) else made.good
+    return orjson.dumps([made.content, made.is_error, made.seconds, good, made.timed_out])
 
 
 def decode(data: bytes) -> Made:
-    content, is_error, seconds, good = orjson.loads(data)
-    return Made(content, is_error, seconds, math.inf if good is None else good)
+    content, is_error, seconds, good, timed_out = orjson.loads(data)
+    return Made(content, is_error, seconds, math.inf if good is None else good, timed_out)
 
 
 def _taken(made: Made, waited_since: float | None) -> Made | None:
     """What another worker has made, as good as it surely is still: how old it is can only be told by those who have
-    waited for it. None: it is not for us, because it is only for those."""
+    waited for it. None: it is not for us, because it is only for those, or their time was over and ours is not."""
+    if made.timed_out:
+        return None
     if waited_since is not None:
         return replace(made, good=max(0.0, made.good - (_now() - waited_since)))
     if not made.good:

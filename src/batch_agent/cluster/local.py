@@ -10,7 +10,7 @@ from typing import assert_never
 
 import orjson
 
-from ..core.facts import Fact, Replied
+from ..core.facts import Claimed, Fact, Replied
 from ..core.hub import Append, Cursor, Document, End, Ending, Lease, News, Replace, Write
 from ..core.interfaces import Store
 from ..core.requests import NO_USAGE, Usage
@@ -20,6 +20,8 @@ from .calls_made import CallsMade
 
 PLAN = "plan"
 """The document that the store keeps with the facts."""
+IDENTITY = "identity"
+"""The random name of the run, which the store keeps too."""
 _MOST_NEWS = 20_000
 
 
@@ -101,6 +103,8 @@ class LocalHub:
         if name == PLAN:
             plan = await self._store.plan()
             return Document(None if plan is None else orjson.dumps(plan), _now())
+        if name == IDENTITY:
+            return Document((await self._store.identity()).encode(), _now())
         return Document(self._documents.get(name), _now())
 
     async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
@@ -198,7 +202,9 @@ class LocalHub:
         written = self._written.setdefault(worker, _Written())
         if number > written.number:
             written.number, written.refused = number, self._apply(writes)
-        await self._store.settle()
+        await self._store.settle(
+            sync=any(isinstance(each, Append) and isinstance(each.fact, Claimed) for each in writes)
+        )
         return written.refused
 
     def _apply(self, writes: Sequence[Write]) -> frozenset[str]:

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..core.facts import Claimed
-from ..core.hub import Append, Write
+from ..core.hub import Write
 
 MOMENT = 0.04
 """Seconds. What somebody waits for goes at the next full one, so that all of the same one go together."""
@@ -22,15 +21,6 @@ class Parcel:
     waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
     due: float | None = None
     """None: nobody minds when."""
-
-    def sendable(self) -> list[Write]:
-        """Without claims of calls that nobody waits to make any more: they never will be."""
-        if not self.waiters or not all(waiter.cancelled() for waiter in self.waiters):
-            return self.writes
-        kept = list(self.writes)
-        while kept and isinstance(kept[-1], Append) and isinstance(kept[-1].fact, Claimed):
-            kept.pop()
-        return kept
 
 
 class Outgoing:
@@ -53,11 +43,12 @@ class Outgoing:
         if is_due and parcel.due is None:
             self._put_due(parcel, (now // A_WHILE + 2) * A_WHILE)
 
-    def hurry(self, key: str, waiter: "asyncio.Future[None]", now: float) -> None:
-        """Somebody waits for all that there is of this agent."""
+    def hurry(self, key: str, waiter: "asyncio.Future[None]", now: float, *, at_once: bool = False) -> None:
+        """Somebody waits for all that there is of this agent. `at_once`: with the next message, for a call that holds
+        a place of its tool meanwhile."""
         parcel = self._of(key)
         parcel.waiters.append(waiter)
-        self._put_due(parcel, (now // MOMENT + 1) * MOMENT)
+        self._put_due(parcel, now if at_once else (now // MOMENT + 1) * MOMENT)
 
     def take(self, now: float, most: int) -> Iterator[list[Parcel]]:
         """What is due by now, in loads of about so many writes."""

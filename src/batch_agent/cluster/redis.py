@@ -15,7 +15,7 @@ from ..store.codec import decode_ending, decode_job, encode_job
 from . import redis_scripts as scripts
 from . import redis_sharing as sharing
 from .redis_run import RedisRun, millis
-from .redis_settings import complain_once
+from .redis_settings import look_at_once
 from .redis_writes import MOST_AT_ONCE, in_pieces, pieces
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RedisHub:
     async def open(self) -> None:
         try:
             await self._link.call("PING", patience=min(self._patience, _PATIENCE_AT_FIRST))
-            await complain_once(self._link)
+            await look_at_once(self._link)
         except BaseException:
             await self.aclose()
             raise

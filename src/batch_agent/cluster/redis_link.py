@@ -32,6 +32,7 @@ from redis.exceptions import (
 
 from ..core.errors import SpecError, StoreError
 from .redis_lua import Script
+from .redis_settings import NEEDED
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -201,4 +202,4 @@ def _reason(error: Exception) -> str | None:
         case ResponseError() if "DB index" in text:
             return f"has no such database ({text}). The number comes after the port: redis://HOST:PORT/0."
         case _:
-            return f"refused a command ({text}). It takes Redis 7 or newer, or Valkey."
+            return f"refused a command ({text}). {NEEDED}"

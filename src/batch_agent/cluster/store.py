@@ -1,6 +1,7 @@
 """A run's facts at a hub, as the engine knows stores. Each carries the token of its agent's lease."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,7 +14,7 @@ from ..core.hub import Append, End, Ending, Replace, Write
 from ..core.interfaces import Account
 from ..core.requests import Usage
 from ..engine.failures import one_failure
-from .local import PLAN
+from .local import IDENTITY, PLAN
 from .member import Member
 from .outgoing import Outgoing
 
@@ -26,9 +27,12 @@ _MOST = 500
 class SharedStore:
     """Sends facts in the background, in order, one message at a time: what comes meanwhile goes with the next."""
 
+    is_durable = True
+
     def __init__(self, member: Member) -> None:
         self._member = member
         self._told: dict[str, tuple[Fact, ...]] = {}
+        self._identity: str | None = None
         self._outgoing = Outgoing()
         self._changed = asyncio.Event()
         self._number = 0
@@ -51,6 +55,14 @@ class SharedStore:
                 "Another process has begun this run at the same time, and asks something else. Start both with the "
                 "same task, model, tools and options, or give one another run_id."
             )
+
+    async def identity(self) -> str:
+        """The first worker that asks gives the run its name."""
+        if self._identity is None:
+            hub = self._member.hub
+            await hub.swap(IDENTITY, None, secrets.token_hex(8).encode())
+            self._identity = ((await hub.read(IDENTITY)).data or b"").decode()
+        return self._identity
 
     def tell(self, key: str, facts: tuple[Fact, ...]) -> None:
         """What came with a lease need not be asked for."""
@@ -85,12 +97,12 @@ class SharedStore:
         await self.settle(ending.key)
         self._member.drop(ending.key)
 
-    async def settle(self, key: str | None = None) -> None:
+    async def settle(self, key: str | None = None, *, sync: bool = False) -> None:
         if self._failure is not None:
             raise self._failure
         for agent in self._outgoing.agents if key is None else [key]:
             written = asyncio.get_running_loop().create_future()
-            self._outgoing.hurry(agent, written, _now())
+            self._outgoing.hurry(agent, written, _now(), at_once=sync)
             self._changed.set()
             await written
         if key is not None:
@@ -136,7 +148,7 @@ class SharedStore:
     async def _send_what_is_due(self, now: float) -> None:
         """Whoever waits is told what came of it."""
         for load in self._outgoing.take(now, _MOST):
-            error = self._failure or await self._sent([write for parcel in load for write in parcel.sendable()])
+            error = self._failure or await self._sent([write for parcel in load for write in parcel.writes])
             for waiter in (waiter for parcel in load for waiter in parcel.waiters if not waiter.done()):
                 if error is None:
                     waiter.set_result(None)

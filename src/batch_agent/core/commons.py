@@ -17,6 +17,8 @@ class Made:
     """That the execution took."""
     good: float
     """Seconds for which it may be given to those who ask from now on; 0: only to those who have asked already."""
+    timed_out: bool = False
+    """Its time was over. It is given to nobody in other processes, who have times of their own."""
 
 
 class Commons(Protocol):

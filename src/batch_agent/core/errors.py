@@ -1,7 +1,9 @@
 """One class per reaction of the caller."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .safe_text import safe_text
 
 if TYPE_CHECKING:
     from .flow import FlowResult
@@ -13,6 +15,8 @@ class ErrorKind(StrEnum):
 
     BAD_INPUT = "bad_input"
     """This input cannot be put into the task."""
+    INPUTS = "inputs"
+    """The iterator of the inputs raised: there are no more of them."""
     BAD_REQUEST = "bad_request"
     """The server refused the request; sending it again will not help."""
     AUTH = "auth"
@@ -76,7 +80,21 @@ _NOT_SENT = frozenset(
 
 
 class BatchAgentError(Exception):
-    """Everything that this library raises on purpose."""
+    """Everything that this library raises on purpose. Can be pickled and copied, with its attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args), self.__dict__
+
+    def __str__(self) -> str:
+        """Safe to print: messages quote what servers, models and files say."""
+        return safe_text(super().__str__())
+
+
+def _restored(cls: type[BatchAgentError], args: tuple[Any, ...]) -> BatchAgentError:
+    """An exception without a call of its constructor, which may take more than its arguments."""
+    error = cls.__new__(cls)
+    error.args = args
+    return error
 
 
 class SpecError(BatchAgentError, ValueError):
@@ -117,9 +135,9 @@ class BackendError(BatchAgentError):
 
 
 class RunStopped(BatchAgentError):
-    """The backend is of no more use, or a stage of a flow that must not fail did, so the run ended before its inputs
-    did. `results` holds the agents that were done (`flow`: those of all stages); with a checkpoint_dir, running again
-    goes on from there."""
+    """The backend is of no more use, the iterator of the inputs raised (kind `inputs`, the exception is the cause), or
+    a stage of a flow that must not fail did, so the run ended before its inputs did. `results` holds the agents that
+    were done (`flow`: those of all stages); with a checkpoint_dir, running again goes on from there."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)

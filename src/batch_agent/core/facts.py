@@ -44,7 +44,14 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A call that changes something is about to be made. Without its Settled, nobody knows whether it was."""
+    """A call that changes something is about to be made. Without Settled or Withdrawn, nobody knows whether it was."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A claim was taken back: the function of the call was not entered, and the call is still to be made."""
 
     call: ToolCall
 
@@ -84,7 +91,7 @@ class Compacted:
     seconds: float = 0.0
 
 
-Fact = Started | Replied | Returned | Claimed | Settled | Inherited | Compacted
+Fact = Started | Replied | Returned | Claimed | Withdrawn | Settled | Inherited | Compacted
 
 
 def calls_made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:

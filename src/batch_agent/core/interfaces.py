@@ -73,8 +73,21 @@ class CallsPast:
 class Journal(Protocol):
     """Where an agent writes down the calls that must not be made twice."""
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether a later process can go on from it."""
+        ...
+
+    async def identity(self) -> str:
+        """As `Store.identity`."""
+        ...
+
     async def claim(self, call: ToolCall) -> None:
-        """Durable when it returns: only then may the call be made."""
+        """Durable when it returns, also against a power cut: only then may the call be made."""
+        ...
+
+    def withdraw(self, call: ToolCall) -> None:
+        """Takes a claim back: the call was not made. Never raises."""
         ...
 
     def settle(self, result: ToolResult) -> None: ...
@@ -125,6 +138,11 @@ class Account:
 class Store(Protocol):
     """Where facts are kept. What an agent said and did can be told from its facts alone; there is nothing else."""
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether a later run can go on from it."""
+        ...
+
     async def open(self) -> None:
         """Raises StoreError, also when another process is using it."""
         ...
@@ -134,6 +152,10 @@ class Store(Protocol):
         ...
 
     async def keep_plan(self, plan: Mapping[str, Any]) -> None: ...
+
+    async def identity(self) -> str:
+        """A random name of the run, the same each time it goes on. Empty in stores of versions without one."""
+        ...
 
     async def facts(self, key: str) -> Sequence[Fact]:
         """The story so far, oldest first; empty for an agent that is not known."""
@@ -159,9 +181,10 @@ class Store(Protocol):
         """Puts these in the place of an agent's facts, at once: it starts again from its task."""
         ...
 
-    async def settle(self, key: str | None = None) -> None:
+    async def settle(self, key: str | None = None, *, sync: bool = False) -> None:
         """Once this returns, all facts that were recorded before are durable. Raises StoreError. `key`: who asks;
-        raises LeaseLost where another worker has this agent by now."""
+        raises LeaseLost where another worker has this agent by now. `sync`: at once, and durable against a power cut
+        too, which costs a write to the disk itself."""
         ...
 
     async def aclose(self) -> None: ...

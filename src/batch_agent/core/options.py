@@ -4,13 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from .checks import at_least, is_number, text_or_none
+from .checks import at_least, flags, is_number, is_whole, path, seconds, text_or_none
 from .errors import SpecError
 from .quick import dataclass
 
 _SHOWN = 20
+_PARTS_OF_A_PRICE = 3
 _STORES = ("redis://", "rediss://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
 
@@ -21,7 +22,7 @@ class Limits:
 
     max_inflight: int | None = None
     """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
-    max_dispatched: int | None = None
+    max_agents: int | None = None
     """Agents alive at once, counting those that wait for their tools. None: 10,000; 20 where each is a program."""
     max_turns: int | None = None
     """Requests to the model that an agent may make. None: 10; 50 where it is a program."""
@@ -36,21 +37,20 @@ class Limits:
         self._read_old_spellings()
         if self.backpressure_ceiling is not None:
             at_least("backpressure_ceiling", self.backpressure_ceiling, 1)
-        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or abs(self.priority) > 10_000:
+        if not is_whole(self.priority) or abs(self.priority) > 10_000:
             raise SpecError(f"priority must be a whole number between -10000 and 10000; got {self.priority!r}.")
-        if self.max_inflight is not None:
-            at_least("max_inflight", self.max_inflight, 1)
-        for name in ("max_dispatched", "max_turns"):
+        for name in ("max_inflight", "max_agents", "max_turns"):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
+        flags(self, "calibrate_backend")
 
     def _read_old_spellings(self) -> None:
         """As batch-agent 0.2 wrote what is the default now: -1 and 0 for no limit."""
         if self.max_inflight == -1:
             object.__setattr__(self, "max_inflight", None)
-        if self.max_dispatched == -1:
-            object.__setattr__(self, "max_dispatched", None)
-        if self.backpressure_ceiling == 0:
+        if self.max_agents == -1:
+            object.__setattr__(self, "max_agents", None)
+        if self.backpressure_ceiling == 0 and self.backpressure_ceiling is not False:
             object.__setattr__(self, "backpressure_ceiling", None)
 
 
@@ -64,9 +64,7 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for name in ("agent", "turn", "tool"):
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and value > 0):
-                raise SpecError(f"timeout_per_{name} must be more than 0 seconds, or None; got {value!r}.")
+            seconds(f"timeout_per_{name}", getattr(self, name), or_none=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,10 @@ class Retry:
 
     def __post_init__(self) -> None:
         at_least("max_retries", self.max_retries, 0)
-        if not (is_number(self.backoff_max) and is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
+        seconds("backoff_max", self.backoff_max)
+        if not (is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
             raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max!r}); got {self.backoff!r}.")
+        flags(self, "retry_failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,17 @@ class Spend:
     def __post_init__(self) -> None:
         if self.max_total_tokens is not None:
             at_least("max_total_tokens", self.max_total_tokens, 1)
-        for name in ("max_usd", "deadline"):
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and value > 0):
-                raise SpecError(f"{name} must be more than 0, or None; got {value!r}.")
-        if not isinstance(self.prices, Mapping):
+        if self.max_usd is not None and not (is_number(self.max_usd) and self.max_usd > 0):
+            raise SpecError(f"max_usd must be more than 0, or None; got {self.max_usd!r}.")
+        seconds("deadline", self.deadline, or_none=True)
+        if not isinstance(self.prices, Mapping) or not all(isinstance(model, str) for model in self.prices):
             raise SpecError(f"prices must be a dict by model; got {self.prices!r}.")
+        for model, price in self.prices.items():
+            if not _is_price(price):  # a NaN would make every budget endless
+                raise SpecError(
+                    f"prices[{model!r}] must be (input, cached input, output), in dollars for a million tokens; got "
+                    f"{price!r}."
+                )
 
     @property
     def counts_tokens(self) -> bool:
@@ -149,6 +154,7 @@ class Context:
             raise SpecError(f"compact_at must be a share above 0 and up to 1, or None; got {self.compact_at!r}.")
         if self.compact_with not in ("elide", "summarize"):
             raise SpecError(f"compact_with must be 'elide' or 'summarize'; got {self.compact_with!r}.")
+        flags(self, "streaming", "streaming_tool_dispatch")
         text_or_none("compact_model", self.compact_model)
         if self.compact_model is not None and self.compact_with != "summarize":
             raise SpecError("compact_model= makes summaries: it needs compact_with='summarize'.")
@@ -167,8 +173,9 @@ class Tooling:
 
     def __post_init__(self) -> None:
         at_least("tool_cache_mb", self.tool_cache_mb, 1)
+        flags(self, "predictive_prewarm")
         if self.tool_cache_dir is not None:
-            object.__setattr__(self, "tool_cache_dir", Path(self.tool_cache_dir))
+            object.__setattr__(self, "tool_cache_dir", path("tool_cache_dir", self.tool_cache_dir))
         elif self.predictive_prewarm:
             raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs left what they called.")
 
@@ -206,8 +213,7 @@ class Together:
             raise SpecError(f"run_id must be of letters, digits, '.', '_' and '-'; got {self.run_id!r}.")
         if self.run_id is not None and self.store is None:
             raise SpecError("run_id= names a run on a server: say store='redis://...' too.")
-        if not (is_number(self.lease) and self.lease >= 1):
-            raise SpecError(f"lease must be at least 1 second; got {self.lease!r}.")
+        seconds("lease", self.lease, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +240,17 @@ class Prefix:
     enough to know when, and has nothing better to do."""
 
     def __post_init__(self) -> None:
+        flags(self, "strip_preamble", "hoist", "reorder", "strict_prefix", "kvflow")
+        if self.warm_prefix is not None:
+            flags(self, "warm_prefix")
         text_or_none("system_prompt", self.system_prompt)
         text_or_none("cache_salt", self.cache_salt)
         if self.cache_salt == "":
             raise SpecError("cache_salt must be a text that is not empty, or None.")
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
+
+
+def _is_price(price: Any) -> bool:
+    is_list = isinstance(price, Sequence) and not isinstance(price, str) and len(price) == _PARTS_OF_A_PRICE
+    return is_list and all(is_number(part) and part >= 0 for part in price)

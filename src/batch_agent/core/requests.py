@@ -55,6 +55,9 @@ class Request:
     """Higher goes first. Backends turn it round where their server counts the other way."""
     charge: Charge | None = None
     """None in a run without a budget."""
+    must_call: str | None = None
+    """The tool that the model has to call, "" for any of them; None leaves it to the model. For programs that ask for
+    it: it says nothing where tools may not be called, and servers that cannot force a call pass over it."""
 
 
 @dataclass(frozen=True, slots=True)

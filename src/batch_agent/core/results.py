@@ -11,6 +11,7 @@ from .quick import dataclass
 from .requests import NO_USAGE, FinishReason, Usage
 from .scheduling import Scheduling
 from .sharing import PrefixReport
+from .suggestions import explained
 from .work import Changes
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class AgentError:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
+
+    if not TYPE_CHECKING:  # a type checker would believe that it has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"An AgentError has no {name!r}.{explained('result field', name, self.__slots__)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,16 @@ class AgentResult:
     @property
     def ok(self) -> bool:
         return self.error is None
+
+    @property
+    def job_id(self) -> str:
+        """As batch-agent 0.2 numbered its results; `key` is the same for the same input in every run."""
+        return f"job-{self.index}"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"An AgentResult has no {name!r}.{explained('result field', name, self.__slots__)}")
 
 
 _EXAMPLES = 3

@@ -143,6 +143,10 @@ class Asked:
     tools: tuple[ToolSpec, ...] = ()
     choice: Literal["auto", "none", "required"] = "auto"
     """Whether it wants tools to be called."""
+    named: str = ""
+    """The tool that it wants to be called, where it names one."""
+    one_call: bool = False
+    """It takes at most one call in a reply."""
     sampling: Sampling = field(default_factory=Sampling)
     answer_schema: JsonSchema | None = None
 

@@ -1,13 +1,13 @@
 """What a user asks for."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import field, fields
-from difflib import get_close_matches
-from os import PathLike
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from .checks import at_least, is_number, text_or_none
+from .checks import at_least, is_number, is_whole, path, text_or_none, whole_characters
 from .errors import SpecError
 from .fields import Fields
 from .inputs import check_inputs
@@ -17,6 +17,7 @@ from .quick import dataclass
 from .requests import Sampling
 from .results import AgentResult
 from .runtime import Runtime
+from .suggestions import explained
 
 OnResult = Callable[[AgentResult], Any]
 
@@ -24,11 +25,15 @@ _MOST_AGENTS = 10_000
 _MOST_PROGRAMS = 20
 _TURNS = 10
 _TURNS_OF_PROGRAMS = 50
+_MOST_SEED = 2**63 - 1
+_OURS = frozenset({"model", "messages", "prompt", "stream"})
+"""Fields of a request that no option may replace: answers would be to something else, or could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """One run. `BatchSpec.of(task=..., inputs=..., max_turns=4)` takes the fields of all groups flat."""
+    """One run. The fields of all groups may be given, and read, flat: `BatchSpec(task=..., inputs=..., max_turns=4)`,
+    for type checkers `BatchSpec.of(...)`."""
 
     task: str | Fields
     inputs: Any
@@ -66,8 +71,12 @@ class BatchSpec:
         tools = () if self.tools is None else self.tools
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
+        if isinstance(self.task, str):
+            whole_characters("task", self.task)
         self._settle_runtime()
         text_or_none("model", self.model)
+        if self.model == "":
+            raise SpecError("model must be the name of a model, or None for the only one that a server has; got ''.")
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
@@ -84,11 +93,11 @@ class BatchSpec:
         object.__setattr__(self, "tools", tools)
         for name in ("checkpoint_dir", "out"):
             if (place := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _path(name, place))
+                object.__setattr__(self, name, path(name, place))
 
     @property
     def max_dispatched(self) -> int:
-        return self.limits.max_dispatched or (_MOST_AGENTS if self.runtime is None else _MOST_PROGRAMS)
+        return self.limits.max_agents or (_MOST_AGENTS if self.runtime is None else _MOST_PROGRAMS)
 
     @property
     def max_turns(self) -> int:
@@ -98,6 +107,8 @@ class BatchSpec:
         runtime = self.runtime
         if runtime is None:
             return
+        if isinstance(runtime, type) or not callable(getattr(runtime, "open", None)):
+            raise SpecError(f"runtime must be such as OpenCodeRuntime(...) or ProcessRuntime(...); got {runtime!r}.")
         if self.tools:
             raise SpecError(
                 "tools= are for agents without a runtime: a program brings its own. Say runtime=, or tools=."
@@ -113,26 +124,19 @@ class BatchSpec:
     @classmethod
     def of(cls, **options: Any) -> Self:
         """Builds a spec from flat options; a group may also be given whole, as in `limits=Limits(...)`."""
-        own: dict[str, Any] = {}
-        grouped: dict[str, dict[str, Any]] = {}
-        for name, value in options.items():
-            if name in _OWN_FIELDS:
-                own[name] = value
-            elif name in _FLAT:
-                group, member = _FLAT[name]
-                if member in grouped.setdefault(group, {}):
-                    raise SpecError(f"{name}= says the same thing as another option; keep one of them.")
-                grouped[group][member] = value
-            else:
-                raise SpecError(f"Unknown option {name!r}.{_did_you_mean(name)}")
-        for group, members in grouped.items():
-            if group in own:
-                raise SpecError(f"{group}= and {', '.join(members)}= say the same thing twice; keep one of them.")
-            own[group] = _GROUPS[group](**members)
+        own = _grouped(options)
         for required in ("task", "inputs"):
             if required not in own:
                 raise SpecError(f"{required}= is missing.")
         return cls(**own)
+
+    if not TYPE_CHECKING:  # a type checker would believe that a spec has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _FLAT:
+                group, member = _FLAT[name]
+                return getattr(getattr(self, group), member)
+            raise AttributeError(f"A BatchSpec has no {name!r}.{explained('option', name, OPTION_NAMES)}")
 
 
 _GROUPS: dict[str, type[Any]] = {
@@ -157,25 +161,73 @@ _FLAT: dict[str, tuple[str, str]] = {
     **{f.name: ("spend", f.name) for f in fields(Spend)},
     **{f.name: ("together", f.name) for f in fields(Together)},
     **{f.name: ("sampling", f.name) for f in fields(Sampling)},
-    "max_concurrent": ("limits", "max_inflight"),
-    "max_agents": ("limits", "max_dispatched"),
 }
+FORMER_SPELLINGS = {"max_concurrent": "max_inflight", "max_dispatched": "max_agents"}
+"""Of batch-agent 0.2, still good."""
+_FLAT |= {former: _FLAT[name] for former, name in FORMER_SPELLINGS.items()}
+OPTION_NAMES = (*sorted(_OWN_FIELDS - set(_GROUPS)), *_FLAT)
 
 
-def _did_you_mean(name: str) -> str:
-    close = get_close_matches(name, [*_OWN_FIELDS, *_FLAT], n=2)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat options as the fields of a spec. Raises SpecError for one that is not known."""
+    own: dict[str, Any] = {}
+    grouped: dict[str, dict[str, str]] = {}
+    for name, value in options.items():
+        if name in _OWN_FIELDS:
+            own[name] = value
+        elif name in _FLAT:
+            group, member = _FLAT[name]
+            said = grouped.setdefault(group, {})
+            if member in said:
+                raise SpecError(f"{said[member]}= and {name}= say the same thing twice; keep {_kept(name)}=.")
+            said[member] = name
+        else:
+            raise SpecError(f"Unknown option {name!r}.{explained('option', name, OPTION_NAMES)}")
+    for group, said in grouped.items():
+        if group in own:
+            raise SpecError(f"{group}= and {', '.join(said.values())}= say the same thing twice; keep one of them.")
+        own[group] = _made(group, {member: options[name] for member, name in said.items()}, list(said.values()))
+    return own
+
+
+def _made(group: str, members: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """An error is about a name of today, and says so where another was given."""
+    try:
+        return _GROUPS[group](**members)
+    except SpecError as error:
+        for former in FORMER_SPELLINGS.keys() & set(names):
+            if str(error).startswith(FORMER_SPELLINGS[former]):
+                raise SpecError(f"{former}= is {FORMER_SPELLINGS[former]}=: {error}") from None
+        raise
+
+
+def _kept(name: str) -> str:
+    return FORMER_SPELLINGS.get(name, name)
+
+
+def _taking_flat_options(init: Callable[..., None]) -> Callable[..., None]:
+    """As batch-agent 0.2 made a spec."""
+
+    @wraps(init)
+    def __init__(self: BatchSpec, *args: Any, **options: Any) -> None:
+        init(self, *args, **(options if options.keys() <= _OWN_FIELDS else _grouped(options)))
+
+    return __init__
+
+
+if not TYPE_CHECKING:
+    BatchSpec.__init__ = _taking_flat_options(BatchSpec.__init__)
 
 
 def _check_backend(backend: Any) -> None:
-    if isinstance(backend, list | tuple | Set) and not (backend and all(isinstance(url, str) for url in backend)):
-        raise SpecError(f"backend must be a URL, or a list of URLs; got {backend!r}.")
-
-
-def _path(name: str, place: Any) -> Path:
-    if not isinstance(place, str | PathLike) or not str(place):
-        raise SpecError(f"{name} must be a path; got {place!r}.")
-    return Path(place)
+    if isinstance(backend, str):
+        return
+    if isinstance(backend, list | tuple | Set):
+        is_right = bool(backend) and all(isinstance(url, str) for url in backend)
+    else:
+        is_right = callable(getattr(backend, "stream", None))
+    if not is_right:
+        raise SpecError(f"backend must be a URL, a list of URLs, or a backend that is open; got {backend!r}.")
 
 
 def _check_sampling(sampling: Sampling) -> None:
@@ -185,9 +237,21 @@ def _check_sampling(sampling: Sampling) -> None:
         raise SpecError(f"temperature must be a number of at least 0; got {sampling.temperature!r}.")
     if sampling.top_p is not None and not (is_number(sampling.top_p) and 0 < sampling.top_p <= 1):
         raise SpecError(f"top_p must be a number above 0 and up to 1; got {sampling.top_p!r}.")
-    if sampling.seed is not None and (not isinstance(sampling.seed, int) or isinstance(sampling.seed, bool)):
-        raise SpecError(f"seed must be a whole number; got {sampling.seed!r}.")
+    if sampling.seed is not None and (not is_whole(sampling.seed) or abs(sampling.seed) > _MOST_SEED):
+        raise SpecError(f"seed must be a whole number of at most 64 bits; got {sampling.seed!r}.")
     if not isinstance(sampling.stop, list | tuple) or not all(isinstance(text, str) for text in sampling.stop):
         raise SpecError(f"stop must be a list of texts; got {sampling.stop!r}: write stop=[...].")
-    if not isinstance(sampling.extra, Mapping):
-        raise SpecError(f"extra must be a dict of what is sent as it is; got {sampling.extra!r}.")
+    for text in sampling.stop:
+        whole_characters("stop", text)
+    _check_extra(sampling.extra)
+
+
+def _check_extra(extra: Any) -> None:
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+        raise SpecError(f"extra must be a dict of what is sent as it is; got {extra!r}.")
+    if ours := sorted(_OURS.intersection(extra)):
+        raise SpecError(f"extra must not hold {ours[0]!r}, which the run itself says to the server.")
+    try:
+        json.dumps(dict(extra), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"extra must be what JSON can say: {error}.") from None

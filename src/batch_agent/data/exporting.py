@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..core.errors import SpecError
 from ..core.results import AgentResult
-from ..files import replacing
+from ..files import draft_of, replacing
 from .cells import csv_lines
 from .columns import NARROW, columns_of, narrow_row
 from .extras import needed
@@ -44,11 +43,13 @@ def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
     path = Path(path).expanduser()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            spool, lines = Spool(), Path(folder, "rows.jsonl")
+        spool, lines = Spool(), draft_of(path.with_name(f"{path.name}.rows.jsonl"))
+        try:
             with lines.open("wb") as file:
                 file.writelines(map(spool.line, results))
             spool.write(lines, path)
+        finally:
+            lines.unlink(missing_ok=True)
     except (OSError, SpecError) as error:
         why = f"{error.strerror}." if isinstance(error, OSError) else error
         raise SpecError(f"{str(path)!r} cannot be written: {why}") from error

@@ -7,7 +7,6 @@ import orjson
 
 from ..core.results import AgentResult
 
-_LONGEST_SHOWN = 500
 _JSON = frozenset({str, int, bool, type(None)})
 
 
@@ -18,7 +17,7 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "index": result.index,
         "key": result.key,
         "ok": result.ok,
-        "input": _short(result.input),
+        "input": result.input,
         "output": result.output,
         "error": {"kind": error.kind, "message": error.message, "retryable": error.retryable} if error else None,
         "turns": result.turns,
@@ -40,9 +39,17 @@ def jsonable(value: Any) -> Any:
     from pydantic_core import to_jsonable_python  # only results that are written somewhere come here
 
     try:
-        return to_jsonable_python(value, fallback=str, inf_nan_mode="null")
+        return to_jsonable_python(value, fallback=_text, inf_nan_mode="null")
     except UnicodeDecodeError:
-        return to_jsonable_python(value, fallback=str, inf_nan_mode="null", bytes_mode="base64")
+        return to_jsonable_python(value, fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+
+
+def _text(value: Any) -> str:
+    """Of an object of the user's, whose own may raise anything."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - a result is written whatever its input is
+        return f"<{type(value).__name__}: {type(error).__name__} when its text was asked for>"
 
 
 def encoded(row: Any) -> bytes:
@@ -51,12 +58,3 @@ def encoded(row: Any) -> bytes:
         return orjson.dumps(row)
     except TypeError:  # what orjson refuses: long numbers, lone surrogates
         return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-
-
-def _short(value: Any) -> Any:
-    """An input as far as it is needed to know which one it was."""
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
-    if isinstance(value, dict):
-        return {name: _short(part) for name, part in value.items()}
-    return value

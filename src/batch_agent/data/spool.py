@@ -1,10 +1,10 @@
 """Rows on their way into a Parquet file, which can only be written whole."""
 
-import os
 from pathlib import Path
 
 from ..core.errors import SpecError
 from ..core.results import AgentResult
+from ..files import draft_of
 from .columns import in_order, table_row
 from .parquet import write_parquet
 from .rows import encoded, jsonable
@@ -34,7 +34,7 @@ class Spool:
         SpecError, and then leaves the older one."""
         names = in_order(list(self._shapes))
         columns = {name: in_duckdb(self._shapes.get(name, NOTHING)) for name in names}
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft = draft_of(path)
         try:
             write_parquet(lines, columns, draft, self._longest)
             draft.replace(path)

@@ -46,14 +46,14 @@ def _serve(rows: Iterable[Any], orders: _Orders, loop: asyncio.AbstractEventLoop
         try:
             reading = iter(rows) if reading is None else reading
             found = list(islice(reading, _AT_ONCE))
-        except Exception as raised:  # noqa: BLE001 - carried over to whoever waits
+        except BaseException as raised:  # noqa: BLE001 - carried over to whoever waits, who would wait for ever
             error = raised
         with suppress(RuntimeError):  # the loop may be closed by now
             loop.call_soon_threadsafe(_settle, order, found, error)
     del reading  # a generator that was left in the middle closes what it has opened, in the thread that opened it
 
 
-def _settle(order: "asyncio.Future[list[Any]]", found: list[Any], error: Exception | None) -> None:
+def _settle(order: "asyncio.Future[list[Any]]", found: list[Any], error: BaseException | None) -> None:
     if order.done():  # cancelled by now
         return
     if error is None:

@@ -45,6 +45,7 @@ class Acting:
             sampling=self._sampling(asked.sampling),
             answer_schema=schema,
             may_call_tools=asked.choice != "none",
+            must_call=asked.named if asked.choice == "required" and not acts else None,
             stream=self.rules.stream,
             agent=agent,
             turn=turn,
@@ -53,6 +54,9 @@ class Acting:
 
     def reply(self, asked: Asked, reply: Reply, turn: int) -> Reply:
         """As the program shall read it."""
+        return _chosen(asked, self._read(asked, reply, turn))
+
+    def _read(self, asked: Asked, reply: Reply, turn: int) -> Reply:
         if not (self.acts and asked.tools):
             return reply
         try:
@@ -69,7 +73,11 @@ class Acting:
         answer = asked.answer_schema or _TEXT
         may_call = asked.choice != "none"
         turn = actions.turn_schema(asked.tools, answer) if may_call else actions.last_turn_schema(answer)
-        return (turn, ()) if is_kept(turn, self.traits) else (None, (inject(turn),))
+        if not is_kept(turn, self.traits):
+            return None, (inject(turn),)  # the same in each request, so that prompts begin alike
+        if asked.choice == "required":
+            turn = actions.call_schema([tool for tool in asked.tools if asked.named in ("", tool.name)])
+        return turn, ()
 
     def _answer_schema(self, asked: Asked) -> tuple[JsonSchema | None, Sequence[str]]:
         schema = asked.answer_schema
@@ -96,6 +104,18 @@ class Acting:
         if own.max_tokens is None and window and merged.max_tokens and merged.max_tokens > window // 2:
             return replace(merged, max_tokens=None)  # programs ask for what large models give; some servers refuse it
         return merged
+
+
+def keeps_choice(asked: Asked, reply: Reply) -> bool:
+    """Whether the tool that was named is called; a reply that was cut off or refused says by itself that it is not."""
+    return not asked.named or bool(reply.calls) or reply.finish in ("length", "refusal")
+
+
+def _chosen(asked: Asked, reply: Reply) -> Reply:
+    """Without calls that the program has ruled out."""
+    calls = tuple(call for call in reply.calls if asked.named in ("", call.name))
+    calls = calls[:1] if asked.one_call else calls
+    return reply if calls == reply.calls else replace(reply, calls=calls)
 
 
 def _as_action(message: Message, said: Mapping[str, str]) -> Message:

@@ -1,13 +1,12 @@
 """The way of a result to whoever wants it."""
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.results import AgentResult
-from ..tasks.cancellation import is_being_cancelled
+from ..tasks.cancellation import is_failure
 
 _log = logging.getLogger("batch_agent")
 
@@ -37,8 +36,8 @@ class Delivery:
                 waiting = self._on_result(result)
                 if inspect.isawaitable(waiting):
                     await waiting
-            except (Exception, asyncio.CancelledError) as error:  # a user's callback may raise anything
-                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+            except BaseException as error:  # a user's callback may raise anything
+                if isinstance(error, SystemExit) or not is_failure(error):
                     raise
                 if not self._reported:
                     _log.exception(

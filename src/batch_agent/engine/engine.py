@@ -11,7 +11,7 @@ from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
-from ..tasks.cancellation import is_being_cancelled
+from ..tasks.cancellation import is_failure
 from ..tasks.run_deadline import RunDeadline
 from .failures import first_of
 from .gate import Gate
@@ -64,8 +64,8 @@ class Engine:
         self._has_reported = False
 
     async def run(self) -> None:
-        """Returns when every input has its result. Raises what the input iterator raised, after the agents under way
-        are done, StoreError, and RunStopped when the backend is of no more use."""
+        """Returns when every input has its result. Raises StoreError, and RunStopped when the backend is of no more
+        use, or the input iterator raised; then the agents under way are done before."""
         broken: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -80,11 +80,12 @@ class Engine:
 
     async def _hand_over_what_is_done(self) -> None:
         """A run that stops still gives what its checkpoint holds of the inputs that it did not come to."""
-        while (job := await self._source.take()) is not None:
-            facts = await self._store.facts(job.key)
-            known = await self._recall(job, facts) if facts else None
-            if known is not None:
-                await self._hand_over(known, resumed=True)
+        with suppress(RunStopped):  # the inputs break off too: why the run stopped is known already
+            while (job := await self._source.take()) is not None:
+                facts = await self._store.facts(job.key)
+                known = await self._recall(job, facts) if facts else None
+                if known is not None:
+                    await self._hand_over(known, resumed=True)
 
     async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
         while True:
@@ -165,8 +166,8 @@ class Engine:
                 result = await self._executor.run(job, facts, slot)
             except BatchAgentError:
                 raise
-            except (Exception, asyncio.CancelledError) as error:  # a bug in one agent must not end the others
-                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+            except BaseException as error:  # a bug in one agent must not end the others
+                if not is_failure(error):
                     raise
                 result = self._internal(job, error)
             finally:

@@ -3,14 +3,26 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, assert_never
 
 from ..agent.calls import call_records
 from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import BackendError, ErrorKind, LeaseLost
 from ..core.events import CallsEnded, CallsStarted
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, calls_made
+from ..core.facts import (
+    Claimed,
+    Compacted,
+    Fact,
+    Inherited,
+    Replied,
+    Returned,
+    Settled,
+    Started,
+    Withdrawn,
+    calls_made,
+)
 from ..core.hub import Ending
 from ..core.interfaces import Slot, Store, Toolbox, ToolSession
 from ..core.messages import ToolCall, ToolResult
@@ -133,7 +145,20 @@ class _Agent:
 
     async def claim(self, call: ToolCall) -> None:
         self.keep(Claimed(call))
-        await self._run.store.settle(self._job.key)
+        store = self._run.store
+        if store.is_durable:
+            await store.settle(self._job.key, sync=True)
+
+    def withdraw(self, call: ToolCall) -> None:
+        with suppress(LeaseLost):  # the worker that has it by now finds the claim, and reports it as unknown
+            self.keep(Withdrawn(call))
+
+    @property
+    def is_durable(self) -> bool:
+        return self._run.store.is_durable
+
+    async def identity(self) -> str:
+        return await self._run.store.identity()
 
     def settle(self, result: ToolResult) -> None:
         self.keep(Settled(result))

@@ -3,16 +3,28 @@
 import asyncio
 from collections import Counter, defaultdict
 from dataclasses import field, replace
+from typing import Literal
 
 from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.facts import Replied
 from ..core.quick import dataclass
-from ..core.requests import Reply
+from ..core.requests import Reply, Request
 from ..core.runtime import Asked
-from .acting import Acting
+from .acting import Acting, keeps_choice
 from .asking import Asking
 from .visits import Visit, Visits
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request of a program."""
+
+    visit: Visit
+    key: str
+    number: int
+    said: dict[str, str]
+    is_alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +49,15 @@ class Serving:
         if visit.end is not None:
             raise _told(visit.end)
         try:
-            return await self._answer(visit, asked)
+            reply = await self._answer(visit, asked)
         except BackendError as error:
-            visit.refusal = error
-            if error.kind in (ErrorKind.BUDGET, ErrorKind.MAX_TURNS):
-                visit.stop(error)
+            visit.refused(error)
             raise
         except RunStopped as stopped:
             visit.stop(stopped)
             raise _told(stopped) from stopped
+        visit.failures = 0
+        return reply
 
     def leave(self, agent: str) -> None:
         """Forgets an agent that is done."""
@@ -61,12 +73,41 @@ class Serving:
         self._turns[agent] += 1
         with visit.asking(asked) as is_alone:
             key = agent if is_alone else f"{agent}.side{turn}"
-            step = Generate(self.acting.request(asked, key, turn, said), self.max_turns - turn)
-            fact = await (self._next(visit, step) if is_alone else self._beside(visit, key, step))
-            reply = self.acting.reply(asked, fact.reply, turn)
+            turned = _Turn(visit, key, turn, said, is_alone)
+            sent, fact, reply = await self._kept_to_choice(turned, asked)
             said.update((call.id, fact.reply.text) for call in reply.calls if not fact.reply.calls)
-            visit.answered(asked, step.request, reply, fact.queued)
+            visit.answered(asked, sent, reply, fact.queued)
         return reply
+
+    async def _kept_to_choice(self, turned: "_Turn", asked: Asked) -> tuple[Request, Replied, Reply]:
+        """A server that does not know a choice by name refuses it or passes over it: then only that tool is offered,
+        for this once, since the prompt does not begin then as the others do."""
+        try:
+            found = await self._send(turned, asked, asked)
+        except BackendError as error:
+            if not asked.named or error.kind is not ErrorKind.BAD_REQUEST:
+                raise
+            choice: Literal["auto", "required"] = "auto"
+        else:
+            if keeps_choice(asked, found[2]):
+                return found
+            turned.visit.usage += found[1].reply.usage
+            choice = "required"
+        tools = tuple(tool for tool in asked.tools if tool.name == asked.named)
+        found = await self._send(turned, asked, replace(asked, tools=tools, choice=choice, named=""))
+        if not keeps_choice(asked, found[2]):
+            message = f"The model does not call {asked.named!r}, the tool that the request's tool_choice names."
+            raise BackendError(ErrorKind.INVALID_OUTPUT, message)
+        return found
+
+    async def _send(self, turned: "_Turn", asked: Asked, sent: Asked) -> tuple[Request, Replied, Reply]:
+        """`sent`: in place of `asked`."""
+        request = self.acting.request(sent, turned.key, turned.number, turned.said)
+        step = Generate(request, self.max_turns - turned.number)
+        fact = await (
+            self._next(turned.visit, step) if turned.is_alone else self._beside(turned.visit, turned.key, step)
+        )
+        return request, fact, self.acting.reply(asked, fact.reply, turned.number)
 
     async def _next(self, visit: Visit, step: Generate) -> Replied:
         task = asyncio.current_task()

@@ -18,6 +18,9 @@ _PROGRAM = ToolCall("", "(program)", "")
 """What an agent waits for while its program neither asks nor runs a tool that it was told to."""
 
 
+_MOST_FAILURES = 3
+
+
 class Visit:
     """One agent, while its program works on what it was told. Between its requests it has no slot, and its place in the
     server's cache only on lease, as any agent that waits for its tools."""
@@ -32,6 +35,8 @@ class Visit:
         self.transcript: tuple[Message, ...] = ()
         self.refusal: BackendError | None = None
         """What its last request came to, if that was nothing."""
+        self.failures = 0
+        """Requests of it in a row that the server did not answer, though each was retried."""
         self.end: BackendError | RunStopped | None = None
         """Why its program was called off."""
         self._gate = gate
@@ -50,6 +55,14 @@ class Visit:
         if self.end is None:
             self.end = error
             self._call_off()
+
+    def refused(self, error: BackendError) -> None:
+        """A request of it came to nothing. Many programs send it again on their own, some for ever; a server that fails
+        each time is not asked for longer than that."""
+        self.refusal = error
+        self.failures += error.retryable
+        if error.kind in (ErrorKind.BUDGET, ErrorKind.MAX_TURNS) or self.failures >= _MOST_FAILURES:
+            self.stop(error)
 
     @contextmanager
     def asking(self, asked: Asked) -> Iterator[bool]:

@@ -11,6 +11,8 @@ from ..core.errors import SpecError
 from ..core.fields import Fields
 from ..core.quick import dataclass
 from ..core.spec import BatchSpec
+from ..plan.field_checks import check_names
+from ..plan.field_paths import nearest, root_of, steps_of
 from ..plan.template import Template, parse_template, template_of
 from .steps import Expand, Filter, Map, Reduce, Stage, Step
 
@@ -34,6 +36,8 @@ class Compiled:
     """Stages before that, whose answers many items have in common."""
     expansions: int
     """How often its items were expanded."""
+    names: tuple[str, ...] = ()
+    """The fields that its items have, as far as they are known."""
 
     def spec(self, inputs: Any) -> BatchSpec:
         try:
@@ -57,9 +61,9 @@ class _Before:
     def expanded(self, name: str) -> "_Before":
         return _Before((), (*self.hidden, *self.stages), name, self.expansions + 1)
 
-    def compiled(self, step: Stage, options: Mapping[str, Any]) -> Compiled:
+    def compiled(self, step: Stage, options: Mapping[str, Any], known: Known | None = None) -> Compiled:
         answers = self.stages or (() if self.into is None else (self.into,))
-        return Compiled(step, _options(step, options), answers, self.hidden, self.expansions)
+        return Compiled(step, _options(step, options), answers, self.hidden, self.expansions, tuple(known or ()))
 
 
 def compile_flow(steps: Sequence[Step], options: Mapping[str, Any], first: Sequence[Known]) -> list[Compiled]:
@@ -79,12 +83,15 @@ def compile_flow(steps: Sequence[Step], options: Mapping[str, Any], first: Seque
             case Map(name):
                 step = replace(step, task=_named(step.task, known))
                 _check_fields(name, certain_fields(template_of(step.task)), known)
-                compiled.append(before.compiled(step, options))
+                _check_words(step, known)
+                compiled.append(before.compiled(step, options, known))
                 known, before = _with(known, {name: _schema(step, options)}), before.asked(name)
             case Reduce(name):
                 step = replace(step, task=_with_results(step.task))
                 told = _told(step, known)
-                _check_fields(name, certain_fields(parse_template(step.task)), {**told, "results": str})
+                said = {**told, "results": str, **dict.fromkeys(step.given, str)}
+                _check_fields(name, certain_fields(parse_template(step.task)), said)
+                _check_words(step, said)
                 compiled.append(before.compiled(step, options))
                 known, before = {**told, name: _schema(step, options)}, _Before((name,))
     return compiled
@@ -98,7 +105,7 @@ def text_name(steps: Sequence[Step]) -> str:
             case Expand(name):
                 made.add(name)
             case Map():
-                fields = [path for path in certain_fields(template_of(step.task)) if path.split(".")[0] not in made]
+                fields = [path for path in certain_fields(template_of(step.task)) if root_of(path) not in made]
                 return fields[0] if len(fields) == 1 else "input"
             case Reduce():
                 break
@@ -158,17 +165,24 @@ def _check_fields(stage: str, fields: Iterable[str], known: Known | None) -> Non
     for path in fields:
         if known is None or path in known:
             continue
-        root, _, rest = path.partition(".")
+        root, rest = steps_of(path)[0].name, steps_of(path)[1:]
         if root not in known:
-            have, where = sorted(known), "items do not have there (they have"
-        elif (parts := _parts(known[root])) is not None and rest.split(".")[0] not in parts:
+            have, where, near = sorted(known), "items do not have there (they have", nearest(path, known)
+        elif (parts := _parts(known[root])) is not None and rest[0].name not in parts:
             have, where = parts, f"the answer of {root!r} does not have (it has"
+            near = f"{root}.{found}" if (found := nearest(rest[0].name, parts)) else None
         else:
             continue
+        meant = f"Did you mean {{{near}}}? " if near else ""
         raise SpecError(
-            f"Stage {stage!r} names the field {{{path}}}, which {where}: {', '.join(have) or 'none'}). Write "
+            f"Stage {stage!r} names the field {{{path}}}, which {where}: {', '.join(have) or 'none'}). {meant}Write "
             f"{{{{{path}}}}} if the braces are meant as text."
         )
+
+
+def _check_words(step: Stage, known: Known | None) -> None:
+    if known is not None:
+        check_names(template_of(step.task), list(known), f"Stage {step.name!r}: ")
 
 
 def _parts(schema: Any) -> list[str] | None:
@@ -181,4 +195,4 @@ def _parts(schema: Any) -> list[str] | None:
 
 
 def _with_results(task: str) -> str:
-    return task if "results" in parse_template(task).fields else task + _RESULTS
+    return task if "results" in map(root_of, parse_template(task).fields) else task + _RESULTS

@@ -12,6 +12,7 @@ from ..core.interfaces import EventSink
 from ..core.options import Spend
 from ..data import gather_inputs
 from ..engine.source import Inputs
+from ..plan.field_paths import root_of
 from ..plan.template import template_of
 from ..preparing import LaidOut, Preparation
 from ..readying import open_runs, starting
@@ -119,7 +120,9 @@ class _Stage:
         )
 
     async def laid_out(self) -> LaidOut:
-        return await self.preparation.lay_out() if self.feed is None else self.preparation.as_they_come()
+        if self.feed is None:
+            return await self.preparation.lay_out()
+        return self.preparation.as_they_come(self.compiled.names)
 
     def worker(self, then: Node, text: str, total: int | None) -> Worker:
         step = self.compiled.step
@@ -192,7 +195,7 @@ def _result(sink: Sink, stages: Sequence[_Stage]) -> FlowResult:
 
 def _shown(paths: Sequence[str]) -> tuple[str, ...]:
     """The fields that paths begin with; a field may have a dot in its name."""
-    return tuple(dict.fromkeys(name for path in paths for name in (path, path.split(".")[0])))
+    return tuple(dict.fromkeys(name for path in paths for name in (path, root_of(path))))
 
 
 class _Rest(AsyncIterator[Any]):

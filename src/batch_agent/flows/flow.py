@@ -32,15 +32,15 @@ class Flow:
 
     def map(self, name: str, task: str | Fields, *, on_failure: OnFailure = "keep", **options: Any) -> "Flow":
         """An agent for each item. `options`: for this stage alone, such as output_schema, tools, model and backend."""
-        return self._with(Map(name, task, on_failure, options))
+        return self.with_step(Map(name, task, on_failure, options))
 
     def filter(self, keep: Keep) -> "Flow":
         """Only items for which `keep(item)` is true go on."""
-        return self._with(Filter(keep))
+        return self.with_step(Filter(keep))
 
     def expand(self, name: str, into: Into) -> "Flow":
         """Many items of one: for each value of `into(item)` one with that value as field `name`, and its `index`."""
-        return self._with(Expand(name, into))
+        return self.with_step(Expand(name, into))
 
     def reduce(
         self,
@@ -56,7 +56,7 @@ class Flow:
         its answers since it was expanded, and what else of it is short; of failures, their error). What does not fit
         one prompt is merged in parts, as soon as they are there. In the task {n} is the number of results, {group} the
         group's key, and {results} where they shall stand, if not at the end."""
-        return self._with(Reduce(name, task, group_by, shown, on_failure, options))
+        return self.with_step(Reduce(name, task, group_by, shown, on_failure, options))
 
     async def run(self, *, events: Watchers = None, progress: bool | None = None) -> FlowResult:
         """Raises as `BatchAgent.run` does. RunStopped also comes of a stage with on_failure='stop'; what was done by
@@ -70,7 +70,8 @@ class Flow:
         """`run` for scripts and notebooks."""
         return run_blocking(lambda: self.run(events=events, progress=progress))
 
-    def _with(self, step: Step) -> "Flow":
+    def with_step(self, step: Step) -> "Flow":
+        """The flow with one more step."""
         longer = Flow.__new__(Flow)
         longer._inputs, longer._options, longer._steps = self._inputs, self._options, (*self._steps, step)
         return longer

@@ -9,7 +9,9 @@ from ..core.errors import RunStopped, SpecError
 from ..core.flow import FlowResult, Item
 from ..core.interfaces import EventSink
 from ..core.results import Results
+from ..plan.template import parse_template
 from .flow import Flow
+from .steps import Reduce
 
 _OF_THE_WORKERS = ("task", "output_schema", "tools", "on_result", "out")
 
@@ -55,12 +57,40 @@ async def run_with_map_reduce(
     if worker_model is not None:
         workers["model"] = worker_model
     _check_plan(plan_output_schema)
-    flow = Flow(_planned(plan_inputs), **shared).map(
+    inputs = _planned(plan_inputs)
+    plan = _Plan()
+    flow = Flow(inputs, **shared).map(
         "plan", plan_prompt, on_failure="stop", **_stage(plan_output_schema, planner_model, plan_options)
     )
-    flow = flow.expand("item", _items).map("map", workers.pop("task"), **workers)
-    flow = flow.reduce("reduce", reduce, **_stage(reduce_schema, reducer_model, reduce_options))
+    flow = flow.expand("item", plan.items).map("map", workers.pop("task"), **workers)
+    stage = _stage(reduce_schema, reducer_model, reduce_options)
+    if isinstance(inputs, list) and len(inputs) == 1:  # of several, each part of the results would need its own
+        flow = flow.with_step(Reduce("reduce", _with_plan(reduce), options=stage, given={"plan": plan.written}))
+    else:
+        flow = flow.reduce("reduce", reduce, **stage)
     return _answer(await _run(flow, events, progress))
+
+
+class _Plan:
+    """What the planner said, kept for the reducer."""
+
+    def __init__(self) -> None:
+        self._said: Any = None
+
+    def items(self, item: Item) -> Iterable[Any]:
+        self._said = item["plan"]
+        return _items(item)
+
+    def written(self) -> Any:
+        return self._said
+
+
+def _with_plan(task: str) -> str:
+    """The plan stands before the results, unless the task says where."""
+    if not isinstance(task, str) or "plan" in parse_template(task).fields:
+        return task
+    results = "" if "results" in parse_template(task).fields else "\n\nResults:\n{results}"
+    return f"{task}\n\nPlanner output:\n{{plan}}{results}"
 
 
 async def _run(flow: Flow, events: EventSink | None, progress: bool | None) -> FlowResult:

@@ -4,15 +4,15 @@ prompt together."""
 import heapq
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
-
-from pydantic import BaseModel
 
 from ..core.errors import ErrorKind, SpecError
 from ..core.flow import Item
 from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult
 from ..engine.window import Window
+from ..plan.field_paths import find
 from ..plan.merging import Entry, Merge, MergeTree
 from .asking import Agents, hand_on_failure
 from .compiling import Compiled
@@ -60,6 +60,7 @@ class Reduced:
         self._then = then
         self._window: Window | None = None
         self._room = _UNKNOWN_ROOM
+        self._given: dict[str, str] | None = None
         self._places = Places(compiled.expansions)
         self._unplaced: list[tuple[Position, _Arrived | None]] = []
         self._in_turn: dict[int, _Arrived | None] = {}
@@ -111,8 +112,10 @@ class Reduced:
         """Never fails: what cannot be shown, or belongs nowhere, is shown as an error."""
         group: Hashable = None
         text, problem = "", None
+        self._reserve()
         try:
             group = self._key(item)
+            item = self._numbered(item)
             text = written(self._shown(item))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             problem = raised(f"reduce({self._step.name!r})", item, error)
@@ -120,6 +123,19 @@ class Reduced:
         if problem is None and entry.size > self._room:
             problem = too_long(entry.size)
         return _Arrived(entry if problem is None else await self._excuse(item, problem), group)
+
+    def _numbered(self, item: Item) -> Item:
+        """Of a single input, items are numbered as their results are."""
+        is_of_one = self._inputs == 1 and len(item.position) > 1
+        return replace(item, position=item.position[1:]) if is_of_one else item
+
+    def _reserve(self) -> None:
+        """Room for what is given beside the results: of the longest, as much as half of the prompt holds."""
+        if self._given is not None:
+            return
+        most = int(self._room / 2 * _BYTES_PER_TOKEN)
+        self._given = {name: _cut(written(value()), most) for name, value in self._step.given.items()}
+        self._room -= math.ceil(sum(len(text.encode()) for text in self._given.values()) / _BYTES_PER_TOKEN)
 
     async def _excuse(self, item: Item, problem: AgentError) -> Entry:
         texts = excuses(item, problem, self._compiled.answers, self._compiled.hidden)
@@ -133,7 +149,7 @@ class Reduced:
         by = self._step.group_by
         if by is None:
             return None
-        key = _found(item, by) if isinstance(by, str) else by(item)
+        key = find(item, by) if isinstance(by, str) else by(item)
         hash(key)
         return key
 
@@ -197,7 +213,7 @@ class Reduced:
         """What the task can name."""
         by = self._step.group_by
         group = {} if by is None else {"group": key, **({by: key} if isinstance(by, str) else {})}
-        return {"n": count, "results": results, **group}
+        return {"n": count, "results": results, **group, **(self._given or {})}
 
     async def _deliver(self, result: AgentResult) -> None:
         group, merge = self._merges[result.index]
@@ -223,7 +239,8 @@ class Reduced:
     def _item(self, group: _Group, merge: Merge) -> Item:
         """What comes of a group, so far. Of one that failed in part, nobody knows how many it has."""
         fields = self._asked(merge.leaves, "", group.key)
-        del fields["results"]
+        for name in ("results", *self._step.given):
+            del fields[name]
         if not merge.is_last:
             del fields["n"]
         return Item((group.number,), fields)
@@ -233,11 +250,9 @@ class Reduced:
             self.agents.close()
 
 
-def _found(item: Item, path: str) -> Any:
-    """As a task finds it: review.verdict is the field verdict of review."""
-    if path in item:
-        return item[path]
-    here: Any = item
-    for step in path.split("."):
-        here = (dict(here) if isinstance(here, BaseModel) else here)[step]
-    return here
+def _cut(text: str, most: int) -> str:
+    """To so many bytes, with a marker that says so."""
+    data = text.encode()
+    if len(data) <= most:
+        return text
+    return f"{data[:most].decode(errors='ignore')} ... [cut: {len(data) - most:,} of {len(data):,} bytes left out]"

@@ -50,6 +50,8 @@ class Reduce:
     """What the agent sees of an item; None: its answers since it was expanded, and what else of it is short."""
     on_failure: OnFailure = "keep"
     options: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    """Further fields of the task, by name: known when the first item arrives, and the same for all that are asked."""
 
 
 Step = Map | Filter | Expand | Reduce

@@ -1,13 +1,27 @@
 """Requests in Anthropic's words (messages)."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from ..core.messages import Assistant, Thought, ToolCall
 from ..core.prompt import ToolSpec
 from ..core.runtime import Asked
 from ..core.schema import JsonSchema
-from .fields import joined, listed, name_in, said_midway, sampling, schema, system_prompt, text, text_in, texts
+from .fields import (
+    Choice,
+    Tools,
+    joined,
+    known_tool,
+    listed,
+    name_in,
+    said_midway,
+    sampling,
+    schema,
+    system_prompt,
+    text,
+    text_in,
+    texts,
+)
 from .json_text import dumps
 from .refusal import Refused
 from .thread import Outcome, Thread
@@ -25,11 +39,14 @@ def read(body: Mapping[str, Any]) -> Wanted:
     for number, message in enumerate(told):
         _add(thread, message, f"messages[{number}]")
     tools = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(body.get("tools"), "tools")))
+    choice, named = _choice(body.get("tool_choice"), tools)
     asked = Asked(
         messages=thread.messages,
         system=system_prompt(texts(body.get("system"), "system")),
         tools=tools,
-        choice=_choice(body.get("tool_choice")) if tools else "auto",
+        choice=choice,
+        named=named,
+        one_call=_takes_one_call(body.get("tool_choice")),
         sampling=sampling(body, "max_tokens", "stop_sequences"),
         answer_schema=_answer_schema(body),
     )
@@ -98,16 +115,24 @@ def _tool(tool: Block, where: str) -> ToolSpec:
     return ToolSpec(name_in(tool, where), described, schema(tool.get("input_schema"), f"{where}.input_schema"))
 
 
-def _choice(choice: Any) -> Literal["auto", "none", "required"]:
-    """A tool that is named becomes any tool: with the others left out, the prompt would not begin as it did."""
+def _choice(choice: Any, tools: Tools) -> tuple[Choice, str]:
+    """Whether tools are to be called, and which."""
+    if not tools:
+        return "auto", ""
     match choice:
         case None | {"type": "auto"}:
-            return "auto"
+            return "auto", ""
         case {"type": "none"}:
-            return "none"
-        case {"type": "any" | "tool"}:
-            return "required"
-    raise Refused("tool_choice must be of type auto, any, tool or none.")
+            return "none", ""
+        case {"type": "any"}:
+            return "required", ""
+        case {"type": "tool", "name": str(name)}:
+            return "required", known_tool(name, tools)
+    raise Refused("tool_choice must be of type auto, any, tool (with a name) or none.")
+
+
+def _takes_one_call(choice: Any) -> bool:
+    return isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True
 
 
 def _answer_schema(body: Mapping[str, Any]) -> JsonSchema | None:

@@ -16,7 +16,14 @@ _FINISH: Mapping[FinishReason, str] = {
     "length": "max_tokens",
     "refusal": "refusal",
 }
-_NAMES = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
+_NAMES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 Data = dict[str, Any]
 
 
@@ -127,7 +134,8 @@ def _usage(usage: Usage) -> Data:
 
 
 def _error(refused: Refused) -> Data:
-    return {"type": _NAMES.get(refused.status, "invalid_request_error"), "message": str(refused)}
+    others = "api_error" if refused.status >= 500 else "invalid_request_error"
+    return {"type": _NAMES.get(refused.status, others), "message": str(refused)}
 
 
 def _event(kind: str, **data: Any) -> bytes:

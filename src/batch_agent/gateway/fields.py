@@ -1,14 +1,18 @@
 """What stands in the fields of a request, whatever the protocol."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from ..core.checks import is_number
 from ..core.preamble import PREAMBLE
+from ..core.prompt import ToolSpec
 from ..core.requests import Sampling
 from .refusal import Refused
+
+Tools = tuple[ToolSpec, ...]
+Choice = Literal["auto", "none", "required"]
 
 _LARGEST = 2**63
 
@@ -39,6 +43,12 @@ def name_in(value: Mapping[str, Any], where: str) -> str:
     if not isinstance(name, str) or not name:
         raise Refused(f"{where}.name must be a text that is not empty.")
     return name
+
+
+def known_tool(name: str, tools: Tools) -> str:
+    if any(tool.name == name for tool in tools):
+        return name
+    raise Refused(f"tool_choice names {name[:80]!r}, which is none of the tools of this request.")
 
 
 def texts(content: Any, where: str, *, names_others: bool = False) -> list[str]:

@@ -2,13 +2,26 @@
 
 from collections.abc import Mapping
 from itertools import groupby, takewhile
-from typing import Any, Literal
+from typing import Any
 
 from ..core.messages import Assistant, Message, Thought, ToolCall
 from ..core.prompt import ToolSpec
 from ..core.runtime import Asked
 from ..core.schema import JsonSchema
-from .fields import joined, listed, name_in, said_midway, sampling, schema, system_prompt, text, texts
+from .fields import (
+    Choice,
+    Tools,
+    joined,
+    known_tool,
+    listed,
+    name_in,
+    said_midway,
+    sampling,
+    schema,
+    system_prompt,
+    text,
+    texts,
+)
 from .json_text import dumps
 from .refusal import Refused
 from .thread import Outcome, Thread
@@ -25,13 +38,16 @@ def read(body: Mapping[str, Any]) -> Wanted:
     if body.get("functions"):
         raise Refused("functions is not supported; use tools.")
     system, messages = _conversation(listed(body.get("messages"), "messages"))
-    tools = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(body.get("tools"), "tools")))
+    offered = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(body.get("tools"), "tools")))
+    tools, choice, named = _choice(body.get("tool_choice"), offered)
     limit = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     asked = Asked(
         messages=messages,
         system=system,
         tools=tools,
-        choice=_choice(body.get("tool_choice")) if tools else "auto",
+        choice=choice,
+        named=named,
+        one_call=body.get("parallel_tool_calls") is False,
         sampling=sampling(body, limit, "stop"),
         answer_schema=_answer_schema(body.get("response_format")),
     )
@@ -110,19 +126,30 @@ def _function(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return function
 
 
-def _choice(choice: Any) -> Literal["auto", "none", "required"]:
-    """A tool that is named becomes any tool: with the others left out, the prompt would not begin as it did."""
+def _choice(choice: Any, tools: Tools) -> tuple[Tools, Choice, str]:
+    """The tools that are offered, whether they are to be called, and which."""
+    if not tools:
+        return tools, "auto", ""
     match choice:
         case None | "auto":
-            return "auto"
-        case "none":
-            return "none"
-        case "required" | {"type": "function"}:
-            return "required"
-        case {"type": "allowed_tools"}:
-            allowed = choice.get("allowed_tools")
-            return "required" if isinstance(allowed, dict) and allowed.get("mode") == "required" else "auto"
+            return tools, "auto", ""
+        case "none" | "required":
+            return tools, choice, ""
+        case {"type": "function", "function": {"name": str(name)}}:
+            return tools, "required", known_tool(name, tools)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(allowed)}}:
+            return _allowed(allowed, tools), mode, ""
     raise Refused("tool_choice must be auto, none, required or name a function.")
+
+
+def _allowed(allowed: list[Any], tools: Tools) -> Tools:
+    """Only those are offered. The prompt does not begin then as it did with all of them."""
+    entries = [(f"tool_choice.allowed_tools.tools[{number}]", entry) for number, entry in enumerate(allowed)]
+    functions = [_function(entry, where) for where, entry in entries if isinstance(entry, dict)]
+    names = {known_tool(name_in(function, "tool_choice.allowed_tools.tools"), tools) for function in functions}
+    if not names:
+        raise Refused("tool_choice.allowed_tools.tools must name at least one function.")
+    return tuple(tool for tool in tools if tool.name in names)
 
 
 def _answer_schema(wanted: Any) -> JsonSchema | None:

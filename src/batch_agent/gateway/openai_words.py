@@ -98,7 +98,13 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def _error(refused: Refused) -> dict[str, Any]:
-    return {"message": str(refused), "type": "invalid_request_error", "param": None, "code": refused.code}
+    return {"message": str(refused), "type": _kind(refused.status), "param": None, "code": refused.code}
+
+
+def _kind(status: int) -> str:
+    if status >= 500:
+        return "server_error"
+    return "rate_limit_error" if status == 429 else "invalid_request_error"
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -1,5 +1,7 @@
 """Where what is found."""
 
+import math
+
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -48,5 +50,9 @@ async def _refusing(request: web.Request, handler: Handler) -> web.StreamRespons
 def _refusal(request: web.Request, refused: Refused) -> web.Response:
     is_anthropic = "/messages" in request.path or "anthropic-version" in request.headers
     body = (ANTHROPIC if is_anthropic else OPENAI).refusal(refused)
-    headers = {"x-should-retry": "false"}  # OpenAI's and Anthropic's own libraries go by it
+    headers = {
+        "x-should-retry": "false"
+    }  # OpenAI's and Anthropic's own libraries go by it: we have tried again already
+    if refused.retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(refused.retry_after))
     return web.Response(status=refused.status, body=body, content_type="application/json", headers=headers)

@@ -112,7 +112,7 @@ class Aside:
         for sink in self._sinks:
             try:
                 sink.close()
-            except Exception:  # noqa: BLE001 - a collector of others: it must not take the run's results with it
+            except BaseException:  # noqa: BLE001 - a collector of others: it must not take the run's results with it
                 _log.warning("%s could not be closed", type(sink).__name__, exc_info=True)
 
     def _in_order(self, until: float) -> list[tuple[float, Event]]:
@@ -136,6 +136,6 @@ class Aside:
                 for at, event in events:
                     sink.take(at, event)
                 sink.flush()
-            except Exception:  # noqa: BLE001 - as above
+            except BaseException:  # noqa: BLE001 - as above
                 _log.warning("%s failed, and is told no more", type(sink).__name__, exc_info=True)
                 self._failed.add(place)

@@ -2,7 +2,8 @@
 
 import unicodedata
 
-from .story import one_line, printable
+from ..core.safe_text import safe_text
+from .story import one_line
 
 _UNSEEN = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Marks that turn the writing direction, halves of characters, and what no font has."""
@@ -13,4 +14,4 @@ def calm(text: str, longest: int = 300) -> str:
     line = one_line(text, longest)
     if line.isprintable():
         return line
-    return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in printable(line))
+    return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in safe_text(line))

@@ -5,7 +5,7 @@ from ..core.requests import Usage
 from .amounts import duration, many
 from .live.board import Board, Stage
 from .story import tokens
-from .summary import saved_by_sharing
+from .summary import failed_tool_lines, saved_by_sharing
 from .tally import Failures
 
 
@@ -37,10 +37,10 @@ def flow_lines_so_far(board: Board, seconds: float) -> list[str]:
 
 
 def flow_tool_lines(board: Board) -> list[str]:
-    """What the stages saved by sharing their tools."""
+    """What the stages saved by sharing their tools, and which tools failed."""
     calls = sum(tool.requested for tool in board.tools.used)
     saved = saved_by_sharing(board.tools)
-    return [f"Tool calls: {calls:,}{saved}."] if saved else []
+    return [*([f"Tool calls: {calls:,}{saved}."] if saved else []), *failed_tool_lines(board.tools)]
 
 
 def _stage_line(stage: StageReport) -> str:

@@ -1,6 +1,7 @@
 """Keeps the events of a run in its folder, and leaves a report there."""
 
 import logging
+import os
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import BatchAgentError
 from ..core.events import Event, InStage, RunStarted
+from ..files import make_private_folder, open_private
 from .lines import event_line
 from .log import FILE, closed_line, opened_line
 
@@ -67,9 +69,9 @@ class Recording:
 
     def _open(self) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._folder)
             is_torn = _is_torn(self._folder / FILE)  # by a kill in the middle
-            self._file = FileIO(self._folder / FILE, "a")
+            self._file = FileIO(open_private(self._folder / FILE, os.O_WRONLY | os.O_APPEND), "a")
             is_ours = self._file.tell() == 0
         except OSError as error:
             self._give_up(error)

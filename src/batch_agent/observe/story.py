@@ -8,20 +8,17 @@ from rich.text import Text
 
 from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
 from ..core.messages import ToolCall, ToolResult, User
 from ..core.requests import Usage
 from ..core.rules import Rules
 from ..core.runtime import Work
+from ..core.safe_text import safe_text
 from .recorded import recorded_job
 
 _INDENT = 10
 _LONGEST_SAID = 4_000
 _LONGEST_SHOWN = 200
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | dict.fromkeys(
-    range(0x7F, 0xA0), 0xFFFD
-)
-"""What a model says must not steer the reader's terminal."""
 
 
 def story(rules: Rules, key: str, facts: Sequence[Fact]) -> Iterator[Text]:
@@ -56,7 +53,7 @@ def _told(fact: Fact, turn: int, talk: Conversation) -> Iterator[Text]:
                 yield from _part("made", f"in an earlier life: {_call(result.call)}", "yellow")
         case Compacted():
             yield from _part("compacted", _shortened(fact), "yellow")
-        case Claimed() | Settled():
+        case Claimed() | Withdrawn() | Settled():
             pass  # of use only while the calls of a turn are under way: `_end` tells it
         case _:
             assert_never(fact)
@@ -149,7 +146,7 @@ def _call(call: ToolCall) -> str:
 
 
 def _part(label: str, text: str, style: str = "") -> Iterator[Text]:
-    first, *others = printable(text).splitlines() or [""]
+    first, *others = safe_text(text).splitlines() or [""]
     yield Text.assemble((f"{label:<{_INDENT}}", style), first)
     for line in others:
         yield Text(" " * _INDENT + line)
@@ -165,10 +162,6 @@ def as_text(value: Any) -> str:
 def one_line(text: str, longest: int) -> str:
     """The beginning of a text, without its line ends."""
     return _cut(" ".join(text[: 4 * longest].split()) if len(text) > longest else " ".join(text.split()), longest)
-
-
-def printable(text: str) -> str:
-    return text.translate(_CONTROLS)
 
 
 def _short(text: str) -> str:

@@ -6,6 +6,8 @@ from .live.board import Board
 from .sharing import outcome_line
 from .tool_counts import ToolCounts
 
+_MOST_TOOLS = 5
+
 
 def summary_lines(board: Board, seconds: float) -> list[str]:
     """Of a run that is no flow."""
@@ -23,6 +25,7 @@ def summary_lines(board: Board, seconds: float) -> list[str]:
         lines.append(f"Cost: ${tally.spent:,.4f}.")
     if tally.tool_calls:
         lines.append(f"Tool calls: {tally.tool_calls:,}{saved_by_sharing(board.tools)}.")
+    lines += failed_tool_lines(board.tools)
     if tally.changers:
         lines.append(f"Agents that changed files: {tally.changers:,}. Each result has its patch, in `changes`.")
     if tally.retries:
@@ -41,6 +44,16 @@ def saved_by_sharing(tools: ToolCounts) -> str:
         return ""
     executed, saved = sum(tool.executed for tool in tools.used), sum(tool.seconds_saved for tool in tools.used)
     return f", {executed:,} of them executed, {answered:,} shared ({duration(saved)} of tool time saved)"
+
+
+def failed_tool_lines(tools: ToolCounts) -> list[str]:
+    """Tools whose calls failed, those with the most failures first: agents may well have answered without them."""
+    failing = sorted((each for each in tools.by_tool.items() if each[1].failed), key=lambda each: -each[1].failed)
+    if not failing:
+        return []
+    named = [f"{name[:60]!r} {count.failed:,} of {count.calls:,}" for name, count in failing[:_MOST_TOOLS]]
+    more = f", and {len(failing) - _MOST_TOOLS:,} more tools" if len(failing) > _MOST_TOOLS else ""
+    return [f"Tool calls that failed: {', '.join(named)}{more}."]
 
 
 def _scheduling(how: Scheduling, agents: int) -> list[str]:

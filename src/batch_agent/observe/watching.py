@@ -46,7 +46,9 @@ class Together:
         for sink in self._told:
             try:
                 sink.emit(event)
-            except Exception:  # noqa: BLE001 - the user's: it must not take the run with it
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - the user's: it must not take the run with it
                 self._leave_out(sink)
 
     def emit_at(self, at: float, event: Event) -> None:
@@ -57,7 +59,9 @@ class Together:
                     sink.emit_at(at, event)
                 else:
                     sink.emit(event)
-            except Exception:  # noqa: BLE001 - as above
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - as above
                 self._leave_out(sink)
 
     def __enter__(self) -> Self:
@@ -83,7 +87,9 @@ class Together:
 def _close(sink: AbstractContextManager[Any], *why: Any) -> None:
     try:
         sink.__exit__(*why)
-    except Exception:  # noqa: BLE001 - as above
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - as above
         _log.warning("%s could not be closed", type(sink).__name__, exc_info=True)
 
 

@@ -1,5 +1,4 @@
-"""Errors on their way from one process to another: those of ours that take more than a message do not survive a
-pickle."""
+"""Errors on their way from one process to another: what they say and of what kind they are, without what they hold."""
 
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from ..core.quick import dataclass

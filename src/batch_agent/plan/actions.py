@@ -23,7 +23,24 @@ _PYTHON_NAMES = {
 def turn_schema(tools: Iterable[ToolSpec], answer: JsonSchema) -> JsonSchema:
     """A call of one of the tools, or the final answer."""
     definitions: dict[str, Any] = {}
-    choices = [
+    choices = _calls(tools, definitions)
+    choices.append(closed_object({ACTION_FINAL: embed(answer, ACTION_FINAL, definitions)}))
+    return with_definitions({"anyOf": choices}, definitions)
+
+
+def call_schema(tools: Iterable[ToolSpec]) -> JsonSchema:
+    """A call of one of the tools, and no answer."""
+    definitions: dict[str, Any] = {}
+    return with_definitions({"anyOf": _calls(tools, definitions)}, definitions)
+
+
+def last_turn_schema(answer: JsonSchema) -> JsonSchema:
+    """Only the final answer."""
+    return object_of({ACTION_FINAL: answer})
+
+
+def _calls(tools: Iterable[ToolSpec], definitions: dict[str, Any]) -> list[JsonSchema]:
+    return [
         closed_object(
             {
                 ACTION_TOOL: {"const": tool.name},
@@ -33,13 +50,6 @@ def turn_schema(tools: Iterable[ToolSpec], answer: JsonSchema) -> JsonSchema:
         )
         for tool in tools
     ]
-    choices.append(closed_object({ACTION_FINAL: embed(answer, ACTION_FINAL, definitions)}))
-    return with_definitions({"anyOf": choices}, definitions)
-
-
-def last_turn_schema(answer: JsonSchema) -> JsonSchema:
-    """Only the final answer."""
-    return object_of({ACTION_FINAL: answer})
 
 
 def instructions(tools: Iterable[ToolSpec]) -> str:

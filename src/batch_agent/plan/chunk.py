@@ -10,6 +10,7 @@ import orjson
 
 from ..core.models import is_model
 from ..core.quick import dataclass
+from .field_paths import steps_of
 
 _BEFORE = tuple(
     re.compile(pattern, re.MULTILINE)
@@ -142,7 +143,7 @@ def with_text(value: Any, steps: Sequence[str], text: str) -> Any:
 
 
 def _at(value: Any, path: str) -> TextField | None:
-    steps = (path,) if path in _members(value) else tuple(path.split("."))
+    steps = (path,) if path in _members(value) else tuple(step.name for step in steps_of(path))
     for step in steps:
         members = _members(value)
         if step not in members:

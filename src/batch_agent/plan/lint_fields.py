@@ -12,6 +12,7 @@ import orjson
 from ..core.models import is_model
 from ..core.quick import dataclass
 from ..core.sharing import Finding
+from .field_paths import find
 from .lint_texts import MOMENT, MOST_CHARS, compiled, is_epoch, is_random, quote
 
 _NEARLY_ALL = 0.9
@@ -43,15 +44,10 @@ def _column(name: str, rows: list[Mapping[str, Any]]) -> _Column:
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
     """None where there is no such field."""
-    if name in row:
-        return row[name]
-    here: Any = row
-    for step in name.split("."):
-        here = dict(here) if is_model(here) else here
-        if not isinstance(here, Mapping) or step not in here:
-            return None
-        here = here[step]
-    return here
+    try:
+        return find(row, name)
+    except Exception:  # noqa: BLE001 - a property of the user's may raise anything; the task says so in its turn
+        return None
 
 
 def in_fields(names: Iterable[str], rows: list[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -197,7 +193,7 @@ def _text(value: Any) -> str:
         return shown[:MOST_CHARS].decode(errors="replace")
     try:
         return str(value)[:MOST_CHARS]
-    except (ValueError, TypeError, OverflowError, RecursionError):
+    except Exception:  # noqa: BLE001 - a user's object may raise anything; the task says so when it comes to it
         return ""
 
 

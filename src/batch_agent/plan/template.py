@@ -3,8 +3,8 @@
 import json
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -14,16 +14,21 @@ from ..core.errors import SpecError
 from ..core.fields import Fields
 from ..core.models import is_model
 from ..core.quick import dataclass
+from .field_paths import PATH, FieldMissing, find
 from .plain import plain
 
-_PATH = r"[^\W\d]\w*(?:\.\w+)*"
-# What format() understands: a number's or a text's layout, or a date's.
-_SPEC = r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?|[^{}\"']*%[A-Za-z][^{}\"']*"
+_SPEC = r"[^{}\"']*"
 _LENIENT = re.compile(
-    rf"(?<!\{{)\{{(?P<escaped>\{{{_PATH}(?:![rsa])?(?::(?:{_SPEC}))?\}})\}}"
-    rf"|\{{(?P<path>{_PATH})(?:!(?P<conversion>[rsa]))?(?::(?P<spec>{_SPEC}))?\}}"
+    rf"(?<!\{{)\{{(?P<escaped>\{{(?:{PATH}(?:![rsa])?(?::{_SPEC})?|[^\W\d][^{{}}\"'\n]*)\}})\}}"
+    rf"|\{{(?P<path>{PATH})(?:!(?P<conversion>\w))?(?::(?P<spec>{_SPEC}))?\}}"
     r"|\{(?P<key>[^{}\"'\n:!]+)\}"
 )
+# What format() understands: a number's or a text's layout, or a date's.
+_NUMBER = re.compile(r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?")
+_MOMENT = re.compile(r"%[A-Za-z]")
+_WIDEST = 10_000
+"""Characters of a field that is filled up to a width, and digits of a number."""
+_WORDS = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
 
 
@@ -37,7 +42,7 @@ class _Field:
     conversion: str | None = None
     spec: str = ""
     is_certain: bool = True
-    """False: text that is a field only for inputs with exactly such a key, as in `{First Name}`."""
+    """False: text that is a field only for inputs with exactly such a key, as in `{First Name}`, until `settled`."""
     is_named: bool = False
     """It shows its name with its value, and can stand anywhere."""
 
@@ -54,6 +59,18 @@ class Template:
     parts: tuple[str | _Field, ...]
     is_free: bool = False
     """Its fields may stand in any order, each with its name."""
+    doubtful: tuple[str, ...] = ()
+    """Text in braces that begins like a field, but is none: `{text.upper()}`, `{color:red}`."""
+
+    @property
+    def unsure(self) -> tuple[str, ...]:
+        """Text in braces that is a field for inputs with exactly such a key."""
+        return tuple(part.path for part in self.parts if isinstance(part, _Field) and not part.is_certain)
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether it names anything that an input could have."""
+        return bool(self.certain_cells) or any(map(is_name, self.unsure))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -70,6 +87,14 @@ class Template:
         """Those that are a field whatever the input; others may be text in braces."""
         fields = [part for part in self.parts if isinstance(part, _Field)]
         return frozenset(cell for cell, part in enumerate(fields) if part.is_certain)
+
+    def settled(self, names: Collection[str]) -> "Template":
+        """With text in braces that is one of these names as a field of every input."""
+        parts = tuple(
+            replace(part, is_certain=True) if isinstance(part, _Field) and part.path in names else part
+            for part in self.parts
+        )
+        return replace(self, parts=parts)
 
     def render(self, value: Any) -> str:
         """The task for one input, as text that can be sent. Raises BadInput."""
@@ -104,24 +129,17 @@ def template_of(task: str | Fields, first: Sequence[Any] = ()) -> Template:
     """`first`: an input, or none: where no fields are named, all that it has are meant."""
     if isinstance(task, str):
         return parse_template(task)
-    named = task.named(_names(first[0]) if first else ())
+    named = task.named(names_in(first[0]) if first else ())
     fields = (_Field(name, is_named=True) for name in named.names)
     return Template((f"{named.instruction}\n\n", *fields), is_free=True)
 
 
 def parse_template(task: str) -> Template:
     """Reads `task` as str.format would; where that fails (JSON, LaTeX, code), only `{name}` counts as a field
-    and every other brace is itself. In both readings `{{name}}` is the text `{name}`."""
+    and every other brace is itself. In both readings `{{name}}` is the text `{name}`. Raises SpecError for a field that
+    would be filled up to an absurd width."""
     strict = _parse_strict(task)
     return strict if strict is not None else _parse_lenient(task)
-
-
-def check_first(template: Template, value: Any) -> None:
-    """Refuses a task that does not fit even the first input: then nothing is sent."""
-    try:
-        template.render(value)
-    except BadInput as error:
-        raise SpecError(f"Input 0: {error}") from error
 
 
 def _parse_strict(task: str) -> Template | None:
@@ -132,8 +150,7 @@ def _parse_strict(task: str) -> Template | None:
                 parts.append(literal)
             if name is None:
                 continue
-            is_field = re.fullmatch(_PATH, name) and re.fullmatch(_SPEC, spec or "") and conversion in _CONVERSIONS
-            if not is_field:
+            if not (re.fullmatch(PATH, name) and _is_format(spec or "") and conversion in _CONVERSIONS):
                 return None
             parts.append(_Field(name, conversion, spec or ""))
     except ValueError:
@@ -143,31 +160,45 @@ def _parse_strict(task: str) -> Template | None:
 
 def _parse_lenient(task: str) -> Template:
     parts: list[str | _Field] = []
+    doubtful: list[str] = []
     end = 0
     for match in _LENIENT.finditer(task):
         parts.append(task[end : match.start()])
         if match["escaped"]:
             parts.append(match["escaped"])
-        elif match["path"]:
+        elif match["key"]:
+            parts.append(_Field(match["key"], is_certain=False))
+        elif match["conversion"] in _CONVERSIONS and _is_format(match["spec"] or ""):
             parts.append(_Field(match["path"], match["conversion"], match["spec"] or ""))
         else:
-            parts.append(_Field(match["key"], is_certain=False))
+            parts.append(match[0])
+            doubtful.append(match[0][1:-1])
         end = match.end()
     parts.append(task[end:])
-    return Template(tuple(part for part in parts if part != ""))
+    return Template(tuple(part for part in parts if part != ""), doubtful=tuple(dict.fromkeys(doubtful)))
+
+
+def _is_format(spec: str) -> bool:
+    """Raises SpecError for one that would fill the memory."""
+    if not re.fullmatch(_SPEC, spec) or not (_NUMBER.fullmatch(spec) or _MOMENT.search(spec)):
+        return False
+    for number in re.findall(r"\d+", spec):
+        if len(number.lstrip("0")) > len(str(_WIDEST)) or int(number) > _WIDEST:
+            raise SpecError(f"The task has a field with the format {spec[:80]!r}: it may be {_WIDEST:,} wide at most.")
+    return True
 
 
 def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
     if not part.is_certain and part.path not in lookup:
         return part.source
-    value = _find(part, lookup)
+    value = lookup[part.path] if part.path in lookup else _find(part, lookup)
     try:
         if part.is_named:
             return block(part.path, _text(value))
         if part.conversion is None and not part.spec:
             return _text(value)
         return format(_CONVERSIONS[part.conversion](value), part.spec)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except Exception as error:  # a user's object may raise anything when its text is asked for
         raise BadInput(f"The field {part.source} cannot show its {type(value).__name__}: {error}.") from error
 
 
@@ -176,27 +207,30 @@ def block(name: str, text: str) -> str:
     return f"<{name}>\n{text}\n</{name}>\n" if "\n" in text else f"{name}: {text}\n"
 
 
-def _names(value: Any) -> Iterable[str]:
+def is_name(text: str) -> bool:
+    """Whether text in braces looks like the name of a field: words, with blanks or hyphens between them."""
+    return _WORDS.fullmatch(text) is not None
+
+
+def names_in(value: Any) -> Iterable[str]:
+    """The names of an input's fields; a plain text is called `input`."""
     if is_model(value):
         return type(value).model_fields
     return map(str, value) if isinstance(value, Mapping) else ("input",)
 
 
 def _find(part: _Field, lookup: Mapping[str, Any]) -> Any:
-    if part.path in lookup:
-        return lookup[part.path]
-    here: Any = lookup
-    for step in part.path.split("."):
-        if is_model(here):
-            here = dict(here)
-        if not isinstance(here, Mapping) or step not in here:
-            known = ", ".join(map(str, list(lookup)[:12])) or "none"
-            raise BadInput(
-                f"The task names the field {part.source} but the input has no {part.path!r} (its fields: {known}). "
-                f"Add the field to the input, or write {{{part.source}}} if the braces are meant as text."
-            )
-        here = here[step]
-    return here
+    try:
+        return find(lookup, part.path)
+    except FieldMissing as missing:
+        known = ", ".join(map(str, list(lookup)[:12])) or "none"
+        meant = f"Did you mean {{{missing.nearest}}}? " if missing.nearest else ""
+        raise BadInput(
+            f"The task names the field {part.source} but the input has no {part.path!r} (its fields: {known}). {meant}"
+            f"Add the field to the input, or write {{{part.source}}} if the braces are meant as text."
+        ) from None
+    except Exception as error:  # a property of the user's may raise anything
+        raise BadInput(f"The field {part.source} cannot be read: {type(error).__name__}: {error}.") from error
 
 
 def _text(value: Any) -> str:

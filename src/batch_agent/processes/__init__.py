@@ -6,7 +6,7 @@ even a process that has left the session. Elsewhere (macOS) it reaches only thos
 group. Windows is not supported.
 """
 
-from .command import Command, Ended, Limits
+from .command import Command, Ended, Limits, Stdin
 from .errors import CannotStart, ProgramError, ProgramLost, TooMuchOutput
 from .program import Program, run_to_end, running
 
@@ -18,6 +18,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "ProgramLost",
+    "Stdin",
     "TooMuchOutput",
     "run_to_end",
     "running",

@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from ..core.quick import dataclass
+
+
+class Stdin(Enum):
+    PIPE = "pipe"
+    """Written while the program runs, with `Program.write`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +24,7 @@ class Command:
     """All of its environment; {**os.environ} for ours. Not shown: there are keys in it."""
     cwd: str | Path | None = None
     """None: the working directory at the start."""
-    stdin: str | None = None
+    stdin: str | Literal[Stdin.PIPE] | None = None
     """What it reads. None: nothing."""
 
 

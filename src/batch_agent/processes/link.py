@@ -59,7 +59,7 @@ class Link:
         nobody else would clear it away."""
         cancelled: asyncio.CancelledError | None = None
         if self._program is None:
-            self._hurry()
+            self.hurry()
         else:
             with suppress(OSError):
                 self._socket.send(STOP)
@@ -68,12 +68,13 @@ class Link:
                 await self._is_over.wait()
             except asyncio.CancelledError as error:
                 cancelled = error
-                self._hurry()
+                self.hurry()
         self._socket.close()
         if cancelled is not None:
             raise cancelled
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
+        """A stop without grace."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

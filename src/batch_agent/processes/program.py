@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from .command import Command, Ended, Limits
 from .errors import CannotStart, TooMuchOutput
+from .input import Input
 from .lines import Lines, LineSplitter
 from .link import Link
 from .ordering import order
@@ -24,6 +25,7 @@ class Program:
         self._out = Output(spawned.out)
         self._err = Output(spawned.err)
         self._err.mute()
+        self._input = None if spawned.input is None else Input(spawned.input)
         self._lines = Lines(self._out, LineSplitter(name, limits))
         self._link = Link(name, spawned.process, spawned.link, self._over)
 
@@ -46,6 +48,16 @@ class Program:
         """From now on nobody reads stdout: the program may write what it likes, and only an excerpt is kept."""
         self._out.mute()
 
+    async def write(self, data: bytes) -> None:
+        """To stdin, which must be a pipe. Raises BrokenPipeError once nobody reads there."""
+        assert self._input is not None, "stdin is no pipe"
+        await self._input.write(data)
+
+    def close_input(self) -> None:
+        """Nothing more will be written to stdin. May be called again."""
+        if self._input is not None:
+            self._input.close()
+
     @property
     def out(self) -> bytes:
         """The beginning and the end of what it has written to stdout since it was muted."""
@@ -62,6 +74,10 @@ class Program:
         code = await self._link.ended()
         return Ended(code, self.out, self.err)
 
+    def hurry(self) -> None:
+        """It is killed at once, whatever its grace."""
+        self._link.hurry()
+
     async def _start(self, ordered: bytes) -> None:
         try:
             await self._link.start(ordered)
@@ -74,6 +90,7 @@ class Program:
         await self._link.stop()
 
     def _over(self) -> None:
+        self.close_input()
         self._out.end()
         self._err.end()
 

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from typing import IO
+from typing import IO, Literal
 
 from ..core.quick import dataclass
 from . import warden
+from .command import Stdin
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,11 @@ class Spawned:
     link: socket.socket
     out: int
     err: int
+    input: int | None = None
+    """The writing end of its stdin, where that is a pipe."""
 
 
-def spawn(stdin: str | None) -> Spawned:
+def spawn(stdin: str | Literal[Stdin.PIPE] | None) -> Spawned:
     """Raises OSError."""
     with ExitStack() as ours, ExitStack() as theirs:
         link, other_end = socket.socketpair()
@@ -30,9 +33,10 @@ def spawn(stdin: str | None) -> Spawned:
         theirs.enter_context(other_end)
         out, out_end = _pipe(ours, theirs)
         err, err_end = _pipe(ours, theirs)
+        read, write = _stdin(stdin, ours, theirs)
         process = subprocess.Popen(  # noqa: S603 - a file of ours
             [sys.executable, "-I", "-S", os.path.abspath(warden.__file__), str(other_end.fileno())],
-            stdin=subprocess.DEVNULL if stdin is None else theirs.enter_context(_file(stdin)),
+            stdin=read,
             stdout=out_end,
             stderr=err_end,
             pass_fds=(other_end.fileno(),),
@@ -40,7 +44,21 @@ def spawn(stdin: str | None) -> Spawned:
         )
         ours.pop_all()
     link.setblocking(False)
-    return Spawned(process, link, out, err)
+    return Spawned(process, link, out, err, write)
+
+
+def _stdin(
+    stdin: str | Literal[Stdin.PIPE] | None, ours: ExitStack, theirs: ExitStack
+) -> tuple[int | IO[bytes], int | None]:
+    """What the program reads from, and where it is written to, if it is."""
+    if stdin is None:
+        return subprocess.DEVNULL, None
+    if isinstance(stdin, str):
+        return theirs.enter_context(_file(stdin)), None
+    read_end, write_end = os.pipe()
+    theirs.callback(os.close, read_end)
+    ours.callback(os.close, write_end)
+    return read_end, write_end
 
 
 def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:

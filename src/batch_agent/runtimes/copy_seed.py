@@ -33,12 +33,17 @@ _ATTRIBUTES = "* -text -filter -ident !eol !working-tree-encoding\n"
 _ALTERNATES = Path("objects", "info", "alternates")
 
 
+_FILES_OF_PROGRAMS = b".aider*\n"
+"""What programs keep for themselves in the folder where they work: no change of it. Aider puts this very line into
+.gitignore, unless it is ignored already. It comes first, so that a project may say otherwise."""
+
+
 async def plant(store: Store, ref: str, excludes: bytes) -> None:
     """Raises ProgramFailed, OSError."""
     seed = store.folder / "seed"
     await store.git.run("init", "-q", "--template=", "--initial-branch=main", seed, cwd=store.folder)
     said = await store.run("rev-parse", "--verify", ref)
-    await asyncio.to_thread(store.excludes.write_bytes, excludes)
+    await asyncio.to_thread(store.excludes.write_bytes, _FILES_OF_PROGRAMS + excludes)
     await asyncio.to_thread(_fill, seed / ".git", store, said.out)
 
 

@@ -4,10 +4,12 @@ import os
 import re
 from collections.abc import Mapping
 
+from ..processes.secrets import without_secrets
+
 _NOT_THEIRS = re.compile(
-    r".*_(API_KEY|API_TOKEN|AUTH_TOKEN)|AWS_BEARER_TOKEN_BEDROCK"  # models are paid with these, and asked through us
-    r"|(OPENAI|ANTHROPIC|OPENCODE|BATCH_AGENT)_.*"  # another server, another model, other settings than the run's
-    r"|CLAUDECODE|CLAUDE_CODE_(USE_.*|ENTRYPOINT|SSE_PORT)"  # some programs do not start inside themselves
+    r"(OPENAI|ANTHROPIC|OPENCODE|BATCH_AGENT)_.*"  # another server, another model, other settings than the run's
+    r"|CLAUDECODE|CLAUDE_CODE_(USE_.*|ENTRYPOINT|SSE_PORT)",  # some programs do not start inside themselves
+    re.IGNORECASE,
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SHOWN = 2_000
@@ -15,9 +17,10 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def user_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the user has there, without what would lead a program around us. Keys of models are left out; tokens of
-    other things, such as GH_TOKEN, are not. No proxy stands between a program and us."""
-    kept = {name: value for name, value in environ.items() if not _NOT_THEIRS.fullmatch(name)}
+    """What the user has there, without secrets, and without what would lead a program around us. A model decides what
+    the program does: it gets the keys that the user gives it by name, with `env`, and no others. No proxy stands
+    between a program and us."""
+    kept = {name: value for name, value in without_secrets(environ).items() if not _NOT_THEIRS.fullmatch(name)}
     for name in ("NO_PROXY", "no_proxy"):
         kept[name] = ",".join(dict.fromkeys([*filter(None, kept.get(name, "").split(",")), *_LOOPBACK]))
     return kept

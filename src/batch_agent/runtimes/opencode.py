@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ..core.errors import SpecError
+from ..core.former_names import FORMER
 from ..core.quick import dataclass
 from ..core.runtime import Crew, House
+from ..core.suggestions import explained
 from .opencode_cli import check_config, check_version, find_opencode
 from .opencode_config import NOBODY, Wishes, config_text, furnish
 from .opencode_home import make_home
@@ -26,6 +28,13 @@ _MODES = ("serve", "process")
 class OpenCodeRuntime:
     """Agents are sessions of OpenCode, each in a copy of `workdir`. Nothing of the user's own OpenCode gets into a run:
     no configuration, no key, no plugin. What the project says (AGENTS.md, opencode.json) counts."""
+
+    def __new__(cls, *positional: Any, **named: Any) -> Self:
+        """Raises SpecError for arguments of batch-agent 0.2 that have another name, or none, by now."""
+        for name in named:
+            if name in FORMER["runtime option"]:
+                raise SpecError(f"OpenCodeRuntime has no argument {name!r}.{explained('runtime option', name, ())}")
+        return object.__new__(cls)
 
     backend: Any = None
     """In place of the run's own."""
@@ -48,6 +57,8 @@ class OpenCodeRuntime:
     """Whether the copies stay when agents are done."""
     command: str = "opencode"
     """The program: a name to look for in PATH, or a path."""
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
 
     @property
     def name(self) -> str:
@@ -61,6 +72,7 @@ class OpenCodeRuntime:
             "tools": None if self.tools is None else sorted(self.tools),
             "prompt": self.prompt,
             "config": self.config,
+            **({"env": sorted(self.env)} if self.env else {}),  # the values may be keys
         }
 
     def check(self) -> None:
@@ -68,6 +80,8 @@ class OpenCodeRuntime:
             raise SpecError(f"mode must be 'serve' or 'process'; got {self.mode!r}.")
         if self.prompt is not None and not isinstance(self.prompt, str):
             raise SpecError(f"prompt must be a text; got {self.prompt!r}.")
+        if not all(isinstance(word, str) for pair in (self.env or {}).items() for word in pair):
+            raise SpecError("env must be a mapping of texts.")
         self._wishes.check()
         find_opencode(self.command)
         check_workdir(self.workdir)
@@ -108,6 +122,6 @@ class OpenCodeRuntime:
         return file
 
     def _environment(self, workshop: Workshop, prompt: Path | None, folder: Path) -> dict[str, str]:
-        home = make_home(folder, workshop.environment)
+        home = make_home(folder, {**workshop.environment, **(self.env or {})})
         window = workshop.house.window
         return home.environment(config_text(self._wishes, workshop.root, home.shell, prompt, window))

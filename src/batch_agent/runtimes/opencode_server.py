@@ -27,6 +27,8 @@ _ENDS_IN = 5.0
 _LISTENS = b"listening on "
 _SHOWN = 2_000
 _GRACE = 3.0
+_LARGEST = 256 * 2**20
+"""Bytes of an answer: all messages of a session, with what its tools read."""
 
 
 class Server:
@@ -95,7 +97,7 @@ class Server:
                     method, path, params={"directory": str(folder)}, data=data, headers=headers
                 )
                 async with asked as response:
-                    read = await response.read()
+                    read = await _read(response)
                     if response.status >= 400:
                         raise ProgramFailed(f"OpenCode refused {method} {path}: {_shown(read)}.")
                     return read
@@ -111,6 +113,15 @@ class Server:
             if ending is None
             else f"`opencode serve` ended while agents worked: {ending}"
         )
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    read = bytearray()
+    async for chunk in response.content.iter_any():
+        read += chunk
+        if len(read) > _LARGEST:
+            raise ProgramFailed(f"OpenCode answered {response.url.path} with more than {_LARGEST:,} bytes.")
+    return bytes(read)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ class ProcessRuntime:
 
     command: Sequence[str]
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """Added to the environment, which is the user's without keys of models."""
+    """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
     _: KW_ONLY
     backend: Any = None
     """In place of the run's own."""

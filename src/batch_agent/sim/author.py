@@ -1,8 +1,10 @@
 """Decides the answer to a request from the request alone."""
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,6 +23,10 @@ _WORDS = (
 )
 _TEXT = _WORDS * 64
 _MARK = MARK.encode()
+_SAID = "JSON schema:\n"
+"""What a system prompt says before a schema that the server is not told of, as where it is asked for tool calls too."""
+_SAID_BYTES = _SAID.encode()
+_DECODER = json.JSONDecoder()
 
 
 class Author:
@@ -49,7 +55,8 @@ class Author:
 
         Raises ValueError like `chat`.
         """
-        if _MARK not in prompt and TOOLS not in prompt and schema_of(body) is None:
+        is_bare = _MARK not in prompt and TOOLS not in prompt and _SAID_BYTES not in prompt
+        if is_bare and schema_of(body) is None:
             return self.text(prompt, tokens)
         chat = read_chat(prompt)
         answer = self.chat({**body, "messages": chat.messages, "tools": chat.tools}, prompt, tokens)
@@ -65,6 +72,8 @@ class Author:
         self, body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], prompt: bytes, tokens: int | None
     ) -> Answer:
         schema = schema_of(body)
+        if schema is None and _SAID_BYTES in prompt:
+            schema = schema_said(messages)
         choice = body.get("tool_choice") or "auto"
         offered = body.get("tools") if choice != "none" else None
         if not offered and schema is None:
@@ -117,6 +126,22 @@ def schema_of(body: Mapping[str, Any]) -> Any:
             return {"type": "object", "properties": {"answer": {"type": "string"}}}
     outputs = body.get("structured_outputs")
     return outputs.get("json") if isinstance(outputs, Mapping) else body.get("guided_json")
+
+
+def schema_said(messages: Sequence[Mapping[str, Any]]) -> Any:
+    """The JSON schema that a system prompt asks for in words, or None: a model reads it there."""
+    said = [text_of(message.get("content")) for message in messages if message.get("role") == "system"]
+    return next((schema for text in said if (schema := _schema_in(text)) is not None), None)
+
+
+@lru_cache(maxsize=16)
+def _schema_in(text: str) -> Any:
+    """The last one of a text. All agents of a run have the same."""
+    _, mark, rest = text.rpartition(_SAID)
+    try:
+        return _DECODER.raw_decode(rest)[0] if mark else None
+    except ValueError:
+        return None
 
 
 class Action(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..core.errors import ErrorKind
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started
+from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
 from ..core.hub import Ending
 from ..core.results import AgentError
 from ..core.rules import Job
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _NAMES: dict[type, str] = {
-    kind: kind.__name__.lower() for kind in (Started, Replied, Returned, Claimed, Settled, Inherited, Compacted)
+    kind: kind.__name__.lower()
+    for kind in (Started, Replied, Returned, Claimed, Withdrawn, Settled, Inherited, Compacted)
 }
 _KINDS: dict[str, type[Fact]] = {name: kind for kind, name in _NAMES.items()}
 

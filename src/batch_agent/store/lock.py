@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from ..core.errors import StoreError
+from ..files import open_private
 
 try:
     import fcntl
@@ -12,7 +13,8 @@ except ImportError:  # Windows: SQLite's own locking is what is left
 
 
 class DirectoryLock:
-    """Held by an open file, so that a process that dies, however it dies, lets go of it."""
+    """Held by an open file, so that a process that dies, however it dies, lets go of it. A child that a tool has forked
+    would hold the same open file, also after the death of its parent: it closes it."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "run.lock"
@@ -20,7 +22,7 @@ class DirectoryLock:
 
     def take(self) -> None:
         """Raises StoreError when another process works on this folder."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = open_private(self._path, os.O_RDWR)
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,8 +36,23 @@ class DirectoryLock:
                 os.close(file)
                 raise
         self._file = file
+        _held.add(self)
 
     def release(self) -> None:
+        """Does not unlock: in a forked child that would take the lock from its parent."""
+        _held.discard(self)
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+_held: set[DirectoryLock] = set()
+
+
+def _release_in_child() -> None:
+    for lock in tuple(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)

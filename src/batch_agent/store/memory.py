@@ -1,5 +1,6 @@
 """Stores that do not outlive the process."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,11 @@ from ..core.requests import NO_USAGE, Usage
 class NoStore:
     """Keeps nothing: a run without a checkpoint, however long, does not fill the memory."""
 
+    is_durable = False
+
+    def __init__(self) -> None:
+        self._identity = secrets.token_hex(8)
+
     async def open(self) -> None:
         pass
 
@@ -19,6 +25,9 @@ class NoStore:
 
     async def keep_plan(self, plan: Mapping[str, Any]) -> None:
         pass
+
+    async def identity(self) -> str:
+        return self._identity
 
     async def facts(self, key: str) -> Sequence[Fact]:
         return ()
@@ -38,7 +47,7 @@ class NoStore:
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         pass
 
-    async def settle(self, key: str | None = None) -> None:
+    async def settle(self, key: str | None = None, *, sync: bool = False) -> None:
         pass
 
     async def aclose(self) -> None:
@@ -48,7 +57,10 @@ class NoStore:
 class MemoryStore:
     """Keeps facts as long as it lives: for tests, and for runs that are continued in the same process."""
 
+    is_durable = True
+
     def __init__(self) -> None:
+        self._identity = secrets.token_hex(8)
         self._facts: dict[str, list[Fact]] = {}
         self._plan: Mapping[str, Any] | None = None
         self._forgotten = NO_USAGE
@@ -62,6 +74,9 @@ class MemoryStore:
 
     async def keep_plan(self, plan: Mapping[str, Any]) -> None:
         self._plan = plan
+
+    async def identity(self) -> str:
+        return self._identity
 
     async def facts(self, key: str) -> Sequence[Fact]:
         return tuple(self._facts.get(key, ()))
@@ -85,7 +100,7 @@ class MemoryStore:
                 self._forgotten += fact.reply.usage
         self._facts[key] = list(facts)
 
-    async def settle(self, key: str | None = None) -> None:
+    async def settle(self, key: str | None = None, *, sync: bool = False) -> None:
         pass
 
     async def aclose(self) -> None:

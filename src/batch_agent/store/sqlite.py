@@ -1,8 +1,11 @@
 """Facts in a SQLite file. Kill the process anywhere: what was committed is there, and replay goes on from it."""
 
 import asyncio
+import os
+import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.interfaces import Account
 from ..core.requests import Usage
+from ..files import make_private_folder, open_private
 from .codec import decode, encode
 from .lock import DirectoryLock
+from .sync_marker import SyncMarker
 from .writer import Work, WriterThread
 
 SCHEMA_VERSION = 1
@@ -23,6 +28,7 @@ CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
 CREATE TABLE IF NOT EXISTS forgotten (input INTEGER NOT NULL, cached INTEGER NOT NULL, output INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), tokens REAL, usd REAL);
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
 
@@ -44,22 +50,30 @@ _SPENT_BEFORE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 class SqliteStore:
     """`checkpoint_dir=`: one file, one writer process at a time."""
 
+    is_durable = True
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / "run.sqlite3"
         self._lock = DirectoryLock(directory)
+        self._marker = SyncMarker(directory / "run.syncs")
         self._writer: WriterThread | None = None
         self._known: set[str] = set()
         self._rows: list[tuple[str, str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
+        self._is_sync = False
+        """Whether one of those who wait needs the disk itself."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            _make_folder(self._directory)
             await self._take_lock()
+            is_new = not self._path.exists()
+            os.close(open_private(self._path, os.O_RDWR))  # what SQLite puts beside it is as private
             self._writer = WriterThread(self._path)
             self._known = await self._writer.wait(_prepare)
+            self._marker.open(await self._writer.wait(_syncs), is_new=is_new)
         except (sqlite3.Error, OSError) as error:
             await self.aclose()
             raise self._failure(error) from error
@@ -87,6 +101,10 @@ class SqliteStore:
     async def keep_plan(self, plan: Mapping[str, Any]) -> None:
         data = orjson.dumps(plan)
         self._opened.post(lambda db: db.execute("INSERT OR REPLACE INTO plan VALUES (0, ?)", (data,)))
+
+    async def identity(self) -> str:
+        row = await self._wait(lambda db: db.execute("SELECT identity FROM run").fetchone())
+        return str(row[0])
 
     async def facts(self, key: str) -> Sequence[Fact]:
         if key not in self._known:
@@ -125,10 +143,15 @@ class SqliteStore:
         self._flush()
         self._opened.post(lambda db: _restart(db, key, rows))
 
-    async def settle(self, key: str | None = None) -> None:
-        waiter = asyncio.get_running_loop().create_future()
+    async def settle(self, key: str | None = None, *, sync: bool = False) -> None:
+        was_sync, self._is_sync = self._is_sync, self._is_sync or sync
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
         self._waiters.append(waiter)
-        self._flush_soon()
+        if not sync:
+            self._flush_soon()
+        elif not was_sync:  # a call holds its turn meanwhile: those of this moment go, others while these are written
+            loop.call_soon(self._flush)
         try:
             await waiter
         except (sqlite3.Error, OSError) as error:
@@ -146,9 +169,12 @@ class SqliteStore:
             self._timer = None
         rows, self._rows = self._rows, []
         waiters, self._waiters = self._waiters, []
+        is_sync, self._is_sync = self._is_sync, False
         if self._writer is None:
             return
-        if waiters:
+        if is_sync:
+            self._writer.wait_for(lambda db: _insert_synced(db, rows), waiters, synced=self._marker.note)
+        elif waiters:
             self._writer.wait_for(lambda db: _insert(db, rows), waiters)
         elif rows:
             self._writer.post(lambda db: _insert(db, rows))
@@ -160,6 +186,7 @@ class SqliteStore:
             if writer is not None:
                 await writer.stop()
         finally:
+            self._marker.close()
             self._lock.release()
 
     @property
@@ -184,6 +211,19 @@ class SqliteStore:
         )
 
 
+def _make_folder(folder: Path) -> None:
+    """SQLite sees to it that a power cut does not take its files; this is about the folder that they are in."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    make_private_folder(folder)
+    for each in new:
+        with suppress(OSError):  # a system that does not open folders
+            opened = os.open(each.parent, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
+
 def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
     """Many rows in one statement: between statements the thread gives the interpreter to the event loop, and has to
     wait to get it back."""
@@ -191,6 +231,13 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
         while len(rows) >= many:
             now, rows = rows[:many], rows[many:]
             db.execute(_INSERT[many], [value for row in now for value in row])
+
+
+def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> int:
+    """The number of the commit."""
+    _insert(db, rows)
+    db.execute("UPDATE run SET syncs = syncs + 1")
+    return _syncs(db)
 
 
 def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]]) -> None:
@@ -210,8 +257,16 @@ def _prepare(db: sqlite3.Connection) -> set[str]:
     db.execute("COMMIT")  # the mode of the journal cannot be changed inside a transaction
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("PRAGMA fullfsync = ON")  # on macOS a sync is none without it
     db.execute("BEGIN")
     for statement in filter(str.strip, _TABLES.split(";")):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    return {key for (key,) in db.execute("SELECT DISTINCT key FROM facts")}
+    known = {key for (key,) in db.execute("SELECT DISTINCT key FROM facts")}
+    identity = "" if known else secrets.token_hex(8)  # calls that are begun keep the keys that they were begun with
+    db.execute("INSERT OR IGNORE INTO run VALUES (0, ?, 0)", (identity,))
+    return known
+
+
+def _syncs(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT syncs FROM run").fetchone()[0])

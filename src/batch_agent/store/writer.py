@@ -21,6 +21,8 @@ class _Order:
     work: Work | None
     """None: stop."""
     done: Callable[[Any, Exception | None], None] | None = None
+    synced: Callable[[Any], None] | None = None
+    """Given: the commit is written to the disk itself, and this is told what came of the work."""
 
 
 class WriterThread:
@@ -43,9 +45,12 @@ class WriterThread:
         self._place(work, [done])
         return await done
 
-    def wait_for(self, work: Work, waiters: "Sequence[asyncio.Future[Any]]") -> None:
-        """The same for several who wait."""
-        self._place(work, waiters)
+    def wait_for(
+        self, work: Work, waiters: "Sequence[asyncio.Future[Any]]", *, synced: Callable[[Any], None] | None = None
+    ) -> None:
+        """The same for several who wait. `synced`: the commit survives a power cut, and this is called in the thread
+        after it, with what came of the work."""
+        self._place(work, waiters, synced)
 
     async def stop(self) -> None:
         """Commits what is there and ends the thread, also when nobody waits for it any more."""
@@ -53,7 +58,12 @@ class WriterThread:
         self._place(None, [stopped])
         await stopped
 
-    def _place(self, work: Work | None, waiters: "Sequence[asyncio.Future[Any]]") -> None:
+    def _place(
+        self,
+        work: Work | None,
+        waiters: "Sequence[asyncio.Future[Any]]",
+        synced: Callable[[Any], None] | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
 
         def settle(result: Any, error: Exception | None) -> None:
@@ -70,7 +80,7 @@ class WriterThread:
             with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(settle, result, error)
 
-        self._orders.put(_Order(work, done))
+        self._orders.put(_Order(work, done, synced))
 
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
@@ -100,10 +110,17 @@ class WriterThread:
     def _commit(self, connection: sqlite3.Connection, batch: list[_Order]) -> None:
         if self._failure is not None:
             raise self._failure
+        is_synced = any(order.synced for order in batch)
+        if is_synced:
+            connection.execute("PRAGMA synchronous = FULL")  # not possible inside the transaction
         connection.execute("BEGIN")
         results = [order.work(connection) if order.work else None for order in batch]
         connection.execute("COMMIT")
+        if is_synced:
+            connection.execute("PRAGMA synchronous = NORMAL")
         for order, result in zip(batch, results, strict=True):
+            if order.synced:
+                order.synced(result)
             if order.done:
                 order.done(result, None)
 

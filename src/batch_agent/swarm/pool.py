@@ -18,6 +18,7 @@ from ..backends.hostfile import Endpoint, parse_hostfile
 from ..core.checks import at_least, is_number
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
+from ..core.safe_text import safe_text
 from .lanes import Asked, Lane
 from .patterns import listed
 from .response import Response, response_of
@@ -206,7 +207,9 @@ class VLLMPool:
             if on_response is not None:
                 try:
                     on_response(response)
-                except Exception:  # noqa: BLE001 - a user's function may raise anything
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException:  # noqa: BLE001 - a user's function may raise anything
                     _log.exception("on_response raised for prompt %d; the others go on", response.index)
 
         async def ask(place: int, some: Sequence[str], hear: Hear) -> None:
@@ -288,4 +291,4 @@ def _check_seconds(name: str, seconds: Any, *, is_zero_fine: bool) -> None:
 
 
 def _notify(text: str) -> None:
-    print(f"batch-agent: {text}", file=sys.stderr, flush=True)
+    print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from ..backends.json_body import BadJson, loads
 from ..backends.probe import beside
 from ..backends.server import Server
 from ..core.errors import BackendError
@@ -66,6 +67,6 @@ async def _tokens(server: Server, body: dict[str, Any]) -> list[int] | None:
 async def _ask(server: Server, path: str, body: dict[str, Any]) -> Any:
     said = await server.try_post(beside(server.root, path), orjson.dumps(body), _WITHIN)
     try:
-        return None if said is None else orjson.loads(said)
-    except orjson.JSONDecodeError:
+        return None if said is None else loads(said)
+    except BadJson:
         return None

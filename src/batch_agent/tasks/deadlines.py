@@ -1,8 +1,11 @@
 """One time limit for many tasks, with one timer for all of them: a timer each costs more than the rest of a turn."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
+
+Extend = Callable[[float, float], float | None]
 
 
 class Deadlines:
@@ -16,9 +19,10 @@ class Deadlines:
         self._open: dict[Watch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, task: "asyncio.Task[Any]") -> "Watch":
-        """`task` is the running one: asking for it costs more than the rest."""
-        return Watch(self, task)
+    def watch(self, task: "asyncio.Task[Any]", extend: Extend | None = None) -> "Watch":
+        """`task` is the running one: asking for it costs more than the rest. `extend` is asked when the time is over,
+        with that time and the limit, and may give a later one."""
+        return Watch(self, task, extend)
 
     def enter(self, watch: "Watch") -> None:
         if self.limit is None and self._until is None:
@@ -32,6 +36,8 @@ class Deadlines:
 
     def leave(self, watch: "Watch") -> None:
         self._open.pop(watch, None)
+        if watch.timer is not None:
+            watch.timer.cancel()
         if not self._open and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -43,18 +49,28 @@ class Deadlines:
                 self._timer = loop.call_at(watch.due, self._check, loop)
                 return
             del self._open[watch]
+            self._end(watch, loop)
+
+    def _end(self, watch: "Watch", loop: asyncio.AbstractEventLoop) -> None:
+        assert self.limit is not None
+        later = None if watch.extend is None else watch.extend(watch.due, self.limit)
+        if later is None or later <= loop.time():
             watch.expire()
+        else:  # with a timer of its own: the others are due in the order in which they entered
+            watch.timer = loop.call_at(later, self._end, watch, loop)
 
 
 class Watch:
     """One stay inside a limit."""
 
-    __slots__ = ("_cancelling", "_deadlines", "_task", "due", "expired")
+    __slots__ = ("_cancelling", "_deadlines", "_task", "due", "expired", "extend", "timer")
 
-    def __init__(self, deadlines: Deadlines, task: "asyncio.Task[Any]") -> None:
+    def __init__(self, deadlines: Deadlines, task: "asyncio.Task[Any]", extend: Extend | None = None) -> None:
         self._deadlines = deadlines
         self._task = task
         self.due = 0.0
+        self.extend = extend
+        self.timer: asyncio.TimerHandle | None = None
         self.expired = False
 
     def __enter__(self) -> Self:

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from ..core.lazily import names_from
 from .accept import as_tool
-from .fabric import ToolFabric, check_names
+from .fabric import ToolFabric
 from .opening import open_tools
 from .provider import ToolProvider
 from .selection import Selection
 from .tool import Tool
-from .toolsets import toolsets
+from .toolsets import check_names, toolsets
 
 if TYPE_CHECKING:
     from .builtin.claude_code import claude_code_tool

@@ -6,8 +6,11 @@ import typing
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from ..core.checks import LONGEST, at_least, is_number
 from ..core.errors import SpecError
 from ..core.quick import dataclass
+from ..tasks.cancellation import is_being_cancelled, is_failure
+from .claim import Claim, Entry
 from .texts import ToolTimeout, Worded, describe_error
 
 
@@ -25,9 +28,10 @@ class Batch:
         return inspect.iscoroutinefunction(self.function)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_batch, int) or self.max_batch < 1:
-            raise SpecError(f"max_batch must be a whole number of at least 1; got {self.max_batch!r}.")
-        if not self.window >= 0:
+        at_least("max_batch", self.max_batch, 1)
+        if not isinstance(self.key_arg, str) or not self.key_arg.isidentifier():
+            raise SpecError(f"key_arg must be the name that the model gives a key, such as 'id'; got {self.key_arg!r}.")
+        if not (is_number(self.window) and 0 <= self.window <= LONGEST):
             raise SpecError(f"window must be a number of seconds of at least 0; got {self.window!r}.")
 
 
@@ -68,12 +72,12 @@ def pick(answers: Any, keys: Sequence[Any], position: int) -> Any:
         answer = answers[position]
     else:
         raise TypeError(f"a batch function must return a dict by key, or a list of {len(keys)} in the keys' order")
-    if isinstance(answer, Exception):
+    if isinstance(answer, BaseException):
         raise answer
     return answer
 
 
-Run = Callable[[Callable[[], Any], dict[str, Any]], Awaitable[Any]]
+Run = Callable[[Callable[[], Any], dict[str, Any], Entry], Awaitable[Any]]
 
 
 class Batcher:
@@ -89,18 +93,17 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self.key_arg = batch.key_arg
 
-    async def call(self, arguments: dict[str, Any], group: Hashable) -> Any:
-        """The answer for one key; `group` is what calls must have in common to become one. Raises what the function
-        raised for this key."""
+    async def call(self, arguments: dict[str, Any], group: Hashable, claim: Claim | None = None) -> Any:
+        """The answer for one key; `group` is what calls must have in common to become one. `claim`: that of a write.
+        Raises what the function raised for this key."""
         loop = asyncio.get_running_loop()
         gathering = self._open.get(group)
         if gathering is None:
-            gathering = self._open[group] = _Gathering(arguments, [], [])
+            gathering = self._open[group] = _Gathering(arguments, [])
             gathering.timer = loop.call_later(self._batch.window, self._close, group)
         answer: asyncio.Future[Any] = loop.create_future()
-        gathering.keys.append(arguments[self._batch.key_arg])
-        gathering.answers.append(answer)
-        if len(gathering.keys) >= self._batch.max_batch:
+        gathering.callers.append(_Caller(arguments[self._batch.key_arg], answer, claim))
+        if len(gathering.callers) >= self._batch.max_batch:
             self._close(group)
         return await answer
 
@@ -122,53 +125,93 @@ class Batcher:
         task.add_done_callback(self._tasks.discard)
 
         def call_off(_: "asyncio.Future[Any]") -> None:
-            if all(answer.cancelled() for answer in gathering.answers):
+            if all(caller.answer.cancelled() for caller in gathering.callers):
                 task.cancel()
 
-        for answer in gathering.answers:
-            answer.add_done_callback(call_off)
+        for caller in gathering.callers:
+            caller.answer.add_done_callback(call_off)
 
     async def _answer(self, gathering: "_Gathering") -> None:
         shared = {name: value for name, value in gathering.arguments.items() if name != self._batch.key_arg}
-        await self._ask(list(gathering.pairs()), shared)
+        await self._ask(gathering.callers, shared)
 
-    async def _ask(self, callers: "list[tuple[Any, asyncio.Future[Any]]]", shared: dict[str, Any]) -> None:
+    async def _ask(self, callers: "Sequence[_Caller]", shared: dict[str, Any]) -> None:
         """A batch that fails as a whole is halved until the key at fault is alone. Who has left is not asked for."""
-        callers = [(key, answer) for key, answer in callers if not answer.done()]
-        keys, answers = [key for key, _ in callers], [answer for _, answer in callers]
-        if not keys:
+        callers = [caller for caller in callers if not caller.answer.done()]
+        entered: list[_Caller] = []
+
+        def call() -> Any:
+            entered[:] = [caller for caller in callers if caller.enters()]
+            if not entered:
+                raise NoResult("nobody waits for it any more")
+            return self._batch.function([caller.key for caller in entered], **shared)
+
+        if not callers:
             return
         try:
-            given = await self._run(lambda: self._batch.function(keys, **shared), shared)
-        except asyncio.CancelledError:
-            for answer in answers:
-                answer.cancel()
-            raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's tool may raise anything
-            if len(keys) == 1 or not self._may_repeat or isinstance(error, ToolTimeout):
-                for answer in answers:
-                    _settle(answer, None, error)
-                return
-            middle = len(keys) // 2
-            await self._ask(callers[:middle], shared)
-            await self._ask(callers[middle:], shared)
+            given = await self._run(call, shared, Entry(_Claims(callers)))
+        except BaseException as error:  # a user's tool may raise anything
+            if is_being_cancelled():
+                for caller in callers:
+                    caller.answer.cancel()
+                raise
+            if not is_failure(error):
+                raise
+            await self._failed(callers, shared, error)
             return
-        for position, answer in enumerate(answers):
+        keys = [caller.key for caller in entered]
+        for position, caller in enumerate(entered):
             try:
-                _settle(answer, pick(given, keys, position), None)
-            except Exception as error:  # noqa: BLE001 - what the tool put there for this key
-                _settle(answer, None, error)
+                _settle(caller.answer, pick(given, keys, position), None)
+            except BaseException as error:  # noqa: BLE001 - what the tool put there for this key
+                _settle(caller.answer, None, error)
+
+    async def _failed(self, callers: "list[_Caller]", shared: dict[str, Any], error: BaseException) -> None:
+        if len(callers) == 1 or not self._may_repeat or isinstance(error, ToolTimeout):
+            for caller in callers:
+                _settle(caller.answer, None, error)
+            return
+        middle = len(callers) // 2
+        await self._ask(callers[:middle], shared)
+        await self._ask(callers[middle:], shared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    key: Any
+    answer: "asyncio.Future[Any]"
+    claim: Claim | None
+
+    def enters(self) -> bool:
+        """Whether its key is asked for, now that the function is called."""
+        return self.claim is None or (self.claim.failure is None and self.claim.enter())
+
+
+class _Claims:
+    """Those of a batch, together. Who cannot claim fails alone."""
+
+    failure = None
+
+    def __init__(self, callers: "Sequence[_Caller]") -> None:
+        self._callers = [caller for caller in callers if caller.claim is not None]
+
+    async def take(self) -> None:
+        claims = [caller.claim.take() for caller in self._callers if caller.claim is not None]
+        taken = await asyncio.gather(*claims, return_exceptions=True)
+        for caller, failure in zip(self._callers, taken, strict=True):
+            if failure is not None:
+                _settle(caller.answer, None, failure)
+
+    def enter(self) -> bool:
+        """Each caller enters by itself."""
+        return True
 
 
 @dataclass(slots=True)
 class _Gathering:
     arguments: dict[str, Any]
-    keys: list[Any]
-    answers: "list[asyncio.Future[Any]]"
+    callers: "list[_Caller]"
     timer: asyncio.TimerHandle | None = None
-
-    def pairs(self) -> "zip[tuple[Any, asyncio.Future[Any]]]":
-        return zip(self.keys, self.answers, strict=True)
 
 
 def _settle(answer: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
@@ -177,5 +220,5 @@ def _settle(answer: "asyncio.Future[Any]", value: Any, error: BaseException | No
     if error is None:
         answer.set_result(value)
     else:  # a future takes no StopIteration, and a SystemExit would end the program
-        is_odd = isinstance(error, StopIteration | SystemExit)
+        is_odd = isinstance(error, StopIteration) or not isinstance(error, Exception | asyncio.CancelledError)
         answer.set_exception(Worded(describe_error(error)) if is_odd else error)

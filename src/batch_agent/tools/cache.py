@@ -21,6 +21,8 @@ class Outcome:
     seconds: float
     version: Hashable = None
     expires: float = float("inf")
+    timed_out: bool = False
+    """Its time was over. Another one who asks has a time of its own."""
 
 
 class ResultCache:

@@ -8,8 +8,10 @@ from typing import Any
 from ..core.commons import Commons
 from ..plan.identity import canonical
 from .batching import Batcher
+from .claim import Claim, Entry
 from .ledger import ToolLedger
 from .pacing import Paced
+from .places import Place
 from .texts import as_text
 from .threads import DaemonThreads
 from .tool import Tool
@@ -34,16 +36,29 @@ class Equipped:
         """It never waits for its turn."""
         return self._is_async and self.batcher is None and self._paced.is_at_once
 
-    async def text(self, arguments: dict[str, Any], began: list[float] | None) -> str:
-        """Raises what the tool raises. `began` gets the time when it was at last its turn."""
+    @property
+    def limit(self) -> float | None:
+        """Seconds for one execution."""
+        return self._paced.limit
+
+    @property
+    def overdue(self) -> str:
+        """What a call is told whose time is over."""
+        return self._paced.overdue
+
+    async def text(self, arguments: dict[str, Any], entry: Entry, claim: Claim | None = None) -> str:
+        """Raises what the tool raises, and what the claim raises."""
         if self.batcher is not None:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
-            return as_text(await self.batcher.call(arguments, canonical(others)))
+            return as_text(await self.batcher.call(arguments, canonical(others), claim))
         function = self.tool.function
         if self.is_at_once:
+            if entry.claim is not None:
+                await entry.claim.take()
+                entry.claim.enter()
             started = _now()
             try:
-                with self._paced.clock() as clock:
+                with self._paced.clock(entry) as clock:
                     return as_text(await function(**arguments))
             except TimeoutError:
                 self._paced.check(clock)
@@ -51,26 +66,25 @@ class Equipped:
             finally:
                 self.ledger.ran(_now() - started)
         if self.tool.is_async:
-            return as_text(await self._run(lambda: function(**arguments), arguments, began))
-        text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, began)
+            return as_text(await self._run(lambda: function(**arguments), arguments, entry))
+        text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, entry)
         return text if isinstance(text, str) else as_text(text)
 
-    def _run(
-        self, function: Callable[[], Any], arguments: dict[str, Any], began: list[float] | None = None
-    ) -> Awaitable[Any]:
-        async def attempt() -> Any:
-            started = _now()
-            if began is not None:
-                began.append(started)
+    def _run(self, function: Callable[[], Any], arguments: dict[str, Any], entry: Entry) -> Awaitable[Any]:
+        async def attempt(place: Place | None) -> Any:
+            started = entry.began = _now()
             try:
-                return await (function() if self._is_async else self._in_a_thread(function))
+                return await (entry.call(function) if self._is_async else self._in_a_thread(function, entry, place))
             finally:
                 self.ledger.ran(_now() - started)
 
-        return self._paced.run(attempt, arguments)
+        return self._paced.run(attempt, arguments, entry)
 
-    async def _in_a_thread(self, function: Callable[[], Any]) -> Any:
-        value = await self._threads.run(function)
+    async def _in_a_thread(self, function: Callable[[], Any], entry: Entry, place: Place | None) -> Any:
+        if place is not None:
+            place.began()
+        ended = None if place is None else place.ended
+        value = await self._threads.run(lambda: entry.call(function), ended)
         return await value if inspect.isawaitable(value) else value
 
 

@@ -3,28 +3,31 @@
 import asyncio
 import itertools
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from hashlib import blake2b
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ..core.commons import Commons, Made
-from ..core.errors import SpecError, StoreError
+from ..core.errors import StoreError
 from ..core.interfaces import Journal
-from ..core.messages import ToolCall, ToolResult, ToolSource
+from ..core.messages import ToolCall, ToolSource
 from ..core.prompt import ToolSpec
 from ..core.results import ToolUse
-from ..tasks.cancellation import is_being_cancelled
+from ..tasks.cancellation import is_being_cancelled, is_failure
 from .arguments import BadArguments
 from .cache import Outcome, ResultCache
+from .claim import Claim, Entry
 from .equipped import Equipped
 from .flights import Flight, Flights, Found, cancel_all
 from .keys import call_key
-from .memory import Remembered, ToolMemory, code_digest, memory_key
+from .memory import Remembered, ToolMemory, memory_key, shared_name
 from .session import FabricSession
-from .texts import describe_error, sound
+from .texts import ToolTimeout, describe_error, sound
 from .threads import DaemonThreads
 from .tool import Tool
+from .toolsets import check_names
 
 _CHARS_PER_TOKEN = 4
 _CACHE_BYTES = 256 * 1024 * 1024
@@ -33,10 +36,10 @@ _LONGEST_NOTED = 2_000
 """Characters of arguments that are worth remembering as they were written."""
 _ELSEWHERE = 0
 """The order of what another process looked for: before anything that an agent has written here."""
-_PLAIN = (str, int, float, bool, bytes, type(None))
 
 _log = logging.getLogger("batch_agent")
 
+T = TypeVar("T")
 Summarize = Callable[[str, int], Awaitable[str]]
 """A shorter version of a text, of at most so many tokens."""
 
@@ -67,9 +70,11 @@ class ToolFabric:
         self._written: dict[tuple[str, str], tuple[str, bytes]] = {}
         """Keys of calls, by the tool's name and the text of the arguments."""
         self._flights = Flights()
-        self._early: set[asyncio.Task[ToolResult]] = set()
+        self._adopted: set[asyncio.Task[Any]] = set()
         self._orders = itertools.count(_ELSEWHERE + 1)
         self._cache = ResultCache(cache_bytes, _now)
+        self.identity = secrets.token_hex(8)
+        """Of sessions without a journal, in the place of the run's."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.sharing.is_shared for tool in tools)
 
@@ -99,15 +104,15 @@ class ToolFabric:
             equipped.ledger.prewarmed += 1
             await self.shared(equipped.tool, arguments, text, -1)
 
-    def adopt(self, work: Coroutine[Any, Any, ToolResult]) -> "asyncio.Task[ToolResult]":
+    def adopt(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task that ends with the fabric, if not before."""
         task = asyncio.get_running_loop().create_task(work)
-        self._early.add(task)
-        task.add_done_callback(self._early.discard)
+        self._adopted.add(task)
+        task.add_done_callback(self._adopted.discard)
         return task
 
     async def aclose(self) -> None:
-        await cancel_all(self._early)
+        await cancel_all(self._adopted)
         await self._flights.aclose()
         for equipped in self._tools.values():
             if equipped.batcher is not None:
@@ -158,29 +163,35 @@ class ToolFabric:
         flight = self._flights.find(key)
         if flight is not None and flight.order > after and flight.version == version:
             return flight.found("shared")
-        if self._commons is not None and after < _ELSEWHERE and (name := _name(tool, key, version)) is not None:
+        if self._commons is not None and after < _ELSEWHERE and (name := shared_name(tool, key, version)) is not None:
             return self._shared_by_all(self._commons, name, tool, arguments, key, version)
         order = self.next_order()
-        flight = self._flights.start(key, order, version, self._fly(tool, arguments, key, order, version))
-        return flight.found("executed")
+        fly = partial(self._fly, tool, arguments, key, order, version)
+        return self._flights.start(key, order, version, fly, self._tools[tool.name].overdue).found("executed")
 
     async def executed(self, tool: Tool, arguments: dict[str, Any]) -> Found:
         """As `alone`, with where it is from."""
         return await self.alone(tool, arguments), "executed"
 
-    async def alone(self, tool: Tool, arguments: dict[str, Any]) -> Outcome:
-        """One execution for one call. Whatever the tool does, it comes to an outcome."""
+    async def alone(
+        self, tool: Tool, arguments: dict[str, Any], claim: Claim | None = None, flight: Flight | None = None
+    ) -> Outcome:
+        """One execution for one call. Whatever the tool does, it comes to an outcome. `claim`: of a write, taken when
+        it is its turn; raises what that raises. `flight`: of an execution that several wait for."""
         equipped = self._tools[tool.name]
         order, started = self.next_order(), _now()
-        began: list[float] | None = None if equipped.is_at_once else []
+        entry = Entry(claim, None if flight is None else flight.extend)
+        timed_out = False
         try:
-            text, is_error = await equipped.text(arguments, began), False
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's tool may raise anything
+            text, is_error = await equipped.text(arguments, entry, claim), False
+        except BaseException as error:  # a user's tool may raise anything
             if is_being_cancelled():  # whatever the tool makes of it
                 raise asyncio.CancelledError from error
-            text, is_error = describe_error(error), True
-        seconds = _now() - (began[-1] if began else started)
-        return Outcome(await self._shaped(tool, text, is_error), is_error, order, seconds)
+            if not is_failure(error) or (claim is not None and claim.failure is error):
+                raise
+            text, is_error, timed_out = describe_error(error), True, isinstance(error, ToolTimeout)
+        seconds = _now() - (started if entry.began is None else entry.began)
+        return Outcome(await self._shaped(tool, text, is_error), is_error, order, seconds, timed_out=timed_out)
 
     def account(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: Outcome) -> None:
         self._tools[tool.name].ledger.called(source, outcome.seconds, is_error=outcome.is_error)
@@ -201,59 +212,71 @@ class ToolFabric:
         sources: list[ToolSource] = []
 
         async def make() -> Made:
-            found = await self._fly(tool, arguments, key, self.next_order(), version)
+            found = await self._fly(tool, arguments, key, self.next_order(), version, flight)
             is_kept = tool.sharing.keeps_errors or not found.is_error
             good = max(0.0, found.expires - _now()) if is_kept else 0.0
-            return Made(found.content, found.is_error, found.seconds, good)
+            return Made(found.content, found.is_error, found.seconds, good, found.timed_out)
 
-        async def fly() -> Outcome:
+        async def fly(_: Flight) -> Outcome:
             made, source = await commons.call(name, make)
             sources.append(source)
             expires = _now() + made.good
-            outcome = Outcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires)
+            timed_out = made.timed_out
+            outcome = Outcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires, timed_out)
             if source != "executed":
                 self._cache.put(key, outcome)
             return outcome
 
-        flight = self._flights.start(key, _ELSEWHERE, version, fly())
+        flight = self._flights.start(key, _ELSEWHERE, version, fly, self._tools[tool.name].overdue)
         outcome, _ = await flight.found("shared")
-        return outcome, sources[0]
+        return outcome, sources[0] if sources else "executed"
 
     async def _fly(
-        self, tool: Tool, arguments: dict[str, Any], key: tuple[str, bytes], order: int, version: Hashable
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        key: tuple[str, bytes],
+        order: int,
+        version: Hashable,
+        flight: Flight,
     ) -> Outcome:
-        began = _now()
         known_as = None if self._memory is None else memory_key(tool, self._max_tokens, key[1])
-        if self._memory is None or known_as is None:
-            found = await self.alone(tool, arguments)
-        else:
-            found = await self._recalled_or_alone(self._memory, known_as, tool, arguments)
+        while True:
+            began = _now()
+            if self._memory is None or known_as is None:
+                found = await self.alone(tool, arguments, flight=flight)
+            else:
+                found = await self._recalled_or_alone(self._memory, known_as, tool, arguments, flight)
+            if not found.timed_out or flight.extend(began, self._tools[tool.name].limit or 0.0) is None:
+                break  # else somebody came late to a batch that was under way: it is made again
         if found.is_error and not tool.sharing.keeps_errors:
             return found
         expires = began + tool.sharing.seconds_good
-        outcome = Outcome(found.content, found.is_error, order, found.seconds, version, expires)
+        outcome = Outcome(found.content, found.is_error, order, found.seconds, version, expires, found.timed_out)
         self._cache.put(key, outcome)
         return outcome
 
     async def _recalled_or_alone(
-        self, memory: ToolMemory, key: bytes, tool: Tool, arguments: dict[str, Any]
+        self, memory: ToolMemory, key: bytes, tool: Tool, arguments: dict[str, Any], flight: Flight
     ) -> Outcome:
         try:
             if (known := await memory.recall(key)) is not None:
                 return Outcome(known.content, False, self.next_order(), known.seconds)
-            found = await self.alone(tool, arguments)
+            found = await self.alone(tool, arguments, flight=flight)
             if not found.is_error:
                 await memory.remember(key, Remembered(found.content, found.seconds))
         except StoreError as error:  # a cache that fails is one less, and no more
             _log.warning("%s It is not used any more.", error)
             self._memory = None
-            return await self.alone(tool, arguments)
+            return await self.alone(tool, arguments, flight=flight)
         return found
 
     def _version(self, tool: Tool, arguments: dict[str, Any]) -> Hashable:
         try:
             return tool.sharing.version(arguments) if tool.sharing.version is not None else None
-        except Exception as error:  # noqa: BLE001 - a user's function; the execution will meet the same trouble
+        except BaseException as error:  # a user's function; the execution will meet the same trouble
+            if not is_failure(error):
+                raise
             return object() if not isinstance(error, OSError) else ("gone", error.errno)
 
     async def _shaped(self, tool: Tool, text: str, is_error: bool) -> str:
@@ -268,27 +291,6 @@ class ToolFabric:
 
 async def _cached(outcome: Outcome) -> Found:
     return outcome, "cached"
-
-
-def check_names(tools: Sequence[Tool]) -> None:
-    """Raises SpecError for two tools of the same name."""
-    names = [tool.name for tool in tools]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Give one another with name=...")
-
-
-def _name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | None:
-    """What a call is known by in other processes. None where its version says nothing there."""
-    name = f"{tool.name}:{(code_digest(tool) or b'').hex()}:{key[1].hex()}"
-    if tool.sharing.version is None:
-        return name
-    return f"{name}:{blake2b(repr(version).encode(), digest_size=8).hexdigest()}" if _is_plain(version) else None
-
-
-def _is_plain(version: Hashable) -> bool:
-    """Whether it is told by its repr; that of an object may be its place in memory."""
-    return all(map(_is_plain, version)) if type(version) is tuple else type(version) in _PLAIN
 
 
 def _now() -> float:

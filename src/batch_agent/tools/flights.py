@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Coroutine, Hashable
+from collections.abc import Callable, Collection, Coroutine, Hashable
 from typing import Any
 
 from ..core.messages import ToolSource
@@ -11,40 +11,63 @@ from .cache import Outcome
 Found = tuple[Outcome, ToolSource]
 """What a call gives, and where that is from."""
 
+Execute = Callable[["Flight"], Coroutine[Any, Any, Outcome]]
+
 _WOKEN_AT_ONCE = 8
 
 
 class Flight:
-    """One execution under way, and who waits for it."""
+    """One execution under way, and who waits for it. Each has a time of its own."""
 
-    __slots__ = ("_flights", "_key", "_task", "_waiters", "_waiting", "order", "version")
+    __slots__ = ("_flights", "_joined", "_key", "_overdue", "_task", "_waiters", "_waiting", "order", "version")
 
-    def __init__(
-        self, flights: "Flights", key: Hashable, task: "asyncio.Task[Outcome]", order: int, version: Hashable
-    ) -> None:
+    def __init__(self, flights: "Flights", key: Hashable, order: int, version: Hashable, overdue: str = "") -> None:
+        """`overdue`: what those are told whose time is over."""
         self._flights = flights
         self._key = key
-        self._task = task
+        self._task: asyncio.Task[Outcome]
         self._waiting = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[Outcome | None]] = []
         """Also those that have left meanwhile, which are done."""
+        self._joined: list[float] = []
+        self._overdue = overdue
         self.order = order
         self.version = version
+
+    def begin(self, execution: Coroutine[Any, Any, Outcome]) -> "asyncio.Task[Outcome]":
+        self._task = asyncio.get_running_loop().create_task(execution)
+        self._task.add_done_callback(self.over)
+        return self._task
 
     async def found(self, source: ToolSource) -> Found:
         """The outcome, and `source`. Who is cancelled leaves it to the others; the last one to leave calls it off."""
         if self._task.done():
             return self._task.result(), source
-        waiter = self._task.get_loop().create_future()
+        loop = self._task.get_loop()
+        waiter = loop.create_future()
         self._waiters.append(waiter)
+        self._joined.append(loop.time())
         self._waiting += 1
         try:
-            await waiter
+            late = await waiter
         finally:
             self._waiting -= 1
             if self._waiting == 0:
                 self._task.cancel()  # does nothing to one that is done
-        return self._task.result(), source
+        return self._task.result() if late is None else late, source
+
+    def extend(self, due: float, limit: float) -> float | None:
+        """The execution was due at `due`, `limit` seconds after it began. Those who came before that are told so, and
+        the others have as long as it takes them: gives the next time. None: the time of all is over."""
+        now = self._task.get_loop().time()
+        times = [max(due, joined + limit) for joined in self._joined]
+        left = [time for waiter, time in zip(self._waiters, times, strict=True) if time > now and not waiter.done()]
+        if not left:
+            return None
+        for waiter, time in zip(self._waiters, times, strict=True):
+            if time <= now and not waiter.done():
+                waiter.set_result(Outcome(self._overdue, True, self.order, limit, self.version, timed_out=True))
+        return min(left)
 
     def over(self, task: "asyncio.Task[Outcome]") -> None:
         """Hundreds may wait for it, and each has something to do then: the loop has other things to do in between."""
@@ -57,7 +80,7 @@ class Flight:
         return not self._task.done() and not self._task.cancelling()
 
 
-def _wake(loop: asyncio.AbstractEventLoop, waiting: "deque[asyncio.Future[None]]") -> None:
+def _wake(loop: asyncio.AbstractEventLoop, waiting: "deque[asyncio.Future[Outcome | None]]") -> None:
     for _ in range(min(_WOKEN_AT_ONCE, len(waiting))):
         waiter = waiting.popleft()
         if not waiter.done():
@@ -77,12 +100,10 @@ class Flights:
         flight = self._open.get(key)
         return flight if flight is not None and flight.is_open else None
 
-    def start(self, key: Hashable, order: int, version: Hashable, execution: Coroutine[Any, Any, Outcome]) -> Flight:
+    def start(self, key: Hashable, order: int, version: Hashable, execute: Execute, overdue: str = "") -> Flight:
         """Takes the place of one that is under way and no longer good for newcomers."""
-        task = asyncio.get_running_loop().create_task(execution)
-        flight = self._open[key] = Flight(self, key, task, order, version)
-        self._tasks.add(task)
-        task.add_done_callback(flight.over)
+        flight = self._open[key] = Flight(self, key, order, version, overdue)
+        self._tasks.add(flight.begin(execute(flight)))
         return flight
 
     async def aclose(self) -> None:

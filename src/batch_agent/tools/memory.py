@@ -1,19 +1,22 @@
 """What pure tools gave in earlier runs, in a file: results that stay good, and which calls a task tends to make."""
 
+import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from hashlib import blake2b
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import StoreError
+from ..files import make_private_folder, open_private
 from .threads import DaemonThreads
 from .tool import Tool
 
 T = TypeVar("T")
 _LARGEST = 1_000_000
+_PLAIN = (str, int, float, bool, bytes, type(None))
 _TABLES = """
 CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, content TEXT NOT NULL, seconds REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS calls (
@@ -73,7 +76,8 @@ class ToolMemory:
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
             if self._db is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(self._path.parent)
+                os.close(open_private(self._path, os.O_RDWR))
                 self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
                 self._db.execute("PRAGMA journal_mode = WAL")
             return work(self._db)
@@ -100,6 +104,19 @@ def code_digest(tool: Tool) -> bytes | None:
     """Of what its function does, the same in every process. None where that cannot be told."""
     code = getattr(tool.function, "__code__", None)
     return _digest(code) if isinstance(code, CodeType) else None
+
+
+def shared_name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | None:
+    """What a call is known by in other processes. None where its version says nothing there."""
+    name = f"{tool.name}:{(code_digest(tool) or b'').hex()}:{key[1].hex()}"
+    if tool.sharing.version is None:
+        return name
+    return f"{name}:{blake2b(repr(version).encode(), digest_size=8).hexdigest()}" if _is_plain(version) else None
+
+
+def _is_plain(version: Hashable) -> bool:
+    """Whether it is told by its repr; that of an object may be its place in memory."""
+    return all(map(_is_plain, version)) if type(version) is tuple else type(version) in _PLAIN
 
 
 def _digest(code: CodeType) -> bytes:

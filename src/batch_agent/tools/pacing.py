@@ -9,12 +9,15 @@ from typing import Any
 from ..core.commons import Commons
 from ..tasks.cancellation import is_being_cancelled
 from ..tasks.deadlines import Deadlines, Watch
+from .claim import Entry
+from .places import Place, Places
 from .policy import Pace
 from .texts import ToolTimeout
 
 _MOST_DOUBLINGS = 6
 _NOTHING: AbstractAsyncContextManager[None] = nullcontext()
-Attempt = Callable[[], Awaitable[Any]]
+Attempt = Callable[[Place | None], Awaitable[Any]]
+"""One try. A thread that runs for it holds the place, if there is one."""
 
 
 class Paced:
@@ -33,22 +36,28 @@ class Paced:
         self._name = name
         self._pace = pace
         self._time = Deadlines(pace.timeout if pace.timeout is not None else timeout)
-        self._places = asyncio.Semaphore(pace.max_concurrent) if pace.max_concurrent else _NOTHING
+        seconds = self._time.limit or 0.0
+        self.overdue = f"{name} took longer than its {seconds:g} s (timeout_per_tool)."
+        """What a call is told whose time is over."""
+        self._places = Places(name, pace.max_concurrent, self._time.limit) if pace.max_concurrent else None
         self._room = room or _NOTHING
-        self._is_free = pace.rate_limit is None and self._places is _NOTHING and room is None
+        self._is_free = pace.rate_limit is None and self._places is None and room is None
         self.is_at_once = self._is_free and not pace.retries
         """Nothing is waited for, and nothing repeated: a clock is all that it takes."""
         self._commons = commons
         self._buckets: dict[str, _Bucket] = {}
 
-    def run(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Awaitable[Any]:
-        """Raises what the tool raised, and ToolTimeout. Its clock does not run while it waits for its turn."""
-        return self._repeated(attempt, arguments) if self._pace.retries else self._once(attempt, arguments)
+    def run(self, attempt: Attempt, arguments: Mapping[str, Any], entry: Entry) -> Awaitable[Any]:
+        """Raises what the tool raised, ToolTimeout, and what the claim of `entry` raises, which is taken when it is the
+        call's turn. Its clock does not run before."""
+        return (
+            self._repeated(attempt, arguments, entry) if self._pace.retries else self._once(attempt, arguments, entry)
+        )
 
-    async def _repeated(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
+    async def _repeated(self, attempt: Attempt, arguments: Mapping[str, Any], entry: Entry) -> Any:
         for failures in range(self._pace.retries + 1):
             try:
-                return await self._once(attempt, arguments)
+                return await self._once(attempt, arguments, entry)
             except self._pace.retry_on as error:
                 if is_being_cancelled():  # the error is what the tool made of it
                     raise asyncio.CancelledError from error
@@ -57,18 +66,21 @@ class Paced:
                 await asyncio.sleep(self._delay(failures))
         raise AssertionError("unreachable")
 
-    def _once(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Awaitable[Any]:
-        return self.in_time(attempt()) if self._is_free else self._in_turn(attempt, arguments)
-
-    async def _in_turn(self, attempt: Attempt, arguments: Mapping[str, Any]) -> Any:
+    async def _once(self, attempt: Attempt, arguments: Mapping[str, Any], entry: Entry) -> Any:
         if self._pace.rate_limit is not None:  # before it takes a place: those of another key may have their turn
             await self._bucket(self._pace.rate_limit, arguments).wait()
-        async with self._places, self._room:
-            return await self.in_time(attempt())
+        place = None if self._places is None else await self._places.take()
+        try:
+            async with self._room:
+                await entry.claimed()
+                return await self._in_time(attempt(place), entry)
+        finally:
+            if place is not None:
+                place.leave()
 
-    async def in_time(self, work: Awaitable[Any]) -> Any:
+    async def _in_time(self, work: Awaitable[Any], entry: Entry) -> Any:
         """Raises ToolTimeout."""
-        clock = self.clock()
+        clock = self.clock(entry)
         try:
             with clock:
                 return await work
@@ -76,17 +88,20 @@ class Paced:
             self.check(clock)
             raise
 
-    def clock(self) -> Watch:
+    def clock(self, entry: Entry) -> Watch:
         """For the running task, of which one execution is."""
         task = asyncio.current_task()
         assert task is not None
-        return self._time.watch(task)
+        return self._time.watch(task, entry.extend)
+
+    @property
+    def limit(self) -> float | None:
+        return self._time.limit
 
     def check(self, clock: Watch) -> None:
         """Raises ToolTimeout if it was that clock which ended an execution."""
         if clock.expired:
-            spent = f"{self._name} took longer than its {self._time.limit:g} s (timeout_per_tool)."
-            raise ToolTimeout(spent) from None
+            raise ToolTimeout(self.overdue) from None
 
     def _bucket(self, rate: float, arguments: Mapping[str, Any]) -> "_Bucket":
         key = self._pace.rate_key(arguments) if self._pace.rate_key is not None else ""

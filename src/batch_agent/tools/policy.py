@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, get_args
 
-from ..core.checks import is_number
+from ..core.checks import at_least, flags, is_number, seconds
 from ..core.errors import SpecError
 from ..core.quick import dataclass
 
@@ -37,8 +37,14 @@ class Sharing:
     def __post_init__(self) -> None:
         if self.effect not in get_args(Effect):
             raise SpecError(f"effect must be one of {', '.join(get_args(Effect))}; got {self.effect!r}.")
-        if self.ttl is not None and not (is_number(self.ttl) and self.ttl >= 0):
+        if self.ttl is not None and self.ttl != float("inf") and not (is_number(self.ttl) and self.ttl >= 0):
             raise SpecError(f"ttl must be a number of seconds of at least 0; got {self.ttl!r}.")
+        flags(self, "keeps_errors", "idempotent")
+        _check_function("version", self.version)
+        for name in ("idempotency_arg", "history_arg"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise SpecError(f"{name} must be the name of a parameter; got {value!r}.")
         if not self.is_shared and (self.ttl is not None or self.version is not None or self.keeps_errors):
             raise SpecError(
                 f"A tool of effect {self.effect!r} is never shared: ttl, version and keeps_errors say nothing."
@@ -85,14 +91,15 @@ class Pace:
     backoff: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "rate_limit", "backoff"):
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and value > 0):
-                raise SpecError(f"{name} must be more than 0; got {value!r}.")
-        for name, least in (("max_concurrent", 1), ("burst", 1), ("retries", 0)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise SpecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        seconds("timeout", self.timeout, or_none=True)
+        seconds("backoff", self.backoff)
+        if self.rate_limit is not None and not (is_number(self.rate_limit) and self.rate_limit > 0):
+            raise SpecError(f"rate_limit must be more than 0, or None for no limit; got {self.rate_limit!r}.")
+        for name in ("max_concurrent", "burst"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+        at_least("retries", self.retries, 0)
+        _check_function("rate_key", self.rate_key)
         if self.rate_limit is None and (self.burst is not None or self.rate_key is not None):
             raise SpecError("burst and rate_key say nothing without a rate_limit.")
         errors = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
@@ -100,3 +107,8 @@ class Pace:
             raise SpecError(f"retry_on must be a tuple of exception classes; got {self.retry_on!r}.")
         if bool(self.retries) != bool(self.retry_on):
             raise SpecError("retries and retry_on belong together: how often, and for which errors.")
+
+
+def _check_function(name: str, value: Any) -> None:
+    if value is not None and not callable(value):
+        raise SpecError(f"{name} must be a function of the call's arguments; got {value!r}.")

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from ..core.errors import SpecError
 from ..core.schema import JsonSchema, without_titles
 from .arguments import BadArguments
+from .texts import describe_error
 
 _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
@@ -51,6 +52,10 @@ class Arguments:
             shown = error.errors(include_url=False, include_context=False)[:5]
             problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in shown)
             raise BadArguments(f"The arguments do not fit: {problems}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a validator of a user's type may raise anything
+            raise BadArguments(f"The arguments do not fit: {describe_error(error)}") from error
         return {field.alias or name: getattr(checked, name) for name, field in type(checked).model_fields.items()}
 
 

@@ -10,6 +10,7 @@ from ..core.interfaces import CallsPast, Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
 from .arguments import BadArguments
 from .cache import Outcome
+from .claim import Claim
 from .flights import Found, cancel_all
 from .keys import same_arguments
 from .tool import Tool
@@ -24,6 +25,11 @@ _UNKNOWN = (
     "It is not known whether this call was made: the program ended while it ran, and it was not made again. "
     "Check before you repeat it."
 )
+_TIMED_OUT = "It is not known whether this call was made, or still will be. Check before you repeat it."
+_NOT_MADE = "This call was not made."
+LAST_WRITES = 3.0
+"""Seconds for which an agent that is cancelled waits for a write whose function was entered: its outcome would not be
+known otherwise."""
 
 
 class FabricSession:
@@ -141,21 +147,48 @@ class FabricSession:
         return self._fabric.shared(tool, arguments, text, self._after(tool))
 
     async def _write(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast) -> ToolResult:
-        """Made once, whatever happens in between: claimed before, settled after."""
+        """Claimed right before the function is entered, settled after. A call that was claimed and not settled is made
+        again only if the tool says that it may be."""
         if (known := past.settled.get(call.id) or self._made_before(call)) is not None:
             return replace(known, call=call, source="recalled")
-        key_arg = tool.sharing.idempotency_arg
         if call.id in past.claimed and not tool.sharing.is_repeatable:
-            result = ToolResult(call, _UNKNOWN, True, source="recalled")
-        else:
-            if self._journal is not None:
-                await self._journal.claim(call)
-            if key_arg is not None:
-                arguments[key_arg] = _key(self._agent, past, call)
-            outcome = await self._fabric.alone(tool, arguments)
-            self._wrote = self._fabric.next_order()
-            self._fabric.account(tool, call, "executed", outcome)
-            result = ToolResult(call, outcome.content, outcome.is_error, outcome.seconds)
+            return self._settled(ToolResult(call, _UNKNOWN, True, source="recalled"))
+        if tool.sharing.idempotency_arg is not None:
+            run = self._fabric.identity if self._journal is None else await self._journal.identity()
+            arguments[tool.sharing.idempotency_arg] = _key(run, self._agent, past, call)
+        claim = Claim(self._journal, call)
+        work = self._fabric.alone(tool, arguments, claim)
+        if self._journal is None or not self._journal.is_durable:
+            return self._made(tool, call, claim, await work)
+        task = self._fabric.adopt(work)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done() or not task.cancelled():
+                await self._last_write(tool, call, claim, task)
+            raise
+        return self._made(tool, call, claim, task.result())
+
+    async def _last_write(self, tool: Tool, call: ToolCall, claim: Claim, task: "asyncio.Task[Outcome]") -> None:
+        """The agent is cancelled. A call that waits for its turn is given up, and will be made another time; one whose
+        function was entered has a moment to end."""
+        try:
+            if not claim.give_up():
+                await asyncio.wait([task], timeout=LAST_WRITES)
+        finally:
+            await cancel_all([task])
+            if not task.cancelled() and task.exception() is None and not claim.give_up():
+                self._made(tool, call, claim, task.result())
+
+    def _made(self, tool: Tool, call: ToolCall, claim: Claim, outcome: Outcome) -> ToolResult:
+        self._wrote = self._fabric.next_order()
+        self._fabric.account(tool, call, "executed", outcome)
+        content = outcome.content
+        if outcome.timed_out:
+            content = f"{content} {_NOT_MADE if claim.give_up() else _TIMED_OUT}"
+        return self._settled(ToolResult(call, content, outcome.is_error, outcome.seconds))
+
+    def _settled(self, result: ToolResult) -> ToolResult:
         if self._journal is not None:
             self._journal.settle(result)
         return result
@@ -169,10 +202,11 @@ class FabricSession:
         return None
 
 
-def _key(agent: str, past: CallsPast, call: ToolCall) -> str:
-    """The same for the same call of the same turn and life, also in another process; servers repeat their ids."""
+def _key(run: str, agent: str, past: CallsPast, call: ToolCall) -> str:
+    """The same for the same call of the same run, turn and life, also in another process; servers repeat their ids."""
     what = blake2b(call.arguments.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-    return f"{agent}-{past.life}-{past.turn}-{call.id}-{what}"
+    key = f"{agent}-{past.life}-{past.turn}-{call.id}-{what}"
+    return f"{run}-{key}" if run else key
 
 
 def _now() -> float:

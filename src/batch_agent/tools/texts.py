@@ -1,6 +1,10 @@
 """What tools give and raise, as texts for a model."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
+
+from .tables import as_csv, as_plain, is_missing, table_of
 
 
 class Worded(Exception):
@@ -22,11 +26,39 @@ def as_text(value: Any) -> str:
             return value.decode()
         except UnicodeDecodeError:
             return f"[{len(value)} bytes of binary data]"
+    if (table := table_of(value)) is not None:
+        return as_csv(table)
     from pydantic_core import PydanticSerializationError, to_json
 
     try:
-        return to_json(value, fallback=str).decode()
-    except (PydanticSerializationError, ValueError):
+        return to_json(value, fallback=as_plain).decode()
+    except (PydanticSerializationError, ValueError, TypeError):  # such as bytes that are no text, somewhere inside
+        return _by_hand(value)
+
+
+def _by_hand(value: Any) -> str:
+    try:
+        return json.dumps(_jsonable(value), ensure_ascii=False)
+    except (RecursionError, ValueError):  # it has no end
+        return str(value)
+
+
+def _jsonable(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if is_missing(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else as_text(key): _jsonable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_jsonable(part) for part in value]
+    if isinstance(value, bytes):
+        return as_text(value)
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=as_plain)
+    except (PydanticSerializationError, ValueError, TypeError):
         return str(value)
 
 
@@ -36,7 +68,9 @@ def describe_error(error: BaseException) -> str:
         return str(error)
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the error is the tool's own, and so is its __str__
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - the error is the tool's own, and so is its __str__
         return type(error).__name__
 
 

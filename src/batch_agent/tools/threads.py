@@ -9,6 +9,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from .texts import Worded, describe_error
+
 _log = logging.getLogger("batch_agent")
 
 
@@ -25,13 +27,16 @@ class DaemonThreads:
         self._lock = threading.Lock()
         self._work: SimpleQueue[Callable[[], Callable[[], object]] | None] = SimpleQueue()
 
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Calls `function` in a thread. Cancelling the caller leaves the thread to finish by itself."""
+    async def run(self, function: Callable[[], Any], ended: Callable[[], None] | None = None) -> Any:
+        """Calls `function` in a thread. Cancelling the caller leaves the thread to finish by itself; `ended` is called
+        on the loop when it has."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
 
         def settle(result: Any, error: BaseException | None) -> None:
+            if ended is not None:
+                ended()
             if done.done():
                 return
             if error is None:
@@ -45,7 +50,7 @@ class DaemonThreads:
             try:
                 result = context.run(function)
             except BaseException as raised:  # noqa: BLE001 - carried over to the caller
-                error = RuntimeError("StopIteration") if isinstance(raised, StopIteration) else raised
+                error = _carried(raised)
             return lambda: loop.call_soon_threadsafe(settle, result, error)
 
         self._submit(work)
@@ -83,3 +88,11 @@ class DaemonThreads:
             with suppress(RuntimeError):  # the loop may be closed by now
                 tell()
             del work, tell  # an idle thread holds no result
+
+
+def _carried(error: BaseException) -> BaseException:
+    """A future takes no StopIteration. What ends a program or a coroutine is, in a thread, a failure like others."""
+    if isinstance(error, StopIteration):
+        return RuntimeError("StopIteration")
+    is_plain = isinstance(error, Exception | asyncio.CancelledError)
+    return error if is_plain else Worded(describe_error(error))

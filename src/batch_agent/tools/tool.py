@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, fields, replace
 from importlib import import_module
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
+from ..core.checks import at_least, text_or_none
 from ..core.errors import SpecError
 from ..core.prompt import ToolSpec
 from ..core.quick import dataclass
+from ..core.suggestions import explained
 from .arguments import ReadsArguments
 from .batching import Batch, single
 from .policy import Effect, Pace, Sharing
@@ -60,8 +62,19 @@ class BuiltIn:
         return self._made
 
 
+class _ToolClass(type):
+    """Says what to write in the place of names that batch-agent 0.2 put into the class."""
+
+    if not TYPE_CHECKING:  # a type checker would believe that the class has every attribute
+
+        def __getattr__(cls, name: str) -> Any:
+            hint = explained("tool option", name, [known for known in dir(cls) if not known.startswith("_")])
+            own = f"A tool of your own is the object that @Tool.define gives: tools=[{name}]."
+            raise AttributeError(f"Tool has no {name!r}.{hint} {own}")
+
+
 @dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(metaclass=_ToolClass):
     """Made with `@Tool.define`; still callable as the function that it is. Sync functions run in threads."""
 
     name: str
@@ -94,8 +107,7 @@ class Tool:
         return sql_tool(url, max_rows=max_rows, timeout=timeout, name=name)
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise SpecError(f"Tool name {self.name!r}: use letters, digits, _ and -, at most 64 of them.")
+        check_name(self.name)
         if inspect.isasyncgenfunction(self.function):
             raise SpecError(f"Tool {self.name!r}: an async generator gives no single result; return a list instead.")
         if self.pace.retries and not self.sharing.is_repeatable:
@@ -103,7 +115,16 @@ class Tool:
                 f"Tool {self.name!r}: a write whose answer was lost may have been made; to try it again, say that it "
                 "may be made twice (idempotent=True), or take a key (idempotency_arg=...)."
             )
+        if self.max_tokens is not None:
+            at_least(f"Tool {self.name!r}: max_tokens", self.max_tokens, 1)
+        if not isinstance(self.summarize, bool):
+            raise SpecError(f"Tool {self.name!r}: summarize must be True or False; got {self.summarize!r}.")
         object.__setattr__(self, "is_async", _is_async(self.function))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"A Tool has no {name!r}.{explained('tool option', name, self.__slots__)}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -130,6 +151,8 @@ class Tool:
         namespace = _callers_names()
 
         def decorate(inner: Callable[..., Any]) -> Tool:
+            if isinstance(inner, Tool):
+                return _defined_before(inner, options)
             return make_tool(inner, namespace=namespace, **options)
 
         return decorate if function is None else decorate(function)
@@ -146,7 +169,12 @@ class Tool:
         namespace = _callers_names()
 
         def decorate(inner: Callable[..., Any]) -> Tool:
-            options.setdefault("effect", "read")
+            if isinstance(inner, Tool):
+                raise SpecError(
+                    f"Tool {inner.name!r} is a tool already. Leave @Tool.define out: Tool.batchable takes its options."
+                )
+            if "cacheable" not in options:
+                options.setdefault("effect", "read")
             batch = Batch(inner, key_arg, max_batch, window)
             return make_tool(single(inner, key_arg, namespace), namespace=namespace, batch=batch, **options)
 
@@ -156,6 +184,11 @@ class Tool:
     def summarizable(cls, tool: "Tool | Callable[..., Any]") -> "Tool":
         """The same tool, whose long results the model summarizes instead of cutting them."""
         return replace(tool if isinstance(tool, Tool) else make_tool(tool), summarize=True)
+
+
+def check_name(name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SpecError(f"Tool name {name!r}: use letters, digits, _ and -, at most 64 of them.")
 
 
 def make_tool(
@@ -169,16 +202,21 @@ def make_tool(
     from .schema import Arguments, describe  # brings Pydantic, which runs without tools do not need
 
     chosen: dict[str, Any] = dict(options)
-    called = chosen.pop("name", None) or _name(function)
-    said = chosen.pop("description", None)
+    named, said = chosen.pop("name", None), chosen.pop("description", None)
+    if not callable(function):
+        raise SpecError(f"A tool is made of a function; got {function!r}.")
+    called = _name(function) if named is None else named
+    check_name(called)
+    text_or_none(f"Tool {called!r}: description", said)
     try:
         sharing, pace = _policies(chosen)
     except SpecError as error:
         raise SpecError(f"Tool {called!r}: {error}") from None
-    hidden = tuple(filter(None, (sharing.idempotency_arg, sharing.history_arg)))
-    for parameter in hidden:
-        if parameter not in inspect.signature(function).parameters:
-            raise SpecError(f"Tool {called!r}: its function has no parameter {parameter!r} to be filled in.")
+    filled = {"idempotency_arg": sharing.idempotency_arg, "history_arg": sharing.history_arg}
+    hidden = tuple(filter(None, filled.values()))
+    for option, parameter in filled.items():
+        if parameter is not None and parameter not in inspect.signature(function).parameters:
+            raise SpecError(f"Tool {called!r}: {option}: its function has no parameter {parameter!r} to be filled in.")
     return Tool(
         called,
         describe(function) if said is None else said,
@@ -192,17 +230,30 @@ def make_tool(
     )
 
 
+def _defined_before(tool: Tool, options: ToolOptions) -> Tool:
+    """What `Tool.define` makes of a tool: the same one, if nothing else is said of it."""
+    if options:
+        raise SpecError(
+            f"Tool {tool.name!r} is a tool already: give {', '.join(f'{name}=' for name in options)} to what made it, "
+            "as in @Tool.batchable(key_arg=..., ...), and leave @Tool.define out."
+        )
+    return tool
+
+
 def _policies(chosen: dict[str, Any]) -> tuple[Sharing, Pace]:
+    known = ToolOptions.__annotations__
+    for name in chosen:
+        if name not in known:
+            raise SpecError(f"unknown option {name!r}.{explained('tool option', name, known)}")
     cacheable = chosen.pop("cacheable", None)
     if cacheable is not None:
         if "effect" in chosen:
             raise SpecError("effect and cacheable say the same thing; keep effect.")
+        if not isinstance(cacheable, bool):
+            raise SpecError(f"cacheable must be True or False; got {cacheable!r}.")
         chosen["effect"] = "read" if cacheable else "write"
     sharing = Sharing(**{f.name: chosen.pop(f.name) for f in fields(Sharing) if f.name in chosen})
     pace = Pace(**{f.name: chosen.pop(f.name) for f in fields(Pace) if f.name in chosen})
-    unknown = set(chosen) - {"max_tokens", "summarize"}
-    if unknown:
-        raise SpecError(f"unknown option {sorted(unknown)[0]!r}.")
     return sharing, pace
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.errors import SpecError
 from ..core.spec import BatchSpec
 from .tool import Tool
 
@@ -43,3 +44,11 @@ def _same(one: Tool, other: Tool) -> bool:
 
 def _ways(tool: Tool) -> tuple[Any, ...]:
     return tool.description, tool.sharing, tool.pace, tool.max_tokens, tool.summarize, tool.batch
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Raises SpecError for two tools of the same name."""
+    names = [tool.name for tool in tools]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Give one another with name=...")

@@ -245,7 +245,7 @@ def test_a_write_with_a_key_is_made_again_with_the_same_key_wherever_it_is_kille
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_mid_write_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_ctrl_c_in_mid_write_lets_it_end_and_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
     _, _, seen = nursery.finish(tmp_path / "whole")
     ended = Counter[int]()
     for trial, at in enumerate(range(3, len(seen), len(seen) // 8)):
@@ -253,7 +253,8 @@ def test_ctrl_c_in_mid_write_doubles_and_loses_nothing(nursery: Nursery, tmp_pat
         ended[nursery.run(folder, at=at, signal=2)] += 1
         outputs, told, _ = nursery.finish(folder)
         assert outputs == [7, 7, 7]
-        check_told(folder, told)
+        assert check_told(folder, told) == 0
+        assert sorted(effects(folder)) == LINES
     assert ended[130 << 8] > 0
 
 
@@ -291,7 +292,7 @@ def test_there_is_no_moment_at_which_the_writes_of_a_failed_agent_are_forgotten(
     assert check_told(tmp_path, told) == 0
 
 
-async def run(backend: ScriptedBackend, folder: Path, **options: Any) -> AgentResult:
+async def run(backend: ScriptedBackend, folder: Path | None, **options: Any) -> AgentResult:
     [result] = await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=folder, **options)
     return result
 
@@ -308,6 +309,42 @@ async def test_another_write_of_a_later_life_has_another_key(tmp_path: Path) -> 
     assert not (await run(ScriptedBackend(by_turn(call("pay", line="rent"), say("no"))), tmp_path, **options)).ok
     assert (await run(ScriptedBackend(by_turn(call("pay", line="food"), say("7"))), tmp_path, **options)).output == 7
     assert slips["rent"] != slips["food"]
+
+
+def paying(slips: list[str]) -> Tool:
+    @Tool.define(idempotency_arg="slip")
+    async def pay(line: str, slip: str) -> str:
+        slips.append(slip)
+        return "paid"
+
+    return pay
+
+
+async def test_runs_of_their_own_have_keys_of_their_own(tmp_path: Path) -> None:
+    slips: list[str] = []
+    backend = ScriptedBackend(by_turn(call("pay", line="rent"), say("done")))
+    for folder in (tmp_path / "january", tmp_path / "february", None, None):
+        await run(backend, folder, tools=[paying(slips)])
+    assert len(slips) == len(set(slips)) == 4
+
+
+async def test_a_run_that_goes_on_has_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batch_agent.tools.session.LAST_WRITES", 0.01)
+    slips: list[str] = []
+
+    @Tool.define(idempotency_arg="slip")
+    async def pay(line: str, slip: str) -> str:
+        slips.append(slip)
+        if len(slips) == 1:
+            await asyncio.Event().wait()
+        return "paid"
+
+    backend = ScriptedBackend(by_turn(call("pay", line="rent"), say("done")))
+    late = await run(backend, tmp_path, tools=[pay], timeout_per_agent=0.1)
+    assert late.error is not None
+    assert (await run(backend, tmp_path, tools=[pay])).ok
+    assert len(slips) == 2
+    assert len(set(slips)) == 1
 
 
 async def test_the_same_write_again_in_a_later_life_has_another_key_than_the_one_before(tmp_path: Path) -> None:
@@ -384,7 +421,10 @@ async def test_three_lives_inherit_all_that_was_made_before_them(tmp_path: Path)
     assert made == {"a": 1, "b": 1, "c": 1}
 
 
-async def test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_made(tmp_path: Path) -> None:
+async def test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batch_agent.tools.session.LAST_WRITES", 0.01)
     made = 0
 
     @Tool.define

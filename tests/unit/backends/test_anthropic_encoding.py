@@ -190,6 +190,18 @@ def test_on_the_last_turn_the_tools_stay_and_may_not_be_called() -> None:
     assert "tool_choice" not in sent(replace(request(tools=()), may_call_tools=False))
 
 
+def test_a_call_that_has_to_be_made_is_said_after_all_that_is_shared() -> None:
+    dialect, asked = AnthropicMessages(), request()
+    named, any_of_them = replace(asked, must_call="find"), replace(asked, must_call="")
+    assert sent(named, dialect)["tool_choice"] == {"type": "tool", "name": "find"}
+    assert sent(any_of_them, dialect)["tool_choice"] == {"type": "any"}
+    assert sent(named, dialect)["tools"] == sent(asked, dialect)["tools"]
+    assert "tool_choice" not in sent(asked, dialect)
+    shared = dialect.encode(asked).partition(b'],"cache_control"')[0]
+    assert dialect.encode(named).startswith(shared)
+    assert sent(replace(named, may_call_tools=False))["tool_choice"] == {"type": "none"}
+
+
 def test_settings_by_their_names_here_and_no_seed() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2048}
     body = sent(

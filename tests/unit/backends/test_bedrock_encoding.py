@@ -69,6 +69,15 @@ def test_tools_stay_when_they_may_not_be_called(may_call_tools: bool) -> None:
     assert body(replace(request, may_call_tools=may_call_tools)) == body(request)
 
 
+def test_a_call_that_has_to_be_made_is_said_beside_the_tools() -> None:
+    request = ask(tools=True, system="Be brief.")
+    plain = body(request)["toolConfig"]
+    assert body(replace(request, must_call="look"))["toolConfig"] == {**plain, "toolChoice": {"tool": {"name": "look"}}}
+    assert body(replace(request, must_call=""))["toolConfig"] == {**plain, "toolChoice": {"any": {}}}
+    assert body(request)["toolConfig"] == plain
+    assert "toolConfig" not in body(replace(ask(), must_call="look"))
+
+
 @pytest.mark.parametrize("model", [CLAUDE, NOVA, ARN])
 def test_the_system_prompt_ends_with_a_cache_point(model: str) -> None:
     asked = body(ask(model=model, system="Be brief.", tools=True))

@@ -282,6 +282,21 @@ async def test_a_key_comes_from_the_environment_and_is_shown_nowhere(monkeypatch
     assert "sk-secret" not in str(error)
 
 
+@pytest.mark.parametrize("key", ["sk-ключ", "sk–dash", "sk-é", "sk-\u200bsecret"])
+async def test_a_key_with_letters_that_no_key_has_is_refused_and_not_sent(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, url in (
+        ("VLLM_API_KEY", "vllm://127.0.0.1:1"),
+        ("AWS_BEARER_TOKEN_BEDROCK", "bedrock://us-east-1/m"),
+    ):
+        monkeypatch.setenv(variable, key)
+        error = await refused(url)
+        assert isinstance(error, SpecError)
+        assert variable in str(error)
+        assert key not in str(error)
+
+
 async def test_credentials_in_the_url_are_used_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
     async with serving(model("m")) as server:

@@ -1,15 +1,19 @@
 """The HTTP backend on real sockets: what is sent, what is reused, and what every way to fail is called."""
 
 import asyncio
+import html
+import json
 import logging
 import socket
 import traceback
-from collections.abc import AsyncIterator
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, ClassVar
+from urllib.parse import quote_plus
 
 import orjson
 import pytest
@@ -469,6 +473,22 @@ async def test_a_key_is_shown_in_no_error_and_in_no_log(answer: Any, caplog: pyt
                 shown = "".join(traceback.format_exception(error)) + repr(error)
                 assert "sk-secret" not in shown
     assert "sk-secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "quoting", [str, quote_plus, json.dumps, html.escape, lambda key: b64encode(key.encode()).decode()]
+)
+async def test_a_key_that_a_server_quotes_in_its_own_way_is_not_shown(quoting: Callable[[str], str]) -> None:
+    key = 'sk-a/b+c"d=e&f0123456789'
+    words = quoting(key)
+
+    async def refused(request: RawRequest, line: Line) -> None:
+        await line.reply(401, json.dumps({"error": {"message": f"The key {words} is wrong."}}).encode())
+
+    async with raw_server(refused) as server, backend_at(server.url, key=key) as backend:
+        error = str(await failure(backend, PLAIN))
+    assert "***" in error
+    assert words not in error
 
 
 async def test_what_may_be_secret_in_a_url_is_not_shown() -> None:

@@ -1,13 +1,15 @@
 """HTTP answers from bytes: the same for any way to cut them, and an error for what is none."""
 
 import gzip
+import tracemalloc
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.backends.http1 import AnswerReader, BadAnswer
+from batch_agent.backends.http1 import AnswerReader
+from batch_agent.backends.http1_body import AnswerTooLarge, BadAnswer
 
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 5\r\n\r\nHello"
 CHUNKED = (
@@ -19,7 +21,18 @@ ZIPPED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r
     len(gzip.compress(b"Hello", mtime=0)),
     gzip.compress(b"Hello", mtime=0),
 )
+FOLDED = b"HTTP/1.1 200 OK\r\nX-Long: a\r\n  b\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nHello"
 DEFLATED = b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n\r\n" + zlib.compress(b"Hello")
+
+ALL = [SIZED, CHUNKED, CONTINUED, UNTIL_CLOSED, ZIPPED, DEFLATED, FOLDED]
+
+
+def chunked(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+
+
+def with_head(*lines: str, body: bytes = b"") -> bytes:
+    return "\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode("latin-1") + body
 
 
 def fed(*pieces: bytes, closed: bool = False) -> tuple[AnswerReader, bytes]:
@@ -30,7 +43,7 @@ def fed(*pieces: bytes, closed: bool = False) -> tuple[AnswerReader, bytes]:
     return reader, body
 
 
-@pytest.mark.parametrize("answer", [SIZED, CHUNKED, CONTINUED, UNTIL_CLOSED, ZIPPED, DEFLATED])
+@pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 @given(data=st.data())
 def test_an_answer_is_the_same_however_its_bytes_come(answer: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1), max_size=6)))
@@ -40,7 +53,7 @@ def test_an_answer_is_the_same_however_its_bytes_come(answer: bytes, data: st.Da
     assert (reader.head.status, body, reader.is_whole) == (200, b"Hello", True)
 
 
-@pytest.mark.parametrize("answer", [SIZED, CHUNKED, CONTINUED, UNTIL_CLOSED, ZIPPED, DEFLATED])
+@pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 def test_an_answer_is_the_same_byte_by_byte(answer: bytes) -> None:
     one_by_one = [answer[at : at + 1] for at in range(len(answer))]
     assert fed(*one_by_one, closed=answer in (UNTIL_CLOSED, DEFLATED))[1] == b"Hello"
@@ -102,8 +115,136 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 2000,
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nHello",
         b"a" * 100_000,
+        b"HTTP/1.1 200 OK\nContent-Length: 5\n\nHello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\n\r\nHello\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 099 OK\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+        b"HTTP/1.1 100 Continue\r\n\nHTTP/1.1 100 Continue\r\n\r\n" + SIZED,
+        b"HTTP/1.1 200 " + b"a" * 500 + b"\n" + b"\r\n\r\n",
+        with_head(" X-Folded: before all others"),
+        with_head("Content-Length : 5"),
+        with_head("Con tent: 5"),
+        with_head(": 5"),
+        with_head("X-Odd: a\0b"),
+        with_head("X-Odd: a\rb"),
+        with_head("Content-Length: 5", "Content-Length: 6"),
+        with_head("Content-Length: 5, 6"),
+        with_head("Content-Length: +5"),
+        with_head("Content-Length: 1_0"),
+        with_head("Content-Length: 0x5"),
+        with_head("Content-Length: \u00b2"),
+        with_head("Content-Length:"),
+        with_head("Content-Length: " + "9" * 5000),
+        with_head("Transfer-Encoding: gzip, chunked"),
+        with_head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
+        with_head("Transfer-Encoding: identity"),
+        with_head("Content-Encoding: br"),
+        with_head("Content-Encoding: gzip, gzip"),
+        with_head("X: " + "a" * 70_000),
+        with_head(*[f"X-{number}: a" for number in range(300)]),
+        chunked(b"5\r\nHelloXY0\r\n\r\n"),
+        chunked(b"5\r\nHello\n\n"),
+        chunked(b"5\nHello"),
+        chunked(b"0x5\r\nHello"),
+        chunked(b"1_0\r\nHello"),
+        chunked(b"+5\r\nHello"),
+        chunked(b" 5\r\nHello"),
+        chunked(b"5 5\r\nHello"),
+        chunked(b"f" * 16 + b"\r\n"),
+        chunked(b"5;a=\n\r\nHello"),
+        chunked(b"0\r\n" + b"X: a\r\n" * 30_000),
+        chunked(b"0\r\nX: a\nY: b\r\n\r\n"),
+        chunked(b"0\r\nX: " + b"a" * 2000 + b"\r\n\r\n"),
+        with_head("Content-Encoding: gzip", "Content-Length: 25", body=gzip.compress(b"Hello", mtime=0)[:-1] + b"x"),
+        with_head("Content-Encoding: gzip", "Content-Length: 10", body=gzip.compress(b"Hello", mtime=0)[:10]),
+        with_head("Content-Encoding: gzip", "Content-Length: 26", body=gzip.compress(b"Hello", mtime=0) + b"x"),
     ],
+    ids=lambda answer: answer[:80].decode("latin-1"),
 )
 def test_what_is_no_answer_is_said_to_be_none(answer: bytes) -> None:
     with pytest.raises(BadAnswer):
         fed(answer)
+
+
+def test_an_answer_with_chunks_and_a_length_ends_where_its_chunks_do_and_closes_the_connection() -> None:
+    answer = CHUNKED.replace(b"\r\n\r\n2;", b"\r\nContent-Length: 3\r\n\r\n2;")
+    reader, body = fed(answer)
+    assert (body, reader.is_whole, reader.keeps_open) == (b"Hello", True, False)
+
+
+def test_headers_that_come_twice_are_joined() -> None:
+    reader, _ = fed(with_head("X-A: 1", "x-a: 2", "Content-Length: 0"))
+    assert reader.head is not None
+    assert reader.head.headers["x-a"] == "1, 2"
+    assert fed(FOLDED)[0].head.headers["x-long"] == "a b"  # type: ignore[union-attr]
+
+
+def test_a_packed_answer_without_a_body_is_whole() -> None:
+    assert fed(with_head("Content-Encoding: gzip", "Content-Length: 0"))[0].is_whole
+    assert fed(b"HTTP/1.1 204 No Content\r\nContent-Encoding: br\r\nTransfer-Encoding: odd\r\n\r\n")[0].is_whole
+
+
+@pytest.mark.parametrize("answer", [SIZED, CHUNKED, UNTIL_CLOSED, ZIPPED, DEFLATED])
+def test_a_body_that_is_too_large_is_given_up(answer: bytes) -> None:
+    assert AnswerReader(5).feed(answer) == b"Hello"
+    with pytest.raises(AnswerTooLarge, match="more than 4 bytes"):
+        AnswerReader(4).feed(answer)
+
+
+def test_a_limit_may_be_set_when_the_body_has_begun() -> None:
+    reader = AnswerReader()
+    reader.feed(SIZED[:-3])
+    reader.limit(5)
+    with pytest.raises(AnswerTooLarge):
+        reader.limit(4)
+    reader = AnswerReader()
+    reader.feed(UNTIL_CLOSED)
+    with pytest.raises(AnswerTooLarge):
+        reader.limit(4)
+
+
+def test_a_packed_body_is_unpacked_no_further_than_to_its_limit() -> None:
+    bomb = gzip.compress(b"\0" * 100_000_000)
+    reader = AnswerReader(1_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(AnswerTooLarge):
+            reader.feed(with_head("Content-Encoding: gzip", body=bomb))
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def outcome(pieces: list[bytes]) -> tuple[object, ...]:
+    """What an answer comes to, of which all bytes are there and the connection is closed."""
+    reader, body = AnswerReader(1000), b""
+    try:
+        for piece in pieces:
+            if not reader.is_whole:
+                body += reader.feed(piece)
+        if not reader.is_whole:
+            reader.end()
+    except BadAnswer:
+        return ("bad",)
+    assert len(body) <= 1000
+    return (reader.head, body)
+
+
+@pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
+@given(data=st.data())
+def test_a_damaged_answer_is_an_answer_or_said_to_be_none_however_its_bytes_come(
+    answer: bytes, data: st.DataObject
+) -> None:
+    damaged = bytearray(answer)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged)))
+        damaged[at : at + data.draw(st.integers(0, 3))] = data.draw(
+            st.binary(max_size=3) | st.sampled_from([b"\r\n", b"\n", b"\r", b":", b"0", b"f", b" ", b";", b"9" * 30])
+        )
+    whole = bytes(damaged)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=6)))
+    pieces = [whole[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    assert outcome(pieces) == outcome([whole]) == outcome([whole[at : at + 1] for at in range(len(whole))])

@@ -1,7 +1,10 @@
 """Connections of our own, on real sockets."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -76,6 +79,45 @@ async def test_a_connection_on_which_the_server_speaks_unasked_is_not_used_again
             await spoke.wait()
         assert await ask(lines, server) == b"Hello"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("says", ["an answer", "that it goes"])
+async def test_what_has_come_on_an_idle_connection_is_seen_before_the_loop_has_read_it(says: str) -> None:
+    """Nobody can tell an answer that was not asked for from the answer to the next request."""
+
+    def answer_all() -> None:
+        for at in range(2):
+            connection, _ = listener.accept()
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHello")
+            if not at:
+                asked_again.wait(10)
+                if says == "an answer":
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nStray")
+                else:
+                    connection.close()
+                spoken.set()
+            kept.append(connection)
+
+    asked_again, spoken = threading.Event(), threading.Event()
+    kept: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        answering = threads.submit(answer_all)
+        lines = Lines(url := URL(f"http://127.0.0.1:{listener.getsockname()[1]}/"), {})
+        async with asyncio.timeout(10):
+            line = await lines.send("POST", url, b"", None)
+            assert await line.read() == b"Hello"
+            line.close()
+            asked_again.set()
+            spoken.wait(10)  # the loop stands still, and hears of nothing
+            again = await lines.send("POST", url, b"", None)
+            assert again is not line
+            assert await again.read() == b"Hello"
+            again.close()
+            await lines.aclose()
+        answering.result(10)
+        for connection in kept:
+            connection.close()
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

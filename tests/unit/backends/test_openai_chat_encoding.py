@@ -81,6 +81,18 @@ def test_on_the_last_turn_the_tools_stay_and_may_not_be_called() -> None:
     assert "tool_choice" not in sent(replace(request(tools=()), may_call_tools=False))
 
 
+def test_a_call_that_has_to_be_made_is_said_after_all_that_is_shared() -> None:
+    asked = request()
+    named, any_of_them = replace(asked, must_call="find"), replace(asked, must_call="")
+    assert sent(named)["tool_choice"] == {"type": "function", "function": {"name": "find"}}
+    assert sent(any_of_them)["tool_choice"] == "required"
+    assert sent(named)["tools"] == sent(asked)["tools"]
+    plain = OpenAIChat().encode(asked)
+    assert OpenAIChat().encode(named).startswith(plain[:-1])
+    assert sent(replace(named, may_call_tools=False))["tool_choice"] == "none"
+    assert "tool_choice" not in sent(replace(request(tools=()), must_call="find"))
+
+
 def test_only_the_settings_that_were_made_are_sent() -> None:
     sampling = Sampling(temperature=0.0, seed=7, max_tokens=20, stop=("END",), extra={"top_k": 3})
     dialect = OpenAIChat(Extras(max_tokens_field="max_completion_tokens"))

@@ -1,8 +1,12 @@
 """Server-sent events."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from batch_agent.backends import sse
 from batch_agent.backends.sse import SseEvent, SseParser
+from batch_agent.core.errors import BackendError
 
 
 def events(*chunks: bytes) -> list[SseEvent]:
@@ -65,3 +69,69 @@ def test_a_line_that_goes_on_in_the_next_chunk_belongs_to_its_event() -> None:
 def test_an_event_of_many_lines_in_many_pieces_is_one() -> None:
     lines = [b"data: %d\n" % number for number in range(5000)]
     assert events(*lines, b"\n") == [(b"\n".join(b"%d" % number for number in range(5000)), b"")]
+
+
+@pytest.mark.parametrize("cut", range(5))
+def test_a_byte_order_mark_before_the_first_event_is_passed_over(cut: int) -> None:
+    stream = b"\xef\xbb\xbfdata: a\n\ndata: b\n\n"
+    assert events(stream[:cut], stream[cut:]) == [(b"a", b""), (b"b", b"")]
+
+
+def test_only_the_first_bytes_can_be_a_byte_order_mark() -> None:
+    assert events(b"data: a\n\n\xef\xbb\xbfdata: b\n\ndata: c\n\n") == [(b"a", b""), (b"c", b"")]
+    assert events(b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n") == [(b"b", b"")]
+    assert events(b"\xef\xbb", b"data: a\n\ndata: b\n\n") == [(b"b", b"")]
+
+
+def test_a_line_that_ends_in_cr_ends_at_once() -> None:
+    assert events(b"data: a\r\r") == [(b"a", b"")]
+    assert events(b"data: a\r", b"\r") == [(b"a", b"")]
+    assert events(b"data: a\r\n\r", b"\ndata: b\n\n") == [(b"a", b""), (b"b", b"")]
+
+
+def test_data_is_given_out_byte_for_byte() -> None:
+    assert events(b"data: \0 \xff\xfe\n\n") == [(b"\0 \xff\xfe", b"")]
+
+
+@pytest.mark.parametrize("line", [b"x" * 1000, b"data: x\n"])
+def test_an_event_without_an_end_is_given_up(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "LARGEST_EVENT", 10_000)
+    parser = SseParser()
+    assert parser.feed(b"data: whole\n\n" * 5000) == [(b"whole", b"")] * 5000
+    with pytest.raises(BackendError, match="an event of more than 9"):
+        list(map(parser.feed, [line] * 5000))
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [b"data: a", b"data:b", b"data", b"data:  c", b"event: e", b": comment", b"id: 7", b"odd", b"", b""]
+    )
+)
+
+
+@given(LINES, st.data())
+def test_events_are_the_same_however_their_bytes_come(lines: list[bytes], data: st.DataObject) -> None:
+    ends = data.draw(st.lists(st.sampled_from([b"\n", b"\r\n", b"\r"]), min_size=len(lines), max_size=len(lines)))
+    following = [*lines[1:], b":"][: len(lines)]
+    ends = [b"\r\n" if end == b"\r" and not after else end for end, after in zip(ends, following, strict=True)]
+    stream = b"".join(line + end for line, end in zip(lines, ends, strict=True))
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)))
+    pieces = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert events(*pieces) == events(stream) == _by_the_standard(lines)
+
+
+def _by_the_standard(lines: list[bytes]) -> list[SseEvent]:
+    found: list[SseEvent] = []
+    values: list[bytes] = []
+    name = b""
+    for line in lines:
+        if not line:
+            if values:
+                found.append((b"\n".join(values), name))
+            values, name = [], b""
+            continue
+        field, _, value = line.partition(b":")
+        value = value[1:] if value.startswith(b" ") else value
+        values += [value] if field == b"data" else []
+        name = value if field == b"event" else name
+    return found

@@ -1,6 +1,8 @@
 """What holds for every wire, whoever carries the requests."""
 
 import asyncio
+import gzip
+import zlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -9,7 +11,7 @@ from yarl import URL
 
 from batch_agent.backends.lines import Lines
 from batch_agent.backends.session import Session
-from batch_agent.backends.wire import Answer, Dropped, NoConnection, Stale, Wire, WireError
+from batch_agent.backends.wire import Answer, Dropped, NoConnection, Stale, TooLarge, Wire, WireError
 
 Make = Callable[..., Wire]
 NOWHERE = URL("http://127.0.0.1:9")
@@ -184,6 +186,104 @@ async def test_leaving_an_answer_early_ends_its_connection(make: Make) -> None:
         answer.close()
         async with asyncio.timeout(20):
             await left.wait()
+
+
+@pytest.mark.parametrize("packs", [gzip.compress, zlib.compress])
+async def test_a_packed_answer_is_unpacked_though_nobody_asked_for_one(
+    make: Make, packs: Callable[[bytes], bytes]
+) -> None:
+    said = b"".join(b"%d " % number for number in range(100_000))
+    name = "gzip" if packs is gzip.compress else "deflate"
+
+    async def packed(request: RawRequest, line: Line) -> None:
+        await line.reply(200, packs(said), f"content-encoding: {name}\r\n")
+
+    async with raw_server(packed) as server:
+        wire = make(server.url)
+        assert await read(wire, server.url) == said
+        answer = await wire.send("POST", URL(server.url), b"", None)
+        got = bytearray()
+        while chunk := await answer.chunk():
+            got += chunk
+        answer.close()
+        assert bytes(got) == said
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ("content-encoding: gzip\r\n", gzip.compress(b"Hello", mtime=0)[:-5]),
+        ("content-encoding: gzip\r\n", b"Hello"),
+        ("content-encoding: br\r\n", b"Hello"),
+    ],
+)
+async def test_a_packed_answer_that_cannot_be_unpacked_is_an_error(make: Make, headers: str, body: bytes) -> None:
+    async def packed(request: RawRequest, line: Line) -> None:
+        await line.reply(200, body, headers)
+
+    async with raw_server(packed) as server:
+        with pytest.raises(WireError):
+            await read(make(server.url), server.url)
+
+
+async def test_a_body_is_read_to_its_limit_and_its_connection_closed(make: Make) -> None:
+    gone = asyncio.Event()
+
+    async def endless(request: RawRequest, line: Line) -> None:
+        if len(server.requests) == 1:
+            await line.reply(200, b"x" * 1000)
+            return
+        await line.open_stream()
+        try:
+            while True:
+                await line.event(b"x" * 1000)
+        finally:
+            gone.set()
+
+    async with raw_server(endless) as server, asyncio.timeout(20):
+        wire = make(server.url)
+        answer = await wire.send("POST", URL(server.url), b"", None)
+        assert await answer.read(1000) == b"x" * 1000
+        answer.close()
+        answer = await wire.send("POST", URL(server.url), b"", None)
+        with pytest.raises(TooLarge, match="more than 97"):
+            await answer.read(100_000)
+        await gone.wait()
+        answer.close()
+
+
+async def test_a_body_that_is_announced_to_be_too_large_is_not_read(make: Make) -> None:
+    async def large(request: RawRequest, line: Line) -> None:
+        await line.reply(200, b"x" * 2000, length=10**15)
+
+    async with raw_server(large) as server, asyncio.timeout(20):
+        answer = await make(server.url).send("POST", URL(server.url), b"", None)
+        with pytest.raises(TooLarge):
+            await answer.read(1000)
+        answer.close()
+
+
+async def test_a_packed_body_is_unpacked_to_its_limit(make: Make) -> None:
+    async def bomb(request: RawRequest, line: Line) -> None:
+        await line.reply(200, gzip.compress(b"x" * 10_000_000), "content-encoding: gzip\r\n")
+
+    async with raw_server(bomb) as server, asyncio.timeout(20):
+        answer = await make(server.url).send("POST", URL(server.url), b"", None)
+        with pytest.raises(TooLarge):
+            await answer.read(100_000)
+        answer.close()
+
+
+async def test_a_large_body_comes_whole_after_a_wait_for_it(make: Make) -> None:
+    async def large(request: RawRequest, line: Line) -> None:
+        await line.reply(200, b"x" * 5_000_000)
+
+    async with raw_server(large) as server, asyncio.timeout(20):
+        answer = await make(server.url).send("POST", URL(server.url), b"", None)
+        await asyncio.sleep(0.2)  # what comes meanwhile fills the buffers
+        assert await answer.read() == b"x" * 5_000_000
+        answer.close()
 
 
 async def test_a_page_is_asked_for_again_when_the_server_had_given_up_the_connection() -> None:

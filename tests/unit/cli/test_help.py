@@ -64,9 +64,9 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["rn"], 'Unknown command "rn". Did you mean "run"?'),
-        (["--wat"], 'Unknown option "--wat".'),
-        (["run", "--tsk", "x", "--inputs", "y"], "run needs --task. Did you mean --task instead of --tsk?"),
+        (["rn"], "Unknown command 'rn'. Did you mean 'run'?"),
+        (["--wat"], "Unknown option --wat."),
+        (["run", "--tsk", "x", "--inputs", "y"], "Unknown option --tsk. Did you mean --task?"),
         (["run", "--task", "x", "--inputs", "y", "--max-turn", "1"], "Did you mean --max-turns?"),
         (["run", "--tool-mode", "nativ", "--task", "x", "--inputs", "y"], 'Did you mean "native"?'),
         (["run", "--task", "x", "--inputs", "y", "more"], "'more' is not expected here"),

@@ -306,6 +306,6 @@ def test_a_command_from_before_there_was_a_reduce_goes_on(place: Path, sim: SimS
     for name in ("reduce", "reduce_schema", "reducer_model", "summary"):
         del command["options"][name]
     kept.write_text(json.dumps({**command, "format": 1}))
-    again = call("resume", "results.jsonl.checkpoint", cwd=place)
+    again = call("resume", "results.jsonl.checkpoint", "--trust", cwd=place)
     assert again.returncode == 0, again.stderr
     assert "5 answers came from the checkpoint" in again.stderr

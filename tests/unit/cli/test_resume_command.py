@@ -12,6 +12,7 @@ from tests.unit.programs import Call, Programs, typed
 
 from batch_agent import BatchAgent
 from batch_agent.cli.kept_command import read_command
+from batch_agent.cli.signature import is_own, secret_file, sign
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 
@@ -116,3 +117,75 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path, sim_url: str, 
     assert "newer version" in call("resume", "kept", cwd=tmp_path).stderr
     (tmp_path / "kept" / "command.json").write_text("{")
     assert "cannot be read" in call("resume", "kept", cwd=tmp_path).stderr
+    for odd in ("[]", "{}", '{"format": "x"}', '{"format": 3, "working_directory": 1, "options": [], "paths": {}}'):
+        (tmp_path / "kept" / "command.json").write_text(odd)
+        done = call("resume", "kept", cwd=tmp_path)
+        assert (done.returncode, "cannot be read" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+def test_a_checkpoint_of_somebody_else_is_not_resumed_without_a_word(tmp_path: Path, sim_url: str, call: Call) -> None:
+    """Nothing is imported, sent or written; with --trust it is, and it is one's own from then on."""
+    theirs, checkpoint = (
+        {"XDG_CONFIG_HOME": str(tmp_path / "theirs")},
+        tmp_path / "here" / "runs" / "out.jsonl.checkpoint",
+    )
+    words = prepared(tmp_path / "here", sim_url)
+    (tmp_path / "here" / "mine.py").write_text(
+        "from pathlib import Path\nPath('ran').touch()\ndef look(name: str) -> str:\n    return name\n"
+    )
+    assert call(*words, cwd=tmp_path / "here", **theirs).returncode == 0
+    for file in (tmp_path / "here" / "ran", tmp_path / "here" / "runs" / "out.jsonl"):
+        file.unlink()
+    mine = {"XDG_CONFIG_HOME": str(tmp_path / "mine"), "OPENAI_API_KEY": "sk-mine"}
+    refused = call("resume", str(checkpoint), cwd=tmp_path, **mine)
+    assert refused.returncode == 2
+    said = refused.stderr
+    for word in ("run the code of mine", "use your OPENAI_API_KEY for http", "in.jsonl'", "out.jsonl'", "say --trust"):
+        assert word in said
+    assert not (tmp_path / "here" / "ran").exists()
+    assert not (tmp_path / "here" / "runs" / "out.jsonl").exists()
+    assert call("resume", str(checkpoint), "--trust", cwd=tmp_path, **mine).returncode == 0
+    assert (tmp_path / "here" / "ran").exists()
+    again = call("resume", str(checkpoint), cwd=tmp_path, **mine)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_command_that_was_changed_is_not_ones_own(tmp_path: Path, sim_url: str, call: Call) -> None:
+    words = prepared(tmp_path / "here", sim_url)
+    assert call(*words, cwd=tmp_path / "here").returncode == 0
+    checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
+    file = checkpoint / "command.json"
+    kept = file.read_text()
+    for old, new in ((sim_url, "openai://attacker.example"), ("out.jsonl", "other.jsonl"), ("mine:look", "mine:evil")):
+        assert old in kept
+        file.write_text(kept.replace(old, new))
+        refused = call("resume", str(checkpoint), cwd=tmp_path)
+        assert (refused.returncode, "say --trust" in refused.stderr) == (2, True)
+    file.write_text(kept)
+    assert call("resume", str(checkpoint), cwd=tmp_path).returncode == 0
+
+
+def test_a_run_needs_no_place_for_its_secret(tmp_path: Path, sim_url: str, call: Call) -> None:
+    words = prepared(tmp_path / "here", sim_url)
+    (tmp_path / "file").touch()
+    nowhere = {"XDG_CONFIG_HOME": str(tmp_path / "file")}
+    assert call(*words, cwd=tmp_path / "here", **nowhere).returncode == 0
+    checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
+    refused = call("resume", str(checkpoint), cwd=tmp_path, **nowhere)
+    assert (refused.returncode, "say --trust" in refused.stderr) == (2, True)
+
+
+def test_the_secret_of_signatures_is_private_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    first = sign(b"it")
+    assert first is not None
+    assert sign(b"it") == first
+    assert is_own(b"it", first)
+    for data, signature in ((b"that", first), (b"it", None), (b"it", ""), (b"it", "é"), (b"it", 3)):
+        assert not is_own(data, signature)
+    assert secret_file().stat().st_mode & 0o777 == 0o600
+    assert secret_file().parent.stat().st_mode & 0o777 == 0o700
+    assert [file.name for file in secret_file().parent.iterdir()] == ["checkpoint.key"]
+    secret_file().write_bytes(b"short")
+    assert sign(b"it") is None
+    assert not is_own(b"it", first)

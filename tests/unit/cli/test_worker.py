@@ -5,11 +5,13 @@ import json
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pytest
@@ -107,7 +109,7 @@ class Place:
             "run", "--task", "Who is {name}?", "--inputs", "in.jsonl", "--schema", "schema.json",
             "--tools", "mine:note", "--backend", url, "--store", store, "--run-id", name,
         ]  # fmt: skip
-        self.works = ["worker", "--store", store, "--run", name]
+        self.works = ["worker", "--store", store, "--run", name, "--trust", "mine:note"]
 
     def check_done(self) -> None:
         """Every input has its row, and every agent has called its tool once."""
@@ -240,8 +242,10 @@ def test_what_this_machine_lacks_is_one_clear_line(
 ) -> None:
     asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).written()))
     started = Path.cwd()
-    said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
-    assert f"The run's tool 'gone:look': there is no module 'gone' in '{tmp_path}'" in said
+    words = ("worker", "--store", redis_server.url, "--run", name)
+    assert "the module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
+    said = refusal(*words, cwd=tmp_path)
+    assert "The run's tool 'gone:look' is code of this machine that this worker was not told to run" in said
     assert f"(The run was started in '{started}'.)" in said
 
 
@@ -254,7 +258,7 @@ def test_a_password_is_neither_shown_nor_kept(
         place = Place(tmp_path, quick_url.replace("://", "://me:s3cret@"), store, name)
         first = call(*place.asks, cwd=place.run)
         assert first.returncode == 0, first.stderr
-        assert f"--store {server.url} --run {name}\n  (the password goes into the URL" in first.stderr
+        assert f"--store {server.url} --run {name} --trust mine:note\n  (the password goes into the URL" in first.stderr
         kept = asyncio.run(kept_at(store, name))
         texts = [first.stderr, kept, *(file.read_text() for file in place.checkpoint.iterdir())]
         assert [text for text in texts if "s3cret" in text] == []
@@ -363,7 +367,9 @@ def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: py
     }
     command = SharedCommand.read(asked(**said).written())
     (tmp_path / "schema.json").unlink()
-    ours = Part(SharedRun("redis://there", "reviews"), "redis://there", {}, []).spec(command)
+    trust = command.flags()[1:]
+    assert trust == ["http_get", str(tmp_path)]
+    ours = Part(SharedRun("redis://there", "reviews"), "redis://there", {}, trust).spec(command)
     own = {name: said[name] for name in said.keys() - {"task", "fields", "tools", "schema"}}
     theirs = BatchSpec.of(
         task=Fields("Sum up.", "title", "text"), inputs=[], output_schema={"type": "integer"}, tools=ours.tools,
@@ -403,33 +409,152 @@ def test_what_another_version_wrote_is_refused(data: bytes) -> None:
         SharedCommand.read(data)
 
 
-def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_offer(tmp_path: Path) -> None:
+def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, here / "data", there):
         folder.mkdir()
-    (here / "mine.py").touch()
-    (here / "os.py").touch()
-    trusted = Trusted(here)
+    nothing = Trusted()
     with pytest.raises(SpecError, match="run commands on this machine as you"):
-        trusted.check_program("opencode")
-    Trusted(here, ["opencode"]).check_program("opencode")
-    trusted.check_module("mine:look", "The tool")
-    trusted.check_folder(here / "data", "It reads")
-    for name in ("os:system", "subprocess:getoutput", "pydantic.v1:BaseModel", "batch_agent.sim:SimServer", ":x"):
-        with pytest.raises(SpecError, match="there is no module"):
-            trusted.check_module(name, "The tool")
-    for folder in (there, here / ".." / "there", Path("/")):
+        nothing.check_program("opencode")
+    Trusted(["opencode"]).check_program("opencode")
+    with pytest.raises(SpecError, match="--trust web_search"):
+        nothing.check_built_in("web_search")
+    Trusted(["web_search"]).check_built_in("web_search")
+    for name in ("mine:look", "os:system", "pydantic.v1:BaseModel", ":x", "mine", ""):
+        with pytest.raises(SpecError, match="--trust"):
+            nothing.check_module(name, "The tool")
+    some = Trusted(["pydantic", "mine:look", str(there)])
+    for name in ("pydantic:BaseModel", "pydantic.v1:BaseModel", "mine:look"):
+        some.check_module(name, "The tool")
+    for name in ("mine:system", "mine", "pydantic_core:to_json", "os:system"):
+        with pytest.raises(SpecError, match="--trust"):
+            some.check_module(name, "The tool")
+    some.check_folder(there / ".", "It reads")
+    for folder in (here, here / ".." / "there" / "..", Path("/")):
         with pytest.raises(SpecError, match="say --trust"):
-            trusted.check_folder(folder, "It reads")
+            some.check_folder(folder, "It reads")
     with pytest.raises(SpecError, match="no such folder on this machine"):
-        trusted.check_folder(here / "gone", "It reads")
-    more = Trusted(here, ["pydantic", str(there)])
-    more.check_module("pydantic.v1:BaseModel", "The tool")
-    Trusted(here, ["pydantic.v1"]).check_module("pydantic.v1:BaseModel", "The tool")
-    more.check_folder(there / ".", "It reads")
-    for name in ("subprocess:getoutput", "pydantic_core:to_json"):
-        with pytest.raises(SpecError):
-            more.check_module(name, "The tool")
+        some.check_folder(there / "gone", "It reads")
+
+
+def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"mine_{uuid4().hex}"
+    lines = ["from os import system", "from batch_agent import Tool", "", "def plain(x: str) -> str:", "    return x"]
+    lines += ["", "@Tool.define", "def look(x: str) -> str:", "    return x", ""]
+    (tmp_path / f"{name}.py").write_text("\n".join(lines))
+    run = SharedRun("redis://there", "x")
+
+    def tools_of(tool: str, *trust: str) -> list[Any]:
+        return list(Part(run, "redis://there", {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
+
+    for tool in ("system", "plain"):
+        with pytest.raises(SpecError, match=f"not made a tool with @Tool.define.*--trust {name}:{tool}"):
+            tools_of(tool, name)
+    assert len(tools_of("look", name)) == 1
+    assert len(tools_of("plain", f"{name}:plain")) == 1
+    with pytest.raises(SpecError, match=f"--trust {name}:system"):
+        tools_of("system", f"{name}:plain")
+
+
+def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cleanup.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    run = SharedRun("redis://there", "x")
+    for options in (
+        {"tools": ["cleanup:nothing"]},
+        {"schema": "cleanup:Model"},
+        {"runtime": "cleanup:agent"},
+        {"tools": ["good:tool"], "schema": "cleanup:Model"},
+    ):
+        with pytest.raises(SpecError, match="code of this machine"):
+            Part(run, "redis://there", {}, ["good"]).spec(asked(**options))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable"),
+    [
+        ("openai://127.0.0.1:9", "OPENAI_API_KEY"),
+        ("openai://", "OPENAI_API_KEY"),
+        ("https://attacker.example/v1", "OPENAI_API_KEY"),
+        ("anthropic://attacker.example", "ANTHROPIC_API_KEY"),
+        ("vllm://attacker.example:8000", "VLLM_API_KEY"),
+        ("bedrock://us-east-1/model", "AWS credentials"),
+        ("hostfile:///etc/hosts", "a file of this machine"),
+        ("local:///etc/passwd", "a file of this machine"),
+    ],
+)
+def test_a_key_goes_to_no_backend_that_only_the_run_names(
+    backend: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY"):
+        monkeypatch.setenv(name, "sk-of-the-worker")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    command, run = asked(backend=backend), SharedRun("redis://there", "x")
+    with pytest.raises(SpecError, match=f"would use .*{variable} for it.*--backend {re.escape(backend)}"):
+        Part(run, "redis://there", {}, []).spec(command)
+    said = command.flags()
+    assert said == ["--backend", backend]
+    assert Part(run, "redis://there", {"backend": backend}, []).spec(command).backend == backend
+
+
+def test_a_backend_that_gets_no_key_need_not_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "VLLM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for backend in ("vllm://there:8000", "http://there:8000", "local://"):
+        assert Part(SharedRun("redis://there", "x"), "redis://there", {}, []).spec(asked(backend=backend))
+        assert asked(backend=backend).flags() == []
+
+
+def test_whoever_can_write_to_redis_gets_neither_the_key_of_a_worker_nor_a_command_run(
+    tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a real server of the attacker's, which never hears of the key."""
+    (tmp_path / "my_tools.py").write_text("from os import system\n")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-victim-0123456789")
+    works = ("worker", "--store", redis_server.url, "--run", name, "--patience", "1")
+    with EvilServer() as evil:
+        asyncio.run(offer(redis_server.url, name, asked(backend=f"openai://127.0.0.1:{evil.port}").written()))
+        assert "would use your OPENAI_API_KEY" in refusal(*works, cwd=tmp_path)
+        assert evil.heard == []
+        other = f"{name}-tools"
+        command = asked(backend=f"http://127.0.0.1:{evil.port}", tools=["my_tools:system"])
+        asyncio.run(offer(redis_server.url, other, command.written()))
+        named = (*works[:4], other, *works[5:], "--backend", f"http://127.0.0.1:{evil.port}")
+        assert "code of this machine" in refusal(*named, cwd=tmp_path)
+        assert "not made a tool" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)
+        assert evil.heard == []
+        refusal(*works, "--backend", f"openai://127.0.0.1:{evil.port}", cwd=tmp_path)  # now its owner named it
+        assert "Bearer sk-victim-0123456789" in evil.heard
+
+
+class EvilServer(ThreadingHTTPServer):
+    """Hears what it is sent as Authorization, and answers nothing useful."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Hears)
+        self.port = self.server_address[1]
+        self.heard: list[str | None] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Hears(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, EvilServer)
+        server.heard.append(self.headers.get("Authorization"))
+        self.send_error(403)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
 
 
 @pytest.mark.parametrize(

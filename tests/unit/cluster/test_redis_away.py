@@ -6,7 +6,7 @@ import shutil
 import ssl
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from tests.contract.hub_contract import LONG, STARTED, ends, jobs, leased, told
 from tests.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
 from batch_agent.cluster.redis import RedisHub, runs_known
+from batch_agent.cluster.redis_settings import NEEDED
 from batch_agent.core.errors import StoreError
 
 __all__ = ["redis_server"]
@@ -235,7 +236,7 @@ async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: 
 ANSWERS = {
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n": r"does not speak as a Redis does.*Check host and port",
     b"-MOVED 3999 127.0.0.1:6381\r\n": r"is one node of a Redis Cluster.*Use a server of its own",
-    b"-ERR unknown command\r\n": r"refused a command \(unknown command\).*Redis 7 or newer",
+    b"-ERR unknown command\r\n": r"refused a command \(unknown command\).*Redis 7\.0 or newer, or Valkey 7\.2 or newer",
 }
 
 
@@ -250,6 +251,48 @@ async def test_what_is_not_a_redis_or_not_the_right_one_is_told_at_once(answer: 
         port = listener.sockets[0].getsockname()[1]
         with pytest.raises(StoreError, match=ANSWERS[answer]):
             await RedisHub(f"redis://127.0.0.1:{port}", "run").open()
+
+
+def _old_redis(version: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """A server that answers PING, tells its version, and knows nothing else."""
+    told = f"# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n".encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            for command in data.split(b"\r\n*"):
+                if b"PING" in command:
+                    writer.write(b"+PONG\r\n")
+                elif b"INFO" in command:
+                    writer.write(b"$%d\r\n%b\r\n" % (len(told), told))
+                else:
+                    writer.write(b"-ERR unknown command\r\n")
+        writer.close()
+
+    return serve
+
+
+@pytest.mark.parametrize("version", ["3.0.504", "6.2.14", "6.9"])
+async def test_a_redis_that_is_too_old_is_refused_at_once(version: str) -> None:
+    async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
+        url = f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        for _ in range(2):  # it is no better the second time
+            with pytest.raises(
+                StoreError, match=r"is \d\.\d\. Redis 7\.0 or newer, or Valkey 7\.2 or newer, is needed"
+            ):
+                await RedisHub(url, "run").open()
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "8.2.1", "10.0", "unknown"])
+async def test_a_newer_redis_and_one_that_does_not_tell_are_taken(version: str) -> None:
+    async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
+        hub = RedisHub(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
+        await hub.open()
+        await hub.aclose()
+
+
+def test_the_docs_say_which_redis_is_needed() -> None:
+    said = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
+    assert NEEDED.removesuffix(", is needed.") in said
 
 
 @pytest.mark.slow

@@ -10,13 +10,15 @@ import pytest
 from batch_agent.core.errors import SpecError
 from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec
+from batch_agent.core.spec import OPTION_NAMES, BatchSpec
+from batch_agent.core.suggestions import nearest
 
 # One value per option that is not the default: (flat name, group, member, value).
 OPTIONS: list[tuple[str, str, str, Any]] = [
     ("max_inflight", "limits", "max_inflight", 7),
     ("max_concurrent", "limits", "max_inflight", 7),
-    ("max_dispatched", "limits", "max_dispatched", 8),
+    ("max_dispatched", "limits", "max_agents", 8),
+    ("max_agents", "limits", "max_agents", 8),
     ("max_turns", "limits", "max_turns", 9),
     ("timeout_per_agent", "timeouts", "agent", 11.0),
     ("timeout_per_turn", "timeouts", "turn", 12),
@@ -132,13 +134,36 @@ def test_an_option_like_no_other_gets_no_hint() -> None:
 
 @pytest.mark.parametrize(("flat", "group", "member", "value"), OPTIONS)
 def test_a_group_and_one_of_its_options_cannot_both_be_given(flat: str, group: str, member: str, value: Any) -> None:
-    with pytest.raises(SpecError, match=f"{group}= and {member}= say the same thing twice"):
+    with pytest.raises(SpecError, match=f"{group}= and {flat}= say the same thing twice"):
         spec(**{flat: value, group: GROUPS[group]()})
 
 
 def test_two_names_of_one_option_cannot_both_be_given() -> None:
-    with pytest.raises(SpecError, match="max_concurrent= says the same thing"):
+    with pytest.raises(SpecError, match=r"^max_inflight= and max_concurrent= say the same.*keep max_inflight=.$"):
         spec(max_inflight=4, max_concurrent=8)
+    with pytest.raises(SpecError, match=r"^max_dispatched= and max_agents= say the same.*keep max_agents=.$"):
+        spec(max_dispatched=4, max_agents=8)
+
+
+def test_an_error_about_a_former_spelling_names_both() -> None:
+    with pytest.raises(SpecError, match=r"^max_concurrent= is max_inflight=: max_inflight must be a whole number"):
+        spec(max_concurrent=0)
+
+
+def test_the_constructor_takes_flat_options_and_a_spec_tells_them() -> None:
+    flat: Any = BatchSpec
+    made = flat("Do {it}", ["a"], max_turns=4, max_concurrent=3, timeout_per_tool=7)
+    assert asdict(made) == asdict(spec(max_turns=4, max_inflight=3, timeout_per_tool=7))
+    assert (made.max_turns, made.max_concurrent, made.timeout_per_tool, made.system_prompt) == (4, 3, 7, None)
+    with pytest.raises(SpecError, match=r"^Unknown option 'max_turnz'\. Did you mean 'max_turns'\?$"):
+        flat("Do {it}", ["a"], max_turnz=4)
+    with pytest.raises(AttributeError, match=r"^A BatchSpec has no 'node_id'\. batch-agent 0\.2 had this name; now "):
+        _ = made.node_id
+
+
+@pytest.mark.parametrize("name", ["reduce", "node_id", "min_response_tokens"])
+def test_a_name_that_only_shares_a_part_is_no_hint(name: str) -> None:
+    assert nearest(name, OPTION_NAMES) == []
 
 
 @pytest.mark.parametrize("missing", ["task", "inputs"])
@@ -198,7 +223,7 @@ def test_a_limit_that_may_be_open_is_otherwise_a_count(name: str, value: Any) ->
 
 
 @pytest.mark.parametrize("value", [0, -2, True, 1.5, "3"])
-@pytest.mark.parametrize("name", ["max_inflight", "max_dispatched"])
+@pytest.mark.parametrize("name", ["max_inflight", "max_agents"])
 def test_a_limit_of_agents_or_requests_is_a_count(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
         spec(**{name: value})
@@ -240,7 +265,9 @@ def test_a_timeout_is_more_than_no_time_at_all(name: str, value: Any) -> None:
     ],
 )
 def test_the_backoff_lies_between_nothing_and_its_maximum(options: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match=r"^backoff must be between 0 and backoff_max"):
+    with pytest.raises(
+        SpecError, match=r"^backoff must be between 0 and backoff_max|^backoff_max must be more than 0 seconds"
+    ):
         spec(**options)
 
 

@@ -23,7 +23,7 @@ from batch_agent import AgentError, AgentResult, ErrorKind, Results, SpecError, 
 from batch_agent.core.errors import AgentsFailed
 from batch_agent.core.results import CallRecord, Timing
 from batch_agent.core.work import Changes, FileChange
-from batch_agent.data import as_row, read_inputs
+from batch_agent.data import as_row, open_results, read_inputs
 
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)
 COLUMNS_AFTER = [
@@ -242,8 +242,29 @@ def test_results_in_a_notebook_are_a_table_of_the_first_ones_and_never_html() ->
     assert "<table>" not in Results()._repr_html_()
 
 
-def test_a_failed_row_says_why_and_a_long_input_is_shortened() -> None:
+def test_a_failed_row_says_why() -> None:
     row = as_row(AgentResult(3, "k", {"text": "x" * 10_000}, text="half", error=BOOM))
     assert row["error"] == {"kind": "server", "message": "boom", "retryable": True}
     assert row["text"] == "half"
-    assert len(row["input"]["text"]) < 600
+
+
+def test_inputs_are_written_whole(tmp_path: Path) -> None:
+    long, deep = "ä" * 200_000, {"text": "x" * 5_000, "more": ["y" * 5_000]}
+    made = Results([AgentResult(0, "k0", {"text": long, "deep": deep}, "ok"), AgentResult(1, "k1", long, error=BOOM)])
+    made.to_jsonl(tmp_path / "all.jsonl")
+    made.to_csv(tmp_path / "all.csv")
+    made.to_parquet(tmp_path / "all.parquet")
+    with open_results(tmp_path / "out.jsonl") as lines, open_results(tmp_path / "out.csv") as table:
+        for result in made:
+            lines.write(result)
+            table.write(result)
+    for name in ("all.jsonl", "out.jsonl"):
+        rows = [orjson.loads(line) for line in (tmp_path / name).read_bytes().splitlines()]
+        assert [row["input"] for row in rows] == [{"text": long, "deep": deep}, long]
+    csv.field_size_limit(10_000_000)
+    with (tmp_path / "all.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["input.text"] == long
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert orjson.loads(next(csv.DictReader(file))["input"]) == {"text": long, "deep": deep}
+    assert pl.read_parquet(tmp_path / "all.parquet")["input.text"][0] == long
+    assert made.to_pandas()["input.text"][0] == long

@@ -64,6 +64,10 @@ def test_the_copy_is_made_once_and_used_again(quantised: Path, cache: Path) -> N
     assert fastest_weights(quantised, story.append) == first
     assert first.stat().st_mtime_ns == made
     assert len(story) == 1
+    first.write_bytes(b"GGUF, but of somebody else")
+    assert fastest_weights(quantised, story.append) == first
+    assert first.read_bytes() != b"GGUF, but of somebody else"
+    assert len(story) == 2
 
 
 @pytest.mark.usefixtures("aarch64_linux", "cache")

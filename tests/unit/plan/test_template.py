@@ -5,13 +5,14 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from batch_agent.core.errors import SpecError
-from batch_agent.plan.template import BadInput, check_first, parse_template
+from batch_agent.plan.field_checks import check_first, settled_by
+from batch_agent.plan.template import BadInput, parse_template
 
 
 class Color(Enum):
@@ -21,6 +22,14 @@ class Color(Enum):
 class Place(BaseModel):
     name: str
     tags: list[str] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.name)
+
+    @property
+    def broken(self) -> int:
+        raise RuntimeError("no such place")
 
 
 class Person(BaseModel):
@@ -32,6 +41,11 @@ class Person(BaseModel):
 @dataclass
 class Point:
     x: int
+
+
+class Pair(NamedTuple):
+    left: str
+    right: str
 
 
 ROMA = Place(name="Roma", tags=["old"])
@@ -57,6 +71,15 @@ def render(task: str, value: Any) -> str:
         ("{s!r} {s!s:>3} {s!a}", {"s": "é"}, "'é'   é '\\xe9'"),
         ("{d:%d.%m.%Y}", {"d": date(2024, 2, 1)}, "01.02.2024"),
         ("{share:.0%}", {"share": 0.5}, "50%"),
+        ("{tags[0]} {tags[1]!r:>5}", {"tags": ["a", "b"]}, "a   'b'"),
+        ("{user[name]} {user['name']} {user[\"name\"]}", {"user": {"name": "Ann"}}, "Ann Ann Ann"),
+        ("{user[home address].lines[1][zip]}", {"user": {"home address": {"lines": [0, {"zip": 5}]}}}, "5"),
+        ("{by[7]} {by[a.b]}", {"by": {7: "seven", "a.b": "dotted"}}, "seven dotted"),
+        ("{word[0]}", {"word": "été"}, "é"),
+        ("{p.x} {pair.left} {d.year}", {"p": Point(3), "pair": Pair("a", "b"), "d": date(2024, 2, 1)}, "3 a 2024"),
+        ("{place.tags[0]} {place[name]} {place.size}", {"place": ROMA}, "old Roma 4"),
+        ("{größe[länge]}", {"größe": {"länge": 2}}, "2"),
+        ("{x:>10000}", {"x": ""}, " " * 10_000),
     ],
 )
 def test_fields_are_replaced(task: str, value: Any, expected: str) -> None:
@@ -84,7 +107,10 @@ def test_fields_are_replaced(task: str, value: Any, expected: str) -> None:
         ("{x", "{x"),
         ("x}", "x}"),
         ("{{", "{"),
-        ("{a[0]} {x}", "{a[0]} V"),
+        ("{{a[0]}} {x}", "{a[0]} V"),
+        ('{{a["b c"]}} {1} {x}', '{a["b c"]} {1} V'),
+        ("{{x.upper()}} {{x:red}} {{x!z}} {1}", "{x.upper()} {x:red} {x!z} {1}"),
+        ("{{ jinja }} {1} {x}", "{{ jinja }} {1} V"),
         ("{{{x}}}", "{V}"),
         ('{"open": {{{x}}}', '{"open": {{V}}'),
         ("{1} {{x:>4}} {{x!r}}", "{1} {x:>4} {x!r}"),
@@ -213,3 +239,83 @@ def test_a_first_input_that_does_not_fit_stops_the_run() -> None:
     check_first(parse_template("{a}"), {"a": 1})
     with pytest.raises(SpecError, match=r"^Input 0: The task names the field \{a\}"):
         check_first(parse_template("{a}"), {"b": 1})
+
+
+@pytest.mark.parametrize(
+    ("task", "value", "meant"),
+    [
+        ("{tekst}", {"text": 1, "id": 2}, "text"),
+        ("{user.nmae}", {"user": {"name": 1}}, "user.name"),
+        ("{user[nmae]}", {"user": {"name": 1}}, "user[name]"),
+        ("{Review Tekst}", {"Review Text": 1}, "Review Text"),
+        ("{review text}", {"Review Text": 1}, "Review Text"),
+        ("{p.xx}", {"p": Point(1), "xx": 2}, None),
+        ("{tags[9]}", {"tags": [1]}, None),
+        ("{tags[-1]}", {"tags": [1]}, None),
+        ("{tags[x]}", {"tags": [1]}, None),
+        ("{größe[länge]}", {"größe": {"breite": 2}}, None),
+        ("{text.upper()} {1}", {"text": "a"}, "text"),
+        ("{text|upper}", {"text": "a"}, "text"),
+        ("{text:shout} {1}", {"text": "a"}, "text"),
+        ("{text!z}", {"text": "a"}, "text"),
+    ],
+)
+def test_what_is_no_field_is_refused_with_the_nearest_name_before_anything_is_sent(
+    task: str, value: Any, meant: str | None
+) -> None:
+    with pytest.raises(SpecError, match="Input 0: The task ") as refused:
+        check_first(parse_template(task), value)
+    said = str(refused.value)
+    assert (f"Did you mean {{{meant}}}?" in said) is (meant is not None)
+    written = said.rpartition("rite ")[2].partition(" if the braces")[0]
+    check_first(parse_template(task.replace(written[1:-1], written)), value)
+
+
+@pytest.mark.parametrize(
+    "path", ["x.__class__", "x._hidden", "x.upper", "x.__init__.__globals__", "f.__globals__", "f.__code__"]
+)
+def test_what_is_private_or_no_data_cannot_be_reached(path: str) -> None:
+    with pytest.raises(BadInput, match="names the field"):
+        render("{" + path + "}", {"x": ROMA, "f": render})
+
+
+def test_no_attribute_of_a_generator_a_module_or_a_class_can_be_reached() -> None:
+    for value in ((n for n in ()), pytest, Place):
+        for name in ("gi_frame", "gi_code", "mark", "model_fields", "fail"):
+            with pytest.raises(BadInput, match="names the field"):
+                render("{x." + name + "}", {"x": value})
+
+
+def test_a_property_that_raises_is_that_inputs_failure() -> None:
+    with pytest.raises(BadInput, match=r"\{x\.broken\} cannot be read: RuntimeError: no such place"):
+        render("{x.broken}", {"x": ROMA})
+
+
+def test_a_name_with_spaces_is_a_field_of_all_inputs_if_any_has_it() -> None:
+    rows = [{"id": 1}, {"id": 2, "First Name": "Ann"}]
+    template = settled_by(parse_template("{id} {First Name} {Last Thing}"), rows)
+    assert template.render(rows[1]) == "2 Ann {Last Thing}"
+    with pytest.raises(BadInput, match=r"no 'First Name'"):
+        template.render(rows[0])
+    assert check_first(template, rows[1]) == ["Last Thing"]
+
+
+def test_a_plain_text_takes_the_only_name_there_is() -> None:
+    template = settled_by(parse_template("Dear {First Name}!"), ["Ann", "Bob"])
+    assert template.render("Ann") == "Dear Ann!"
+    assert settled_by(parse_template("{First Name} {Last Name}"), ["Ann"]).render("Ann") == "{First Name} {Last Name}"
+
+
+@pytest.mark.parametrize("spec", [">9999999999", ".9999999999f", "010001", ">" + "9" * 5000, "%99999d%A"])
+def test_a_width_that_would_fill_the_memory_is_refused(spec: str) -> None:
+    with pytest.raises(SpecError, match="10,000 wide at most"):
+        parse_template("{x:" + spec + "}")
+
+
+@pytest.mark.parametrize(
+    "piece", ["{a:%A", "%A", "{", "{{", "{{a", "{a[", "{a[0]", "{a.", "{a!r:", "[0]", ".a", "{a b", '{a["', "{{a b} "]
+)
+def test_reading_a_task_takes_time_in_proportion_to_its_length(piece: str) -> None:
+    """A reading that takes the square of it would take minutes."""
+    task = "{a:" + piece * (400_000 // len(piece))
+    assert parse_template(task).render({"a": 1}) is not None

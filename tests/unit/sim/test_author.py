@@ -151,3 +151,14 @@ def test_a_directive_can_order_a_fault_for_some_attempts() -> None:
     order = ask([user('[[sim: {"fault": "429", "times": 2, "retry_after_s": 0.5}]]')]).fault
     assert order is not None
     assert (order.times, order.fault.kind, order.fault.status, order.fault.retry_after_s) == (2, Kind.STATUS, 429, 0.5)
+
+
+def test_a_schema_that_the_system_prompt_asks_for_in_words_is_filled_after_the_tools() -> None:
+    schema = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
+    said = f"Be brief.\n\nAnswer with JSON only. It must fit this JSON schema:\n{json.dumps(schema)}"
+    messages = [{"role": "system", "content": said}, user("hi")]
+    assert ask(messages, tools=[tool()]).calls
+    assert list(json.loads(ask([*messages, *called()], tools=[tool()]).text)) == ["score"]
+    assert list(json.loads(ask(messages).text)) == ["score"]
+    with_prose = [{"role": "system", "content": "It must fit this JSON schema:\nsee above"}, user("hi")]
+    assert ask(with_prose).text.startswith(tuple("abcdefghijklmnopqrstuvwxyz "))

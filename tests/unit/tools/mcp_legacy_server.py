@@ -43,7 +43,13 @@ def _called(message: dict[str, Any], name: str, arguments: dict[str, Any]) -> di
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "fork":
-            text = str(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
+            sleeps = subprocess.Popen(
+                ["sleep", "600"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=arguments.get("away", False),
+            )
+            text = str(sleeps.pid)
         case "hang":
             Path(arguments["note"]).write_text("under way\n")
             return None

@@ -114,3 +114,19 @@ async def test_a_call_that_hangs_ends_at_its_timeout_and_leaves_nothing(folder: 
 def test_it_changes_things_and_so_is_never_shared() -> None:
     tool = claude_code_tool()
     assert (tool.sharing.effect, tool.pace.max_concurrent) == ("write", 4)
+
+
+async def test_it_gets_its_own_keys_and_no_other_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "api_key"):
+        monkeypatch.setenv(name, f"value of {name}")
+    script = f"env > got; echo '{_DONE}'"
+    await stand_in(folder, script)(task="Do it.")
+    got = (folder / "got").read_text()
+    assert "value of ANTHROPIC_API_KEY" in got
+    for name in ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "api_key"):
+        assert f"value of {name}" not in got
+    monkeypatch.setenv("CLAUDE_CODE_USE_BEDROCK", "1")
+    await claude_code_tool(str(folder / "claude"), cwd=folder, env={"HF_TOKEN": "given"})(task="Do it.")
+    got = (folder / "got").read_text()
+    assert "value of AWS_SECRET_ACCESS_KEY" in got
+    assert "HF_TOKEN=given" in got

@@ -539,3 +539,24 @@ def test_no_history_of_several_workers_has_a_stale_read_or_a_call_without_a_resu
             except BaseException as error:
                 error.add_note(f"seed {seed}, grain {grain}")
                 raise
+
+
+@pytest.mark.parametrize("number", [2, 5])
+@virtual
+async def test_a_worker_whose_call_is_stuck_does_not_take_the_others_with_it(number: int) -> None:
+    counted = itertools.count(1)
+
+    @Tool.define(name="look", effect="read", timeout=1)
+    async def look() -> str:
+        mine = next(counted)
+        await asyncio.sleep(3600 if mine == 1 else 0.1)
+        return "found"
+
+    async with workers(number, look) as there:
+        asked = []
+        for worker in there:
+            asked.append(asyncio.create_task(ask(worker)))
+            await asyncio.sleep(0.1)
+        told = [(await task).content for task in asked]
+        assert asyncio.get_running_loop().time() < 1.3
+    assert told == ["look took longer than its 1 s (timeout_per_tool).", *["found"] * (number - 1)]

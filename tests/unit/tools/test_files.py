@@ -336,3 +336,22 @@ def test_models_see_what_the_parameters_are_for() -> None:
         assert tool.description
         for described in tool.spec.parameters["properties"].values():
             assert described["description"]
+
+
+def test_a_link_that_vanishes_while_the_folder_is_looked_through_is_passed_over(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_read = os.readlink
+
+    def read_and_vanish(path: "str | os.PathLike[str]", **options: int) -> str:
+        if str(path).endswith("in.txt"):
+            (root / "in.txt").unlink(missing_ok=True)
+        return really_read(path, **options)
+
+    monkeypatch.setattr("os.readlink", read_and_vanish)
+    assert list_files_tool(root)().splitlines()[:2] == ["a.txt", "below/b.txt"]
+    (root / "in.txt").symlink_to(root / "a.txt")
+    assert "a.txt:1: Grüße" in grep_tool(root)(pattern=".")
+    (root / "in.txt").symlink_to(root / "a.txt")
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        read_file_tool(root)(path="in.txt")

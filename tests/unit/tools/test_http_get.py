@@ -163,10 +163,16 @@ async def test_packed_text_is_unpacked_only_so_far(site: Site, encoding: str, pa
     assert text == "x" * 2_000_000 + "\n[cut here: only the first 2000000 bytes were read]"
 
 
-@pytest.mark.parametrize(("encoding", "reason"), [("gzip", "is no gzip"), ("br", "answers in 'br'")])
+@pytest.mark.parametrize(("encoding", "reason"), [("gzip", "is not valid gzip"), ("br", "Content-Encoding is 'br'")])
 async def test_what_cannot_be_unpacked_is_said(site: Site, encoding: str, reason: str) -> None:
     with pytest.raises(RequestFailed, match=reason):
         await open_get(url=site.put("/", b"nonsense", Content_Encoding=encoding))
+
+
+async def test_packed_text_that_breaks_off_is_said_to_do_so(site: Site) -> None:
+    packed = gzip.compress(bytes(range(256)) * 100)
+    with pytest.raises(RequestFailed, match="broke off"):
+        await open_get(url=site.put("/", packed[:-8], Content_Encoding="gzip"))
 
 
 async def test_an_error_says_what_the_server_said(site: Site) -> None:

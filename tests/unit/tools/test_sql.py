@@ -1,9 +1,11 @@
 """A database is read, never written; look-ups of many agents are one query. On real SQLite files."""
 
 import asyncio
+import json
 import sqlite3
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from sqlalchemy import Engine, event
 from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolFabric
+from batch_agent.tools.builtin import sqlite_process
 from batch_agent.tools.builtin.sql import sql_lookup_tool, sql_tool
 from batch_agent.tools.builtin.sql_database import SqlError
 
@@ -141,6 +144,65 @@ def test_a_query_without_an_end_is_stopped(url: str) -> None:
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
     with pytest.raises(SqlError, match=r"longer than 0\.2 s"):
         sql_tool(url, timeout=0.2)(query=endless)
+
+
+_BLOBS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n ORDER BY randomblob(1000000)"
+_STUBBORN = "SELECT replace(printf('%.*c', 5000000, 'a'), printf('%.*c', 2500000, 'a') || 'b', 'x')"
+"""Hours, in one step."""
+
+
+@pytest.mark.slow
+def test_a_step_that_does_not_look_at_the_clock_is_ended_with_its_process(url: str) -> None:
+    tool = sql_tool(url, timeout=0.2)
+    with pytest.raises(SqlError, match=r"longer than 0\.2 s"):
+        tool(query=_STUBBORN)
+    assert "[1 row]" in tool(query="SELECT 1")
+
+
+@pytest.mark.slow
+def test_a_sort_cannot_fill_the_temporary_folder(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_process, "_TEMPORARY_BYTES", 5_000_000)
+    tool = sql_tool(url, timeout=60)
+    with pytest.raises(SqlError, match="needs more than 5 MB of temporary files"):
+        tool(query=_BLOBS)
+    assert "[1 row]" in tool(query="SELECT 1")
+
+
+def test_an_answer_is_cut_before_it_takes_all_memory(url: str) -> None:
+    many = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT printf('%.*c', 1000000, 'a') FROM n"
+    shown = sql_tool(url, max_rows=1000)(query=many)
+    assert len(shown) < 7_000_000
+    assert "only the first 5 rows are shown" in shown[-200:]
+
+
+def test_a_process_serves_one_query_after_another_and_several_serve_several(url: str) -> None:
+    tool = sql_tool(url)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: tool(query=f"SELECT {n}"), range(40)))
+    assert found == [f'["{n}"]\n[{n}]\n[1 row]' for n in range(40)]
+
+
+def test_a_process_that_ended_while_nobody_asked_is_replaced(file: Path) -> None:
+    processes = sqlite_process.SqliteProcesses(file, 5.0)
+    assert processes.query("SELECT 1", 9) == sqlite_process.Rows(["1"], [[1]], False)
+    [idle] = processes._idle
+    idle.kill()
+    idle.wait()
+    assert processes.query("SELECT 2", 9) == sqlite_process.Rows(["2"], [[2]], False)
+    processes._closes()
+    assert processes._idle == []
+
+
+@pytest.mark.parametrize("text", ["é 漢字", "\U0001f600", "a\nb", "quote ' and \" and \\"])
+def test_letters_come_back_as_they_are(url: str, text: str) -> None:
+    asked = text.replace("'", "''")
+    shown = sql_tool(url)(query=f"SELECT '{asked}' AS t, 1e999 AS big, -0.5, 9223372036854775807")
+    assert json.loads(shown.splitlines()[1]) == [text, "Infinity", -0.5, 9223372036854775807]
+
+
+def test_half_a_character_is_refused_in_words(url: str) -> None:
+    with pytest.raises(SqlError, match="UnicodeEncodeError"):
+        sql_tool(url)(query="SELECT '\ud800'")
 
 
 def test_full_text_search_works_although_nothing_may_be_written(file: Path, url: str) -> None:

@@ -1,6 +1,8 @@
 """web_search asks whom it can, and keeps the keys to itself."""
 
 import asyncio
+import gzip
+import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -48,6 +50,8 @@ class Service:
 
     async def _search(self, request: web.Request) -> web.Response:
         self.asked.append((request, await request.json() if request.can_read_body else None))
+        if isinstance(self.answer, bytes):
+            return web.Response(body=self.answer, status=self.status, headers=self.headers)
         if isinstance(self.answer, str):
             return web.Response(text=self.answer, status=self.status, headers=self.headers)
         return web.json_response(self.answer, status=self.status, headers=self.headers)
@@ -145,6 +149,32 @@ async def test_errors_name_the_provider_but_not_the_key(
     assert api.name in str(caught.value)
     assert KEY not in str(caught.value)
     assert len(service.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "encoding", "said"),
+    [
+        (gzip.compress(bytes(50_000_000), 1, mtime=0), "gzip", "more than 5,000,000 bytes"),
+        (b"nonsense", "gzip", "cannot be decoded"),
+        (b" " * 6_000_000, "identity", "more than 5,000,000 bytes"),
+    ],
+    ids=["packed", "not packed", "large"],
+)
+async def test_an_answer_that_is_too_large_or_cannot_be_decoded_is_said_to_be_so(
+    service: Service, monkeypatch: pytest.MonkeyPatch, answer: bytes, encoding: str, said: str
+) -> None:
+    monkeypatch.setenv(SERPAPI.key_names[0], KEY)
+    service.answer, service.headers = answer, {"Content-Encoding": encoding}
+    with pytest.raises(RequestFailed, match=said) as caught:
+        await web_search_tool(service.at(SERPAPI))(query="it")
+    assert KEY not in str(caught.value)
+
+
+async def test_a_packed_answer_is_read(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SERPAPI.key_names[0], KEY)
+    found = json.dumps({"organic_results": [{"title": "It", "link": "https://it", "snippet": "is"}]}).encode()
+    service.answer, service.headers = gzip.compress(found), {"Content-Encoding": "gzip"}
+    assert "https://it" in await web_search_tool(service.at(SERPAPI))(query="it")
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from ...core.errors import BackendError, ErrorKind
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import reported_error
 from ..sse import SseParser
-from .reading import token_count
+from .dialect import dumps
+from .reading import any_object, token_count
 
 _FINISH: Mapping[str, FinishReason] = {
     "tool_use": "calls",
@@ -140,12 +139,7 @@ class StreamDecoder:
 
 
 def _object(data: bytes, *, is_error: bool = False) -> dict[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not JSON: {data[:200]!r}") from error
-    if not isinstance(value, dict):
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not an object: {data[:200]!r}")
+    value = any_object(data)
     if is_error or value.get("type") == "error" or value.get("error"):
         raise reported_error(value)
     return value
@@ -194,7 +188,4 @@ def _json_text(value: Any) -> str:
     """Arguments that came as data; nothing for none."""
     if not value or isinstance(value, str):
         return value or ""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError as error:  # nested too deep
-        raise BackendError(ErrorKind.SERVER, "The answer has a tool call with arguments nested too deep.") from error
+    return dumps(value).decode()

@@ -43,7 +43,12 @@ class AnthropicMessages:
         prompt, sampling = request.prompt, request.sampling
         head = self._once.get((prompt, request.model, sampling), lambda: self._head(request))
         changing = (prompt, sampling, request.answer_schema, request.may_call_tools, request.stream)
-        tail = self._once.get(changing, lambda: self._tail(request))
+        # A forced call is rare, and the name of its tool is another text each time.
+        tail = (
+            self._tail(request)
+            if request.must_call is not None
+            else self._once.get(changing, lambda: self._tail(request))
+        )
         mark = sampling.extra.get("cache_control", _CACHED)
         return head + b",".join([self._message(message, mark) for message in request.messages]) + tail
 
@@ -72,6 +77,9 @@ class AnthropicMessages:
         late = {name: value for name, value in request.sampling.extra.items() if name in _LATE}
         if request.prompt.tools and request.may_call_tools:
             late.setdefault("cache_control", _CACHED)  # up to the last block: the next turn begins with all of it
+            if request.must_call is not None:
+                name = request.must_call
+                late["tool_choice"] = {"type": "tool", "name": name} if name else {"type": "any"}
         elif request.prompt.tools:
             late["tool_choice"] = {"type": "none"}
         if request.answer_schema is not None:

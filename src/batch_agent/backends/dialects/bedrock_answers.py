@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from ...core.errors import BackendError, ErrorKind
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import error_message, named_error
-from .reading import token_count
+from .dialect import dumps
+from .reading import any_object, token_count
 
 if TYPE_CHECKING:
     from botocore.eventstream import EventStreamBuffer, EventStreamMessage  # type: ignore[import-untyped]
@@ -28,7 +27,7 @@ _FINISH: Mapping[str, FinishReason] = {
 
 def decode_reply(body: bytes) -> list[Delta]:
     """A plain answer as deltas. Raises BackendError for what is not of the format."""
-    answer = _object(body)
+    answer = any_object(body)
     content = _inside(_inside(answer.get("output")).get("message")).get("content")
     if not isinstance(content, list):
         raise BackendError(ErrorKind.SERVER, f"The answer has no message: {body[:200]!r}")
@@ -52,7 +51,7 @@ class StreamDecoder:
     def feed(self, chunk: bytes) -> Iterator[Delta]:
         self._frames.add_data(chunk)
         while not self._ended and (frame := _next(self._frames)) is not None:
-            yield from self._event(_event_of(frame), _object(frame.payload or b"{}"))
+            yield from self._event(_event_of(frame), any_object(frame.payload or b"{}"))
 
     def close(self) -> Iterator[Delta]:
         """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
@@ -138,7 +137,7 @@ def _event_of(frame: "EventStreamMessage") -> str:
     match headers.get(":message-type"):
         case "exception":
             name = str(headers.get(":exception-type"))
-            raise named_error([name], f"{name}: {error_message(_object(frame.payload or b'{}'))}")
+            raise named_error([name], f"{name}: {error_message(any_object(frame.payload or b'{}'))}")
         case "error":
             name = str(headers.get(":error-code"))
             raise named_error([name], f"{name}: {headers.get(':error-message')}")
@@ -153,7 +152,7 @@ def _whole(block: dict[str, Any]) -> Iterator[Delta]:
         yield from _thought({**said, **_inside(said.get("reasoningText"))})
     if "toolUse" in block:
         use = _inside(block["toolUse"])
-        given = orjson.dumps(use["input"]).decode() if "input" in use else ""
+        given = dumps(use["input"]).decode() if "input" in use else ""
         yield _call(_str(use.get("toolUseId")), _str(use.get("name")), given)
 
 
@@ -181,16 +180,6 @@ def _usage(usage: Any) -> Usage:
         for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
     )
     return Usage(input=new + read + written, cached=read, output=output)
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not JSON: {data[:200]!r}") from error
-    if not isinstance(value, dict):
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not an object: {data[:200]!r}")
-    return value
 
 
 def _inside(value: Any) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class BedrockConverse:
 
     def encode(self, request: Request) -> bytes:
         shared = (request.prompt, request.model, request.sampling)
-        head = self._once.get(shared, lambda: _head(request))
+        head = self._once.get(shared, lambda: _head(request)) if request.must_call is None else _head(request)
         tail = self._once.get((request.sampling, request.answer_schema), lambda: _tail(request))
         return head + _messages(request) + tail
 
@@ -105,6 +105,9 @@ def _head(request: Request) -> bytes:
     # The cache reads the tools first, then the system prompt: one point at the end of both holds them for all agents.
     if prompt.tools:
         body["toolConfig"] = {"tools": [_tool(t.name, t.description, t.parameters) for t in prompt.tools]}
+        if request.must_call is not None:
+            name = request.must_call
+            body["toolConfig"]["toolChoice"] = {"tool": {"name": name}} if name else {"any": {}}
         if caches and caches.in_tools and not prompt.system.strip():
             body["toolConfig"]["tools"].append(_CACHE_POINT)
     if prompt.system.strip():

@@ -216,15 +216,8 @@ def _pieces(message: Mapping[str, Any]) -> Iterator[_Piece]:
             function = {}
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            arguments = "" if arguments is None else _as_text(arguments)
+            arguments = "" if arguments is None else dumps(arguments).decode()
         yield _Piece(call.get("index") or 0, str(call.get("id") or ""), str(function.get("name") or ""), arguments)
-
-
-def _as_text(arguments: Any) -> str:
-    try:
-        return dumps(arguments).decode()
-    except RecursionError as error:
-        raise BackendError(ErrorKind.SERVER, "The answer has tool arguments that are nested too deeply.") from error
 
 
 def _whole_call(piece: _Piece) -> ToolCall:

@@ -83,6 +83,8 @@ class OpenAIChat:
         if request.prompt.tools and not request.may_call_tools:
             rules_out_calls = schema is not None and self._extras.none_drops_tools
             tail += b"" if rules_out_calls else b',"tool_choice":"none"'
+        elif request.prompt.tools and request.must_call is not None:
+            tail += b',"tool_choice":' + dumps(_tool_choice(request.must_call))
         if schema is not None:
             tail += self._once.get((schema,), lambda: self._response_format(schema))
         if request.stream:
@@ -141,6 +143,10 @@ class OpenAIChat:
                 for call in message.calls
             ]
         return body
+
+
+def _tool_choice(name: str) -> Any:
+    return {"type": "function", "function": {"name": name}} if name else "required"
 
 
 def _agent_hints(request: Request) -> dict[str, Any]:

@@ -2,24 +2,30 @@
 
 from typing import Any
 
-import orjson
-
 from ...core.errors import BackendError, ErrorKind
 from ...core.requests import Usage
 from ..failures import reported_error
+from ..json_body import BadJson, loads
 
 _MOST_TOKENS = 1_000_000_000
 """No request takes as many."""
 
 
-def read_object(data: bytes) -> dict[str, Any]:
-    """Raises BackendError for what is none, and for an error that the server reports."""
+def any_object(data: bytes) -> dict[str, Any]:
+    """Raises BackendError for what is none."""
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not JSON: {data[:200]!r}") from error
+        value = loads(data)
+    except BadJson as error:
+        message = f"The server's answer is not JSON that can be read ({error}): {data[:200]!r}"
+        raise BackendError(ErrorKind.SERVER, message) from error
     if not isinstance(value, dict):
         raise BackendError(ErrorKind.SERVER, f"The server's answer is not an object: {data[:200]!r}")
+    return value
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """Raises BackendError for what is none, and for an error that the server reports."""
+    value = any_object(data)
     if value.get("error"):
         raise reported_error(value)
     return value

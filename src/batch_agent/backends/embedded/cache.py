@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from batch_agent.files import DRAFT, remove_old_drafts
+
 
 def cache_directory() -> Path:
     """`$BATCH_AGENT_CACHE`, else the platform's cache directory. It may not exist yet."""
@@ -26,7 +28,8 @@ def written_atomically(target: Path) -> Iterator[Path]:
     Two processes may write the same target at once: each has its own file and the last one wins.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    remove_old_drafts(target.parent, f".{target.name}.")
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=DRAFT)
     os.close(descriptor)
     unfinished = Path(name)
     try:

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from batch_agent.backends.embedded.cache import cache_directory, written_atomically
 from batch_agent.backends.embedded.errors import EmbeddedModelError
+from batch_agent.backends.embedded.verified import is_as_made, record_made
 
 ALIGNMENT = 32
 ROWS_AT_ONCE = 4096
@@ -29,11 +30,12 @@ def fastest_weights(quantised: Path, notify: Callable[[str], None]) -> Path:
     if not _f32_is_wanted() or importlib.util.find_spec("gguf") is None:
         return quantised
     copy = cache_directory() / f"{quantised.name.split('.')[0]}.F32.gguf"
-    if copy.is_file():
+    if is_as_made(copy):
         return copy
     notify(f"Preparing the embedded model for this CPU (once, about 10 s, 540 MB in {copy.parent}) ...")
     try:
         dequantise(quantised, copy)
+        record_made(copy)
     except OSError as error:
         notify(f"The faster copy could not be written ({error}); using the quantised weights.")
         return quantised

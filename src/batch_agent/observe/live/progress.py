@@ -10,6 +10,7 @@ from typing import Protocol, Self, TextIO
 from rich.console import Console
 
 from ...core.events import AtWorker, Event, InStage, Notice, RunStarted
+from ...core.safe_text import safe_text
 from ..amounts import duration, per_time
 from ..seen import is_notebook
 from ..whose import at_worker
@@ -59,7 +60,7 @@ class PlainProgress:
     def emit(self, event: Event) -> None:
         self.board.emit(event)
         for line in self._worth_saying(event):
-            print(line, file=self._stream, flush=True)
+            print(safe_text(line), file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
         return self

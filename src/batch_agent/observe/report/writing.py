@@ -26,13 +26,13 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     following = Following(folder, fresh=0.0)
     following.look_at_all()
     path = out or folder / REPORT
-    write_model(following.model(), path)
+    write_model(following.model(), path, is_private=out is None)
     return path
 
 
-def write_model(model: Mapping[str, Any], path: Path) -> None:
+def write_model(model: Mapping[str, Any], path: Path, *, is_private: bool = True) -> None:
     """Raises SpecError for a place that cannot be written, and OSError."""
-    with replacing(path) as file:
+    with replacing(path, is_private=is_private) as file:
         file.write(report_of(model))
 
 

@@ -2,16 +2,20 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import orjson
 
 from ...processes import Command, Ended, Limits, ProgramError, TooMuchOutput, run_to_end
+from ...processes.secrets import without_secrets
 from ..tool import Tool, make_tool
 
 _MOST_BYTES = 4_000_000
 _MOST_SHOWN = 2_000
+_ITS_OWN = ("ANTHROPIC_", "CLAUDE_")
+_ELSEWHERE = {"CLAUDE_CODE_USE_BEDROCK": ("AWS_",), "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_", "VERTEX_", "CLOUD_ML_")}
+"""What it needs where it asks its models elsewhere, by the variable that says so."""
 
 
 class ClaudeCodeError(Exception):
@@ -23,17 +27,19 @@ def claude_code_tool(
     *,
     cwd: str | Path | None = None,
     args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
     timeout: float = 600.0,
     max_concurrent: int = 4,
 ) -> Tool:
     """A `claude_code(task)` that runs `claude -p --output-format json` in `cwd` (None: the working directory at the
     time of the call). `args` are more of its options, such as ("--allowedTools", "Read,Edit"); what it may do is its
-    own affair. Whatever it started is killed when the call ends, is cancelled or takes longer than `timeout`."""
+    own affair. It gets the user's environment without secrets, but for its own keys; `env` adds to that. Whatever it
+    started is killed when the call ends, is cancelled or takes longer than `timeout`."""
 
     async def claude_code(task: str) -> str:
         """Give a task to Claude Code, a coding agent that reads and changes files and runs commands in a project."""
         argv = [_installed(command), "-p", "--output-format", "json", *args]
-        return _answer(await _run(argv, task, cwd))
+        return _answer(await _run(Command(argv, {**_environment(os.environ), **(env or {})}, cwd, task)))
 
     return make_tool(claude_code, effect="write", timeout=timeout, max_concurrent=max_concurrent)
 
@@ -46,10 +52,17 @@ def _installed(command: str) -> str:
     return os.path.abspath(program)
 
 
-async def _run(argv: Sequence[str], task: str, cwd: str | Path | None) -> Ended:
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without secrets, but for those that Claude Code itself pays with."""
+    beginnings = _ITS_OWN + sum((names for switch, names in _ELSEWHERE.items() if environ.get(switch)), ())
+    own = {name: value for name, value in environ.items() if name.startswith(beginnings)}
+    return {**without_secrets(environ), **own}
+
+
+async def _run(command: Command) -> Ended:
     """The task goes in by stdin, where it can be neither too long nor taken for an option."""
     try:
-        return await run_to_end(Command(argv, os.environ, cwd, task), Limits(most_bytes=_MOST_BYTES))
+        return await run_to_end(command, Limits(most_bytes=_MOST_BYTES))
     except TooMuchOutput:
         raise ClaudeCodeError(f"it wrote more than {_MOST_BYTES} bytes and was stopped") from None
     except ProgramError as error:

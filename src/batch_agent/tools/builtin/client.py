@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 import aiohttp
 
+from ...core.content_encoding import BadContent, decoder_for
+
 
 class RequestFailed(Exception):
     """Sending it again will not help; the message is written for the model."""
@@ -42,13 +44,20 @@ class SharedSession:
 
 
 async def read_up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """At most one byte more than `most`, which tells that there is more."""
+    """The body, decoded, of a session that does not do so itself: a few bytes may stand for gigabytes. At most one
+    byte more than `most`, which tells that there is more. Raises RequestFailed for what cannot be decoded."""
     data = bytearray()
-    async for chunk in response.content.iter_any():
-        data += chunk
-        if len(data) > most:
-            break
-    return bytes(data[: most + 1])
+    try:
+        decoder = decoder_for(response.headers.get("Content-Encoding"))
+        async for chunk in response.content.iter_any():
+            data += chunk if decoder is None else decoder.feed(chunk, most - len(data))
+            if len(data) > most:
+                return bytes(data[: most + 1])
+        if decoder is not None:
+            decoder.close()
+    except BadContent as error:
+        raise RequestFailed(f"{response.url} cannot be read: {error}; try another source") from error
+    return bytes(data)
 
 
 def first_words(text: str, most: int = 300) -> str:

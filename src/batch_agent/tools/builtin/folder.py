@@ -6,7 +6,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 _SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", ".tox", "node_modules", "__pycache__"}) | {
     f".{tool}_cache" for tool in ("mypy", "pytest", "ruff")
@@ -66,6 +66,8 @@ class Folder:
             target = _real(base / path)
         except ValueError as error:
             raise ValueError(f"{path!r} is no path: {error}") from error
+        except OSError as error:  # a link that vanished while it was followed
+            raise FileNotFoundError(f"there is no file {path!r}") from error
         if not target.is_relative_to(base):
             raise PermissionError(f"{path!r} is outside of the folder that may be read; use paths inside of it")
         return base, target
@@ -114,14 +116,27 @@ def _walk(base: Path) -> Iterator[str]:
                 raise
             continue
         for entry in listed:
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name not in _SKIPPED:
-                    pending.append(f"{below}{entry.name}/")
-            elif entry.is_file(follow_symlinks=False) or (entry.is_symlink() and _leads_inside(entry.path, base)):
+            kind = _kind(entry, base)
+            if kind == "folder" and entry.name not in _SKIPPED:
+                pending.append(f"{below}{entry.name}/")
+            elif kind == "file":
                 yield below + entry.name
 
 
+def _kind(entry: "os.DirEntry[str]", base: Path) -> Literal["folder", "file", "other"]:
+    """Others change the folder while it is looked through: what has gone, or may not be looked at, is passed over."""
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            return "folder"
+        if entry.is_file(follow_symlinks=False) or (entry.is_symlink() and _leads_inside(entry.path, base)):
+            return "file"
+    except OSError:
+        pass
+    return "other"
+
+
 def _leads_inside(link: str, base: Path) -> bool:
+    """Raises OSError."""
     target = _real(link)
     return target.is_relative_to(base) and target.is_file()
 

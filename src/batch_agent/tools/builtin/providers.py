@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 
 from ...core.quick import dataclass
+from ...core.secret_text import masked_bytes
 from .client import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
 
 _MOST_BYTES = 5_000_000
@@ -62,6 +63,8 @@ class SearchApi:
         key = self.key()
         if not key:
             raise RequestFailed(f"{self.name} needs a key: set {self.key_names[0]}")
+        if not (key.isascii() and key.isprintable()):
+            raise RequestFailed(f"{' or '.join(self.key_names)} holds characters that no key can: copy it again")
         answer = await self._answer(self.ask(key, query, most), key)
         for step in self.results:
             answer = answer.get(step) if isinstance(answer, dict) else None
@@ -71,12 +74,16 @@ class SearchApi:
     async def _answer(self, asked: Asked, key: str) -> Any:
         try:
             async with asyncio.timeout(_SECONDS), _SESSIONS.use() as session, self._send(session, asked) as response:
-                said = (await read_up_to(response, _MOST_BYTES)).replace(key.encode(), b"***")
+                said = masked_bytes(await read_up_to(response, _MOST_BYTES), [key])
+        except RequestFailed:
+            raise RequestFailed(f"{self.name} gave an answer that cannot be decoded") from None
         except (aiohttp.ClientError, OSError) as error:
             # Not the error's own words, which may quote an address with the key in it.
             raise RequestMayPass(f"{self.name} cannot be reached ({type(error).__name__})") from None
         if response.status != 200:
             raise self._refusal(response.status, said)
+        if len(said) > _MOST_BYTES:
+            raise RequestFailed(f"{self.name} gave an answer of more than {_MOST_BYTES:,} bytes; ask for fewer results")
         try:
             return orjson.loads(said)
         except orjson.JSONDecodeError:
@@ -122,7 +129,9 @@ class DuckDuckGo:
 
 
 def _open_session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(), headers={"Accept-Encoding": "gzip"}, auto_decompress=False, trust_env=True
+    )
 
 
 def _keys() -> str:

@@ -8,8 +8,9 @@ from pydantic_core import to_json
 
 from ...core.errors import SpecError
 from ..tool import Tool, make_tool
-from .sql_database import Database, SqlError
+from .sql_database import Database
 from .sql_lookup import Lookup
+from .sqlite_process import Rows
 
 _GRACE = 5.0
 """Seconds that the database has to stop a query before the call is given up."""
@@ -19,7 +20,9 @@ def sql_tool(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str 
     """A tool `sql(query)` that reads the database at `url`, an SQLAlchemy URL (extra `sql`). The tables and columns are
     part of its description. Opens the database; raises SpecError.
 
-    SQLite files are opened read-only, and nothing but reading that one file is allowed to a statement. In PostgreSQL
+    SQLite files are opened read-only, and nothing but reading that one file is allowed to a statement. Its queries run
+    in a process of their own (not on Windows), which ends when `timeout` is over, whatever the query does, and may
+    write no more than 100 MB into a temporary file for a sort. In PostgreSQL
     every query is one statement in a READ ONLY transaction with a statement_timeout; functions may still do what the
     user's rights permit, so connect as one with few. Other databases are refused: nothing here keeps them safe."""
     database = Database(url, timeout)
@@ -30,12 +33,7 @@ def sql_tool(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str 
         )
 
     def sql(query: str) -> str:
-        with database.reading() as connection:
-            database.check(query)
-            result = connection.exec_driver_sql(query, execution_options={"no_parameters": True})
-            if not result.returns_rows:
-                raise SqlError("the statement gave no rows; write one SELECT statement")
-            return _table(list(result.keys()), result.fetchmany(max_rows + 1), max_rows)
+        return _table(database.rows(query, max_rows))
 
     described = (
         f"Run one read-only {database.kind} SELECT statement; at most {max_rows} rows are shown. "
@@ -85,12 +83,13 @@ def sql_lookup_tool(
     return make(rows)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Any], most: int) -> str:
-    lines = [_line(columns), *(_line(row) for row in rows[:most])]
-    if len(rows) > most:
-        lines.append(f"[cut here: only the first {most} rows are shown; narrow the query down or count]")
+def _table(found: Rows) -> str:
+    count = len(found.rows)
+    lines = [_line(found.columns), *(_line(row) for row in found.rows)]
+    if found.is_cut:
+        lines.append(f"[cut here: only the first {count} rows are shown; narrow the query down or count]")
     else:
-        lines.append(f"[{len(rows)} row{'' if len(rows) == 1 else 's'}]")
+        lines.append(f"[{count} row{'' if count == 1 else 's'}]")
     return "\n".join(lines)
 
 

@@ -2,25 +2,21 @@
 
 import os
 import sqlite3
-import time
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SpecError
+from .sqlite_process import QueryError, Rows, SqliteProcesses
+from .sqlite_program import connect
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
 
 _MOST_SCHEMA_CHARACTERS = 6_000
-_MOST_CELL_BYTES = 10_000_000
-_STEPS_BETWEEN_LOOKS = 10_000
-"""SQLite's virtual machine steps after which a query looks at the clock."""
 _FIRST_WORDS = ("select", "with", "values", "table", "explain", "show")
-_SHAPES = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"}
-_ASKED_INSIDE = {("read_uncommitted", None), ("data_version", None)}
-"""By SQLAlchemy, and by SQLite's full text search."""
 _DENIED = ("not authorized", "authorization denied", "attempt to write a readonly database")
 
 
@@ -42,6 +38,8 @@ class Database:
         self._shown_url = parsed.render_as_string(hide_password=True)
         self._timeout = timeout
         self._file = _sqlite_file(parsed) if self.kind == "sqlite" else None
+        has_limits = self._file is not None and sys.platform != "win32"
+        self._processes = SqliteProcesses(self._file, timeout) if has_limits and self._file is not None else None
         try:
             self._engine = self._open(parsed)
         except (ImportError, sqlalchemy.exc.ArgumentError) as error:
@@ -69,6 +67,28 @@ class Database:
             raise SqlError(self._said(str(error.orig).strip())) from None
         except (errors.SQLAlchemyError, sqlite3.Warning) as error:  # the second for more than one statement
             raise SqlError(str(error)) from None
+
+    def rows(self, query: str, most: int) -> Rows:
+        """At most `most` of what a query that a model wrote gives. Blocks. Raises SqlError."""
+        if self._processes is not None:
+            try:
+                found = self._processes.query(query, most)
+            except QueryError as error:
+                raise SqlError(self._said(str(error))) from None
+        else:
+            found = self._rows_here(query, most)
+        if found is None:
+            raise SqlError("the statement gave no rows; write one SELECT statement")
+        return found
+
+    def _rows_here(self, query: str, most: int) -> Rows | None:
+        with self.reading() as connection:
+            self.check(query)
+            result = connection.exec_driver_sql(query, execution_options={"no_parameters": True})
+            if not result.returns_rows:
+                return None
+            rows = result.fetchmany(most + 1)
+            return Rows(list(result.keys()), rows[:most], len(rows) > most)
 
     def _said(self, words: str) -> str:
         """SQLite's own words for what it was told to do here say little."""
@@ -114,13 +134,7 @@ class Database:
 
     def _connect_sqlite(self) -> sqlite3.Connection:
         assert self._file is not None
-        connection = sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)
-        connection.execute("PRAGMA query_only=ON")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_CELL_BYTES)
-        deadline = time.monotonic() + self._timeout
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
-        connection.set_authorizer(_authorize)
-        return connection
+        return connect(f"{self._file.as_uri()}?mode=ro", self._timeout)
 
 
 def sqlalchemy_package() -> Any:
@@ -147,13 +161,6 @@ def _mark(file: Path) -> Hashable:
     except FileNotFoundError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-    """The file is read-only as it was opened; this keeps a statement from other files and from settings."""
-    other = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
-    sets = action == sqlite3.SQLITE_PRAGMA and first not in _SHAPES and (first, second) not in _ASKED_INSIDE
-    return sqlite3.SQLITE_DENY if other or sets else sqlite3.SQLITE_OK
 
 
 def _table_line(table: str, columns: Sequence[Mapping[str, Any]]) -> str:

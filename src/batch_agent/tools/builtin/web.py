@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import zlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -135,14 +134,6 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
 async def _body(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
     """At most so many bytes, and whether there are more."""
     data = await read_up_to(response, _MOST_BYTES)
-    packed_in = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if packed_in in ("gzip", "x-gzip", "deflate"):
-        try:
-            data = zlib.decompressobj(wbits=47).decompress(data, _MOST_BYTES + 1)  # tells gzip from deflate
-        except zlib.error as error:
-            raise RequestFailed(f"{response.url} sent what is no {packed_in}: {error}") from error
-    elif packed_in not in ("", "identity"):
-        raise RequestFailed(f"{response.url} answers in {packed_in!r}, which was not asked for; try another source")
     return data[:_MOST_BYTES], len(data) > _MOST_BYTES
 
 

@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-import os
-import signal
-import tempfile
-from contextlib import suppress
-from typing import IO, TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ...core.errors import SpecError
-from .transports import over_http, over_stdio
+from .transports import StdioTransport, over_http
 
 if TYPE_CHECKING:
     import mcp_types
@@ -32,12 +30,34 @@ class Life:
         self._server = server
         self._opened: asyncio.Future[_Opened] = loop.create_future()
         self._over = asyncio.Event()
-        self._log = tempfile.TemporaryFile("a+")  # noqa: SIM115 - closed by the task
+        self._is_retired = False
+        self._calls = 0
+        self.refused_tools: set[str] = set()
+        """Tools whose calls it refuses although its session is new: another session would not help."""
+        self._stdio = None if server.is_remote else StdioTransport(server, self._over)
         self.task = loop.create_task(self._live())
 
     @property
     def is_over(self) -> bool:
-        return self._over.is_set()
+        """It takes no more calls."""
+        return self._is_retired or self._over.is_set()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """While a call is under way."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._is_retired and not self._calls:
+                self.end()
+
+    def retire(self) -> None:
+        """It takes no more calls, and ends when those under way have ended."""
+        self._is_retired = True
+        if not self._calls:
+            self.end()
 
     def end(self) -> None:
         self._over.set()
@@ -46,10 +66,7 @@ class Life:
 
     def kill(self) -> None:
         """Where there is no time for a graceful end."""
-        if self._server.is_remote:
-            self.task.cancel()
-        elif not self.task.done():
-            _kill_group(self._log)
+        self.task.cancel()
 
     async def opened(self) -> _Opened:
         """Raises SpecError, for all who wait."""
@@ -57,32 +74,28 @@ class Life:
 
     async def _live(self) -> None:
         clock = asyncio.timeout(self._server.start_timeout)
-        with self._log:
-            try:
-                async with clock, self._client() as client:
-                    listed = await _listed(client)
-                    clock.reschedule(None)
-                    self._opened.set_result((client, listed))
-                    await self._over.wait()
-            except Exception as error:  # noqa: BLE001 - the SDK raises whatever its parts do, in groups
-                self._failed(_reason(error, self._server if clock.expired() else None))
-            finally:
-                self._over.set()
-                self._opened.cancel()
-                _kill_group(self._log)
+        try:
+            async with clock, self._client() as client:
+                listed = await _listed(client)
+                clock.reschedule(None)
+                self._opened.set_result((client, listed))
+                await self._over.wait()
+        except Exception as error:  # noqa: BLE001 - the SDK raises whatever its parts do, in groups
+            self._failed(_reason(error, self._server if clock.expired() else None))
+        finally:
+            self._over.set()
+            self._opened.cancel()
 
     def _client(self) -> "Client":
         from mcp import Client
 
-        return Client(
-            over_http(self._server) if self._server.is_remote else over_stdio(self._server, self._log, self._over)
-        )
+        return Client(over_http(self._server) if self._stdio is None else self._stdio.open())
 
     def _failed(self, reason: str) -> None:
         if self._opened.done():
             _log.debug("MCP server %r: %s", self._server.shown, reason)
             return
-        wrote = _said(self._log)
+        wrote = "" if self._stdio is None else self._stdio.err.strip()[-_SHOWN_CHARACTERS:]
         self._opened.set_exception(
             SpecError(
                 f"The MCP server {self._server.shown!r} cannot be used: {reason}."
@@ -110,18 +123,3 @@ def _reason(error: BaseException, late: "MCP | None") -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{error}".strip(" .") or type(error).__name__
-
-
-def _said(log: IO[str]) -> str:
-    """The end of what the server wrote to stderr, after the line that is ours. The place in the file is the server's
-    as well, so it is not moved."""
-    _, _, text = os.pread(log.fileno(), 1_000_000, 0).decode(errors="replace").partition("\n")
-    return text.strip()[-_SHOWN_CHARACTERS:]
-
-
-def _kill_group(log: IO[str]) -> None:
-    """Whatever the server left behind; a group's id is not given away while one of its processes lives."""
-    group = os.pread(log.fileno(), 20, 0).partition(b"\n")[0]
-    if group.isdigit():
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(int(group), signal.SIGKILL)

@@ -7,23 +7,31 @@ from ...core.errors import SpecError
 from ..policy import Pace, Sharing
 from ..raw_arguments import RawArguments, sound_name
 from ..tool import Tool
-from .errors import MCPServerGone, MCPToolError
+from .errors import MCPServerGone, MCPToolError, Refusal
 from .life import Life
 from .texts import as_text
 
 if TYPE_CHECKING:
     import mcp_types
+    from mcp import MCPError
 
     from .server import MCP
 
 _MOST_RESTARTS = 3
-"""In a row, without a call that was answered."""
-_SESSION_LOST = "Session terminated"
-"""The SDK's words for a server that does not know our session any more."""
+"""Of a command, in a row, without a call that was answered."""
+
+
+class _SessionRefused(Exception):
+    """The server does not know the session, or may not."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.is_certain = refusal.is_certain
 
 
 class Session:
-    """What agents share. A server that has died is started again by the next call."""
+    """What agents share. A server that has died, or does not know the session any more, is started or reached again by
+    the next call."""
 
     def __init__(self, server: "MCP") -> None:
         self._server = server
@@ -42,30 +50,56 @@ class Session:
         return [self._tool(tool) for tool in listed if tool.name in wanted - set(self._server.exclude)]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Raises MCPToolError, MCPServerGone."""
-        from mcp import MCPError
-        from mcp_types import CONNECTION_CLOSED
-
+        """A call whose session the server does not know has not reached its tool: it is made again, once, in a new
+        session, which all agents share. Raises MCPToolError, MCPServerGone."""
         life = self._living()
+        try:
+            return await self._call(life, name, arguments)
+        except _SessionRefused as refused:
+            life.retire()
+            if not refused.is_certain:
+                raise MCPServerGone(f"the MCP server refused {name!r} ({refused}): a lost session, perhaps") from None
+        life = self._living()
+        try:
+            return await self._call(life, name, arguments)
+        except _SessionRefused as refused:
+            life.refused_tools.add(name)
+            raise MCPToolError(str(refused)) from None
+
+    async def _call(self, life: Life, name: str, arguments: dict[str, Any]) -> str:
+        from mcp import MCPError
+
         try:
             client, _ = await life.opened()
         except SpecError as error:
             raise MCPServerGone(str(error)) from None
         try:
-            result = await client.call_tool(name, arguments)
+            with life.calling():
+                result = await client.call_tool(name, arguments)
         except MCPError as error:
-            if error.message == _SESSION_LOST:
-                life.end()
-            elif error.code != CONNECTION_CLOSED:
-                raise MCPToolError(error.message) from None
-            raise MCPServerGone(
-                f"the MCP server went away while {name!r} was under way ({error.message}); it may or may not have been "
-                "done. The next call reaches it again"
-            ) from None
+            raise self._failure(life, name, error) from None
         self._restarts_left = _MOST_RESTARTS
+        life.refused_tools.discard(name)
         if result.is_error:
             raise MCPToolError(as_text(result) or "the tool failed without saying why")
         return as_text(result)
+
+    def _failure(self, life: Life, name: str, error: "MCPError") -> Exception:
+        from mcp_types import CONNECTION_CLOSED
+
+        refusal = Refusal.from_data(error.data)
+        if refusal is not None and refusal.is_of_session and name not in life.refused_tools:
+            return _SessionRefused(refusal)
+        if refusal is not None and not refusal.is_of_session:
+            done = "it was not done" if refusal.is_certain else "it may or may not have been done"
+            return MCPServerGone(f"the MCP server does not answer {name!r} now ({refusal.message}); {done}")
+        if error.code != CONNECTION_CLOSED:
+            return MCPToolError(error.message)
+        life.retire()
+        return MCPServerGone(
+            f"the MCP server went away while {name!r} was under way ({error.message}); it may or may not have been "
+            "done. The next call reaches it again"
+        )
 
     async def aclose(self) -> None:
         self._restarts_left = 0
@@ -84,7 +118,8 @@ class Session:
         if self._lives[-1].is_over:
             if self._restarts_left == 0:
                 raise MCPServerGone(f"the MCP server {self._server.shown!r} has ended for good; do without it")
-            self._restarts_left -= 1
+            if not self._server.is_remote:  # another's server may be down for any time, and is there again after it
+                self._restarts_left -= 1
             self._lives = [*(life for life in self._lives if not life.task.done()), Life(self._server)]
         return self._lives[-1]
 

@@ -1,28 +1,91 @@
 """How an MCP server is reached: as a process of ours, or over HTTP."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import IO, TYPE_CHECKING, Any, Self
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...processes import Command, Limits, Program, ProgramError, Stdin, running
 
 if TYPE_CHECKING:
     from .server import MCP
 
-_FAREWELL_SECONDS = 5.0
-_TELLS_ITS_GROUP = 'echo $$ >&2; exec "$0" "$@"'
+_EXIT_SECONDS = 2.0
+"""For a server to end by itself once its stdin is closed, as the protocol asks it to."""
+_GRACE_SECONDS = 2.0
+"""Between SIGTERM and SIGKILL."""
+_MOST_LINE_BYTES = 256_000_000
 
 
-@asynccontextmanager
-async def over_stdio(server: "MCP", log: IO[str], over: asyncio.Event) -> AsyncIterator[Any]:
-    """A shell notes its id, which is that of the process group, and becomes the server."""
-    from mcp import StdioServerParameters
-    from mcp.client.stdio import stdio_client
+class StdioTransport:
+    """A command, run under a warden (processes/): whatever it starts ends with it, and with us, however we end."""
 
-    started = StdioServerParameters(
-        command="/bin/sh", args=["-c", _TELLS_ITS_GROUP, *server.command], env=dict(server.env), cwd=server.cwd
-    )
-    async with stdio_client(started, errlog=log) as (messages, write):  # type: ignore[arg-type]
-        yield _Watched(messages, over), write
+    def __init__(self, server: "MCP", over: asyncio.Event) -> None:
+        """`over` is set when the server ends, before anybody else hears of it."""
+        self._server = server
+        self._over = over
+        self._program: Program | None = None
+
+    @property
+    def err(self) -> str:
+        """What the server wrote to stderr, if it was started: the beginning and the end."""
+        return "" if self._program is None else self._program.err
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Any]:
+        """The streams of messages, as the SDK wants them."""
+        import anyio
+
+        stack = AsyncExitStack()
+        limits = Limits(most_bytes=sys.maxsize, most_line_bytes=_MOST_LINE_BYTES, grace=_GRACE_SECONDS)
+        self._program = program = await stack.enter_async_context(running(self._command(), limits))
+        incoming, messages = anyio.create_memory_object_stream[Any](0)
+        write, outgoing = anyio.create_memory_object_stream[Any](0)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read, program, incoming)
+                tasks.start_soon(self._write, program, outgoing, incoming)
+                try:
+                    yield messages, write
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await _farewell(program)
+                    tasks.cancel_scope.cancel()
+        finally:
+            for stream in (incoming, messages, write, outgoing):
+                stream.close()
+            with anyio.CancelScope(shield=True):
+                await stack.aclose()
+
+    def _command(self) -> Command:
+        from mcp.client.stdio import get_default_environment
+
+        server = self._server
+        return Command(server.command, get_default_environment() | dict(server.env), server.cwd, Stdin.PIPE)
+
+    async def _read(self, program: Program, incoming: Any) -> None:
+        import anyio
+
+        try:
+            async for line in program.lines():
+                if line.strip():
+                    await incoming.send(_message(line))
+        except (ProgramError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # it writes nonsense without an end, or nobody listens any more
+        finally:
+            self._over.set()
+            program.mute()
+            incoming.close()
+
+    async def _write(self, program: Program, outgoing: Any, incoming: Any) -> None:
+        try:
+            async for sent in outgoing:
+                text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await program.write(text.encode(errors="replace") + b"\n")
+        except OSError:  # it does not read any more, and may live on: no call is answered any more
+            self._over.set()
+            incoming.close()
 
 
 @asynccontextmanager
@@ -31,46 +94,35 @@ async def over_http(server: "MCP") -> AsyncIterator[Any]:
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    async def hurry(request: httpx2.Request) -> None:
-        if request.method == "DELETE":
-            request.extensions["timeout"] = httpx2.Timeout(_FAREWELL_SECONDS).as_dict()
+    from .http_client import SessionClient
 
     patience = httpx2.Timeout(30.0, read=None, pool=None)
-    hooks = {"request": [hurry]}
     async with (
-        httpx2.AsyncClient(headers=dict(server.headers), timeout=patience, event_hooks=hooks) as http,
+        SessionClient(headers=dict(server.headers), timeout=patience) as http,
         streamable_http_client(str(server.server), http_client=http) as streams,
     ):
         yield streams
 
 
-class _Watched:
-    """The messages of a server; when they end, `over` is set before anybody else hears of it."""
+def _message(line: bytes) -> Any:
+    """A message, or the error of a line that is none: sessions take both."""
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
 
-    def __init__(self, messages: Any, over: asyncio.Event) -> None:
-        self._messages = messages
-        self._over = over
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        return error
 
-    async def receive(self) -> Any:
-        return await self._messages.receive()
 
-    async def aclose(self) -> None:
-        await self._messages.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self._messages.__anext__()
-        except StopAsyncIteration:
-            self._over.set()
-            raise
-
-    async def __aenter__(self) -> Self:
-        await self._messages.__aenter__()
-        return self
-
-    async def __aexit__(self, *raised: Any) -> bool | None:
-        ended: bool | None = await self._messages.__aexit__(*raised)
-        return ended
+async def _farewell(program: Program) -> None:
+    """Closes stdin and waits for the server to end; when that is cancelled, it is killed at once."""
+    program.close_input()
+    try:
+        async with asyncio.timeout(_EXIT_SECONDS):
+            await program.ended()
+    except (TimeoutError, ProgramError):
+        pass
+    except asyncio.CancelledError:
+        program.hurry()
+        raise

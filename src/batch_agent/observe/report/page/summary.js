@@ -157,10 +157,14 @@ const summary = (() => {
     const requested = reading.sum(tools.map((tool) => tool.requested));
     if (!requested) return null;
     const executed = reading.sum(tools.map((tool) => tool.executed));
+    const failed = reading.sum(tools.map((tool) => tool.failed));
+    const notes = [];
+    if (executed !== null) notes.push(`${words.exact(executed)} executed`);
+    if (failed) notes.push(`${words.exact(failed)} failed`);
     return tile(
       "Tool calls",
       words.amount(requested),
-      executed === null ? null : `${words.exact(executed)} executed`,
+      notes.join(", ") || null,
       words.exact(requested),
     );
   }

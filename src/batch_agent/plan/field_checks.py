@@ -1,0 +1,58 @@
+"""A task compared with its inputs before anything is sent: which of its braces are fields, and what is missing."""
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import Any
+
+from ..core.errors import SpecError
+from .field_paths import nearest
+from .template import BadInput, Template, is_name, names_in
+
+_LOOKED_THROUGH = 1_000
+"""Inputs that are searched for names of fields that may as well be text."""
+_SIMILAR = 0.75
+"""Text in braces is taken for a misspelt field from here on."""
+
+
+def settled_by(template: Template, inputs: Sequence[Any]) -> Template:
+    """The template with the names of fields that any of these inputs has as fields of all; a plain text takes the
+    only name there is."""
+    unsure = set(template.unsure)
+    if not unsure or not inputs:
+        return template
+    if isinstance(inputs[0], str):
+        names = list(filter(is_name, unsure))
+        return template.settled(names) if len(names) == 1 and not template.certain_cells else template
+    looked_at = islice(inputs, _LOOKED_THROUGH)
+    return template.settled({name for value in looked_at for name in unsure.intersection(names_in(value))})
+
+
+def check_first(template: Template, value: Any) -> list[str]:
+    """Refuses a task that does not fit even the first input. Gives the words in braces that are sent as they stand.
+    Raises SpecError."""
+    try:
+        template.render(value)
+    except BadInput as error:
+        raise SpecError(f"Input 0: {error}") from error
+    return check_names(template, [] if isinstance(value, str) else list(names_in(value)), "Input 0: ")
+
+
+def check_names(template: Template, names: Collection[str], where: str) -> list[str]:
+    """The same by the names of fields alone, for text in braces that is none of them. Raises SpecError where a field
+    was probably meant."""
+    unsure = [path for path in dict.fromkeys(template.unsure) if path not in names]
+    for text in (*unsure, *template.doubtful):
+        if meant := _meant(text, names):
+            raise SpecError(
+                f"{where}The task has {{{text}}}, which is no field of the input. Did you mean {{{meant}}}? Write "
+                f"{{{{{text}}}}} if the braces are meant as text."
+            )
+    return list(filter(is_name, unsure))
+
+
+def _meant(text: str, names: Collection[str]) -> str | None:
+    if is_name(text) and (found := nearest(text, names, _SIMILAR)):
+        return found
+    first = re.match(r"\w+", text)
+    return first[0] if first and first[0] in names else None

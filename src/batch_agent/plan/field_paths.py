@@ -1,0 +1,117 @@
+"""Field paths of a task: `user.name`, `tags[0]`, `user["home address"]`, as str.format writes them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import islice
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType, TracebackType
+from typing import Any
+
+from ..core.models import is_model
+from ..core.quick import dataclass
+
+PATH = r"""[^\W\d]\w*(?:\.\w+|\[(?:"[^"{}\n]*"|'[^'{}\n]*'|[^\[\]{}"'\n]+)\])*"""
+_WHOLE = re.compile(PATH)
+_STEP = re.compile(r"""\.?(?P<name>\w+)|\[(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^\]]+))\]""")
+_OPAQUE = (ModuleType, type, FunctionType, GeneratorType, FrameType, CodeType, TracebackType)
+"""Objects that are no data: their attributes lead to the program itself."""
+_LONGEST_NAME = 200
+_MOST_NAMES = 500
+
+
+class FieldMissing(LookupError):
+    """A path leads nowhere."""
+
+    def __init__(self, nearest: str | None = None) -> None:
+        super().__init__(nearest)
+        self.nearest = nearest
+        """The path that was probably meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One name of a path."""
+
+    name: str
+    is_index: bool = False
+    """Written in brackets."""
+
+    def after(self, path: str) -> str:
+        return f"{path}[{self.name}]" if self.is_index else f"{path}.{self.name}" if path else self.name
+
+
+@lru_cache(maxsize=1024)
+def steps_of(path: str) -> tuple[Step, ...]:
+    """The names of a path, from the field on. What is written otherwise, as `First Name`, is one name."""
+    if not _WHOLE.fullmatch(path):
+        return (Step(path),)
+    found = []
+    for match in _STEP.finditer(path):
+        quoted = match["double"] if match["double"] is not None else match["single"]
+        index = match["bare"] if quoted is None else quoted
+        found.append(Step(match["name"]) if index is None else Step(index, is_index=True))
+    return tuple(found)
+
+
+def root_of(path: str) -> str:
+    """The field that a path begins with."""
+    return steps_of(path)[0].name
+
+
+def find(fields: Mapping[str, Any], path: str) -> Any:
+    """The value at a path; a field may be called like the whole of it. Raises FieldMissing, and whatever a property or
+    an index of the user's own raises."""
+    if path in fields:
+        return fields[path]
+    here: Any = fields
+    passed = ""
+    for step in steps_of(path):
+        try:
+            here = _member(here, step)
+        except FieldMissing as missing:
+            near = missing.nearest and Step(missing.nearest, step.is_index).after(passed)
+            raise FieldMissing(near) from None
+        passed = step.after(passed)
+    return here
+
+
+def nearest(name: str, names: Iterable[Any], similar: float = 0.6) -> str | None:
+    """The name that was probably meant, if there is one. `similar`: 1 is the same, whatever the case of its letters."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    known = {each.casefold(): each for each in islice(map(str, names), _MOST_NAMES) if len(each) <= _LONGEST_NAME}
+    found = get_close_matches(name.casefold(), known, n=1, cutoff=similar)
+    return known[found[0]] if found else None
+
+
+def _member(value: Any, step: Step) -> Any:
+    """What a value has under a name: a key, a field, an element or an attribute that is public and no method."""
+    members = dict(value) if is_model(value) else value
+    if isinstance(members, Mapping):
+        if step.name in members:
+            return members[step.name]
+        if step.is_index and step.name.isdecimal() and int(step.name) in members:
+            return members[int(step.name)]
+        if members is value:
+            raise FieldMissing(nearest(step.name, members))
+    return _element(value, step.name) if step.is_index else _attribute(value, step.name)
+
+
+def _element(value: Any, index: str) -> Any:
+    try:
+        return value[int(index) if index.isdecimal() else index]
+    except (TypeError, LookupError):
+        raise FieldMissing from None
+
+
+def _attribute(value: Any, name: str) -> Any:
+    if name.startswith("_") or isinstance(value, _OPAQUE):
+        raise FieldMissing
+    try:
+        found = getattr(value, name)
+    except AttributeError:
+        raise FieldMissing(nearest(name, (each for each in dir(value) if not each.startswith("_")))) from None
+    if callable(found):
+        raise FieldMissing
+    return found

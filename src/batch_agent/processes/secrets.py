@@ -1,0 +1,25 @@
+"""Secrets among the variables of the environment, by their names and values."""
+
+import re
+from collections.abc import Mapping
+
+_NAMES = re.compile(
+    r"(AWS|AZURE)_.*"
+    r"|(.*[^a-z])?(PASS|PAT|PWD|AUTH)"
+    r"|.*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|BEARER)S?([^a-z].*)?",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(r"PWD|OLDPWD|.*_PROXY", re.IGNORECASE)
+"""Where a program is, and how it gets out: those would not work without."""
+_URL_WITH_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]+@", re.IGNORECASE)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable is named like a secret, in any case, or is a URL with a password."""
+    if _HARMLESS.fullmatch(name):
+        return False
+    return _NAMES.fullmatch(name) is not None or _URL_WITH_PASSWORD.match(value) is not None
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not is_secret(name, value)}

@@ -1,0 +1,197 @@
+"""Inputs that break off: what was asked before comes with the error."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.harness import EventLog, asked, run, stream
+from tests.engine.sharing import Link, calling, working
+
+from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError
+from batch_agent.core.events import AgentFinished
+from batch_agent.core.requests import Request
+from batch_agent.core.rules import Job
+from batch_agent.data.threaded import Threaded
+from batch_agent.engine.source import Inputs, InputSource
+from batch_agent.testing import ScriptedBackend, say
+
+
+def echo(request: Request) -> Any:
+    return say(asked(request))
+
+
+class Lost(BaseException):
+    """As libraries written in Rust raise when they panic."""
+
+
+def breaking(after: int, error: BaseException) -> Iterator[str]:
+    yield from map(str, range(after))
+    raise error
+
+
+async def breaking_later(after: int, error: BaseException) -> AsyncIterator[str]:
+    for number in range(after):
+        yield str(number)
+    raise error
+
+
+class Rows(Sequence[str]):
+    """A list whose third row cannot be read."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 2:
+            raise ConnectionError("gone")
+        return str(index)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("01234")
+
+
+@pytest.mark.parametrize("error", [ConnectionError("gone"), Lost("gone"), asyncio.CancelledError("gone")])
+@pytest.mark.parametrize("made", [breaking, breaking_later, lambda n, e: Threaded(breaking(n, e))])
+async def test_what_was_asked_before_comes_with_the_error(
+    made: Callable[[int, BaseException], Any], error: BaseException
+) -> None:
+    after = 256 if made not in (breaking, breaking_later) else 30  # rows that a thread reads together
+    with pytest.raises(RunStopped, match=f"after {after}: {type(error).__name__}: gone") as stopped:
+        await run(ScriptedBackend(echo), made(after, error))
+    assert [result.text for result in stopped.value.results] == [str(number) for number in range(after)]
+    assert stopped.value.kind is ErrorKind.INPUTS
+    assert isinstance(stopped.value.__cause__, type(error))
+
+
+async def test_inputs_that_break_at_once_send_nothing() -> None:
+    backend = ScriptedBackend(echo)
+    with pytest.raises(RunStopped, match="The inputs cannot be read: ConnectionError: gone") as stopped:
+        await run(backend, breaking(0, ConnectionError("gone")))
+    assert stopped.value.results == []
+    assert backend.requests == []
+
+
+async def test_inputs_that_cannot_even_be_begun_say_so() -> None:
+    class Closed:
+        def __iter__(self) -> Iterator[str]:
+            raise ConnectionError("gone")
+
+    with pytest.raises(RunStopped, match="cannot be read: ConnectionError: gone"):
+        await run(ScriptedBackend(echo), Closed())
+
+
+async def test_what_our_own_readers_say_of_the_first_row_is_left_as_it_is() -> None:
+    with pytest.raises(SpecError, match="no such table"):
+        await run(ScriptedBackend(echo), breaking(0, SpecError("no such table")))
+    with pytest.raises(RunStopped, match="after 3: SpecError: no such table") as stopped:
+        await run(ScriptedBackend(echo), breaking(3, SpecError("no such table")))
+    assert len(stopped.value.results) == 3
+
+
+async def test_a_sequence_that_raises_for_a_row_ends_the_inputs() -> None:
+    source = InputSource(Inputs(Rows()), lambda index, value: Job(index, value, value, value), asking=[0, 1, 2])
+    assert [(await source.take()) is not None for _ in range(2)] == [True, True]
+    with pytest.raises(RunStopped, match="ConnectionError: gone"):
+        await source.take()
+
+
+async def test_results_are_written_and_told_of_and_a_stream_gives_them(tmp_path: Path) -> None:
+    log, out, got = EventLog(), tmp_path / "results.jsonl", []
+    with pytest.raises(RunStopped):  # noqa: PT012
+        async for result in stream(ScriptedBackend(echo), breaking(5, OSError("gone")), events=log, out=out):
+            got.append(result.text)
+    assert sorted(got) == list("01234")
+    assert sorted(json.loads(line)["output"] for line in out.read_text().splitlines()) == list("01234")
+    assert sum(isinstance(event, AgentFinished) for event in log.events) == 5
+
+
+async def test_with_a_checkpoint_the_run_goes_on_where_its_inputs_broke_off(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped):
+        await run(ScriptedBackend(echo), breaking(5, OSError("gone")), checkpoint_dir=tmp_path)
+    again = ScriptedBackend(echo)
+    results = await run(again, iter(map(str, range(8))), checkpoint_dir=tmp_path)
+    assert [result.text for result in results] == [str(number) for number in range(8)]
+    assert sorted(map(asked, again.requests)) == ["5", "6", "7"]
+
+
+async def test_a_server_that_goes_away_is_the_reason_also_if_the_inputs_break_off_then() -> None:
+    class Counted:
+        def __len__(self) -> int:
+            return 50
+
+        def __iter__(self) -> Iterator[str]:
+            return breaking(40, OSError("gone"))
+
+    refusing = ScriptedBackend(lambda _: BackendError(ErrorKind.AUTH, "who are you?"))
+    with pytest.raises(RunStopped, match="who are you") as stopped:
+        await run(refusing, Counted(), max_inflight=1)
+    assert stopped.value.kind is ErrorKind.AUTH
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_a_shared_run_keeps_what_was_asked(works: bool) -> None:
+    link = Link()
+    helper = asyncio.create_task(_helping(link)) if not works else None
+    got = []
+    with pytest.raises(RunStopped, match="after 5: OSError: gone") as stopped:  # noqa: PT012
+        async for result in calling(link, breaking(5, OSError("gone")), works=works, backend=ScriptedBackend(echo)):
+            got.append(result.text)
+    assert stopped.value.kind is ErrorKind.INPUTS
+    assert sorted(got) == list("01234")
+    if helper is not None:
+        await helper
+
+
+async def _helping(link: Link) -> None:
+    await working(link.another(), backend=ScriptedBackend(echo))
+
+
+async def test_a_flow_keeps_what_its_stages_did() -> None:
+    flow = Flow(breaking(5, OSError("gone")), backend=ScriptedBackend(echo)).map("say", "{it}")
+    with pytest.raises(RunStopped, match="after 5: OSError: gone") as stopped:
+        await flow.reduce("join", "Join {n}.").run()
+    assert stopped.value.kind is ErrorKind.INPUTS
+    assert [result.text for result in stopped.value.results] == list("01234")
+    assert stopped.value.flow is not None
+    assert len(stopped.value.flow.stages["say"].results) == 5
+
+
+async def test_a_flow_that_does_not_begin_with_agents_keeps_what_its_stages_did() -> None:
+    async def inputs() -> AsyncIterator[str]:
+        yield "0"
+        yield "1"
+        while len(backend.left) < 2:  # both are answered
+            await asyncio.sleep(0.1)
+        raise OSError("gone")
+
+    backend = ScriptedBackend(echo, seconds=1, keeps_agents=True)
+    flow = Flow(inputs(), backend=backend).filter(lambda item: True).map("say", "{it}")
+    with pytest.raises(RunStopped, match="OSError: gone") as stopped:
+        await flow.run()
+    assert stopped.value.kind is ErrorKind.INPUTS
+    assert sorted(result.text for result in stopped.value.results) == ["0", "1"]
+
+
+class Nasty:
+    """Nothing can be made of it."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_an_input_that_no_text_can_be_made_of_fails_alone(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    inputs = [{"it": "a"}, {"it": Nasty()}, {"it": "c"}]
+    results = await run(ScriptedBackend(echo), inputs, checkpoint_dir=tmp_path / "kept", out=out)
+    assert [result.ok for result in results] == [True, False, True]
+    assert results[1].error is not None
+    assert results[1].error.kind is ErrorKind.BAD_INPUT
+    assert len(out.read_text().splitlines()) == 3
+
+
+def test_ctrl_c_from_the_inputs_is_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        BatchAgent.run_sync(task="{it}", inputs=breaking(3, KeyboardInterrupt()), backend=ScriptedBackend(echo))

@@ -1,0 +1,100 @@
+"""Every flag that says what to ask, at its edges: it works, or is refused in one line. Nothing is sent by `lint`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from batch_agent.cli.app import app, main
+
+EDGES = {
+    "zero": "0",
+    "one": "1",
+    "negative": "-1",
+    "huge": f"1{'0' * 30}",
+    "huge float": "1e300",
+    "nan": "nan",
+    "inf": "inf",
+    "empty": "",
+    "unicode": "ü漢",
+    "spaces": "x y",
+}
+TEXT = "zero one negative huge huge-float nan inf unicode spaces"
+
+# The edges at which a flag works. At all others it is refused.
+WORKS: dict[str, str] = {
+    "--task": TEXT,
+    "--inputs": "",  # no such file
+    "--query": "",
+    "--schema": "",
+    "--tools": "",
+    "--runtime": "",
+    "--workdir": "",
+    "--config": "",
+    "--backend": TEXT,  # not opened
+    "--model": TEXT,
+    "--temperature": "zero one huge huge-float",
+    "--max-tokens": "one",
+    "--seed": "zero one negative",
+    "--tool-mode": "",
+    "--max-inflight": "one negative",
+    "--max-agents": "one negative",
+    "--max-turns": "one",
+    "--max-retries": "zero one",
+    "--max-total-tokens": "one",
+    "--max-usd": "one huge huge-float",
+    "--deadline": "one",
+    "--timeout-per-agent": "one",
+    "--timeout-per-turn": "one",
+    "--timeout-per-tool": "one",
+    "--system-prompt": TEXT,
+    "--fields": "",  # no such field
+    "--oversized": "",
+    "--no-hoist": "zero one",
+    "--no-reorder": "zero one",
+    "--strict-prefix": "zero one",
+    "--exact": "zero",
+}
+
+CASES = [(flag, edge) for flag in WORKS for edge in EDGES if (flag, edge) != ("--exact", "one")]
+"""--exact opens the backend."""
+
+
+def test_every_flag_has_a_row() -> None:
+    shown = [argument.name for argument in app["lint"].assemble_argument_collection() if argument.show]
+    assert sorted(WORKS) == sorted(shown)
+
+
+@pytest.mark.filterwarnings("ignore:The task names no")
+@pytest.mark.parametrize(("flag", "edge"), CASES)
+def test_a_flag_works_at_an_edge_or_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    edge: str,
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"it": "a"}\n')
+    monkeypatch.chdir(tmp_path)
+    usual = {"--task": "Do {it}", "--inputs": "in.jsonl"}
+    others = [word for name, said in usual.items() if name != flag for word in (name, said)]
+    monkeypatch.setattr(sys, "argv", ["batch-agent", "lint", *others, f"{flag}={EDGES[edge]}"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    if edge.replace(" ", "-") in WORKS[flag].split():
+        assert ended.value.code in (0, 1), said  # 1: the prompts could share more
+    else:
+        assert ended.value.code == 2
+        assert said.startswith("batch-agent: ")
+
+
+@pytest.mark.parametrize("words", [["run", "--out", ""], ["run", "--checkpoint="], ["export", "x", "--out", ""]])
+def test_an_empty_value_is_no_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["batch-agent", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "needs a value; got an empty one." in capsys.readouterr().err
