@@ -252,7 +252,7 @@ async def test_a_shared_run_ends_at_the_deadline_of_who_asked() -> None:
     assert sum(result.ok for result in results) == 1
     late = [result for result in results if not result.ok]
     assert all(result.error and "deadline of 2 s" in result.error.message for result in late)
-    assert 2.0 <= now() <= 4.0
+    assert 2.0 <= now() <= 7.0  # a write that has begun has a moment to end
 
 
 async def test_who_only_collects_does_not_wait_past_its_deadline() -> None:
@@ -270,11 +270,11 @@ async def test_a_worker_ends_at_its_own_deadline() -> None:
     backend = ScriptedBackend(by_turn(call("wait"), say("done")))
     options: dict[str, Any] = {"backend": backend, "tools": [waiting_tool(500)]}
     asking = asyncio.create_task(
-        _all(calling(link, [{"it": name} for name in TEN], works=False, deadline=4.0, **options))
+        _all(calling(link, [{"it": name} for name in TEN], works=False, deadline=9.0, **options))
     )
     await asyncio.sleep(1.0)
     await working(link.another(), deadline=2.0, **options)
-    assert 3.0 <= now() <= 3.5
+    assert 3.0 <= now() <= 7.0  # a write that has begun has a moment to end
     results = await asking
     assert len(results) == 10
 
