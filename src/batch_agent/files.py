@@ -1,7 +1,6 @@
 """Files that are there whole or not at all."""
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +34,8 @@ def _remove_if_old(draft: "os.DirEntry[str]") -> None:
     if time.time() - draft.stat(follow_symlinks=False).st_mtime < _ABANDONED_SECONDS:
         return
     if draft.is_dir(follow_symlinks=False):
+        import shutil  # next to no process comes to it
+
         shutil.rmtree(draft.path, ignore_errors=True)
     else:
         os.unlink(draft.path)
