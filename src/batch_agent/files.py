@@ -1,8 +1,6 @@
 """Files that are there whole or not at all, and files and folders that only their owner can read."""
 
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,7 +32,7 @@ def open_private(path: Path, flags: int) -> int:
 def draft_of(path: Path) -> Path:
     """Where this process writes what is to take the place of `path`. Drafts of it that killed processes left go."""
     remove_old_drafts(path.parent, f".{path.name}.")
-    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{DRAFT}")
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}{DRAFT}")
 
 
 def remove_old_drafts(folder: Path, prefix: str) -> None:
@@ -51,6 +49,8 @@ def _remove_if_old(draft: "os.DirEntry[str]") -> None:
     if time.time() - draft.stat(follow_symlinks=False).st_mtime < _ABANDONED_SECONDS:
         return
     if draft.is_dir(follow_symlinks=False):
+        import shutil  # next to no process comes to it
+
         shutil.rmtree(draft.path, ignore_errors=True)
     else:
         os.unlink(draft.path)
