@@ -21,12 +21,14 @@ NURSERY = """
 import asyncio, concurrent.futures.thread, gc, importlib.resources, json, os, random, signal, sys, time
 from pathlib import Path
 import batch_agent.observe.report.first_hand, batch_agent.observe.report.writing  # before the fork
+import batch_agent.tools.session
 from batch_agent import BatchAgent, Tool
 from batch_agent.core.messages import ToolCall, ToolResults
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, calls, say
 
 seen, plan, stores = [], {}, []
+batch_agent.tools.session.LAST_WRITES = 60.0  # a busy machine has the time that it needs
 
 def moment(name):
     "The process may end here."

@@ -54,7 +54,14 @@ def engine(executor: Runs, agents: int, store: Store | None = None) -> tuple[Eng
     return Engine(source, executor, store or NoStore(), gate, deliver, max_dispatched=4), gate.slots, delivered
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("boom"), asyncio.CancelledError("boom"), KeyError("boom")])
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ZeroDivisionError("boom"), asyncio.CancelledError("boom"), KeyError("boom"), Panic("boom"), GeneratorExit("boom")],
+)
 async def test_an_exception_inside_an_executor_becomes_an_internal_result_and_frees_its_slot(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,13 +95,13 @@ async def test_what_is_meant_for_the_caller_ends_the_run_as_itself() -> None:
     assert len(delivered) < 20
 
 
-async def test_an_interrupt_inside_an_agent_ends_the_run_as_itself() -> None:
-    class Interrupt(BaseException):
-        pass
-
-    running, _, _ = engine(Runs(lambda index: Interrupt() if index == 3 else None), 100)
-    with pytest.raises(Interrupt):
+def test_an_interrupt_inside_an_agent_ends_the_run_as_itself() -> None:
+    async def main() -> None:
+        running, _, _ = engine(Runs(lambda index: KeyboardInterrupt() if index == 3 else None), 100)
         await running.run()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
 
 
 async def test_a_job_that_cannot_be_made_is_a_bad_input_with_a_result_of_its_own() -> None:

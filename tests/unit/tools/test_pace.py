@@ -402,11 +402,11 @@ async def test_the_tries_of_a_shared_call_serve_all_who_wait() -> None:
 
 async def test_a_thread_that_still_runs_holds_its_place_after_its_time_and_nobody_waits_for_ever() -> None:
     hang = threading.Event()
-    calls = itertools.count()
+    began: list[int] = []
 
     @Tool.define(max_concurrent=2, timeout=0.05, effect="read")
     def work(n: int) -> str:
-        next(calls)
+        began.append(n)
         hang.wait(60)
         return "late"
 
@@ -415,15 +415,16 @@ async def test_a_thread_that_still_runs_holds_its_place_after_its_time_and_nobod
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(ask(fabric, "work", n=n)) for n in range(80)]
             told = Counter(task.result().content.split(" (")[0] for task in asked)
-            assert next(calls) == 2
+            assert len(began) <= 2
             assert told == {
                 "work took longer than its 0.05 s": 2,
                 "work was not called: all 2 of its places": 78,
             }
         finally:
             hang.set()
-        while (result := await ask(fabric, "work", n=100)).is_error:  # a thread takes a moment to end
-            assert "was not called" in result.content
+        async with asyncio.timeout(60):
+            while (result := await ask(fabric, "work", n=100)).is_error:  # threads take a moment to end, and to begin
+                await asyncio.sleep(0.01)
         assert result.content == "late"
 
 
@@ -444,7 +445,7 @@ async def test_threads_that_time_out_never_run_beside_more_than_the_limit() -> N
     async with using(work) as fabric, asyncio.TaskGroup() as group:
         for n in range(40):
             group.create_task(ask(fabric, "work", n=n))
-    assert most == 3
+    assert most <= 3
 
 
 @virtual
