@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from .core.errors import BackendError, ErrorKind, RunStopped, SpecError
 from .core.events import ToolsUsed
 from .core.hub import Hub
-from .core.interfaces import Backend, EventSink, Store, Toolbox
+from .core.interfaces import Backend, EventSink, HasEndpoints, Store, Toolbox
 from .core.quick import dataclass
 from .core.requests import NO_USAGE
+from .core.scheduling import Scheduling
 from .core.sharing import PrefixReport
 from .core.spec import BatchSpec
 from .engine.collector import rarer_collections
@@ -59,6 +61,12 @@ class Ready:
     """Who hears what happens in it."""
     joined: "Joined | None" = None
     """Set where the work is shared with other processes."""
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """How the run has been scheduled so far."""
+        server = self.prepared.server
+        return replace(self.gate.report(), unavailable=server.unavailable() if isinstance(server, HasEndpoints) else ())
 
 
 @asynccontextmanager

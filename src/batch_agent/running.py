@@ -68,7 +68,7 @@ class Run:
             try:
                 await going.go(outbox.put)
             finally:
-                outbox.scheduling, outbox.prefix = ready.gate.report(), going.prefix
+                outbox.scheduling, outbox.prefix = ready.scheduling, going.prefix
 
 
 class Work:
@@ -131,7 +131,7 @@ class Going:
                 executor = self._executor(turns, leave)
                 await self._engine(source, executor, ending_at(joined), None, self._events, leave).run()
         finally:
-            self._emit(Scheduled(self._ready.gate.report()))
+            self._emit(Scheduled(self._ready.scheduling))
 
     async def go(self, put: Put) -> None:
         """Every result goes to `put`, as it comes. Raises RunStopped and StoreError."""
@@ -147,7 +147,7 @@ class Going:
                 await self._drive(Delivery(put, self._spec.on_result, write, self._events).deliver)
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
-            self._emit(Scheduled(ready.gate.report()))
+            self._emit(Scheduled(ready.scheduling))
             if self.prefix.measured is not None and self._spec.runtime is None:
                 self._emit(Shared(self.prefix))
 

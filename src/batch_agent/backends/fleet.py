@@ -222,6 +222,9 @@ class Fleet:
             member.is_missed = False
             self._notify(f"{member.url} is back.")
 
+    def unavailable(self) -> tuple[str, ...]:
+        return tuple(f"{each.url}: {each.trouble}" for each in self.members if each.is_missed)
+
     def nobody(self, errors: Sequence[BackendError], places: Sequence[int] | None = None) -> BackendError:
         """What is said when no endpoint takes a request; `places`: of those that might."""
         for error in errors:

@@ -45,6 +45,15 @@ class ReportsLoad(Protocol):
 
 
 @runtime_checkable
+class HasEndpoints(Protocol):
+    """A backend of several endpoints."""
+
+    def unavailable(self) -> tuple[str, ...]:
+        """Endpoints that are out of service, each with its last error."""
+        ...
+
+
+@runtime_checkable
 class CountsTokens(Protocol):
     """A backend whose server can be asked how long a text is."""
 

@@ -44,3 +44,5 @@ class Scheduling:
     lost: int = 0
     """Turns that found less than half of their context in the cache although they had a place."""
     warmth: Warmth | None = None
+    unavailable: tuple[str, ...] = ()
+    """Endpoints out of service at the end, of several, each with its last error."""

@@ -8,7 +8,7 @@ from ..core.requests import Usage
 from .amounts import duration, many
 from .live.board import Board, Stage
 from .story import tokens
-from .summary import callback_lines, failed_tool_lines, saved_by_sharing
+from .summary import callback_lines, failed_tool_lines, saved_by_sharing, unavailable_lines
 from .tally import Failures
 
 
@@ -40,10 +40,12 @@ def flow_lines_so_far(board: Board, seconds: float) -> list[str]:
 
 
 def flow_tool_lines(board: Board) -> list[str]:
-    """What the stages saved by sharing their tools, and which tools failed."""
+    """What the stages saved by sharing their tools, and which tools failed or endpoints were lost."""
     sources: Counter[str] = sum((stage.tally.tool_sources for stage in board.stages.values()), Counter())
     saved = saved_by_sharing(sources, board.tools)
-    return [*([f"Tool calls: {sources.total():,}{saved}."] if saved else []), *failed_tool_lines(board.tools)]
+    shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
+    lost = unavailable_lines(stage.tally.scheduling for stage in board.stages.values())
+    return [*shared, *failed_tool_lines(board.tools), *lost]
 
 
 def _stage_line(stage: StageReport) -> str:

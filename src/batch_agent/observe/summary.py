@@ -1,6 +1,6 @@
 """What a run came to, in a few lines."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..core.scheduling import Scheduling
 from .amounts import duration, many
@@ -84,4 +84,10 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
         lines.append(
             f"Contexts kept warm: {warmth.touches:,} touches for {warmth.tokens:,} tokens, {warmth.hits:,} hits."
         )
-    return lines
+    return [*lines, *unavailable_lines([how])]
+
+
+def unavailable_lines(reports: Iterable[Scheduling | None]) -> list[str]:
+    """Endpoints that were out of service at the end; stages of a flow may share them."""
+    named = dict.fromkeys(each for how in reports if how is not None for each in how.unavailable)
+    return [f"Endpoint out of service: {each[:300]}" for each in named]

@@ -8,6 +8,8 @@ from tests.unit.swarm.hosts import BATCH, CHAT, COMPLETIONS, STEPS, Host, Odd, p
 
 from batch_agent import BatchAgent, Results
 from batch_agent.core.events import Event, Notice
+from batch_agent.observe.live.board import Board
+from batch_agent.observe.summary import summary_lines
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import Connection
 
@@ -78,6 +80,16 @@ async def test_no_agent_fails_of_an_endpoint_that_does_not_do_what_the_other_doe
     assert [result.error for result in results if not result.ok] == []
     assert bad.requests() <= 16  # those in flight when it was found out
     assert len([words for words in notices.said if words.startswith(bad.url)]) == 1
+
+
+async def test_an_endpoint_that_was_taken_out_is_in_the_summary_and_in_the_results() -> None:
+    bad, good, board = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), Board()
+    async with up(bad, good):
+        results = await run(good, bad, events=board)
+    [said] = results.scheduling.unavailable
+    assert said.startswith(f"{bad.url}: ")
+    assert "no chat template" in said
+    assert f"Endpoint out of service: {said}" in summary_lines(board, 1.0)
 
 
 async def test_two_agents_are_enough_to_find_out() -> None:
