@@ -394,7 +394,7 @@ async def test_a_pause_is_told_with_its_whole_length() -> None:
         return say("fine")
 
     log = EventLog()
-    await run(ScriptedBackend(answer, seconds=0.1), numbers(2), events=log)
+    await run(ScriptedBackend(answer, seconds=0.1), numbers(40), events=log)
     assert max(event.seconds for event in log.events if isinstance(event, Paused)) == 9.0
 
 

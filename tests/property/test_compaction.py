@@ -212,9 +212,11 @@ def test_the_size_is_what_was_counted_and_what_came_since(life: Life) -> None:
     talk = Conversation(life.rules, JOB)
     for fact in life.facts:
         talk.apply(fact)
-        if not isinstance(talk.next(), Done):
+        step = talk.next()
+        has_failed = isinstance(step, Done) and step.error is not None
+        if not isinstance(step, Done):
             assert size(talk)._chars == PROMPT + chars_in(messages(talk))
-        if isinstance(fact, Replied) and fact.reply.usage.input and not talk._asking_again:
+        if isinstance(fact, Replied) and fact.reply.usage.input and not talk._asking_again and not has_failed:
             assert size(talk).tokens == fact.reply.usage.input + fact.reply.usage.output
 
 

@@ -108,6 +108,7 @@ def test_a_replayed_life_is_the_life_that_was_lived(life: Life) -> None:
         if lived < len(life.steps):
             for fact in life.facts[lived:]:
                 again.apply(fact)
+        assert again.next() == life.talk.next()
         assert again.result(1.0) == life.talk.result(1.0)
 
 

@@ -186,11 +186,13 @@ def _replies(mode: ToolMode) -> st.SearchStrategy[Reply]:
 MODES: tuple[ToolMode, ...] = ("native", "action")
 REPLIES = {mode: _replies(mode) for mode in MODES}
 RESULTS = st.tuples(any_text, st.booleans())
+WHOLE_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+"""A system prompt with half of a surrogate pair is refused."""
 OPTIONS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "output": st.sampled_from([None, City, list[int]]),
         "task": st.sampled_from(["Do {it}!", LONG + "{it}"]),
-        "system_prompt": st.sampled_from([None, "Be brief."]) | any_text,
+        "system_prompt": st.sampled_from([None, "Be brief."]) | WHOLE_TEXT,
         "cache_salt": st.sampled_from([None, "salt"]),
         "max_turns": st.integers(1, 5),
         "max_retries": st.integers(0, 3),
@@ -393,7 +395,7 @@ def test_agents_of_a_run_share_its_bytes_and_the_start_of_their_task(wire: Wire,
     options: dict[str, Any] = {
         "output": data.draw(st.sampled_from([None, City])),
         "task": start + "{it}",
-        "system_prompt": data.draw(any_text),
+        "system_prompt": data.draw(WHOLE_TEXT),
         "tool_mode": data.draw(st.sampled_from(wire.modes)),
     }
     run, dialect = _plan(wire, **options), wire.dialect()

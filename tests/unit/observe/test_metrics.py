@@ -27,7 +27,7 @@ from batch_agent.core.events import (
     ToolsUsed,
     TurnStarted,
 )
-from batch_agent.core.requests import NO_USAGE, Usage
+from batch_agent.core.requests import Usage
 from batch_agent.core.results import CallRecord
 from batch_agent.observe.telemetry.metrics import Metrics
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -36,6 +36,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 PRICES = {"sim": (3.0, 0.3, 15.0)}
 MANY = 40
 FAILING = 4
+TRIAL = Usage(32, 0, 1)
+"""Of the request that finds out whether a server takes tools."""
 AGENTS = "batch_agent_agents"
 
 
@@ -148,7 +150,7 @@ async def run_until_all_is_known(sim: SimServer) -> tuple[Results, Scraped]:
 
 def test_what_is_scraped_is_what_the_results_say(watched: tuple[Results, Scraped]) -> None:
     results, scraped = watched
-    usage = sum((result.usage for result in results), NO_USAGE)
+    usage = sum((result.usage for result in results), TRIAL)
     where = {"stage": "", "backend": "sim", "model": "sim"}
     finished = "batch_agent_agents_finished_total"
     assert scraped.by(finished, "outcome") == {"answered": MANY - FAILING, "failed": FAILING}
@@ -220,7 +222,7 @@ async def test_answers_from_the_checkpoint_are_counted_apart_and_nothing_twice(s
     after = now_in(registry)
     assert after.by("batch_agent_agents_finished_total", "outcome") == {"answered": 4, "resumed": 3}
     assert after.total("batch_agent_agent_seconds_count") == 4
-    spent = before.total("batch_agent_tokens_total", kind="input") + fourth.usage.input
+    spent = before.total("batch_agent_tokens_total", kind="input") + fourth.usage.input + TRIAL.input
     assert after.total("batch_agent_tokens_total", kind="input") == spent
     assert after.total("batch_agent_turn_seconds_count") == 8
 
@@ -259,7 +261,10 @@ async def test_two_runs_at_once_add_up(sim: SimServer, is_one: bool) -> None:
     results = [result for done in await asyncio.gather(*both) for result in done]
     scraped = now_in(registry)
     assert scraped.total("batch_agent_agents_finished_total") == 20
-    assert scraped.total("batch_agent_tokens_total", kind="input") == sum(result.usage.input for result in results)
+    assert (
+        scraped.total("batch_agent_tokens_total", kind="input")
+        == sum(result.usage.input for result in results) + 2 * TRIAL.input
+    )
     assert scraped.total(AGENTS) == scraped.total("batch_agent_inputs") == 0
 
 

@@ -91,14 +91,14 @@ def share(spent: int, leased: int, *, waits: bool = False, is_alive: bool = True
     return Share(Amount(spent), Amount(leased), waits, is_alive)
 
 
-def test_a_worker_leases_what_it_needs_and_its_part_of_a_quarter_of_the_rest() -> None:
-    assert lease(MOST, Amount(100), [share(50, 100)], Amount(100), [Amount(40), Amount(60)]) == (Amount(275), False)
+def test_a_worker_leases_what_it_needs_and_its_part_of_a_sixteenth_of_the_rest() -> None:
+    assert lease(MOST, Amount(100), [share(50, 100)], Amount(100), [Amount(40), Amount(60)]) == (Amount(218), False)
 
 
 def test_there_is_nothing_ahead_of_need_while_another_one_waits() -> None:
     assert lease(MOST, Amount(), [share(50, 100, waits=True)], Amount(100), [Amount(40)]) == (Amount(140), False)
     gone = share(50, 100, waits=True, is_alive=False)
-    assert lease(MOST, Amount(), [gone], Amount(100), [Amount(40)]) == (Amount(140 + 190), False)
+    assert lease(MOST, Amount(), [gone], Amount(100), [Amount(40)]) == (Amount(140 + 47), False)
 
 
 def test_what_does_not_fit_is_not_leased_in_part_and_does_not_keep_smaller_ones_from_it() -> None:
@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_not_leased_in_part_and_does_not_keep_smaller_ones_
 
 def test_of_what_is_unlimited_only_what_is_needed_is_said() -> None:
     leased, _ = lease(MOST, Amount(), [], Amount(0, 2.0), [Amount(100, 1.0)])
-    assert leased == Amount(100 + 225, 3.0)
+    assert leased == Amount(100 + 56, 3.0)
 
 
 def test_more_than_there_is_was_spent() -> None:

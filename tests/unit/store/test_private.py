@@ -90,8 +90,8 @@ def test_a_draft_is_not_written_through_a_link_of_somebody_else(
 ) -> None:
     target = tmp_path / "precious"
     target.write_text("precious")
-    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
-    (tmp_path / f".out.{os.getpid()}.guessed").symlink_to(target)
+    monkeypatch.setattr("os.urandom", lambda size: b"seen")
+    (tmp_path / f".out.{os.getpid()}.{b'seen'.hex()}.batch-agent-draft").symlink_to(target)
     with pytest.raises(SpecError, match="cannot be written"), replacing(tmp_path / "out"):
         pass
     assert target.read_text() == "precious"
