@@ -2,10 +2,13 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from batch_agent.store import writer
 from batch_agent.testing import VirtualTimeLoop
 
 
@@ -24,3 +27,32 @@ async def nothing_is_left_behind(caplog: pytest.LogCaptureFixture) -> AsyncItera
     assert not left
     gc.collect(1)
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+@pytest.fixture(autouse=True)
+def time_stands_still_while_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers would fire meanwhile, those of timeouts too: a thread takes real time, and the clock is virtual."""
+    make, place = writer._Order, writer.WriterThread._place
+
+    def place_and_wait(
+        self: writer.WriterThread,
+        work: writer.Work | None,
+        waiters: Sequence[asyncio.Future[Any]],
+        synced: Callable[[Any], None] | None = None,
+    ) -> None:
+        is_done = threading.Event()
+
+        def order(work: Any, done: Any = None, synced: Any = None) -> writer._Order:
+            def tell(result: Any, error: Exception | None) -> None:
+                if done is not None:
+                    done(result, error)
+                is_done.set()
+
+            return make(work, tell, synced)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(writer, "_Order", order)
+            place(self, work, waiters, synced)
+        assert is_done.wait(60)
+
+    monkeypatch.setattr(writer.WriterThread, "_place", place_and_wait)
