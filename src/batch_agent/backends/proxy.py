@@ -12,11 +12,11 @@ _SCHEMES = ("http", "https")
 
 
 def proxy_of(url: URL, environ: Mapping[str, str] = os.environ) -> URL | None:
-    """None for a server that is reached directly: this machine itself, and what NO_PROXY names. Raises BackendError
-    for a proxy that cannot be used."""
+    """None for a server that is reached directly: this machine, a name without a dot, which only a node of the same
+    cluster or network knows, and what NO_PROXY names. Raises BackendError for a proxy that cannot be used."""
     host = (url.host or "").rstrip(".").lower()
     name, said = _named(url.scheme, environ)
-    if not said or _is_this_machine(host) or _is_exempt(host, url.port, _setting("NO_PROXY", environ)):
+    if not said or _is_near(host) or _is_exempt(host, url.port, _setting("NO_PROXY", environ)):
         return None
     try:
         proxy = URL(said if "://" in said else f"http://{said}")
@@ -48,8 +48,8 @@ def _setting(name: str, environ: Mapping[str, str]) -> str:
     return "" if name == "HTTP_PROXY" and "REQUEST_METHOD" in environ else environ.get(name, "").strip()
 
 
-def _is_this_machine(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
+def _is_near(host: str) -> bool:
+    if host.endswith(".localhost") or ("." not in host and ":" not in host):
         return True
     try:
         address = ip_address(host)

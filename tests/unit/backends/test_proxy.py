@@ -31,55 +31,56 @@ def via(url: str, **environ: str) -> str | None:
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
 def test_a_proxy_is_named_in_capitals_or_small_letters_for_one_scheme_or_for_all(name: str) -> None:
-    assert via("http://gpu1:8000/v1", **{name: PROXY}) == PROXY
-    assert via("http://gpu1:8000/v1", **{name: "proxy:3128"}) == PROXY
-    assert via("https://gpu1/v1", **{name: PROXY}) == (PROXY if "all" in name.lower() else None)
-    assert via("https://gpu1/v1", **{name.replace("HTTP", "HTTPS").replace("http", "https"): PROXY}) == PROXY
+    assert via("http://gpu1.org:8000/v1", **{name: PROXY}) == PROXY
+    assert via("http://gpu1.org:8000/v1", **{name: "proxy:3128"}) == PROXY
+    assert via("https://gpu1.org/v1", **{name: PROXY}) == (PROXY if "all" in name.lower() else None)
+    assert via("https://gpu1.org/v1", **{name.replace("HTTP", "HTTPS").replace("http", "https"): PROXY}) == PROXY
 
 
 def test_the_own_proxy_of_a_scheme_goes_before_that_of_all_and_small_letters_before_capitals() -> None:
-    assert via("http://gpu1", HTTP_PROXY="a:1", ALL_PROXY="b:1") == "http://a:1"
-    assert via("http://gpu1", HTTP_PROXY="a:1", http_proxy="b:1") == "http://b:1"
-    assert via("http://gpu1", HTTP_PROXY="a:1", http_proxy="") is None
-    assert via("http://gpu1") is None
+    assert via("http://gpu1.org", HTTP_PROXY="a:1", ALL_PROXY="b:1") == "http://a:1"
+    assert via("http://gpu1.org", HTTP_PROXY="a:1", http_proxy="b:1") == "http://b:1"
+    assert via("http://gpu1.org", HTTP_PROXY="a:1", http_proxy="") is None
+    assert via("http://gpu1.org") is None
 
 
 def test_what_a_request_to_a_cgi_program_calls_a_proxy_is_none() -> None:
-    assert via("http://gpu1", HTTP_PROXY="a:1", REQUEST_METHOD="GET") is None
-    assert via("http://gpu1", http_proxy="a:1", REQUEST_METHOD="GET") == "http://a:1"
+    assert via("http://gpu1.org", HTTP_PROXY="a:1", REQUEST_METHOD="GET") is None
+    assert via("http://gpu1.org", http_proxy="a:1", REQUEST_METHOD="GET") == "http://a:1"
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost", "a.localhost", "LOCALHOST", "0.0.0.0"]
+    "host",
+    ["127.0.0.1", "127.9.9.9", "[::1]", "localhost", "a.localhost", "LOCALHOST", "0.0.0.0", "gpu1", "x4117c0s0b"],
 )
-def test_this_machine_is_reached_without_a_proxy(host: str) -> None:
+def test_this_machine_and_names_without_a_dot_are_reached_without_a_proxy(host: str) -> None:
     assert via(f"http://{host}:8000", HTTP_PROXY=PROXY) is None
 
 
 @pytest.mark.parametrize(
     ("no_proxy", "url", "is_direct"),
     [
-        ("*", "http://gpu1:8000", True),
-        ("gpu1", "http://gpu1:8000", True),
-        ("GPU1.", "http://gpu1:8000", True),
-        ("gpu1", "http://gpu11:8000", False),
-        ("gpu1", "http://mygpu1:8000", False),
-        ("other, gpu1 ,", "http://gpu1:8000", True),
+        ("*", "http://gpu1.org:8000", True),
+        ("gpu1.org", "http://gpu1.org:8000", True),
+        ("GPU1.ORG.", "http://gpu1.org:8000", True),
+        ("gpu1.org", "http://gpu11.org:8000", False),
+        ("gpu1.org", "http://mygpu1.org:8000", False),
+        ("other, gpu1.org ,", "http://gpu1.org:8000", True),
         ("cluster.org", "http://gpu1.cluster.org", True),
         (".cluster.org", "http://gpu1.cluster.org", True),
         ("*.cluster.org", "http://gpu1.cluster.org", True),
         ("cluster.org", "http://cluster.org", True),
-        ("cluster.org", "http://gpu1.mycluster.org", False),
-        ("gpu1:8000", "http://gpu1:8000", True),
-        ("gpu1:8001", "http://gpu1:8000", False),
+        ("cluster.org", "http://gpu1.org.mycluster.org", False),
+        ("gpu1.org:8000", "http://gpu1.org:8000", True),
+        ("gpu1.org:8001", "http://gpu1.org:8000", False),
         ("10.1.2.3", "http://10.1.2.3:8000", True),
         ("10.0.0.0/8", "http://10.1.2.3:8000", True),
         ("10.0.0.0/8", "http://11.1.2.3:8000", False),
         ("fd00::/8", "http://[fd00::1]:8000", True),
         ("[fd00::1]:8000", "http://[fd00::1]:8000", True),
         ("[fd00::1]:8001", "http://[fd00::1]:8000", False),
-        ("", "http://gpu1:8000", False),
-        (".", "http://gpu1:8000", False),
+        ("", "http://gpu1.org:8000", False),
+        (".", "http://gpu1.org:8000", False),
     ],
 )
 def test_hosts_that_no_proxy_names_are_reached_directly(no_proxy: str, url: str, is_direct: bool) -> None:
@@ -90,13 +91,13 @@ def test_hosts_that_no_proxy_names_are_reached_directly(no_proxy: str, url: str,
 @pytest.mark.parametrize("said", ["socks5://proxy:1080", "http://", "http://a:b:c"])
 def test_a_proxy_that_cannot_be_used_is_refused_with_what_to_do(said: str) -> None:
     with pytest.raises(BackendError, match=r"ALL_PROXY.*NO_PROXY") as raised:
-        via("http://gpu1:8000", ALL_PROXY=said)
+        via("http://gpu1.org:8000", ALL_PROXY=said)
     assert raised.value.kind is ErrorKind.BAD_REQUEST
 
 
 async def test_plain_http_without_a_proxy_goes_over_connections_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", PROXY)
-    for url, is_own in (("http://127.0.0.1:8000", True), ("http://gpu1:8000", False)):
+    for url, is_own in (("http://127.0.0.1:8000", True), ("http://gpu1.org:8000", False)):
         wire = open_wire(URL(url), {})
         assert isinstance(wire, Lines) is is_own
         await wire.aclose()
