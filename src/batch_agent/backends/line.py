@@ -17,7 +17,8 @@ _MOST_UNREAD = 256 * 1024
 class LinePool(Protocol):
     """Where a connection belongs while no answer is read from it."""
 
-    headers: Headers
+    @property
+    def headers(self) -> Headers: ...
 
     def give_back(self, line: "Line") -> None: ...
 
