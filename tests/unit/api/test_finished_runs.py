@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent import MCP, BackendError, BatchAgent
+from batch_agent import MCP, BackendError, BatchAgent, ProcessRuntime
 from batch_agent.sim import Script, SimConfig, SimServer
 
 NOBODY = "http://127.0.0.1:1"
@@ -84,3 +84,14 @@ async def test_a_run_with_more_to_ask_needs_its_server(tmp_path: Path, more: dic
 async def test_an_agent_that_the_server_failed_is_not_finished(tmp_path: Path, retry_failed: bool) -> None:
     with pytest.raises(BackendError):
         await twice(tmp_path, ["a", REFUSED], retry_failed=retry_failed)
+
+
+@pytest.mark.slow
+async def test_a_coding_program_is_not_started_again(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    ran = tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'a').write('x'); open('new.txt', 'w').write('n'); print('done')"
+    await twice(
+        tmp_path / "checkpoint", runtime=ProcessRuntime([sys.executable, "-c", code], workdir=tmp_path / "project")
+    )
+    assert ran.read_text() == "xx"  # once for each agent
