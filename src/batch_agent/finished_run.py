@@ -1,33 +1,49 @@
 """Runs whose results are all in their checkpoint: no server is asked for them, and no tool is started."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any, NoReturn
 
 from .core.errors import ErrorKind, RunStopped
-from .core.facts import Started
+from .core.facts import Fact, Started
 from .core.interfaces import Store
 from .core.requests import Delta, Request
 from .core.traits import Traits
 from .engine.loop import recalled
 from .engine.source import Inputs, InputSource
+from .engine.window import digest, open_window
 from .plan.compile import Plan
-from .preparing import LaidOut, Preparation, Prepared
+from .preparing import LaidOut, Preparation, Prepared, asking_order
 
-_MOST_READ_AHEAD = 10_000
+MOST_READ_AHEAD = 10_000
 """Inputs of an iterator that are read to find out. Of longer ones nobody knows, and their server is needed."""
+
+
+class NotFinished(RunStopped):
+    """The checkpoint does not hold all results."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ErrorKind.UNAVAILABLE, "The checkpoint was whole when the run began, and is not any more. Run it again."
+        )
 
 
 class AbsentBackend:
     """In the place of a server that nobody needs."""
 
-    def __init__(self, traits: Traits) -> None:
+    def __init__(self, traits: Traits, counts: Mapping[str, int] | None = None) -> None:
+        """`counts`: the tokens of texts as the server counted them, by their digests."""
         self.traits = traits
+        self._counts = counts or {}
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
-        raise RunStopped(ErrorKind.UNAVAILABLE, "The checkpoint was whole when the run began, and is not any more.")
+        raise NotFinished
         yield  # a context manager has one
+
+    async def count_tokens(self, text: str) -> int | None:
+        return self._counts.get(digest(text))
 
     async def leave(self, agent: str) -> None:
         pass
@@ -36,30 +52,87 @@ class AbsentBackend:
         pass
 
 
+class ReadOnlyStore:
+    """The checkpoint of a run that asks nobody. Whatever would be written of an agent raises NotFinished; the account
+    of a budget is kept as ever."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.is_durable = store.is_durable
+        self.open, self.aclose, self.settle = store.open, store.aclose, store.settle
+        self.plan, self.identity, self.facts = store.plan, store.identity, store.facts
+        self.spent, self.account, self.keep_account = store.spent, store.account, store.keep_account
+
+    async def keep_plan(self, plan: Mapping[str, Any]) -> NoReturn:
+        raise NotFinished
+
+    def record(self, key: str, fact: Fact) -> NoReturn:
+        raise NotFinished
+
+    def restart(self, key: str, facts: Sequence[Fact]) -> NoReturn:
+        raise NotFinished
+
+
+async def mark_finished(prepared: Prepared, store: Store, counts: Mapping[str, int]) -> None:
+    """Keeps what a later run has to know of the server to need none. The next run that asks one takes the mark away."""
+    if store.is_durable and not prepared.is_finished:
+        traits = {**asdict(prepared.server.traits), "seen": ()}
+        await store.keep_plan({**prepared.plan.description, "finished": {"traits": traits, "counts": dict(counts)}})
+
+
+def is_marked(plan: Mapping[str, Any]) -> bool:
+    return "finished" in plan
+
+
+def unmarked(plan: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return plan and {name: value for name, value in plan.items() if name != "finished"}
+
+
+def as_recorded(preparation: Preparation, laid_out: LaidOut, kept: Mapping[str, Any]) -> Prepared:
+    """A stage of a flow, by the marked plan that its checkpoint keeps. Raises NotFinished where that is another one."""
+    plan = preparation.recorded_plan(laid_out.layout, kept)
+    if plan is None:
+        raise NotFinished
+    return preparation.without_server(laid_out, plan, _absent(preparation, kept))
+
+
 async def finished(preparation: Preparation, laid_out: LaidOut, store: Store) -> Prepared | None:
     """The run as its checkpoint tells it, if that has a result for every input; None where anything is left to ask."""
     kept = await store.plan()
     plan = None if kept is None else preparation.recorded_plan(laid_out.layout, kept)
-    if plan is None or not await _are_all_there(preparation, plan, laid_out.inputs, store):
+    if kept is None or plan is None:
         return None
-    assert kept is not None
+    server = _absent(preparation, kept)
+    if not await _are_all_there(preparation, plan, laid_out, store, server):
+        return None
     again = preparation.recorded_plan(laid_out.layout, kept)  # a plan hands out keys, each once
     assert again is not None
-    return preparation.without_server(laid_out, again, AbsentBackend(preparation.recorded_traits(kept)))
+    return preparation.without_server(laid_out, again, server)
 
 
-async def _are_all_there(preparation: Preparation, plan: Plan, inputs: Inputs, store: Store) -> bool:
-    values = inputs.rows if inputs.rows is not None else await inputs.ahead(_MOST_READ_AHEAD)
+def _absent(preparation: Preparation, kept: Mapping[str, Any]) -> AbsentBackend:
+    """The server of a checkpoint, as far as that tells of it."""
+    return AbsentBackend(preparation.recorded_traits(kept), kept.get("finished", {}).get("counts"))
+
+
+async def _are_all_there(
+    preparation: Preparation, plan: Plan, laid_out: LaidOut, store: Store, server: AbsentBackend
+) -> bool:
+    """As the run itself will find: inputs that its window refuses have no facts, and need none."""
+    inputs, spec = laid_out.inputs, preparation.spec
+    values = inputs.rows if inputs.rows is not None else await inputs.ahead(MOST_READ_AHEAD)
     if values is None:
         return False
-    source = InputSource(Inputs(values), plan.job)
-    retry_failed = preparation.spec.retry.retry_failed
+    source = InputSource(Inputs(values), plan.job, asking_order(laid_out.layout, inputs))
+    window = await open_window(spec, plan.rules, server) if spec.context.oversized == "refuse" else None
     while (job := await source.take()) is not None:
         facts = await store.facts(job.key)
         if facts and isinstance(facts[0], Started):
             job = replace(job, task=facts[0].task)
         elif job.problem is None:
-            return False
-        if recalled(plan.rules, job, facts, retry_failed=retry_failed) is None:
+            if window is None or (await window.fit(job)).problem is None:
+                return False
+            continue
+        if recalled(plan.rules, job, facts, retry_failed=spec.retry.retry_failed) is None:
             return False
     return True

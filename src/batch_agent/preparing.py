@@ -3,9 +3,10 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import chain, count, takewhile
 from typing import Any
 
 from .agent.output import output_type
@@ -62,6 +63,13 @@ class Prepared:
     report: PrefixReport
     is_finished: bool = False
     """Every result is in its checkpoint: there is no server, and there are no tools."""
+
+
+def asking_order(layout: Layout, inputs: Inputs) -> Iterator[int] | None:
+    """The inputs in the order in which they are asked, and then those that have come to the list since."""
+    if layout.asking is None or inputs.rows is None:
+        return None
+    return chain(layout.asking, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.asking))))
 
 
 class Openings:
@@ -174,7 +182,10 @@ class Preparation:
         return Prepared(server, plan, laid_out.layout, tools, laid_out.inputs, scale or CHARS_PER_TOKEN, report)
 
     def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
-        """A server that could have been asked as the checkpoint was."""
+        """A server that could have been asked as the checkpoint was; that of the checkpoint, where it is known."""
+        if kept_traits := kept.get("finished", {}).get("traits"):
+            traits: dict[str, Any] = {each.name: kept_traits[each.name] for each in fields(Traits)}
+            return Traits(**{**traits, "ignores": tuple(traits["ignores"]), "seen": ()})
         return replace(_NOBODY, name=kept["backend"], model=kept["model"])
 
     def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:

@@ -4,7 +4,7 @@ import asyncio
 import re
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from .engine.opening import open_gate
 from .engine.sampling import sampling
 from .engine.summarizer import Summarizer
 from .engine.upkeep import upkeep
-from .finished_run import finished
+from .finished_run import ReadOnlyStore, as_recorded, finished, unmarked
 from .payment import Payment
 from .plan.changes import check_plan, is_same_question
 from .plan.compile import prefix_chars
@@ -78,10 +78,12 @@ async def open_runs(
     *,
     deadline: RunDeadline,
     asks: bool = True,
+    recorded: Sequence[Mapping[str, Any]] | None = None,
 ) -> AsyncIterator[list[Ready]]:
     """Later ones go first where several wait. `events` hears of what concerns all. `hub`: where a run, then the only
-    one, shares its work. Nothing is sent but what finds out whether a server takes tools, which the budget pays for.
-    Raises SpecError, BackendError and StoreError."""
+    one, shares its work. `recorded`: the marked plans of checkpoints that hold all results; nothing else is opened
+    then. Nothing is sent but what finds out whether a server takes tools, which the budget pays for. Raises SpecError,
+    BackendError and StoreError."""
     async with AsyncExitStack() as stack:
         stack.enter_context(rarer_collections())
         if isinstance(events, AbstractContextManager):
@@ -89,7 +91,9 @@ async def open_runs(
             stack.push_async_exit(partial(_leave, events))
         joined = None if hub is None else await _join(hub, preparations[0].spec, stack, events, asks=asks)
         events = events if joined is None else joined.events
-        stores = [joined.store if joined else await _open_store(each.spec, stack) for each in preparations]
+        stores: list[Store] = [joined.store if joined else await _open_store(each.spec, stack) for each in preparations]
+        if recorded is not None:
+            stores = list(map(ReadOnlyStore, stores))
         spend, payment = preparations[0].spec.spend, None
         if spend.counts_tokens:
             payment = await Payment.open(spend, stores, stack, joined)
@@ -97,8 +101,11 @@ async def open_runs(
         opened: list[Prepared] = []
         for preparation, laid, store in zip(preparations, laid_out, stores, strict=True):
             with _named(preparation.stage):
-                is_alone = joined is None and len(preparations) == 1
-                prepared = await finished(preparation, laid, store) if is_alone else None
+                prepared: Prepared | None = None
+                if recorded is not None:
+                    prepared = as_recorded(preparation, laid, recorded[len(opened)])
+                elif joined is None and len(preparations) == 1:
+                    prepared = await finished(preparation, laid, store)
                 if prepared is None:
                     prepared = await preparation.opened(laid, openings, await store.plan())
                     await _check(preparation.spec, prepared, store, joined, asks=asks)
@@ -252,7 +259,7 @@ async def _check(spec: BatchSpec, prepared: Prepared, store: Store, joined: "Joi
     if prepared.report.findings and spec.prefix.strict_prefix:
         raise SpecError(f"strict_prefix=True, and prompts are not shared as they are. {listed(prepared.report)}")
     rerun = spec.plan_changed == "rerun"
-    plan, kept = prepared.plan.description, await store.plan()
+    plan, kept = prepared.plan.description, unmarked(await store.plan())
     if joined is not None and asks and kept not in (None, plan) and (rerun or is_same_question(kept, plan)):
         await joined.check_alone()
     await check_plan(store, plan, rerun=rerun, keeps=joined is None or asks)

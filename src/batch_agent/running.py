@@ -1,9 +1,8 @@
 """A run under way, from the first agent to the last result."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
-from itertools import chain, count, takewhile
 
 from .backends.prices import known_price
 from .core.events import Event, RunStarted, Scheduled, Shared
@@ -17,14 +16,15 @@ from .engine.chunked import Chunked
 from .engine.delivery import Delivery
 from .engine.engine import Deliver, Engine, Fit, Leave
 from .engine.loop import AgentLoop
-from .engine.source import Inputs, InputSource
+from .engine.source import InputSource
 from .engine.splitting import Splitting
 from .engine.stream import Outbox
 from .engine.warming import Warming
 from .engine.window import Window, open_window
+from .finished_run import mark_finished
 from .plan.compile import prefix_chars
 from .plan.layout import Layout
-from .preparing import Preparation
+from .preparing import Preparation, asking_order
 from .readying import Ready, listed, open_runs, starting
 from .tasks.deadlines import Deadlines
 from .tasks.run_deadline import RunDeadline
@@ -108,13 +108,15 @@ class Going:
         self._spec = ready.preparation.spec
         self._events = ready.events
         self._only = only
+        self._counts: dict[str, int] = {}
         self.window: Window | None = None
         self.prefix = ready.prepared.report
         """What the prompts share: as expected, and once the run is over also as seen."""
 
     async def open(self) -> None:
         """Learns what fits the model's window."""
-        self.window = await open_window(self._spec, self._ready.prepared.plan.rules, self._ready.prepared.server)
+        prepared, counts = self._ready.prepared, self._counts if self._ready.store.is_durable else None
+        self.window = await open_window(self._spec, prepared.plan.rules, prepared.server, counts)
 
     async def work(self) -> None:
         """For others: until nobody who shares the run has anything left to do. Raises RunStopped and StoreError."""
@@ -145,6 +147,8 @@ class Going:
         try:
             async with self._written() as write:
                 await self._drive(Delivery(put, self._spec.on_result, write, self._events).deliver)
+            if ready.joined is None and self._only is None:
+                await mark_finished(prepared, ready.store, self._counts)
         finally:
             self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
             self._emit(Scheduled(ready.scheduling))
@@ -161,7 +165,7 @@ class Going:
 
     async def _drive(self, deliver: Deliver) -> None:
         prepared, joined = self._ready.prepared, self._ready.joined
-        asking = self._only or _asking(prepared.layout, prepared.inputs)
+        asking = self._only or asking_order(prepared.layout, prepared.inputs)
         inputs, fit = InputSource(prepared.inputs, prepared.plan.job, asking), self._fit(prepared.layout)
         async with self._staffed() as (turns, leave):
             executor = self._executor(turns, leave)
@@ -285,13 +289,6 @@ class Going:
     def _emit(self, event: Event) -> None:
         if self._events is not None:
             self._events.emit(event)
-
-
-def _asking(layout: Layout, inputs: Inputs) -> Iterator[int] | None:
-    """The inputs in the order in which they are asked, and then those that have come to the list since."""
-    if layout.asking is None or inputs.rows is None:
-        return None
-    return chain(layout.asking, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.asking))))
 
 
 def _cached_share(usage: Usage) -> float | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from hashlib import blake2b
 
 import orjson
 
@@ -27,6 +28,7 @@ _MOST_FOR_ANSWER = 1024
 _TEMPLATE = 64
 """Tokens that a chat template may add."""
 _COUNTS_AT_ONCE = 8
+_MOST_KEPT_COUNTS = 100_000
 
 Count = Callable[[str], Awaitable[int | None]]
 ADVICE = "Shorten it, run with oversized='chunk', or use a model with a larger window."
@@ -97,16 +99,35 @@ class Window:
         return min(size, rare + (size - rare) * _DOUBT / self._bytes_per_token)
 
 
-async def open_window(spec: BatchSpec, rules: Rules, server: Backend) -> Window | None:
-    """None where nobody knows the window."""
+async def open_window(
+    spec: BatchSpec, rules: Rules, server: Backend, counts: dict[str, int] | None = None
+) -> Window | None:
+    """None where nobody knows the window. `counts`: where the server's counts are kept, by digests of their texts."""
     tokens = spec.context.context_tokens or server.traits.context_tokens
     if tokens is None:
         return None
-    count = server.count_tokens if isinstance(server, CountsTokens) else None
+    count: Count | None = server.count_tokens if isinstance(server, CountsTokens) else None
+    if count is not None and counts is not None:
+        count = _kept(count, counts)
     prefix = _written(rules.prompt)
     counted = await count(prefix) if count is not None and prefix else None
     taken = counted if counted is not None else int(_bytes(prefix) / _BYTES_PER_TOKEN)
     return Window(tokens, prefix=taken, answer=_for_answer(spec, tokens), count=count)
+
+
+def digest(text: str) -> str:
+    """The name of a text among kept counts."""
+    return blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _kept(count: Count, counts: dict[str, int]) -> Count:
+    async def counted(text: str) -> int | None:
+        tokens = await count(text)
+        if tokens and len(counts) < _MOST_KEPT_COUNTS:
+            counts[digest(text)] = tokens
+        return tokens
+
+    return counted
 
 
 def _for_answer(spec: BatchSpec, window: int) -> int:

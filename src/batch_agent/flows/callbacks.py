@@ -15,8 +15,9 @@ class Callbacks:
     """Failures of the functions of one flow: each is an event, a line in the log for the first of each function, and
     an item of the flow's result."""
 
-    def __init__(self, events: EventSink | None = None) -> None:
+    def __init__(self, events: EventSink | None = None, *, logs: bool = True) -> None:
         self._events = events
+        self._logs = logs
         self._failed: list[Item] = []
         self._told: set[str] = set()
 
@@ -27,7 +28,7 @@ class Callbacks:
         self._failed.append(item.failed(where, reason))
         if self._events is not None:
             self._events.emit(CallbackFailed(where, place(item), said))
-        if where not in self._told:
+        if self._logs and where not in self._told:
             self._told.add(where)
             _log.warning("%s; later ones are counted only", reason.message, exc_info=error)
         return reason

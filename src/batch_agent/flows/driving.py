@@ -1,7 +1,7 @@
 """A flow under way: its stages are opened together, and run side by side."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
@@ -10,8 +10,10 @@ from ..core.events import FlowStarted
 from ..core.flow import FlowResult, Item
 from ..core.interfaces import EventSink
 from ..core.options import Spend
+from ..core.spec import BatchSpec
 from ..data import gather_inputs
 from ..engine.source import Inputs
+from ..finished_run import MOST_READ_AHEAD
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
 from ..preparing import LaidOut, Preparation
@@ -23,6 +25,7 @@ from .callbacks import Callbacks
 from .checking import check_steps
 from .compiling import Compiled, compile_flow, text_name
 from .feed import Feed
+from .finished_flow import NoEvents, called_once, marked_plans, unseen
 from .mapping import Mapped, MappedInputs, fields_of
 from .nodes import Closed, Expanding, Expected, Filtering, Gone, Node, Sink
 from .reducing import Reduced
@@ -52,37 +55,65 @@ async def drive(
         deadline = RunDeadline(seconds)
         with starting(deadline):
             async with deadline.limit():
-                source, stages = await _opened(steps, inputs, options, events, deadline, stack)
+                source = await _source(inputs)
+                plans = marked_plans(steps, options)
+                if plans is not None:
+                    steps = list(map(called_once, steps))
+                    plans = plans if await _is_finished(steps, source, options, plans) else None
+                stages = await _opened(steps, source, options, events, deadline, stack, plans)
         return await _driven(steps, stages, source, deadline, Callbacks(events))
+
+
+async def _source(inputs: Any) -> Inputs:
+    inputs = await gather_inputs(inputs)
+    if isinstance(inputs, list):
+        inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are
+    return Inputs(inputs)
+
+
+async def _is_finished(
+    steps: Sequence[Step], source: Inputs, options: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Whether the checkpoints hold all results: tried, without a trace."""
+    values = source.rows if source.rows is not None else await source.ahead(MOST_READ_AHEAD)
+    if values is None:
+        return False
+    inputs, deadline = Inputs(values), RunDeadline(None)
+    try:
+        async with AsyncExitStack() as stack:
+            stages = await _opened(steps, inputs, options, NoEvents(), deadline, stack, plans, unseen)
+            await _driven(steps, stages, inputs, deadline, Callbacks(logs=False))
+    except BatchAgentError:  # it has to be asked, and whatever else is wrong is told then
+        return False
+    return True
 
 
 async def _opened(
     steps: Sequence[Step],
-    inputs: Any,
+    source: Inputs,
     options: Mapping[str, Any],
     events: EventSink | None,
     deadline: RunDeadline,
     stack: AsyncExitStack,
-) -> tuple[Inputs, list["_Stage"]]:
-    """All stages, for as long as the stack."""
-    inputs = await gather_inputs(inputs)
-    if isinstance(inputs, list):
-        inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are
-    source = Inputs(inputs)
+    plans: Sequence[Mapping[str, Any]] | None,
+    adapted: Callable[[BatchSpec], BatchSpec] = lambda spec: spec,
+) -> list["_Stage"]:
+    """All stages, for as long as the stack. `plans`: as `open_runs` takes them."""
     first = [fields_of(value, text_name(steps)) for value in await source.peek()]
-    given = inputs if source.rows is not None else _Rest(source)
+    given = source.rows if source.rows is not None else _Rest(source)
     stages = [
-        _Stage(each, given if at == 0 and isinstance(steps[0], Map) else None, events)
+        _Stage(each, given if at == 0 and isinstance(steps[0], Map) else None, events, adapted)
         for at, each in enumerate(compile_flow(steps, options, first))
     ]
     if events is not None:
         events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
     laid_out = [await stage.laid_out() for stage in stages]
-    runs = open_runs([stage.preparation for stage in stages], laid_out, events, deadline=deadline)
+    preparations = [stage.preparation for stage in stages]
+    runs = open_runs(preparations, laid_out, events, deadline=deadline, recorded=plans)
     for stage, run in zip(stages, await stack.enter_async_context(runs), strict=True):
         stage.agents.made_ready(run)
         await stage.agents.going.open()
-    return source, stages
+    return stages
 
 
 async def _driven(
@@ -109,16 +140,21 @@ async def _driven(
 class _Stage:
     """A stage before it is opened."""
 
-    def __init__(self, compiled: Compiled, inputs: Any, events: EventSink | None) -> None:
+    def __init__(
+        self,
+        compiled: Compiled,
+        inputs: Any,
+        events: EventSink | None,
+        adapted: Callable[[BatchSpec], BatchSpec],
+    ) -> None:
         """`inputs`: those of the flow, for a stage that reads them itself."""
         name = compiled.step.name
         own_events = None if events is None else StageEvents(name, events)
         self.compiled = compiled
         self.feed = Feed() if inputs is None else None
         self.agents = Agents(name, self.feed, own_events)
-        self.preparation = Preparation.check(
-            compiled.spec(inputs if self.feed is None else self.feed), own_events, name
-        )
+        spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
+        self.preparation = Preparation.check(spec, own_events, name)
 
     async def laid_out(self) -> LaidOut:
         if self.feed is None:

@@ -12,7 +12,7 @@ from .callbacks import Callbacks
 from .places import Position
 from .steps import Expand, Filter
 
-_MOST_EXPANDED = 1_000_000
+MOST_EXPANDED = 1_000_000
 """Items of one: an endless generator must come to an end."""
 
 
@@ -116,9 +116,9 @@ class Expanding:
         name = self._step.name
         values: list[Any] = []
         try:
-            for value in _listed(self._step.into(item)):
-                if len(values) == _MOST_EXPANDED:
-                    raise ValueError(f"it gives more than {_MOST_EXPANDED:,} items")
+            for value in listed(self._step.into(item)):
+                if len(values) == MOST_EXPANDED:
+                    raise ValueError(f"it gives more than {MOST_EXPANDED:,} items")
                 values.append(value)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             where = f"expand({name!r})"
@@ -126,7 +126,8 @@ class Expanding:
         return [item.having(**{name: value, "index": number}) for number, value in enumerate(values)]
 
 
-def _listed(values: Any) -> Iterable[Any]:
+def listed(values: Any) -> Iterable[Any]:
+    """What a function expands an item into. Raises TypeError."""
     if isinstance(values, str | bytes | Mapping | BaseModel) or not isinstance(values, Iterable):
         raise TypeError(f"it must give a list, not {type(values).__name__}")
     if isinstance(values, set | frozenset):  # whose order is another in every process

@@ -309,3 +309,18 @@ def test_a_command_from_before_there_was_a_reduce_goes_on(place: Path, sim: SimS
     again = call("resume", "results.jsonl.checkpoint", "--trust", cwd=place)
     assert again.returncode == 0, again.stderr
     assert "5 answers came from the checkpoint" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_finished_run_and_its_resume_need_no_server(place: Path, call: Call) -> None:
+    with SimServer(SimConfig(step_base_ms=2), Script(answer_tokens=12)) as sim:
+        command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json")
+        assert call(*command, cwd=place).returncode == 0
+    for name in ("results.jsonl", "results.jsonl.summary.json"):
+        (place / name).unlink()
+    for again in (command, ["resume", "results.jsonl.checkpoint"]):
+        done = call(*again, cwd=place)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"total": 7}
+        assert "6 answers came from the checkpoint" in done.stderr
+        assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(5))

@@ -14,9 +14,13 @@ class Answer:
     status: int
     body: str = ""
     content_type: str = "text/plain"
+    is_packed: bool = False
 
     def response(self) -> web.Response:
-        return web.Response(status=self.status, text=self.body, content_type=self.content_type)
+        response = web.Response(status=self.status, text=self.body, content_type=self.content_type)
+        if self.is_packed:
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
 
 
 @dataclass

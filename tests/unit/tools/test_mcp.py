@@ -148,6 +148,32 @@ async def test_an_error_comes_in_the_servers_words(tools: Tools) -> None:
 
 
 @shared
+async def test_a_result_of_megabytes_arrives(tools: Tools) -> None:
+    text = "word " * 600_000
+    assert await tools["echo"].function(text=text) == text
+
+
+async def test_a_result_without_an_end_fails_its_call_and_the_next_one_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_kill: None
+) -> None:
+    for module in ("transports", "http_client"):
+        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.LARGEST_MESSAGE", 100_000)
+    async with opened(MCP(_STDIO)) as tools:
+        with pytest.raises(MCPServerGone, match="a line of more than 100000 bytes"):
+            await tools["echo"].function(text="x" * 200_000)
+        assert await tools["echo"].function(text="y") == "y"
+    async with (
+        http_server(tmp_path / "port") as (_, port),
+        opened(MCP(f"http://127.0.0.1:{port}/mcp")) as tools,
+    ):
+        server = await tools["whoami"].function()
+        with pytest.raises(MCPToolError, match="larger than 100,000 bytes"):
+            await tools["echo"].function(text="x" * 200_000)
+        assert await tools["echo"].function(text="y") == "y"
+        assert await tools["whoami"].function() == server
+
+
+@shared
 async def test_arguments_that_do_not_fit_are_not_sent(stdio: Tools) -> None:
     fabric = ToolFabric(list(stdio.values()), timeout=20.0, max_tokens=1000)
     [result] = await fabric.session("a").results([ToolCall("c", "echo", '{"text": 7}')])

@@ -147,3 +147,37 @@ def test_a_servers_own_data_is_no_refusal() -> None:
     odd: list[object] = [None, [], {}, {"batch_agent_refusal": {"odd": 1}}, {"batch_agent_refusal": None}]
     for data in odd:
         assert Refusal.from_data(data) is None
+
+
+_LONG = '{"jsonrpc": "2.0", "id": 2, "result": {"content": [{"type": "text", "text": "%s"}]}}' % ("x" * 200_000)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "says"),
+    [
+        (_LONG, _JSON, "larger than 100,000 bytes"),
+        (f"data: {_LONG}\n\n", "text/event-stream", "exceeded the 100000 byte limit"),
+        (f"data: {_LONG}", "text/event-stream", "exceeded the 100000 byte limit"),
+    ],
+    ids=["json", "event", "half an event"],
+)
+@pytest.mark.parametrize("is_packed", [True, False])
+async def test_a_result_without_an_end_is_not_read_to_it(
+    monkeypatch: pytest.MonkeyPatch, body: str, content_type: str, says: str, is_packed: bool
+) -> None:
+    for module in ("transports", "http_client"):
+        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.LARGEST_MESSAGE", 100_000)
+    async with opened() as (served, tools):
+        served.refused_tools["echo"] = Answer(200, body, content_type, is_packed)
+        with pytest.raises(MCPToolError, match=says):
+            await tools["echo"].function(text="x")
+        del served.refused_tools["echo"]
+        assert await tools["echo"].function(text="y" * 1000) == "y" * 1000
+        assert served.initialized == 1
+
+
+async def test_a_refusal_without_an_end_is_not_read_to_it() -> None:
+    async with opened() as (served, tools):
+        served.refused_tools["echo"] = Answer(503, "x" * 3_000_000, is_packed=True)
+        with pytest.raises(MCPServerGone, match="too long to be read"):
+            await tools["echo"].function(text="x")

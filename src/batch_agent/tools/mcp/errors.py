@@ -6,6 +6,9 @@ from typing import Any, Self
 
 _KEY = "batch_agent_refusal"
 
+LARGEST_MESSAGE = 64 * 1024 * 1024
+"""Bytes of one message of a server, as it is kept in memory: a longer one fails its call."""
+
 
 class MCPToolError(Exception):
     """The call failed, in the server's words."""

@@ -38,6 +38,11 @@ class Life:
         self.task = loop.create_task(self._live())
 
     @property
+    def problem(self) -> str:
+        """Why we ended it, if we did for what it wrote."""
+        return "" if self._stdio is None else self._stdio.problem
+
+    @property
     def is_over(self) -> bool:
         """It takes no more calls."""
         return self._is_retired or self._over.is_set()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _MOST_RESTARTS = 3
 """Of a command, in a row, without a call that was answered."""
 
+_TOO_LARGE_EVENT = "SSE stream failed: "
+"""What the SDK says, with the limit, of an answer that it stopped to read; the session goes on."""
+
 
 class _SessionRefused(Exception):
     """The server does not know the session, or may not."""
@@ -93,12 +96,13 @@ class Session:
         if refusal is not None and not refusal.is_of_session:
             done = "it was not done" if refusal.is_certain else "it may or may not have been done"
             return MCPServerGone(f"the MCP server does not answer {name!r} now ({refusal.message}); {done}")
-        if error.code != CONNECTION_CLOSED:
+        if error.code != CONNECTION_CLOSED or error.message.startswith(_TOO_LARGE_EVENT):
             return MCPToolError(error.message)
         life.retire()
+        reason = life.problem or error.message
         return MCPServerGone(
-            f"the MCP server went away while {name!r} was under way ({error.message}); it may or may not have been "
-            "done. The next call reaches it again"
+            f"the MCP server went away while {name!r} was under way ({reason}); it may or may not have been done. The "
+            "next call reaches it again"
         )
 
     async def aclose(self) -> None:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...processes import Command, Limits, Program, ProgramError, Stdin, running
+from .errors import LARGEST_MESSAGE
 
 if TYPE_CHECKING:
     from .server import MCP
@@ -15,7 +16,6 @@ _EXIT_SECONDS = 2.0
 """For a server to end by itself once its stdin is closed, as the protocol asks it to."""
 _GRACE_SECONDS = 2.0
 """Between SIGTERM and SIGKILL."""
-_MOST_LINE_BYTES = 256_000_000
 
 
 class StdioTransport:
@@ -26,6 +26,8 @@ class StdioTransport:
         self._server = server
         self._over = over
         self._program: Program | None = None
+        self.problem = ""
+        """Why the server was ended, if it was ended for what it wrote."""
 
     @property
     def err(self) -> str:
@@ -38,7 +40,7 @@ class StdioTransport:
         import anyio
 
         stack = AsyncExitStack()
-        limits = Limits(most_bytes=sys.maxsize, most_line_bytes=_MOST_LINE_BYTES, grace=_GRACE_SECONDS)
+        limits = Limits(most_bytes=sys.maxsize, most_line_bytes=LARGEST_MESSAGE, grace=_GRACE_SECONDS)
         self._program = program = await stack.enter_async_context(running(self._command(), limits))
         incoming, messages = anyio.create_memory_object_stream[Any](0)
         write, outgoing = anyio.create_memory_object_stream[Any](0)
@@ -71,8 +73,10 @@ class StdioTransport:
             async for line in program.lines():
                 if line.strip():
                     await incoming.send(_message(line))
-        except (ProgramError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # it writes nonsense without an end, or nobody listens any more
+        except ProgramError as error:  # a message without an end
+            self.problem = str(error)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # nobody listens any more
         finally:
             self._over.set()
             program.mute()
@@ -99,7 +103,7 @@ async def over_http(server: "MCP") -> AsyncIterator[Any]:
     patience = httpx2.Timeout(30.0, read=None, pool=None)
     async with (
         SessionClient(headers=dict(server.headers), timeout=patience) as http,
-        streamable_http_client(str(server.server), http_client=http) as streams,
+        streamable_http_client(str(server.server), http_client=http, max_sse_event_size=LARGEST_MESSAGE) as streams,
     ):
         yield streams
 
