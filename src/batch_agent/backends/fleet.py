@@ -44,20 +44,34 @@ class Member:
         """What it said, or what was said of it, when it last failed."""
         self._open = open_it
         self._opening = asyncio.Lock()
+        self._failures = 0
+        """Attempts to open it that failed."""
+        self._failure: BackendError | None = None
+        """The last one."""
 
     async def opened(self, model: str) -> Backend:
-        """Raises BackendError."""
+        """Requests that wait for the same attempt share its failure. Raises BackendError."""
+        failures = self._failures
         async with self._opening:
+            if self.backend is None and self._failure is not None and self._failures > failures:
+                raise self._failure
             if self.backend is None:
                 try:
-                    found = await self._open(self.url)
-                except SpecError as error:
-                    raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
-                if found.traits.model != model:
-                    await found.aclose()
-                    raise BackendError(ErrorKind.NOT_FOUND, f"{self.url} serves {found.traits.model!r}, not {model!r}.")
-                self.backend = found
+                    self.backend = await self._attempt(model)
+                except BackendError as error:
+                    self._failures, self._failure = self._failures + 1, error
+                    raise
             return self.backend
+
+    async def _attempt(self, model: str) -> Backend:
+        try:
+            found = await self._open(self.url)
+        except SpecError as error:
+            raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
+        if found.traits.model != model:
+            await found.aclose()
+            raise BackendError(ErrorKind.NOT_FOUND, f"{self.url} serves {found.traits.model!r}, not {model!r}.")
+        return found
 
 
 class Fleet:
@@ -164,10 +178,12 @@ class Fleet:
         """A request failed. One that is out must take a request to be back: a refusal is not enough. `is_certain`: a
         refusal is the endpoint's own."""
         is_gone = error.kind is ErrorKind.UNAVAILABLE and error.status is None
-        is_refused = is_gone or error.kind is ErrorKind.TURN_TIMEOUT
+        is_closed = self.members[place].backend is None  # it was asked several times, and could not be opened
+        is_refused = is_gone or is_closed or error.kind is ErrorKind.TURN_TIMEOUT
         is_blamed = is_certain or not self.routing.is_good(place)
         is_its_fault = error.kind in ITS_FAULT or (error.kind in MAYBE_ITS_FAULT and is_blamed)
         is_its_fault = is_its_fault and not asks_for_less(error)  # it is there, and had no time for this one
+        is_its_fault = is_its_fault or is_closed
         has_answered = error.kind in _PASSING and error.status is not None
         self.routing.failed(
             ticket, _now(), is_endpoint_fault=is_its_fault, is_refused=is_refused, is_passing=has_answered

@@ -9,8 +9,10 @@ import pytest
 from tests.unit.swarm.hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, ErrorKind, SpecError
+from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
-from batch_agent.backends.fleet import Fleet
+from batch_agent.backends.fleet import Fleet, Member
+from batch_agent.core.interfaces import Backend
 from batch_agent.core.messages import User
 from batch_agent.core.prompt import Prompt
 from batch_agent.core.requests import Request, Sampling, TextDelta
@@ -62,6 +64,45 @@ async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
         for number in range(12):
             assert await say(fleet, f"{number}")
         assert [fleet.routing.requests(place) for place in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("extra", [b"", b"Retry-After: 1\r\n"])
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits_for_it(
+    status: int, extra: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_TRIES", 1)
+    monkeypatch.setattr(standing, "_SHORTEST_EJECTION", 1000.0)
+    bad, good = Host(odd=answering(status, extra)), Host()
+    async with up(bad, good):
+        fleet = await connect([bad.url, good.url], None, uses_tools=True, notify=list[str]().append)
+        assert isinstance(fleet, Fleet)
+        trials = bad.requests()
+        for number in range(20):
+            assert await say(fleet, f"{number}")
+        await fleet.aclose()
+        assert bad.requests() == trials == 1
+
+
+async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() -> None:
+    attempts, may_fail = list[str](), asyncio.Event()
+
+    async def open_it(url: str) -> Backend:
+        attempts.append(url)
+        await may_fail.wait()
+        raise BackendError(ErrorKind.SERVER, "no", status=500)
+
+    member = Member("http://there", open_it, None)
+    waiting = [asyncio.create_task(member.opened("m")) for _ in range(10)]
+    await soon(lambda: bool(attempts))
+    may_fail.set()
+    for each in waiting:
+        with pytest.raises(BackendError, match="no"):
+            await each
+    assert len(attempts) == 1
+    with pytest.raises(BackendError, match="no"):  # it may be there by now
+        await member.opened("m")
+    assert len(attempts) == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
