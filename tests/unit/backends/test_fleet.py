@@ -9,9 +9,10 @@ import pytest
 from tests.unit.swarm.hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, ErrorKind, SpecError
-from batch_agent.backends import probe
+from batch_agent.backends import fleet_member, probe
 from batch_agent.backends.connect import connect
-from batch_agent.backends.fleet import Fleet, Member
+from batch_agent.backends.fleet import Fleet
+from batch_agent.backends.fleet_member import Member
 from batch_agent.core.interfaces import Backend
 from batch_agent.core.messages import User
 from batch_agent.core.prompt import Prompt
@@ -82,6 +83,30 @@ async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits
             assert await say(fleet, f"{number}")
         await fleet.aclose()
         assert bad.requests() == trials == 1
+
+
+async def test_an_endpoint_that_hangs_when_it_is_opened_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_member, "OPENING", 0.1)
+    is_stuck, said = True, list[str]()
+
+    def hang(path: str, body: Any, connection: Connection) -> bool:
+        return path == CHAT and is_stuck
+
+    stuck, good = Host(odd=hang), Host()
+    async with up(stuck, good):
+        fleet = await connect([stuck.url, good.url], None, uses_tools=True, notify=said.append)
+        assert isinstance(fleet, Fleet)
+        assert said == [f"{stuck.url} cannot be used, and the others do its work: It does not answer within 0.1 s."]
+        for number in range(8):  # those that try it again are answered too
+            assert await say(fleet, f"{number}")
+            await asyncio.sleep(0.05)
+        monkeypatch.setattr(fleet_member, "OPENING", 60.0)
+        is_stuck = False
+        async with asyncio.timeout(60):
+            while said[-1] != f"{stuck.url} is back.":
+                assert await say(fleet)
+                await asyncio.sleep(0.01)
+        await fleet.aclose()
 
 
 async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() -> None:
