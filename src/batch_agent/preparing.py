@@ -28,10 +28,10 @@ from .engine.source import Inputs
 from .observe.safe_log import make_safe
 from .plan.changes import is_same_question, kept_tool_mode
 from .plan.compile import Plan, compile_plan
-from .plan.field_checks import check_first, settled_by
+from .plan.field_checks import check_first, escaped_fields, settled_by
 from .plan.layout import Layout, as_they_come, lay_out
 from .plan.report import CHARS_PER_TOKEN, prefix_report
-from .plan.template import names_in, template_of
+from .plan.template import Template, names_in, template_of
 from .tools import Tool, ToolProvider, as_tool, check_names
 
 _MOST_LAID_OUT = 200_000
@@ -152,6 +152,7 @@ class Preparation:
         template = settled_by(template_of(self.spec.task, first), inputs.known)
         for value in first:
             self._tell_of_text(check_first(template, value), value)
+            self._tell_of_escapes(template, value)
         if inputs.rows is None or len(inputs.rows) > _MOST_LAID_OUT:
             return LaidOut(inputs, as_they_come(template))
         return LaidOut(inputs, lay_out(template, inputs.rows, hoist=prefix.hoist, reorder=prefix.reorder))
@@ -221,6 +222,13 @@ class Preparation:
             self.notify(
                 f"The system prompt has {{{named[0]}}}, which is sent as it stands: a system prompt is the same for "
                 "all agents. Fields belong into the task."
+            )
+
+    def _tell_of_escapes(self, template: Template, value: Any) -> None:
+        for name in [] if isinstance(value, str) else escaped_fields(template, list(names_in(value))):
+            self.notify(
+                f"The task has {{{{{name}}}}}, which is the text {{{name}}} and not the field. Write {{{name}}} if the "
+                "field is meant."
             )
 
     def _report(self, laid_out: LaidOut, plan: Plan, scale: float | None) -> PrefixReport:

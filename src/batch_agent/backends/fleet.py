@@ -3,7 +3,7 @@ doing that died is done by the others."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
@@ -14,6 +14,8 @@ from ..core.requests import Request
 from ..core.traits import Traits
 from ..schedule.retry import asks_for_less
 from ..schedule.routing import Routing, Ticket
+from . import fleet_member
+from .fleet_member import Member, Open
 from .passage import ITS_FAULT, MAYBE_ITS_FAULT, Passage, Refusal
 from .together import together
 
@@ -28,36 +30,7 @@ _HANGS_BESIDE_OTHERS = 5.0
 """The same, in times that the slowest answer took so far: for turns that may not take `_HANGS` seconds."""
 
 T = TypeVar("T")
-Open = Callable[[str], Awaitable[Backend]]
 Notify = Callable[[str], None]
-
-
-class Member:
-    """One endpoint. One that is not there yet is opened when it gets its first request."""
-
-    def __init__(self, url: str, open_it: Open, backend: Backend | None) -> None:
-        self.url = url
-        self.backend = backend
-        self.is_missed = backend is None
-        """It was said to be down."""
-        self.trouble = ""
-        """What it said, or what was said of it, when it last failed."""
-        self._open = open_it
-        self._opening = asyncio.Lock()
-
-    async def opened(self, model: str) -> Backend:
-        """Raises BackendError."""
-        async with self._opening:
-            if self.backend is None:
-                try:
-                    found = await self._open(self.url)
-                except SpecError as error:
-                    raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
-                if found.traits.model != model:
-                    await found.aclose()
-                    raise BackendError(ErrorKind.NOT_FOUND, f"{self.url} serves {found.traits.model!r}, not {model!r}.")
-                self.backend = found
-            return self.backend
 
 
 class Fleet:
@@ -81,7 +54,7 @@ class Fleet:
         cannot is left for later."""
         opened: list[Backend] = []
         try:
-            found = await _at_once([_tried(open_it, url, opened) for url in urls])
+            found = await _all_tried(open_it, urls, opened)
         except BaseException:
             await _at_once([each.aclose() for each in opened])
             raise
@@ -164,10 +137,12 @@ class Fleet:
         """A request failed. One that is out must take a request to be back: a refusal is not enough. `is_certain`: a
         refusal is the endpoint's own."""
         is_gone = error.kind is ErrorKind.UNAVAILABLE and error.status is None
-        is_refused = is_gone or error.kind is ErrorKind.TURN_TIMEOUT
+        is_closed = self.members[place].backend is None  # it was asked several times, and could not be opened
+        is_refused = is_gone or is_closed or error.kind is ErrorKind.TURN_TIMEOUT
         is_blamed = is_certain or not self.routing.is_good(place)
         is_its_fault = error.kind in ITS_FAULT or (error.kind in MAYBE_ITS_FAULT and is_blamed)
         is_its_fault = is_its_fault and not asks_for_less(error)  # it is there, and had no time for this one
+        is_its_fault = is_its_fault or is_closed
         has_answered = error.kind in _PASSING and error.status is not None
         self.routing.failed(
             ticket, _now(), is_endpoint_fault=is_its_fault, is_refused=is_refused, is_passing=has_answered
@@ -243,6 +218,17 @@ class Fleet:
         if self.routing.is_good(place) and not self.routing.is_counted_on(place):
             return "It is draining."
         return self.members[place].trouble or "It has enough to do."
+
+
+async def _all_tried(open_it: Open, urls: Sequence[str], opened: list[Backend]) -> list[Backend | BatchAgentError]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_tried(open_it, url, opened)) for url in urls]
+        pending = set(tasks)
+        while pending and not opened:
+            pending = (await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))[1]
+        for task in (await asyncio.wait(pending, timeout=fleet_member.OPENING))[1] if pending else ():
+            task.cancel()
+    return [fleet_member.late() if task.cancelled() else task.result() for task in tasks]
 
 
 async def _tried(open_it: Open, url: str, opened: list[Backend]) -> Backend | BatchAgentError:

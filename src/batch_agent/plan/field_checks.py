@@ -13,6 +13,9 @@ _LOOKED_THROUGH = 1_000
 """Inputs that are searched for names of fields that may as well be text."""
 _SIMILAR = 0.75
 """Text in braces is taken for a misspelt field from here on."""
+_CODE = re.compile(r"""["']|[,;](?:\s|$)""")
+"""Text in braces with quotes, or with several members: `{text, label}`, `{text: string; n: number}`."""
+_IN_BRACES = re.compile(r"\{ ?([^\W\d]\w*) ?\}")
 
 
 def settled_by(template: Template, inputs: Sequence[Any]) -> Template:
@@ -42,7 +45,7 @@ def check_names(template: Template, names: Collection[str], where: str) -> list[
     """The same by the names of fields alone, for text in braces that is none of them. Raises SpecError where a field
     was probably meant."""
     unsure = [path for path in dict.fromkeys(template.unsure) if path not in names]
-    for text in (*unsure, *template.doubtful):
+    for text in unsure:
         if meant := _meant(text, names):
             raise SpecError(
                 f"{where}The task has {{{text}}}, which is no field of the input. Did you mean {{{meant}}}? Write "
@@ -51,8 +54,16 @@ def check_names(template: Template, names: Collection[str], where: str) -> list[
     return list(filter(is_name, unsure))
 
 
+def escaped_fields(template: Template, names: Collection[str]) -> list[str]:
+    """Fields that the task has only as text in braces: `{{text}}`, which other template languages read as a field."""
+    text = "".join([part if isinstance(part, str) else "\0" for part in template.parts])
+    return sorted(set(_IN_BRACES.findall(text)).intersection(names).difference(template.fields))
+
+
 def _meant(text: str, names: Collection[str]) -> str | None:
     if is_name(text) and (found := nearest(text, names, _SIMILAR)):
         return found
+    if text.strip() in names:
+        return text.strip()
     first = re.match(r"\w+", text)
-    return first[0] if first and first[0] in names else None
+    return first[0] if first and first[0] in names and not _CODE.search(text) else None

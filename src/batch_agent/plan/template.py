@@ -21,7 +21,7 @@ _SPEC = r"[^{}\"']*"
 _LENIENT = re.compile(
     rf"(?<!\{{)\{{(?P<escaped>\{{(?:{PATH}(?:![rsa])?(?::{_SPEC})?|[^\W\d][^{{}}\"'\n]*)\}})\}}"
     rf"|\{{(?P<path>{PATH})(?:!(?P<conversion>\w))?(?::(?P<spec>{_SPEC}))?\}}"
-    r"|\{(?P<key>[^{}\"'\n:!]+)\}"
+    r"|(?:(?<!\{)\{|\{(?=\S))(?P<key>[^{}\"'\n:!]+|[^\W\d][^{}\n]*)\}"
 )
 # What format() understands: a number's or a text's layout, or a date's.
 _NUMBER = re.compile(r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?")
@@ -59,8 +59,6 @@ class Template:
     parts: tuple[str | _Field, ...]
     is_free: bool = False
     """Its fields may stand in any order, each with its name."""
-    doubtful: tuple[str, ...] = ()
-    """Text in braces that begins like a field, but is none: `{text.upper()}`, `{color:red}`."""
 
     @property
     def unsure(self) -> tuple[str, ...]:
@@ -160,22 +158,18 @@ def _parse_strict(task: str) -> Template | None:
 
 def _parse_lenient(task: str) -> Template:
     parts: list[str | _Field] = []
-    doubtful: list[str] = []
     end = 0
     for match in _LENIENT.finditer(task):
         parts.append(task[end : match.start()])
         if match["escaped"]:
             parts.append(match["escaped"])
-        elif match["key"]:
-            parts.append(_Field(match["key"], is_certain=False))
-        elif match["conversion"] in _CONVERSIONS and _is_format(match["spec"] or ""):
+        elif match["path"] and match["conversion"] in _CONVERSIONS and _is_format(match["spec"] or ""):
             parts.append(_Field(match["path"], match["conversion"], match["spec"] or ""))
-        else:
-            parts.append(match[0])
-            doubtful.append(match[0][1:-1])
+        else:  # `{color:red}`, unless an input has exactly such a key
+            parts.append(_Field(match[0][1:-1], is_certain=False))
         end = match.end()
     parts.append(task[end:])
-    return Template(tuple(part for part in parts if part != ""), doubtful=tuple(dict.fromkeys(doubtful)))
+    return Template(tuple(part for part in parts if part != ""))
 
 
 def _is_format(spec: str) -> bool:
@@ -191,6 +185,8 @@ def _is_format(spec: str) -> bool:
 def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
     if not part.is_certain and part.path not in lookup:
         return part.source
+    if part.path not in lookup and (part.spec or part.conversion) and part.source[1:-1] in lookup:
+        part = _Field(part.source[1:-1])  # a column such as `Unnamed: 0`
     value = lookup[part.path] if part.path in lookup else _find(part, lookup)
     try:
         if part.is_named:

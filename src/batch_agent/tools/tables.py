@@ -57,6 +57,8 @@ def as_plain(value: Any) -> Any:
     knows is its `str`."""
     if (table := table_of(value)) is not None:
         names, rows = table
+        if len(set(names)) < len(names):  # a record would have only the last of them
+            return [list(names), *map(list, rows)]
         return [dict(zip(names, row, strict=True)) for row in rows]
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
@@ -95,14 +97,17 @@ def _name(column: Any) -> str:
 
 
 def _cell(value: Any) -> str:
+    kind = type(value)
+    if kind is float:  # the common ones first: a table may have millions
+        return "" if value != value else str(value)
+    if kind is int or kind is bool:
+        return str(value)
     if isinstance(value, str):
         return value
     if value is None or is_missing(value):
         return ""
     if isinstance(value, date | time):  # also date and time together
         return value.isoformat()
-    if type(value) in (int, float, bool):
-        return str(value)
     from .texts import as_text  # which asks for tables
 
     text = as_text(value)

@@ -59,7 +59,8 @@ def _jsonable(value: Any) -> Any:
     try:
         return to_jsonable_python(value, fallback=as_plain)
     except (PydanticSerializationError, ValueError, TypeError):
-        return str(value)
+        plain = as_plain(value)
+        return plain if isinstance(plain, str) else _jsonable(plain)
 
 
 def describe_error(error: BaseException) -> str:

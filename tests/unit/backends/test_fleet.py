@@ -9,8 +9,11 @@ import pytest
 from tests.unit.swarm.hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, ErrorKind, SpecError
+from batch_agent.backends import fleet_member, probe
 from batch_agent.backends.connect import connect
 from batch_agent.backends.fleet import Fleet
+from batch_agent.backends.fleet_member import Member
+from batch_agent.core.interfaces import Backend
 from batch_agent.core.messages import User
 from batch_agent.core.prompt import Prompt
 from batch_agent.core.requests import Request, Sampling, TextDelta
@@ -62,6 +65,69 @@ async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
         for number in range(12):
             assert await say(fleet, f"{number}")
         assert [fleet.routing.requests(place) for place in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("extra", [b"", b"Retry-After: 1\r\n"])
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits_for_it(
+    status: int, extra: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_TRIES", 1)
+    monkeypatch.setattr(standing, "_SHORTEST_EJECTION", 1000.0)
+    bad, good = Host(odd=answering(status, extra)), Host()
+    async with up(bad, good):
+        fleet = await connect([bad.url, good.url], None, uses_tools=True, notify=list[str]().append)
+        assert isinstance(fleet, Fleet)
+        trials = bad.requests()
+        for number in range(20):
+            assert await say(fleet, f"{number}")
+        await fleet.aclose()
+        assert bad.requests() == trials == 1
+
+
+async def test_an_endpoint_that_hangs_when_it_is_opened_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_member, "OPENING", 0.1)
+    is_stuck, said = True, list[str]()
+
+    def hang(path: str, body: Any, connection: Connection) -> bool:
+        return path == CHAT and is_stuck
+
+    stuck, good = Host(odd=hang), Host()
+    async with up(stuck, good):
+        fleet = await connect([stuck.url, good.url], None, uses_tools=True, notify=said.append)
+        assert isinstance(fleet, Fleet)
+        assert said == [f"{stuck.url} cannot be used, and the others do its work: It does not answer within 0.1 s."]
+        for number in range(8):  # those that try it again are answered too
+            assert await say(fleet, f"{number}")
+            await asyncio.sleep(0.05)
+        monkeypatch.setattr(fleet_member, "OPENING", 60.0)
+        is_stuck = False
+        async with asyncio.timeout(60):
+            while said[-1] != f"{stuck.url} is back.":
+                assert await say(fleet)
+                await asyncio.sleep(0.01)
+        await fleet.aclose()
+
+
+async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() -> None:
+    attempts, may_fail = list[str](), asyncio.Event()
+
+    async def open_it(url: str) -> Backend:
+        attempts.append(url)
+        await may_fail.wait()
+        raise BackendError(ErrorKind.SERVER, "no", status=500)
+
+    member = Member("http://there", open_it, None)
+    waiting = [asyncio.create_task(member.opened("m")) for _ in range(10)]
+    await soon(lambda: bool(attempts))
+    may_fail.set()
+    for each in waiting:
+        with pytest.raises(BackendError, match="no"):
+            await each
+    assert len(attempts) == 1
+    with pytest.raises(BackendError, match="no"):  # it may be there by now
+        await member.opened("m")
+    assert len(attempts) == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])

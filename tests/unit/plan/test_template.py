@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from batch_agent.core.errors import SpecError
-from batch_agent.plan.field_checks import check_first, settled_by
+from batch_agent.plan.field_checks import check_first, escaped_fields, settled_by
 from batch_agent.plan.template import BadInput, parse_template
 
 
@@ -112,6 +112,8 @@ def test_fields_are_replaced(task: str, value: Any, expected: str) -> None:
         ('{{a["b c"]}} {1} {x}', '{a["b c"]} {1} V'),
         ("{{x.upper()}} {{x:red}} {{x!z}} {1}", "{x.upper()} {x:red} {x!z} {1}"),
         ("{{ jinja }} {1} {x}", "{{ jinja }} {1} V"),
+        ("{{ x }} {1} {x}", "{{ x }} {1} V"),
+        ('{y: "a", z: \'b\'} {{y: "a"}} {x}', '{y: "a", z: \'b\'} {{y: "a"}} V'),
         ("{{{x}}}", "{V}"),
         ('{"open": {{{x}}}', '{"open": {{V}}'),
         ("{1} {{x:>4}} {{x!r}}", "{1} {x:>4} {x!r}"),
@@ -130,6 +132,37 @@ def test_a_column_with_a_space_in_its_name_is_a_field_where_the_input_has_it() -
     assert render("Dear {First Name}, {user-id}", {"First Name": "Ann", "user-id": 7}) == "Dear Ann, 7"
     assert render("Dear {First Name}: {x}", {"x": 1}) == "Dear {First Name}: 1"
     assert render("Dear {First Name}: {x}", "text") == "Dear {First Name}: text"
+
+
+@pytest.mark.parametrize(
+    "name", ["Unnamed: 0", "Col:A", "Time (h:m)", "What's up?", "Wow!", "a!r", 'Size (5")', "a:>3"]
+)
+def test_a_column_with_any_signs_in_its_name_is_a_field_where_the_input_has_it(name: str) -> None:
+    template = settled_by(parse_template("{id}: {" + name + "}"), [{"id": 1, name: "v"}])
+    assert check_first(template, {"id": 1, name: "v"}) == []
+    assert template.render({"id": 1, name: "v"}) == "1: v"
+
+
+@pytest.mark.parametrize("text", ["{x: string; n: number}", "{x, y}", '{x: "a"}', "{x;}", "{x: 'a', y: 1}"])
+def test_code_that_begins_with_the_name_of_a_field_is_no_field(text: str) -> None:
+    template = parse_template(f"Answer with {text}. {{x}}")
+    assert check_first(template, {"x": "V"}) == []
+    assert template.render({"x": "V"}) == f"Answer with {text}. V"
+
+
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ("{id} {{text}}", ["text"]),
+        ("{id} {{ text }}", ["text"]),
+        ("{id} {{ text }} {1}", ["text"]),
+        ("{id} {text} as {{text}}", []),
+        ("{id} {{other}}", []),
+        ('{id} {"a": {{text}}}', ["text"]),
+    ],
+)
+def test_a_field_that_the_task_has_only_as_text_in_braces_is_found(task: str, found: list[str]) -> None:
+    assert escaped_fields(parse_template(task), ["id", "text"]) == found
 
 
 def test_an_unknown_field_is_named_with_what_there_is_and_the_fix() -> None:
@@ -259,6 +292,8 @@ def test_a_first_input_that_does_not_fit_stops_the_run() -> None:
         ("{text|upper}", {"text": "a"}, "text"),
         ("{text:shout} {1}", {"text": "a"}, "text"),
         ("{text!z}", {"text": "a"}, "text"),
+        ("{ text }", {"text": "a"}, "text"),
+        ("{ text } {1}", {"text": "a"}, "text"),
     ],
 )
 def test_what_is_no_field_is_refused_with_the_nearest_name_before_anything_is_sent(

@@ -2,6 +2,7 @@
 
 import json
 from collections import UserDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -97,3 +98,15 @@ async def test_a_query_that_was_not_made_is_refused_with_what_to_return() -> Non
     content, is_error = await ask(look, max_tokens=100)
     assert is_error
     assert "return its collect()" in content
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"deep": value}])
+def test_values_with_binary_data_are_whole_too(wrap: Callable[[Any], Any]) -> None:
+    many = [b"\xff"] * 1500
+    for value in (np.array(many), pd.Index(many), pl.Series(many), pa.array(many)):
+        assert as_text(wrap(value)).count("[1 bytes of binary data]") == 1500
+
+
+def test_a_nested_table_keeps_columns_that_have_the_same_name() -> None:
+    table = pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])
+    assert json.loads(as_text({"x": table})) == {"x": [["a", "a"], [1, 2], [3, 4]]}
