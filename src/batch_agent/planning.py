@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from .backends.prices import known_price
+from .core.checks import at_least
 from .core.errors import SpecError
 from .core.events import Event, Notice
 from .core.forecast import Behaviour, Forecast
@@ -24,6 +25,7 @@ async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> F
     checkpoint their answers count for the run. Raises SpecError for inputs whose number nobody knows."""
     from .forecasting import behaviour_of, forecast, speeds_of  # brings the simulator, which a run does not need
 
+    at_least("canary", canary, 0)
     if spec.runtime is not None:
         raise SpecError(f"A plan cannot tell what the programs of {spec.runtime.name} will ask. Run a few inputs.")
     preparation = Preparation.check(spec, events)

@@ -34,6 +34,7 @@ from .plan.report import CHARS_PER_TOKEN, prefix_report
 from .plan.template import Template, names_in, template_of
 from .tools import Tool, ToolProvider, as_tool, check_names
 
+_SAME_FOR_ALL = "The task names no {field}: every agent is asked the same thing."
 _MOST_LAID_OUT = 200_000
 """Inputs. Looking for what more of them share takes longer than people wait for a first result."""
 _NOBODY = Traits("nobody", "", True, True, True, 1)
@@ -132,8 +133,8 @@ class Preparation:
     @classmethod
     def check(cls, spec: BatchSpec, events: EventSink | None, stage: str = "") -> "Preparation":
         """Raises SpecError."""
-        if isinstance(spec.task, str) and not stage and not template_of(spec.task).has_fields:
-            warnings.warn("The task names no {field}: every agent is asked the same thing.", stacklevel=4)
+        if isinstance(spec.task, str) and not stage and not template_of(spec.task).fields:
+            warnings.warn(_SAME_FOR_ALL, stacklevel=4)
         if spec.tools and spec.max_turns == 1:
             warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
         if spec.runtime is not None:
@@ -150,6 +151,8 @@ class Preparation:
         inputs, prefix = Inputs(await gather_inputs(self.spec.inputs)), self.spec.prefix
         first = await inputs.peek()
         template = settled_by(template_of(self.spec.task, first), inputs.known)
+        if first and isinstance(self.spec.task, str) and template.fields and not template.has_fields:
+            warnings.warn(_SAME_FOR_ALL, stacklevel=2)  # no input has what stands in its braces
         for value in first:
             self._tell_of_text(check_first(template, value), value)
             self._tell_of_escapes(template, value)

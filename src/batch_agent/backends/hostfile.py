@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from yarl import URL
 
+from ..core.checks import port as check_port
 from ..core.errors import SpecError
 from ..core.quick import dataclass
 from .flavors import BEDROCK, BY_SCHEME
@@ -24,6 +25,7 @@ _LOOKS_LIKE = """A hostfile has one endpoint per line, as in
 _COMMENT = re.compile(r"(^|\s)#.*")
 _PASSWORD = re.compile(r"//[^/\s]*@")
 _HOST = re.compile(r"\w([\w.-]*\w)?\.?")
+_BASE = re.compile(r"(/[^\s?#\0\ud800-\udfff]*)?")
 _LOOKS_LIKE_AN_ADDRESS = re.compile(r".*(://.*|:\d+(/.*)?)")
 
 
@@ -42,8 +44,19 @@ class Endpoint:
     """The path below which its API begins, as in '/base'."""
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.host, str) and (_HOST.fullmatch(self.host) or _is_ipv6(self.host))):
+            raise SpecError(f"host must be the name or the address of a server, as in 'gpu1'; got {self.host!r}.")
+        check_port("port", self.port, least=1)
+        if self.scheme not in tuple(_PORT_OF_SCHEME):  # also what cannot be a key
+            raise SpecError(f"scheme must be one of {', '.join(_PORT_OF_SCHEME)}; got {self.scheme!r}.")
+        if not (isinstance(self.base, str) and _BASE.fullmatch(self.base)):
+            raise SpecError(f"base must be the beginning of a path, as in '/base', or empty; got {self.base!r}.")
         if isinstance(self.tags, str):
             raise SpecError(f"tags={self.tags!r} is one text: give a set of tags, or a dict of fields.")
+        if not isinstance(self.tags, Collection):
+            raise SpecError(f"tags must be a set of tags, or a dict of fields; got {self.tags!r}.")
+        if not isinstance(self.fields, Mapping):
+            raise SpecError(f"fields must be a dict of texts; got {self.fields!r}.")
         if isinstance(self.tags, Mapping):
             object.__setattr__(self, "fields", {**self.tags, **self.fields})
             object.__setattr__(self, "tags", ())
@@ -176,6 +189,13 @@ def _ipv6(host: str) -> str:
         return str(IPv6Address(host))
     except ValueError:
         raise _BadLineError(f"{host!r} is not an IPv6 address") from None
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(IPv6Address(host))
+    except ValueError:
+        return False
 
 
 def _name(host: str) -> str:

@@ -171,7 +171,10 @@ def _command(options: Mapping[str, Any]) -> dict[str, Any]:
 def _signed(command: Mapping[str, Any]) -> bytes:
     """What the signature is about: all but itself."""
     signed = {name: value for name, value in command.items() if name != "signature"}
-    return orjson.dumps(signed, option=orjson.OPT_SORT_KEYS)
+    try:
+        return orjson.dumps(signed, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:  # the name of a file that is no UTF-8
+        raise SpecError(f"The command cannot be kept for a resume: {error}. Name files in UTF-8.") from error
 
 
 def _file(folder: Path) -> Path:

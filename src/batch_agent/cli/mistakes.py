@@ -60,6 +60,8 @@ def check_values(typed: Sequence[str]) -> None:
             raise SpecError(f"{before} needs a value; got an empty one.")
         if option.startswith("--") and equals and not value:
             raise SpecError(f"{option} needs a value; got an empty one.")
+        if word == "":
+            raise SpecError("One of the values is empty: a variable of the shell may not be set.")
 
 
 def _unknown(option: str, known: Iterable[str]) -> str:

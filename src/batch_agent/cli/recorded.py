@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..core.checks import at_least
 from ..core.errors import StoreError
 from ..core.rules import Rules
 from ..observe.recorded import recorded_rules
@@ -23,6 +24,8 @@ def open_recorded(
             f"The progress of the run in {str(folder)!r} is on a server, as that of run {run!r}: it cannot be read "
             "from there. What its agents answered is in the results; what they did, in the report."
         )
+    if max_retries is not None:
+        at_least("--max-retries", max_retries, 0)
     with CheckpointReader(folder) as reader:
         own: Any = load_schema(schema) if schema else None
         yield reader, recorded_rules(reader.plan(), own, _max_retries(folder) if max_retries is None else max_retries)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..api import BatchAgent
 from ..core.quick import dataclass
+from ..core.spec import BatchSpec
 from ..data import open_results
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
@@ -65,6 +66,7 @@ def run(
     if reduce is not None:
         asked.check_apart(reduce.summary, "--summary")
         sharing.check_unsaid()
+    BatchSpec.of(**options, **sharing.options())  # or it is refused only after an earlier run was forgotten
     shared = _shared(options["task"], sharing)
     if fresh:
         if shared is not None:

@@ -7,6 +7,7 @@ import webbrowser
 from functools import partial
 from pathlib import Path
 
+from ..core.checks import port as check_port
 from ..core.errors import SpecError, StoreError
 from ..observe.log import FILE
 from ..observe.report.following import Following
@@ -33,6 +34,7 @@ def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool
     open
         Also open the page in a browser.
     """
+    check_port("--port", port)
     check_is_run(folder)
     interruptible(_serve(folder, host, port, opens=open))
 

@@ -61,8 +61,12 @@ def worker(
         What agents may use of this machine: tools (my_tools:look, http_get), whole modules, folders, programs.
     """
     shared = SharedRun(store, run)
-    said = {"backend": backend, "max_inflight": max_inflight, "lease": lease}
-    part = Part(shared, store, {name: value for name, value in said.items() if value is not None}, trust or [])
+    if not patience >= 0:
+        raise SpecError(f"--patience must be a number of seconds of at least 0; got {patience!r}.")
+    options = {"backend": backend, "max_inflight": max_inflight, "lease": lease}
+    said = {name: value for name, value in options.items() if value is not None}
+    BatchSpec.of(task="none", inputs=[], **said)  # or it is refused only when there is work
+    part = Part(shared, store, said, trust or [])
     progress = progress_for(sys.stderr, dashboard)
     events = watched_by([progress, *watching.sinks()])
     ended = run_to_the_end(part.do(patience, events))

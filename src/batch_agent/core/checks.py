@@ -32,6 +32,12 @@ def seconds(name: str, value: Any, *, least: float = 0.0, or_none: bool = False)
         raise SpecError(f"{name} must be at most {LONGEST:,.0f} seconds{none}; got {value!r}.")
 
 
+def port(name: str, value: Any, *, least: int = 0) -> None:
+    """Raises SpecError. Some systems take a port that is too large modulo 65536."""
+    if not is_whole(value) or not least <= value <= 65535:
+        raise SpecError(f"{name} must be a whole number from {least} to 65535; got {value!r}.")
+
+
 def text_or_none(name: str, value: Any) -> None:
     if value is None:
         return

@@ -40,8 +40,22 @@ def jsonable(value: Any) -> Any:
 
     try:
         return to_jsonable_python(value, fallback=_text, inf_nan_mode="null")
+    except UnicodeEncodeError:  # a key with half of a surrogate pair
+        return to_jsonable_python(_with_whole_keys(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
     except UnicodeDecodeError:
         return to_jsonable_python(value, fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+
+
+def _with_whole_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_whole(key): _with_whole_keys(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_whole_keys(each) for each in value]
+    return value
+
+
+def _whole(key: Any) -> Any:
+    return key.encode(errors="replace").decode() if isinstance(key, str) else key
 
 
 def _text(value: Any) -> str:

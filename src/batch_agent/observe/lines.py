@@ -75,10 +75,15 @@ def read_event(kind: str, stage: str, parts: Sequence[Any]) -> Event:
 def line(row: list[Any]) -> bytes:
     """The first of its parts is a time."""
     row[0] = rounded(row[0])
+    return to_json(row) + b"\n"
+
+
+def to_json(value: Any) -> bytes:
+    """Whatever texts and numbers are in it."""
     try:
-        return orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # half a character, or a number without bounds
-        return orjson.dumps(_sound(row), option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(_sound(value))
 
 
 def _parts(event: Event) -> Sequence[Any]:

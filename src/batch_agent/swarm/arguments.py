@@ -4,8 +4,9 @@ import os
 from typing import Any
 
 from ..backends.hostfile import Endpoint, parse_hostfile
-from ..core.checks import is_number
+from ..core.checks import LONGEST, is_number
 from ..core.errors import SpecError
+from ..core.requests import Sampling
 
 
 def from_environment(name: str) -> int | None:
@@ -37,8 +38,21 @@ def endpoint_of(given: Endpoint | str | tuple[str, int]) -> Endpoint:
             raise SpecError(f"An endpoint is a text, such as 'gpu1:8000', or a host with its port; got {given!r}.")
 
 
+def check_flags(**flags: Any) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise SpecError(f"{name} must be True or False; got {flag!r}.")
+
+
+def check_sampling(given: Any) -> None:
+    if given is not None and not isinstance(given, Sampling):
+        raise SpecError(f"sampling must be a Sampling or None; got {given!r}.")
+
+
 def check_seconds(name: str, seconds: Any, *, is_zero_fine: bool) -> None:
     if not is_number(seconds) or not (seconds > 0 or (is_zero_fine and seconds == 0)):
         raise SpecError(
             f"{name} must be a number of seconds {'of at least' if is_zero_fine else 'above'} 0; got {seconds!r}."
         )
+    if seconds > LONGEST:
+        raise SpecError(f"{name} must be at most {LONGEST:,.0f} seconds; got {seconds!r}.")

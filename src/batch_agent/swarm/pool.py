@@ -15,11 +15,11 @@ from ..backends.dialects.completions import encode
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
 from ..backends.hostfile import Endpoint
-from ..core.checks import at_least
+from ..core.checks import at_least, is_whole, text_or_none
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
 from ..core.safe_text import safe_text
-from .arguments import check_environment, check_seconds, endpoint_of, from_environment
+from .arguments import check_environment, check_flags, check_sampling, check_seconds, endpoint_of, from_environment
 from .lanes import Asked, Lane
 from .line import Orders
 from .patterns import listed
@@ -76,7 +76,10 @@ class VLLMPool:
         at_least("prompts_per_endpoint", prompts_per_endpoint, 1)
         check_seconds("timeout", timeout, is_zero_fine=False)
         check_seconds("patience", patience, is_zero_fine=True)
-        if isinstance(endpoints, str) or not endpoints:
+        text_or_none("model", model)
+        check_flags(use_batch=use_batch, raw=raw)
+        check_sampling(sampling)
+        if isinstance(endpoints, str) or not isinstance(endpoints, Sequence) or not endpoints:
             raise SpecError(f"VLLMPool takes a list of endpoints, such as ['gpu1:8000']; got {endpoints!r}.")
         self.endpoints: list[Endpoint] = [endpoint_of(each) for each in endpoints]
         self.max_tokens = max_tokens
@@ -259,8 +262,8 @@ class VLLMPool:
             raise SpecError("This pool has no endpoints: nothing has the tag, or the index, that was asked for.")
 
     def _place(self, agent_index: int) -> int:
-        if not 0 <= agent_index < self.size:
-            raise SpecError(f"This pool has {self.size} endpoints, from 0 on; there is no number {agent_index}.")
+        if not is_whole(agent_index) or not 0 <= agent_index < self.size:
+            raise SpecError(f"This pool has {self.size} endpoints, from 0 on; there is no number {agent_index!r}.")
         return self._places[agent_index]
 
     def _of(self, indices: Sequence[int]) -> Self:

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from time import time_ns
 
-import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from ...core.errors import BatchAgentError, StoreError
+from ..lines import to_json
 from .following import Following
 from .hosts import is_known
 from .page_files import INDEX, page_files
@@ -135,7 +135,7 @@ class Live:
             await asyncio.sleep(max(_BETWEEN, 10 * (now() - began)))
 
     def _made(self, version: int) -> tuple[int, bytes, bytes]:
-        raw = orjson.dumps(self._following.model())
+        raw = to_json(self._following.model())
         return version, raw, gzip.compress(raw, 5, mtime=0)
 
 

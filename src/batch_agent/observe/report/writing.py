@@ -7,9 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from ...files import replacing
+from ..lines import to_json
 from .following import Following
 from .page_files import INDEX, page_files
 
@@ -46,7 +45,7 @@ def report_of(model: Mapping[str, Any]) -> bytes:
     html = _ALLOWED.sub(lambda _: f"script-src {hashes}", _SCRIPT.sub("", html), count=1)
     before, found, after = html.partition(_DATA)
     assert found, "the page has a place for the run"
-    data = orjson.dumps(model).replace(b"<", b"\\u003c")  # neither the end of the script nor a comment is in it
+    data = to_json(model).replace(b"<", b"\\u003c")  # neither the end of the script nor a comment is in it
     tag, end = _DATA.removesuffix("</script>"), "</script>"
     inline = "".join(f"<script>{text}</script>\n" for text in scripts)
     rest = after.replace("</body>", f"{inline}</body>", 1)

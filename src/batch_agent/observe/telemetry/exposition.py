@@ -8,6 +8,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from ...core.checks import port as check_port
 from ...core.errors import SpecError
 
 _NOTICES_THE_END_WITHIN = 0.05
@@ -18,6 +19,7 @@ class Page:
 
     def __init__(self, port: int, host: str, registry: CollectorRegistry) -> None:
         """`port`: 0 for any that is free. Raises SpecError."""
+        check_port("The metrics' port", port)
         self._port, self._host, self._registry = port, host, registry
         self._serving: tuple[WSGIServer, threading.Thread] | None = None
         self.open()
@@ -32,7 +34,7 @@ class Page:
             return
         try:
             server = self._bound()
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             where = f"{self._host}:{self._port}"
             raise SpecError(f"Metrics cannot be served at {where}: {error}. Choose another port.") from error
         self._port = server.server_port

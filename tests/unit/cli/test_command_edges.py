@@ -1,0 +1,183 @@
+"""The other commands and their own flags at the edges: each works, or is refused in one line with status 2."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.test_flag_edges import EDGES
+
+from batch_agent.cli.app import app, main
+from batch_agent.sim import Script, SimConfig, SimServer
+
+TASK = ["--task", "Do {it}", "--inputs", "in.jsonl"]
+PLACES = {"nothing": "none", "file": "file", "folder": "folder", "letters": "ü漢🙂", "control": "a\x01b", "empty": ""}
+
+# Per flag, what else is said, and the edges at which it works. At all others it is refused.
+NUMBERS: dict[tuple[str, str], tuple[list[str], str]] = {
+    ("run", "--metrics-port"): (TASK, "zero"),
+    ("run", "--lease"): ([*TASK, "--store", "nowhere"], ""),
+    ("run", "--workers"): ([*TASK, "--cluster", "nowhere"], ""),
+    ("resume", "--metrics-port"): (["done.checkpoint"], "zero"),
+    ("worker", "--lease"): (["--store", "nowhere", "--run", "r"], ""),
+    ("worker", "--max-inflight"): (["--store", "nowhere", "--run", "r"], ""),
+    ("worker", "--patience"): (["--store", "nowhere", "--run", "r"], ""),
+    ("serve", "--port"): (["nothing.checkpoint"], ""),
+    ("export", "--max-retries"): (["done.checkpoint"], "zero one"),
+    ("inspect", "--max-retries"): (["done.checkpoint"], "zero one"),
+    ("inspect", "--agent"): (["done.checkpoint"], "zero one"),
+    ("plan", "--canary"): (TASK, "zero one"),
+    ("sim", "--max-num-seqs"): (["--port", "99999"], ""),
+}
+CASES = [(*flag, edge) for flag in NUMBERS for edge in EDGES if (flag[1], edge) != ("--metrics-port", "one")]
+"""Whether port 1 is free, and who may take it, is the machine's."""
+REFUSED_BY_NAME = [
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease", "0"], "lease must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease=nan"], "lease must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--max-inflight", "0"], "max_inflight must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=-1"], "--patience must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=nan"], "--patience must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "x y"], "run_id must be"),
+    (["serve", "done.checkpoint", "--port", "70000"], "--port must be a whole number from 0 to 65535"),
+    (["serve", "done.checkpoint", "--port=-1"], "--port must be a whole number from 0 to 65535"),
+    (["run", *TASK, "--metrics-port", "70000"], "port must be a whole number from 0 to 65535"),
+    (["plan", *TASK, "--canary=-1"], "canary must be a whole number of at least 0"),
+    (["export", "done.checkpoint", "--max-retries=-1"], "--max-retries must be a whole number of at least 0"),
+    (["export", "done.checkpoint", "--format", "xml"], "--format"),
+    (["export", "done.checkpoint", "--schema", "ü:漢"], "--schema"),
+    (["inspect", "done.checkpoint", "--schema", "none"], "--schema"),
+    (["run", *TASK, "--max-turns", "1" + "0" * 30], "max_turns must be a whole number of at most"),
+    (["run", *TASK, "--seed", "1" + "0" * 30], "seed"),
+    (["run", "--task", "{it} \udcff", "--inputs", "in.jsonl"], "task must be a text of whole characters"),
+    (["run", *TASK, "--out", "\udcff.jsonl"], "Name files in UTF-8"),
+    (["run", *TASK, "--fresh", "--checkpoint", "done.checkpoint", "--max-tokens", "0"], "max_tokens must be"),
+    (["serve", ""], "is empty"),
+    (["doctor", "ü漢"], "names no backend"),
+    (["doctor", "vllm://127.0.0.1:999999"], "is not a URL"),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a run of two agents, and what is no run."""
+    place = tmp_path_factory.mktemp("commands")
+    (place / "in.jsonl").write_text('{"it": "a"}\n{"it": "b"}\n')
+    (place / "file").write_text("no run")
+    (place / "folder").mkdir()
+    with SimServer(SimConfig(zero_latency=True), Script(answer_tokens=2)) as sim, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        (place / "batch.toml").write_text(f'backend = "{sim.url}"\n')
+        patch.setattr(sys, "argv", ["batch-agent", "run", *TASK, "--backend", sim.url, "--out", "done"])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+        yield place
+
+
+@pytest.fixture
+def url(finished: Path) -> str:
+    return (finished / "batch.toml").read_text().split('"')[1]
+
+
+class Typed:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *words: str) -> tuple[object, str]:
+        """The exit status, and what was said."""
+        self._monkeypatch.setattr(sys, "argv", ["batch-agent", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self._capsys.readouterr().err
+        assert "Traceback" not in said
+        return ended.value.code, said
+
+
+@pytest.fixture
+def typed(finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    monkeypatch.chdir(finished)
+    return Typed(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(("command", "flag", "edge"), CASES)
+def test_a_flag_works_at_an_edge_or_is_refused(typed: Typed, url: str, command: str, flag: str, edge: str) -> None:
+    others, taken = NUMBERS[command, flag]
+    if command in ("run", "plan") and "--store" not in others:
+        others = [*others, "--backend", url, "--out", "done"]
+    status, said = typed(command, *others, f"{flag}={EDGES[edge]}")
+    if edge in taken.split():
+        assert status == 0, said
+    else:
+        assert status == 2, said
+        assert said.splitlines()[-1].startswith("batch-agent: ") or "See batch-agent" in said
+
+
+@pytest.mark.parametrize(("words", "problem"), REFUSED_BY_NAME)
+def test_a_flag_is_refused_before_anything_is_opened(typed: Typed, words: list[str], problem: str) -> None:
+    status, said = typed(*words)
+    assert status == 2
+    assert problem in said
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("command", ["resume", "inspect", "report", "serve", "export"])
+def test_what_is_no_checkpoint_is_refused(typed: Typed, command: str, place: str) -> None:
+    status, said = typed(command, PLACES[place])
+    assert status == 2
+    assert said.startswith("batch-agent: ")
+
+
+@pytest.mark.parametrize("out", ["folder", "file/below.jsonl"])
+@pytest.mark.parametrize("command", ["run", "export", "report"])
+def test_a_place_that_cannot_be_written_is_refused(typed: Typed, url: str, command: str, out: str) -> None:
+    others = [*TASK, "--backend", url, "--checkpoint", "other"] if command == "run" else ["done.checkpoint"]
+    status, said = typed(command, *others, "--out", out)
+    assert status == 2
+    assert "cannot be written" in said
+    assert out in said
+
+
+@pytest.mark.parametrize("out", ["ü漢🙂.jsonl", "new/folder/out.jsonl", "right\u202eleft.csv"])
+@pytest.mark.parametrize("command", ["run", "export"])
+def test_an_odd_place_is_written(typed: Typed, finished: Path, url: str, command: str, out: str) -> None:
+    others = [*TASK, "--backend", url] if command == "run" else ["done.checkpoint"]
+    status, said = typed(command, *others, "--out", out)
+    assert status == 0, said
+    assert (finished / out).stat().st_size > 0
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "lint"])
+def test_no_inputs_are_said_to_be_none(typed: Typed, finished: Path, url: str, command: str) -> None:
+    (finished / "empty.jsonl").touch()
+    out = [] if command == "lint" else ["--out", "nothing.jsonl"]
+    status, said = typed(command, "--task", "Do {it}", "--inputs", "empty.jsonl", "--backend", url, *out)
+    assert (status, said) == (2, "batch-agent: 'empty.jsonl' has no inputs.\n")
+    assert not (finished / "nothing.jsonl").exists()
+
+
+def test_one_input_goes_through_every_command(typed: Typed, finished: Path, url: str) -> None:
+    (finished / "one.jsonl").write_text('{"it": "a"}\n')
+    asked = ["--task", "Do {it}", "--inputs", "one.jsonl", "--backend", url]
+    for words in (
+        ["plan", *asked, "--out", "one", "--canary", "1"],
+        ["lint", *asked],
+        ["run", *asked, "--out", "one"],
+        ["resume", "one.checkpoint"],
+        ["inspect", "one.checkpoint"],
+        ["report", "one.checkpoint"],
+        ["export", "one.checkpoint", "--out", "one.csv"],
+    ):
+        status, said = typed(*words)
+        assert status == 0, said
+    assert len((finished / "one").read_text().splitlines()) == 1
+
+
+def test_every_number_that_a_command_takes_has_a_row() -> None:
+    """Those of a run's question are in test_flag_edges."""
+    asked = {argument.name for argument in app["lint"].assemble_argument_collection()}
+    found = {
+        (command, argument.name)
+        for command in ("run", "resume", "worker", "inspect", "serve", "report", "export", "plan", "doctor")
+        for argument in app[command].assemble_argument_collection()
+        if argument.show and argument.name not in asked and argument.hint in (int, float, int | None, float | None)
+    }
+    assert found - set(NUMBERS) <= {("worker", "--metrics-port")}  # the same as of a run
