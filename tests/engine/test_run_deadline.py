@@ -185,6 +185,12 @@ async def test_an_agents_own_time_is_not_taken_for_the_deadline() -> None:
     assert result.error.kind is ErrorKind.AGENT_TIMEOUT
 
 
+@pytest.mark.parametrize("script", [for_ever, by_turn(call("wait"))], ids=["request", "tool"])
+async def test_a_deadline_holds_where_there_is_no_other_limit(script: Script) -> None:
+    none = dict.fromkeys(["timeout_per_agent", "timeout_per_turn", "timeout_per_tool"])
+    assert_late(await run(ScriptedBackend(script), TEN, tools=[waiting_tool(50)], deadline=2, **none))
+
+
 @pytest.mark.parametrize("timeout", ["timeout_per_agent", "deadline"])
 async def test_an_agents_time_ends_pauses_backoffs_and_tools_too(timeout: str) -> None:
     refusal = BackendError(ErrorKind.RATE_LIMITED, "later", retry_after=60, status=429)

@@ -52,8 +52,7 @@ class Deadlines:
             self._end(watch, loop)
 
     def _end(self, watch: "Watch", loop: asyncio.AbstractEventLoop) -> None:
-        assert self.limit is not None
-        later = None if watch.extend is None else watch.extend(watch.due, self.limit)
+        later = None if watch.extend is None or self.limit is None else watch.extend(watch.due, self.limit)
         if later is None or later <= loop.time():
             watch.expire()
         else:  # with a timer of its own: the others are due in the order in which they entered
