@@ -74,7 +74,8 @@ class KeptCommand(BaseModel):
             return
         raise SpecError(
             f"The checkpoint {str(folder)!r} was made by another account or machine, or by an older version, or was "
-            f"changed since. To resume it is to {'; '.join(_consequences(self.given))}, in "
+            "changed since, or could not be signed because your folder of settings cannot be written to. To resume it "
+            f"is to {'; '.join(_consequences(self.given))}, in "
             f"{str(self.working_directory)!r}. If you trust whoever made it, say --trust"
         )
 

@@ -25,8 +25,8 @@ async def check_plan(store: Store, plan: Mapping[str, Any], *, rerun: bool, keep
         changes = "; ".join(_changes(question_of(before), question_of(plan)))
         raise PlanMismatch(
             f"The checkpoint holds answers to another question. What changed: {changes}. Change it back to go on from "
-            "there; or run with plan_changed='rerun', which asks everything anew and keeps the old answers for when "
-            "you change it back; or give this run another checkpoint_dir.",
+            "there; or run with plan_changed='rerun' (--plan-changed rerun), which asks everything anew and keeps the "
+            "old answers for when you change it back; or give this run another checkpoint_dir (--checkpoint).",
             changes,
         )
     if before is None or keeps:
