@@ -46,7 +46,8 @@ _KILL_9 = "unit/api/test_stops.py::test_after_kill_9_only_calls_whose_function_w
 
 OPTIONS: dict[str, Cells] = {
     # What is asked.
-    "task inputs output_schema model backend system_prompt tool_mode strip_preamble extra stop seed temperature top_p": (
+    "task inputs output_schema model backend system_prompt tool_mode strip_preamble extra stop seed "
+    "temperature top_p": (
         "engine/test_delivery.py::test_two_tasks_may_share_one_stream",
         _CANCEL,
         _KILL,
