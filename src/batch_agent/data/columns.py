@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 
 from ..core.results import AgentResult
-from .rows import jsonable
+from .rows import jsonable, whole_text
 
 _AS_THEY_ARE = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
 BEFORE = ("index", "key", "ok")
@@ -69,7 +69,9 @@ def _of_agent(result: AgentResult) -> dict[str, Any]:
 
 def _spread(name: str, value: Any) -> dict[str, Any]:
     parts = _fields(value)
-    return {f"{name}.{part}": _cell(each) for part, each in parts.items()} if parts else {name: _cell(value)}
+    if not parts:
+        return {name: _cell(value)}
+    return {whole_text(f"{name}.{part}"): _cell(each) for part, each in parts.items()}
 
 
 def _fields(value: Any) -> Mapping[Any, Any]:

@@ -48,14 +48,16 @@ def jsonable(value: Any) -> Any:
 
 def _with_whole_keys(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_whole(key): _with_whole_keys(each) for key, each in value.items()}
+        whole = {whole_text(key) if isinstance(key, str) else key: each for key, each in value.items()}
+        return {key: _with_whole_keys(each) for key, each in whole.items()}
     if isinstance(value, list | tuple):
         return [_with_whole_keys(each) for each in value]
     return value
 
 
-def _whole(key: Any) -> Any:
-    return key.encode(errors="replace").decode() if isinstance(key, str) else key
+def whole_text(text: str) -> str:
+    """Without halves of surrogate pairs."""
+    return text.encode(errors="replace").decode()
 
 
 def _text(value: Any) -> str:
