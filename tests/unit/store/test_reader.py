@@ -73,6 +73,16 @@ BatchAgent.run_sync(task="{{it}}", inputs=list("0123"), backend=ScriptedBackend(
     assert known[:3] == [0, 1, 2]
 
 
+async def test_a_finished_run_can_be_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    await run(tmp_path, ["a", "b"])
+    (tmp_path / "run.sqlite3-shm").mkdir()  # a file that SQLite would make; root may write to any folder
+    with CheckpointReader(tmp_path) as reader:
+        assert [agent.index for agent in reader.agents()] == [0, 1]
+    (tmp_path / "run.sqlite3-wal").write_bytes(b"")
+    with pytest.raises(StoreError, match="unable to open database file"):
+        CheckpointReader(tmp_path)
+
+
 async def test_what_was_paid_for_a_life_that_failed_is_counted(tmp_path: Path) -> None:
     stubborn = ScriptedBackend(lambda request: say("no number", Usage(100, 0, 7)))
     healed = ScriptedBackend(lambda request: say("7", Usage(10, 4, 1)))
