@@ -29,8 +29,9 @@ class BatchAgent:
     @classmethod
     async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
         """One result per input, in input order. Failures are results; it raises only for a run that cannot start
-        (SpecError, BackendError, before anything is sent), for a backend that went away in mid-run or inputs that break
-        off (RunStopped, which holds the results so far) and for a checkpoint that cannot be written (StoreError)."""
+        (SpecError, BackendError, before anything is sent), for a backend that went away in mid-run, inputs that break
+        off or an `out` that is full (RunStopped, which holds the results so far) and for a checkpoint that cannot be
+        written (StoreError)."""
         results: dict[int, AgentResult] = {}
         try:
             async with cls.stream(spec, **options) as stream:

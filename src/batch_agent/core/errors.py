@@ -17,6 +17,8 @@ class ErrorKind(StrEnum):
     """This input cannot be put into the task."""
     INPUTS = "inputs"
     """The iterator of the inputs raised: there are no more of them."""
+    OUT = "out"
+    """The file of the results (`out=`) cannot be written any more."""
     BAD_REQUEST = "bad_request"
     """The server refused the request; sending it again will not help."""
     AUTH = "auth"
@@ -135,8 +137,9 @@ class BackendError(BatchAgentError):
 
 
 class RunStopped(BatchAgentError):
-    """The backend is of no more use, the iterator of the inputs raised (kind `inputs`, the exception is the cause), or
-    a stage of a flow that must not fail did, so the run ended before its inputs did. `results` holds the agents that
+    """The backend is of no more use, the iterator of the inputs raised (kind `inputs`, the exception is the cause), the
+    file of the results cannot be written (kind `out`), or a stage of a flow that must not fail did, so the run ended
+    before its inputs did. `results` holds the agents that
     were done (`flow`: those of all stages); with a checkpoint_dir, running again goes on from there."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:

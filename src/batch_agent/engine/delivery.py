@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..core.errors import ErrorKind, RunStopped, SpecError
 from ..core.events import CallbackFailed
 from ..core.interfaces import EventSink
 from ..core.results import AgentResult
@@ -32,9 +33,14 @@ class Delivery:
         self._reported = False
 
     async def deliver(self, result: AgentResult) -> None:
-        """Raises SpecError where the file has no more room for it."""
+        """Raises RunStopped where the file has no more room for it; the caller gets it, and those after it."""
         if self._write is not None:
-            self._write(result)
+            try:
+                self._write(result)
+            except SpecError as error:
+                self._write = None
+                await self._put(result)
+                raise RunStopped(ErrorKind.OUT, str(error)) from error
         if self._on_result is not None:
             try:
                 waiting = self._on_result(result)

@@ -55,7 +55,7 @@ def refusal_of(error: BatchAgentError) -> Refused:
             return Refused("The model's server does not take the key of this run.", status=502)
         case ErrorKind.NOT_FOUND | ErrorKind.SERVER | ErrorKind.TRUNCATED | ErrorKind.INVALID_OUTPUT:
             return Refused(said, status=502)
-        case ErrorKind.PROGRAM | ErrorKind.CALLBACK | ErrorKind.INPUTS | ErrorKind.INTERNAL:
+        case ErrorKind.PROGRAM | ErrorKind.CALLBACK | ErrorKind.INPUTS | ErrorKind.OUT | ErrorKind.INTERNAL:
             return Refused(said, status=500)
         case kind:
             assert_never(kind)

@@ -51,7 +51,7 @@ class CheckpointReader:
         if not path.is_file():
             raise StoreError(f"There is no checkpoint in {str(folder)!r}: it has no run.sqlite3.")
         self._folder = folder
-        self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        self._db = _opened(path)
         try:
             self._check_version()
         except BaseException:
@@ -147,6 +147,23 @@ class CheckpointReader:
             yield from self._db.execute(statement, values)
         except sqlite3.Error as error:
             raise StoreError(f"The checkpoint in {str(self._folder)!r} cannot be read: {error}.") from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """SQLite makes files beside a database that it reads. Where it cannot, on a read-only disk, and no run has left
+    such a file, nobody writes to it either."""
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    database = sqlite3.connect(address, uri=True)
+    try:
+        database.execute("PRAGMA user_version")
+    except sqlite3.OperationalError:
+        if path.with_name(f"{path.name}-wal").exists():
+            return database
+        database.close()
+        return sqlite3.connect(f"{address}&immutable=1", uri=True)
+    except sqlite3.Error:  # what is wrong with it is told when it is read
+        return database
+    return database
 
 
 def _instead(wanted: str, known: list[KnownAgent]) -> str:

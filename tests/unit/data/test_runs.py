@@ -94,11 +94,23 @@ async def test_a_run_that_stops_leaves_what_it_had(tmp_path: Path) -> None:
 async def test_a_file_without_room_stops_the_run_and_the_checkpoint_has_all(tmp_path: Path) -> None:
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     options: dict[str, Any] = {"task": "{it}", "inputs": ["a"], "checkpoint_dir": tmp_path / "kept"}
-    with pytest.raises(SpecError, match=r"full\.jsonl' cannot be written: No space left on device"):
+    with pytest.raises(RunStopped, match=r"full\.jsonl' cannot be written: No space left on device") as stopped:
         await BatchAgent.run(**options, backend=echo(), out=tmp_path / "full.jsonl")
+    assert stopped.value.kind is ErrorKind.OUT
+    assert [result.output for result in stopped.value.results] == ["a"]
     silent = ScriptedBackend(lambda request: BackendError(ErrorKind.SERVER, "asked again"))
     assert (await BatchAgent.run(**options, backend=silent, out=tmp_path / "out.jsonl")).outputs == ["a"]
     assert orjson.loads((tmp_path / "out.jsonl").read_bytes())["output"] == "a"
+
+
+async def test_a_file_without_room_costs_no_result_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "full.csv").symlink_to("/dev/full")
+    kept: dict[str, Any] = {"task": "{it}", "inputs": ["a", "b", "c"], "checkpoint_dir": tmp_path / "kept"}
+    await BatchAgent.run(**kept, backend=echo())
+    more = {**kept, "inputs": ["a", "new", "b", "c"], "reorder": False}
+    with pytest.raises(RunStopped) as stopped:
+        await BatchAgent.run(**more, backend=echo(), out=tmp_path / "full.csv")
+    assert [result.output for result in stopped.value.results] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(("out", "problem"), [(5, "out must be a path"), ("out.xlsx", "not '.xlsx'")])

@@ -73,6 +73,31 @@ BatchAgent.run_sync(task="{{it}}", inputs=list("0123"), backend=ScriptedBackend(
     assert known[:3] == [0, 1, 2]
 
 
+class Unwritable(sqlite3.Connection):
+    """To a database in WAL mode on a read-only disk, unless nobody is said to write to it."""
+
+    def __init__(self, address: str, **options: Any) -> None:
+        super().__init__(address, **options)
+        self._works = "immutable=1" in address
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:
+        if not self._works:
+            raise sqlite3.OperationalError("unable to open database file")
+        return super().execute(*statement)
+
+
+async def test_a_finished_run_can_be_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run(tmp_path, ["a", "b"])
+    monkeypatch.setattr("batch_agent.store.reader.sqlite3.connect", Unwritable)
+    with CheckpointReader(tmp_path) as reader:
+        assert [agent.index for agent in reader.agents()] == [0, 1]
+    (tmp_path / "run.sqlite3-wal").touch()  # of a run that was killed, or is under way
+    with pytest.raises(StoreError, match="unable to open database file"):
+        CheckpointReader(tmp_path)
+
+
 async def test_what_was_paid_for_a_life_that_failed_is_counted(tmp_path: Path) -> None:
     stubborn = ScriptedBackend(lambda request: say("no number", Usage(100, 0, 7)))
     healed = ScriptedBackend(lambda request: say("7", Usage(10, 4, 1)))
