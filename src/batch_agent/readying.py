@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from .core.errors import BackendError, ErrorKind, RunStopped, SpecError
+from .core.errors import BackendError, SpecError
 from .core.events import ToolsUsed
 from .core.hub import Hub
 from .core.interfaces import Backend, EventSink, HasEndpoints, Store, Toolbox
@@ -292,15 +292,3 @@ def _named(stage: str) -> Iterator[None]:
         if stage:
             error.args = (f"Stage {stage!r}: {error}", *error.args[1:])
         raise
-
-
-@contextmanager
-def starting(deadline: RunDeadline) -> Iterator[None]:
-    """Raises RunStopped where the deadline comes before the run can begin."""
-    try:
-        yield
-    except BackendError as error:
-        if error.kind is not ErrorKind.BUDGET or not deadline.has_passed:
-            raise
-        message = f"{error} Its inputs, its backend or its tools were not ready by then."
-        raise RunStopped(error.kind, message) from error

@@ -25,9 +25,9 @@ from .finished_run import mark_finished
 from .plan.compile import prefix_chars
 from .plan.layout import Layout
 from .preparing import Preparation, asking_order
-from .readying import Ready, listed, open_runs, starting
+from .readying import Ready, listed, open_runs
 from .tasks.deadlines import Deadlines
-from .tasks.run_deadline import RunDeadline
+from .tasks.run_deadline import RunDeadline, starting
 
 _WORTH_WARMING = 4096
 """Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""

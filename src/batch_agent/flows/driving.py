@@ -17,9 +17,9 @@ from ..finished_run import MOST_READ_AHEAD
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
 from ..preparing import LaidOut, Preparation
-from ..readying import open_runs, starting
+from ..readying import open_runs
 from ..tasks.cancellation import is_being_cancelled
-from ..tasks.run_deadline import RunDeadline
+from ..tasks.run_deadline import RunDeadline, starting
 from .asking import Agents, StageEvents
 from .callbacks import Callbacks
 from .checking import check_steps

@@ -1,10 +1,10 @@
 """Deadline of a run: one moment at which everything that it waits for ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import BackendError, ErrorKind, RunStopped
 
 
 class RunDeadline:
@@ -39,3 +39,15 @@ class RunDeadline:
             if not clock.expired():
                 raise
             raise self.error from error
+
+
+@contextmanager
+def starting(deadline: RunDeadline) -> Iterator[None]:
+    """Raises RunStopped where the deadline comes before the run can begin."""
+    try:
+        yield
+    except BackendError as error:
+        if error.kind is not ErrorKind.BUDGET or not deadline.has_passed:
+            raise
+        message = f"{error} Its inputs, its backend or its tools were not ready by then."
+        raise RunStopped(error.kind, message) from error
