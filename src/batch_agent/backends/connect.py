@@ -42,6 +42,8 @@ class Trial:
     """What is assumed where nothing is left to try it."""
     tell: Callable[[Usage], None] | None = None
     """Hears what it took."""
+    is_one_of_several: bool = False
+    """An endpoint that refuses requests without tools too is left to its peers, which may take both."""
 
 
 _HOSTFILE = "hostfile://"
@@ -76,7 +78,8 @@ async def open_fleet(
     async def open_one(url: str) -> Backend:
         try:
             async with asyncio.timeout(patience):
-                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=trial)
+                one = replace(trial or Trial(), is_one_of_several=len(urls) > 1)
+                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=one)
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {patience:g} s.") from error
 
@@ -143,14 +146,19 @@ class Reached:
         model, at_once = self.backend.traits.model, self.flavor.refuses_at_once
         trial = trial or Trial()
         backend = self.backend if trial.pay is None else trial.pay(self.backend)
-        return await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell)
+        refusal = await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell)
+        if refusal is not None and trial.is_one_of_several:
+            of_all = await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell, tools=())
+            if of_all is not None:
+                raise of_all
+        return refusal
 
     async def makes_calls(self, trial: Trial | None) -> bool:
         """As it is tried. Raises BackendError for other trouble than a refusal."""
         try:
             return await self.refusal_of_tools(trial) is None
         except BackendError as error:
-            if trial is None or error.kind is not ErrorKind.BUDGET:
+            if trial is None or trial.pay is None or error.kind is not ErrorKind.BUDGET:
                 raise
             return trial.otherwise  # nothing can be sent: only what is done already is of interest
 

@@ -99,13 +99,18 @@ def choose(served: list[ServedModel], model: str | None, url: URL) -> ServedMode
 
 
 async def takes_tools(
-    backend: Backend, model: str, *, refuses_at_once: bool = False, tell: Callable[[Usage], None] | None = None
+    backend: Backend,
+    model: str,
+    *,
+    refuses_at_once: bool = False,
+    tell: Callable[[Usage], None] | None = None,
+    tools: tuple[ToolSpec, ...] = (_TOOL,),
 ) -> BackendError | None:
     """One token with a tool on offer: the refusal of a server without a tool parser, or None if there was none.
 
     Of a server that refuses at once, the head of a stream is answer enough: nobody waits for the token. `tell` hears
     what it took, estimated where nobody waits for the server to say it."""
-    request = Request(Prompt("", (_TOOL,)), (User("Hi"),), model, Sampling(max_tokens=1), stream=refuses_at_once)
+    request = Request(Prompt("", tools), (User("Hi"),), model, Sampling(max_tokens=1), stream=refuses_at_once)
 
     async def ask() -> BackendError | None:
         try:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.swarm.hosts import BATCH, CHAT, COMPLETIONS, STEPS, Host, Odd, poison, pool_of, refuse, up
 
-from batch_agent import BatchAgent, Results
+from batch_agent import BatchAgent, Results, Tool
 from batch_agent.core.events import Event, Notice
 from batch_agent.observe.live.board import Board
 from batch_agent.observe.summary import summary_lines
@@ -90,6 +90,21 @@ async def test_an_endpoint_that_was_taken_out_is_in_the_summary_and_in_the_resul
     assert said.startswith(f"{bad.url}: ")
     assert "no chat template" in said
     assert f"Endpoint out of service: {said}" in summary_lines(board, 1.0)
+
+
+async def test_an_endpoint_that_refuses_all_does_not_keep_the_others_from_calling_tools() -> None:
+    @Tool.define(effect="read")
+    def look(it: str = "") -> str:
+        """Looks it up."""
+        return "seen"
+
+    bad, good, log = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), Notices()
+    async with up(bad, good):
+        results = await run(good, bad, count=8, tools=[look], events=log)
+    assert [result.error for result in results if not result.ok] == []
+    assert any("no chat template" in text for text in log.said)
+    sent = [body for path, body in good.posts if path == CHAT]
+    assert all("tools" in body for body in sent), "the others were asked without tool calls"
 
 
 async def test_two_agents_are_enough_to_find_out() -> None:
