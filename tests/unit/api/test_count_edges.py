@@ -124,13 +124,13 @@ async def test_nothing_is_kept_of_100_000_lazy_inputs_but_their_keys() -> None:
     objects: list[int] = []
 
     def script(request: Request) -> Reply:
-        backend.requests.clear()
+        scripted.requests.clear()
         return say("done")
 
-    backend = ScriptedBackend(script, inflight=64)
+    scripted = ScriptedBackend(script, inflight=64)
     done = 0
     inputs = (f"input {number}" for number in range(most))
-    async for result in BatchAgent.stream(task="{it}", inputs=inputs, backend=backend, progress=False):
+    async for result in BatchAgent.stream(task="{it}", inputs=inputs, backend=scripted, progress=False):
         assert result.ok
         done += 1
         if done in (most // 4, most):
