@@ -37,6 +37,7 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
     of_agents = {
         ErrorKind.BAD_INPUT,
         ErrorKind.INPUTS,
+        ErrorKind.OUT,
         ErrorKind.AGENT_TIMEOUT,
         ErrorKind.TRUNCATED,
         ErrorKind.REFUSED,

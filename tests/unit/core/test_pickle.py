@@ -76,7 +76,7 @@ def test_every_exception_can_be_pickled_and_copied(kind: type[BatchAgentError]) 
     error = made(kind)
     for twin in twins(error):
         assert type(twin) is kind
-        assert str(twin) == str(error) == "It broke."
+        assert str(twin) == str(error) != ""
         assert twin.__dict__ == error.__dict__
 
 
