@@ -4,8 +4,8 @@
 
 A server on loopback answers after 50 ms. `random` refuses a share of the requests, drawn with the same seed for both;
 `bucket` takes 20 requests in a second with a burst of 20; `bound` takes 12 requests at a time. The loop sends with
-16 in flight and retries as agents do: after `Retry-After`, else with the same backoff. Ratios are of sums over the rounds; a ratio
-below 1 means that agents were done sooner.
+16 in flight and retries as agents do: after `Retry-After`, else with the same backoff. Ratios are of sums over the
+rounds; one below 1 means that agents were done sooner.
 """
 
 import argparse

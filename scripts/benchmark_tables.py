@@ -12,6 +12,7 @@ from scripts import benchmark_coding as coding
 from scripts import benchmark_gpu_peers as gpu_peers
 from scripts import benchmark_peers as peers
 from scripts import benchmark_prompts as prompts
+from scripts import benchmark_refusals as refusals
 from scripts import benchmark_serving as serving
 from scripts import benchmark_watching as watching
 from scripts.benchmark_cells import RESULTS, ROOT, Json, results, table
@@ -55,6 +56,7 @@ def _misses() -> str:
         ("pools", results("pools")["simulated"]["targets"]),
         ("cluster", cluster.targets()),
         ("peers", peers.targets()),
+        ("refusals", refusals.targets()),
     ):
         rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
     return table(["", "what", "wanted", "found"], rows)
@@ -91,6 +93,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "pools": batches.pools,
     "real_pools": batches.real_pools,
     "real_peers": gpu_peers.real_peers,
+    "refusals": refusals.refusals,
     "tools": batches.tools,
     "checkpoint": batches.checkpoint,
     "cluster_scaling": cluster.scaling,
