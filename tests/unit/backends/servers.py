@@ -1,6 +1,7 @@
 """Small servers on loopback that behave as badly as a test asks for, byte by byte."""
 
 import asyncio
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -54,6 +55,19 @@ class Line:
 
     def hang_up(self) -> None:
         self.writer.close()
+
+    def hang_up_if_idle(self) -> None:
+        """Closes the connection unless a request has arrived on it, read or not."""
+        transport = self.writer.transport
+        if transport.is_closing() or self.reader._buffer:  # type: ignore[attr-defined]
+            return
+        raw = socket.socket(fileno=os.dup(self.writer.get_extra_info("socket").fileno()))
+        try:
+            raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            transport.close()
+        finally:
+            raw.close()
 
     def reset(self) -> None:
         raw: socket.socket = self.writer.get_extra_info("socket")

@@ -209,7 +209,7 @@ async def test_a_listener_that_dies_for_good_is_one_error_that_holds_what_was_do
 async def test_connections_that_the_server_closes_while_they_are_idle_cost_no_try() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.say(prompt_of(request) if b'"role":"tool"' not in request.body else "done")
-        asyncio.get_running_loop().call_later(0.02, line.hang_up)
+        asyncio.get_running_loop().call_later(0.02, line.hang_up_if_idle)
 
     async with raw_server(serving(answer)) as server:
         results = await run(server.url, numbers(100), max_inflight=5, max_retries=0)

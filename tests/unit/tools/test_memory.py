@@ -134,10 +134,11 @@ async def test_the_calls_of_an_earlier_run_are_made_ahead(tmp_path: Path) -> Non
 
 async def test_making_calls_ahead_is_called_off_with_the_run(tmp_path: Path) -> None:
     await run(counting([]), tmp_path)
-    cancelled = asyncio.Event()
+    began, cancelled = asyncio.Event(), asyncio.Event()
 
     @Tool.define(effect="pure")
     async def square(number: int) -> int:
+        began.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -145,18 +146,16 @@ async def test_making_calls_ahead_is_called_off_with_the_run(tmp_path: Path) -> 
             raise
         return number
 
-    def quick(request: Request) -> Answer:
+    async def when_it_began(request: Request) -> Answer:
+        async with asyncio.timeout(30):
+            await began.wait()
         return say("done")
-
-    async def after_a_moment(request: Request) -> Answer:
-        await asyncio.sleep(0.05)
-        return quick(request)
 
     await BatchAgent.run(
         task="{it}",
         inputs=["7"],
         tools=[square],
-        backend=ScriptedBackend(after_a_moment),
+        backend=ScriptedBackend(when_it_began),
         tool_cache_dir=tmp_path,
         predictive_prewarm=True,
     )

@@ -14,7 +14,7 @@ from batch_agent.tools.builtin.python_eval import PythonDisabled, PythonError, p
 
 @pytest.fixture
 def python() -> Tool:
-    return python_eval_tool(enabled=True, max_seconds=0.3, max_memory_mb=32)
+    return python_eval_tool(enabled=True, max_seconds=60.0, max_memory_mb=32)
 
 
 async def test_it_is_off_by_default_and_says_how_to_turn_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,20 +89,30 @@ async def test_neither_files_nor_processes_nor_the_network_can_be_reached(
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        ("while True: pass", "TimeoutError"),
-        ("try:\n    while True: pass\nexcept BaseException:\n    while True: pass", "TimeoutError"),
-        ("import time\ntime.sleep(3600)", "TimeoutError"),
         ("'x' * 10**9", "MemoryError"),
         ("10**10**9", "MemoryError"),
         ("x = []\nwhile True: x.append('y' * 1000)", "MemoryError"),
         ("def f(): return f()\nf()", "RecursionError"),
-        ("while True: print('x' * 1000)", "MemoryError|TimeoutError"),
     ],
 )
-async def test_time_memory_depth_and_output_have_an_end(python: Tool, code: str, error: str) -> None:
+async def test_memory_and_depth_have_an_end(python: Tool, code: str, error: str) -> None:
     with pytest.raises(PythonError, match=error):
         await python(code=code)
     assert await python(code="1 + 1") == "2"
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("while True: pass", "TimeoutError"),
+        ("try:\n    while True: pass\nexcept BaseException:\n    while True: pass", "TimeoutError"),
+        ("import time\ntime.sleep(3600)", "TimeoutError"),
+        ("while True: print('x' * 1000)", "MemoryError|TimeoutError"),
+    ],
+)
+async def test_time_and_output_have_an_end(code: str, error: str) -> None:
+    with pytest.raises(PythonError, match=error):
+        await python_eval_tool(enabled=True, max_seconds=0.3, max_memory_mb=32)(code=code)
 
 
 async def test_an_error_says_where_it_happened(python: Tool) -> None:
