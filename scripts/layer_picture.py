@@ -12,8 +12,8 @@ from scripts.benchmark_cells import ROOT
 PICTURE = ROOT / "docs" / "images" / "layers.svg"
 _WIDTH, _MARGIN, _GAP = 860, 20, 12
 _PER_LINE = 5
-_LINE_HEIGHT, _PADDING = 17, 26
-_CHARACTER = 6.4
+_LINE_HEIGHT, _PADDING = 17, 31
+_CHARACTER = 7.0
 """Width of a character of the small text, about."""
 _STYLE = """
     .box { fill: #f4f6fb; stroke: #8a94ad; stroke-width: 1.2; }
@@ -34,7 +34,18 @@ _CONTENTS = {
     "forecasting": "tokens, time, cost of a run",
     "cluster.ray": "workers on a Ray cluster",
     "run": "one run: setup, resources, runner, replay",
+    "run.runner": "drives one run",
+    "run.replay": "a run again, from its checkpoint",
+    "run.resources": "what runs share: store, admission, budget, tools",
+    "run.setup": "validation, backend, tools, compiled plan",
+    "run.budget": "budget, earlier spending",
+    "run.plan_check": "compares with the stored plan",
     "programs": "programs as agents: gateway, runtimes, workspaces",
+    "programs.host": "opens gateway and runtime for a run",
+    "programs.gateway": "model API for programs",
+    "programs.runtimes": "OpenCode, command lines",
+    "programs.workspace": "clones of a snapshot",
+    "programs.supervisor": "child processes",
     "cluster": "coordinator (Redis, in memory), leases, shared tool calls, limits and budget",
     "engine": "agent loop, admission, slots",
     "backends": "dialects and flavors over HTTP; embedded",

@@ -58,6 +58,10 @@ def test_the_tables_of_benchmarks_are_those_that_the_results_make() -> None:
     assert [name for name in TABLES if f"<!-- table: {name} -->" not in "".join(pages)] == []
 
 
+def test_the_readme_stays_short() -> None:
+    assert len((DOCS.parent / "README.md").read_text().split()) <= 700
+
+
 def test_the_picture_of_the_layers_shows_those_of_the_linter() -> None:
     assert PICTURE.read_text() == picture(layers()), "run `python -m scripts.layer_picture`"
 
