@@ -4,7 +4,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from scripts.backend_table import FLAVORS, table
-from scripts.benchmark_tables import PAGE, TABLES, written
+from scripts.benchmark_tables import PAGES, TABLES, written
+from scripts.layer_picture import PICTURE, layers, picture
 
 import batch_agent
 import batch_agent.swarm
@@ -52,9 +53,17 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
 
 
 def test_the_tables_of_benchmarks_are_those_that_the_results_make() -> None:
-    page = PAGE.read_text()
-    assert written(page) == page, "run `python -m scripts.benchmark_tables`"
-    assert [name for name in TABLES if f"<!-- table: {name} -->" not in page] == []
+    pages = [page.read_text() for page in PAGES]
+    assert [written(page) for page in pages] == pages, "run `python -m scripts.benchmark_tables`"
+    assert [name for name in TABLES if f"<!-- table: {name} -->" not in "".join(pages)] == []
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((DOCS.parent / "README.md").read_text().split()) <= 700
+
+
+def test_the_picture_of_the_layers_shows_those_of_the_linter() -> None:
+    assert PICTURE.read_text() == picture(layers()), "run `python -m scripts.layer_picture`"
 
 
 def test_every_public_name_is_in_the_reference() -> None:

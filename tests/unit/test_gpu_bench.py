@@ -193,7 +193,7 @@ async def test_clients_in_processes_of_their_own_bring_the_same_answers(
     monkeypatch.setattr(benchmark_cells, "RESULTS", tmp_path)
     rows = benchmark_gpu_peers.real_peers().splitlines()
     assert len({row.count("|") for row in rows}) == 1
-    assert sum("aiohttp, by an expert | 1.00x" in row for row in rows) == 2
+    assert sum("aiohttp, hand-optimized | 1.00x" in row for row in rows) == 2
 
 
 @pytest.mark.slow

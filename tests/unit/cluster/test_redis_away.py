@@ -291,7 +291,7 @@ async def test_a_newer_redis_and_one_that_does_not_tell_are_taken(version: str) 
 
 
 def test_the_docs_say_which_redis_is_needed() -> None:
-    said = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
+    said = (Path(__file__).parents[3] / "docs" / "distributed-runs.md").read_text()
     assert NEEDED.removesuffix(", is needed.") in said
 
 
