@@ -1,24 +1,24 @@
-# Two commands need nothing but Python >= 3.11: `make demo` and `make test`.
+# `make demo` and `make test` need only Python >= 3.11.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
-# uv is about ten times as fast as pip; where it does not find what pip is set up to find, pip does it.
+# uv is about ten times as fast as pip. Fall back to pip if uv does not find a package (pip may have other indexes configured).
 INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
 .PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly clean
 help:
-	@echo "make demo          run 24 real agents on the embedded model"
+	@echo "make demo          run 24 agents on the embedded model"
 	@echo "make test          run the test suite"
-	@echo "make test-slow     the tests that take seconds each: kills in every place, whole commands, the pages of the docs"
-	@echo "make check         ruff, mypy --strict, import rules"
-	@echo "make bench         what an agent costs beside plain gather loops, what sharing tools saves, what a checkpoint costs"
-	@echo "make bench-peers   the same work by BatchAgent and by what else people use, each in an environment of its own (hours)"
-	@echo "make bench-check   whether an agent has become dearer than the committed baseline says"
+	@echo "make test-slow     run the slow tests: killed processes, complete commands, the snippets of the docs"
+	@echo "make check         run ruff, mypy --strict and the import rules"
+	@echo "make bench         benchmark agents against plain gather loops, tool sharing and checkpoints"
+	@echo "make bench-peers   benchmark BatchAgent against other libraries, each in a separate environment (hours)"
+	@echo "make bench-check   check the cost of an agent against the committed baseline"
 	@echo "make docs          build the documentation into site/"
-	@echo "make test-browser  look at the report and the live page in a real Chromium"
-	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
-	@echo "make test-nightly  the same with real SGLang (CPU)"
+	@echo "make test-browser  test the report and the live page in Chromium"
+	@echo "make test-engines  install vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
+	@echo "make test-nightly  the same with SGLang (CPU)"
 
 demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
@@ -74,11 +74,11 @@ $(VENV)/.user: $(VENV)/bin/python pyproject.toml
 	@echo "Installing BatchAgent into $(VENV) (a minute, once) ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check uv || true
 	@$(INSTALL) -e '.[local,speed]'
-	@$(BIN)/python -m compileall -q src  # once, and not by each process where Python may not write
+	@$(BIN)/python -m compileall -q src  # once, instead of in each process if Python cannot write the cache
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.user pyproject.toml
-	@echo "Installing what the tests need into $(VENV) (a minute, once) ..."
+	@echo "Installing the test dependencies into $(VENV) (a minute, once) ..."
 	@$(INSTALL) -e '.[local,speed,dev]'
 	@touch $@
 
