@@ -64,7 +64,7 @@ class Errand:
             backend=self.backend,
             model="sim",
             max_inflight=self.max_inflight,
-            max_dispatched=self.max_dispatched,
+            max_agents=self.max_dispatched,
             checkpoint_dir=self.checkpoint_dir,
             store=self.redis,
             run_id=None if self.redis is None else self.run,

@@ -75,7 +75,8 @@ async def plan(address: str, work: Work, canary: int) -> Forecast:
 
 
 async def run(address: str, work: Work) -> Results:
-    return await BatchAgent.run(progress=False, **options(address, work))
+    results: Results = await BatchAgent.run(progress=False, **options(address, work))
+    return results
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -39,12 +39,16 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         tools=[read_file_tool(corpus), web_search_tool(corpus=corpus.resolve())],
         output_schema=Finding,
         reduce="{results}\n\nSum up these {n} findings in two sentences.",
-        **{"backend": backend, "model": model or None, "plan_changed": "rerun"},
-        **({"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}),  # a small model
+        backend=backend,
+        model=model or None,
+        max_turns=2 if backend == "local://" else None,  # a small model
+        max_tokens=160 if backend == "local://" else None,
+        temperature=0.0 if backend == "local://" else None,
+        plan_changed="rerun",
         checkpoint_dir=out.with_suffix(".checkpoint"),
     )
     results, summary = asyncio.run(run)
-    text = f"# {topic}\n\n{summary.strip()}\n"
+    text = f"# {topic}\n\n{(summary or '').strip()}\n"
     for result in results:
         reads = [json.loads(call.arguments) for call in result.tool_calls if call.ok and call.name == "read_file"]
         opened = {(corpus / arguments["path"]).resolve() for arguments in reads}

@@ -39,8 +39,13 @@ def main(
         tools=[web_search_tool(corpus=corpus.resolve()), read_file_tool(corpus)],
         output_schema=Answer,
         reduce="{results}\n\nSum up these {n} answers in two sentences.",
-        **{"backend": backend, "model": model or None, "checkpoint_dir": checkpoint, "plan_changed": "rerun"},
-        **({"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}),  # a small model
+        backend=backend,
+        model=model or None,
+        max_turns=2 if backend == "local://" else None,  # a small model
+        max_tokens=160 if backend == "local://" else None,
+        temperature=0.0 if backend == "local://" else None,
+        checkpoint_dir=checkpoint,
+        plan_changed="rerun",
     )
     results, summary = asyncio.run(run)
     for result in results:
@@ -49,7 +54,7 @@ def main(
             seen = str(result.transcript[1:-1])  # without the task and the answer
             was_shown = "shown to the agent" if result.output.source in seen else "which the agent has not seen"
             print(f"  Source: {result.output.source}, {was_shown}")
-    print(f"\n{summary.strip()}\n")
+    print(f"\n{(summary or '').strip()}\n")
     for name, stage in results.stages.items():
         print(f"{name}: {len(stage.results)} agents, {stage.failed} failed, {stage.seconds:.1f} s, {stage.usage}")
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
     from .core.requests import Sampling, Usage
     from .core.results import AgentError, AgentResult, Results
+    from .core.run_options import RunOptions, StageOptions
     from .core.runtime import Runtime
     from .core.scheduling import Scheduling
     from .core.sharing import Finding, PrefixReport
@@ -47,6 +48,7 @@ _HOMES = {
     ".core.options": "Context Limits Prefix Retry Spend Timeouts Together Tooling",
     ".core.requests": "Sampling Usage",
     ".core.results": "AgentError AgentResult Results",
+    ".core.run_options": "RunOptions StageOptions",
     ".core.runtime": "Runtime",
     ".core.scheduling": "Scheduling",
     ".core.sharing": "Finding PrefixReport",
@@ -93,6 +95,7 @@ __all__ = [
     "Response",
     "Results",
     "Retry",
+    "RunOptions",
     "RunStopped",
     "Runtime",
     "Sampling",
@@ -100,6 +103,7 @@ __all__ = [
     "SpecError",
     "Spend",
     "SqlQuery",
+    "StageOptions",
     "StageReport",
     "StoreError",
     "Timeouts",

@@ -20,7 +20,8 @@ def stream(backend: ScriptedBackend, inputs: Any, **options: Any) -> ResultStrea
 
 
 async def run(backend: ScriptedBackend, inputs: Any, **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, **options)
+    results: list[AgentResult] = await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, **options)
+    return results
 
 
 def asked(request: Request) -> str:

@@ -58,9 +58,9 @@ def script(request: Request) -> Answer:
 
 
 async def run(backend: Server, inputs: int = 1, seconds: float = 30.0, **options: Any) -> Results:
-    options = {"tools": [waiting_tool(seconds)], "kvflow": True, "timeout_per_tool": None} | options
+    options = {"tools": [waiting_tool(seconds)], "kvflow": True, "timeout_per_tool": None, **options}
     texts = [f"{index}" for index in range(inputs)]
-    results = await BatchAgent.run(task="{it}", inputs=texts, backend=backend, **options)
+    results: Results = await BatchAgent.run(task="{it}", inputs=texts, backend=backend, **options)
     assert backend.in_flight == 0
     return results
 

@@ -63,7 +63,7 @@ def is_merge(request: Request) -> bool:
 
 async def run(backend: ScriptedBackend, inputs: list[Any], task: str = "{it}", **options: Any) -> list[AgentResult]:
     options = {"oversized": "chunk", "hoist": False, **options}
-    results = await BatchAgent.run(task=task, inputs=inputs, backend=backend, **options)
+    results: list[AgentResult] = await BatchAgent.run(task=task, inputs=inputs, backend=backend, **options)
     assert backend.in_flight == 0
     return results
 

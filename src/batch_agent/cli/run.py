@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..api import BatchAgent
+from ..core.interfaces import EventSinks
 from ..core.quick import dataclass
 from ..core.spec import BatchSpec
 from ..data import open_results
 from ..observe.live.progress import Progress, progress_for
 from ..observe.summary import summary_lines
-from ..observe.watching import Watchers
 from .asked import Asked
 from .ending import Stopped, exit_status, run_to_the_end, say
 from .kept_command import KeepsCommand, check_kept_alike
@@ -78,7 +78,7 @@ def run(
     named = {} if shared is None else {"run_id": shared.name}
     command = {**asked.said(), **reducing.said(), **sharing.said(), **named, "out": out}
     progress = progress_for(sys.stderr, dashboard)
-    events: Watchers = [KeepsCommand(progress, folder, command), *watching.sinks()]
+    events: EventSinks = [KeepsCommand(progress, folder, command), *watching.sinks()]
     if reduce is not None:
         return run_reduced(options, reduce, out, progress, events)
     offer = None if shared is None else _Offer(shared, SharedCommand.of(asked, sharing.lease))
@@ -97,7 +97,7 @@ def _shared(task: Any, sharing: Sharing) -> SharedRun | None:
     return None if sharing.store is None else SharedRun(sharing.store, sharing.run_id, task, sharing.lease)
 
 
-def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watchers, offer: _Offer | None) -> int:
+def _run(options: dict[str, Any], out: Path, progress: Progress, events: EventSinks, offer: _Offer | None) -> int:
     started, folder = time.monotonic(), options["checkpoint_dir"]
     if offer is not None:
         say(offer.run.how_to_join(offer.command.flags()))
@@ -111,7 +111,7 @@ def _run(options: dict[str, Any], out: Path, progress: Progress, events: Watcher
     return exit_status(stopped, folder, any_failed=progress.board.failed > 0)
 
 
-async def _stream(options: dict[str, Any], out: Path, events: Watchers, offer: _Offer | None) -> None:
+async def _stream(options: dict[str, Any], out: Path, events: EventSinks, offer: _Offer | None) -> None:
     offering = nullcontext() if offer is None else offer.run.offering(offer.command.written())
     stream = BatchAgent.stream(events=events, **options)
     with open_results(out, "--out") as results:

@@ -10,6 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from ..core.errors import SpecError
 from ..core.flow import FlowResult
+from ..core.interfaces import EventSinks
 from ..core.results import AgentResult
 from ..core.safe_text import safe_text
 from ..data import ResultWriter, open_results
@@ -18,7 +19,6 @@ from ..flows import Flow
 from ..observe.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
 from ..observe.live.board import Board
 from ..observe.live.progress import Progress
-from ..observe.watching import Watchers
 from .ending import Stopped, exit_status, run_to_the_end, say
 from .plan import compare
 from .reducing import Reduce
@@ -26,7 +26,7 @@ from .report import report_lines
 from .stages import MAP, REDUCE
 
 
-def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, progress: Progress, events: Watchers) -> int:
+def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, progress: Progress, events: EventSinks) -> int:
     """`options`: of the run whose results are reduced. `events`: who watches, `progress` among them. Raises SpecError,
     BackendError and StoreError."""
     started, folder = time.monotonic(), options["checkpoint_dir"]
@@ -61,7 +61,7 @@ class _Written:
 
 
 async def _flow(
-    options: dict[str, Any], reduce: Reduce, out: Path, events: Watchers
+    options: dict[str, Any], reduce: Reduce, out: Path, events: EventSinks
 ) -> tuple[FlowResult, SpecError | None]:
     """As `BatchAgent.run_with_reduce` makes it, but for a reduce that fails: that is a failed agent like any other.
     Also gives why results could not be written."""

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from ..core.errors import SpecError
 from ..core.events import Event
-from ..observe.aside import SlowSink
+from ..core.interfaces import SlowSink
 from ..observe.telemetry.metrics import Metrics
 from ..observe.telemetry.traces import Traces
 from .groups import OUTPUT

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -64,7 +64,7 @@ def worker(
     if not patience >= 0:
         raise SpecError(f"--patience must be a number of seconds of at least 0; got {patience!r}.")
     options = {"backend": backend, "max_inflight": max_inflight, "lease": lease}
-    said: dict[str, object] = {name: value for name, value in options.items() if value is not None}
+    said: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     BatchSpec.of(task="none", inputs=[], **said)  # or it is refused only when there is work
     part = Part(shared, store, said, trust or [])
     progress = progress_for(sys.stderr, dashboard)

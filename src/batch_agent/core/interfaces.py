@@ -245,3 +245,22 @@ class EventSink(Protocol):
     """Must not block and must not raise."""
 
     def emit(self, event: Event) -> None: ...
+
+
+@runtime_checkable
+class SlowSink(Protocol):
+    """A view on a run that may block. All its methods are called from one thread, in order. One that is given to
+    several runs is closed after each."""
+
+    def take(self, at: float, event: Event) -> None:
+        """`at`: when it happened, in seconds since the epoch."""
+        ...
+
+    def flush(self) -> None:
+        """After each handful of events."""
+        ...
+
+    def close(self) -> None: ...
+
+
+EventSinks = EventSink | SlowSink | Sequence[EventSink | SlowSink] | None

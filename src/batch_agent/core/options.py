@@ -27,7 +27,7 @@ class Limits:
     max_turns: int | None = None
     """Requests to the model that an agent may make. None: 10; 50 where it is a program."""
     priority: int = 0
-    """Against others who use the same server: higher goes first, where the server takes priorities."""
+    """Priority against other users of the server: higher goes first, where the server takes priorities."""
     backpressure_ceiling: int | None = None
     """Requests that may wait at the server, where it tells: fewer are sent when more do. None: a few."""
     calibrate_backend: bool = False
@@ -59,8 +59,11 @@ class Timeouts:
     """Seconds; None waits for ever. An agent's clock starts with its first turn, not while it is queued."""
 
     agent: float | None = 1800.0
+    """Seconds for an agent, from its first turn on."""
     turn: float | None = 300.0
+    """Seconds for a request to the model."""
     tool: float | None = 60.0
+    """Seconds for a tool call."""
 
     def __post_init__(self) -> None:
         for name in ("agent", "turn", "tool"):
@@ -72,9 +75,11 @@ class Retry:
     """A failed request is sent again, and an answer that does not fit is asked again, each at most so often."""
 
     max_retries: int = 3
+    """Retries of a failed request, and repairs of an answer that does not fit the schema."""
     backoff: float = 0.5
     """Seconds before the first retry; doubles each time, with jitter."""
     backoff_max: float = 30.0
+    """Longest wait before a retry, in seconds."""
     retry_failed: bool = True
     """Agents that failed for good in an earlier run with the same checkpoint start again."""
 
@@ -91,8 +96,9 @@ class Spend:
     """What the run may spend. Kept across resume; what it cannot pay for any more fails, what is done is kept."""
 
     max_total_tokens: int | None = None
-    """Input and output of all agents. A request that might take more than is left is not sent."""
+    """Tokens that all agents may use, input and output. A request that might take more than is left is not sent."""
     max_usd: float | None = None
+    """Dollars that all agents may spend, by `prices`."""
     deadline: float | None = None
     """Seconds for the run; what is under way then ends."""
     prices: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -133,16 +139,16 @@ class Context:
     streaming_tool_dispatch: bool = False
     """Start a tool as soon as its call is whole, while the model still speaks; only tools of effect pure or read."""
     context_tokens: int | None = None
-    """The model's window. None: as the server says; where it does not say, nothing is checked or compacted."""
+    """Context window of the model. None: as the server says; where it does not, nothing is checked or compacted."""
     oversized: Literal["refuse", "chunk"] = "refuse"
     """An input that does not fit the window fails before it is sent, or is split, and the answers to its parts are
     merged."""
     compact_at: float | None = 0.85
     """Share of the window beyond which old tool results are taken out of a conversation. None: never."""
     compact_with: Literal["elide", "summarize"] = "elide"
-    """What stays of them: a line that says so, or a summary that the model makes."""
+    """What replaces tool results that are taken out: a line that says so, or a summary by the model."""
     compact_model: str | None = None
-    """Who makes the summaries, if not the run's own model."""
+    """Model that writes the summaries, if not the model of the run."""
 
     def __post_init__(self) -> None:
         at_least("max_tool_tokens", self.max_tool_tokens, 1)
@@ -165,9 +171,9 @@ class Tooling:
     """What tools remember beyond one call."""
 
     tool_cache_mb: int = 256
-    """Memory for results that agents share."""
+    """Memory for tool results that agents share, in MiB."""
     tool_cache_dir: Path | None = None
-    """Keeps what pure tools gave for later runs, in this folder."""
+    """Directory that keeps the results of pure tools for later runs."""
     predictive_prewarm: bool = False
     """Make the calls of pure tools ahead that earlier runs of the same task made. Needs tool_cache_dir."""
 
@@ -188,12 +194,12 @@ class Together:
     """Agents run on a Ray cluster: "ray" for the one that this process belongs to, or a local one; "ray://host:10001"
     for one elsewhere."""
     workers: int | None = None
-    """Processes of it that run agents. None: one for each node."""
+    """Processes of the cluster that run agents. None: one for each node."""
     store: str | None = None
     """Progress is kept on this Redis server ("redis://host:6379/0"), where others can join the run: the same program
     started again, here or elsewhere, or `batch-agent worker`."""
     run_id: str | None = None
-    """Under this name. None: one that is made of the task."""
+    """Name of the run in the store. None: made from the task."""
     lease: float = 15.0
     """Seconds after which a worker that is not heard of is taken to be gone, and others go on with its agents."""
 
@@ -221,6 +227,7 @@ class Prefix:
     """What every agent's prompt starts with."""
 
     system_prompt: str | None = None
+    """First message of each conversation, the same for all agents."""
     tool_mode: Literal["auto", "native", "action"] = "auto"
     """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
     strip_preamble: bool = True

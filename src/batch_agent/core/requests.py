@@ -17,12 +17,17 @@ class Sampling:
     """How the model chooses its tokens. None leaves the server's own default."""
 
     temperature: float | None = None
+    """Sampling temperature, at least 0."""
     top_p: float | None = None
+    """Nucleus sampling: above 0, up to 1."""
     seed: int | None = None
+    """Seed of the server's sampler."""
     max_tokens: int | None = None
+    """Tokens that the model may write in a turn."""
     stop: tuple[str, ...] = ()
+    """Texts that end a turn when the model writes one of them."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Sent as it is, for what only this server knows."""
+    """Further fields of the request, sent as they are."""
 
 
 class Charge(Protocol):

@@ -1,9 +1,9 @@
 """What a caller gets back."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from .errors import AgentsFailed, ErrorKind
 from .messages import Message, ToolSource
@@ -15,7 +15,15 @@ from .suggestions import explained
 from .work import Changes
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from .flow import StageReport
+
+    T = TypeVar("T", default=Any)  # a plain AgentResult is an AgentResult[Any]
+else:
+    from typing import TypeVar  # has no defaults before Python 3.13
+
+    T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +88,16 @@ NO_TIMING = Timing()
 
 
 @dataclass(frozen=True, slots=True)
-class AgentResult:
-    """One per input. Either `output` holds the answer, or `error` says why there is none."""
+class AgentResult(Generic[T]):
+    """Result of one agent, one per input. Either `output` holds the answer, or `error` says why there is none.
+
+    `T` is the type of the answer, from `output_schema`: `AgentResult[Review]`; `AgentResult` alone is of any type."""
 
     index: int
     key: str
     input: Any = None
-    output: Any = None
+    output: T = None  # type: ignore[assignment]  # where `ok` is False
+    """The answer, an instance of `output_schema`; text without one. None where `ok` is False."""
     text: str = ""
     error: AgentError | None = None
     finish: FinishReason | None = None
@@ -117,11 +128,13 @@ class AgentResult:
             raise AttributeError(f"An AgentResult has no {name!r}.{explained('result field', name, self.__slots__)}")
 
 
+OnResult = Callable[[AgentResult], Any]
+
 _EXAMPLES = 3
 
 
-class Results(list[AgentResult]):
-    """One result per input, in input order.
+class Results(list[AgentResult[T]]):
+    """One result per input, in input order. `T` is the type of the answers, as in `AgentResult[T]`.
 
     As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has a row for each, and these columns: `index`,
     `key`, `ok`; `input.NAME` for each field of the inputs and `output.NAME` for each field of the answers (`input` and
@@ -132,7 +145,7 @@ class Results(list[AgentResult]):
 
     def __init__(
         self,
-        results: Iterable[AgentResult] = (),
+        results: Iterable[AgentResult[T]] = (),
         scheduling: Scheduling | None = None,
         prefix: PrefixReport | None = None,
     ) -> None:
@@ -145,7 +158,7 @@ class Results(list[AgentResult]):
         """How many requests were in flight and how many agents had a place in the KV cache, and why."""
 
     @property
-    def failed(self) -> "Results":
+    def failed(self) -> "Results[T]":
         """Those without an answer."""
         return Results((result for result in self if not result.ok), self.scheduling, self.prefix)
 
@@ -155,7 +168,7 @@ class Results(list[AgentResult]):
         return sum((result.usage for result in self), NO_USAGE)
 
     @property
-    def outputs(self) -> list[Any]:
+    def outputs(self) -> list[T | None]:
         """The answers; None where there is none."""
         return [result.output if result.ok else None for result in self]
 

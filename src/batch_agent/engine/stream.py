@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from ..core.results import AgentResult
+from ..core.results import AgentResult, T
 from ..core.scheduling import Scheduling
 from ..core.sharing import PrefixReport
 
@@ -65,7 +65,7 @@ class Outbox:
                 return
 
 
-class ResultStream(AsyncIterator[AgentResult]):
+class ResultStream(AsyncIterator[AgentResult[T]]):
     """`async for result in stream`, or the same inside `async with stream`.
 
     Leaving early, by break, exception or cancellation, cancels the run at once: with `async with` it is over when
@@ -90,7 +90,7 @@ class ResultStream(AsyncIterator[AgentResult]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> AgentResult:
+    async def __anext__(self) -> AgentResult[T]:
         if self._is_closed:
             raise StopAsyncIteration
         driver = self._start()
@@ -125,7 +125,7 @@ class ResultStream(AsyncIterator[AgentResult]):
         if error is not None and not self._was_read_to_its_end:
             _log.warning("The run had failed when its results were left: %s", error)
 
-    def unread(self) -> list[AgentResult]:
+    def unread(self) -> list[AgentResult[T]]:
         """Of a stream that was left early: results that had come, but were not read."""
         return self._outbox.rest()
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from ..core.events import Event
+from ..core.interfaces import SlowSink
 
 _log = logging.getLogger("batch_agent")
 _BETWEEN = 0.25
@@ -22,22 +23,6 @@ _MOST_EARLY = 10_000
 _GRACE = 1.0
 """Seconds that events wait for earlier ones, where some are told later than they happened."""
 _when = itemgetter(0)
-
-
-@runtime_checkable
-class SlowSink(Protocol):
-    """A view on a run that may block. All its methods are called from one thread, in order. One that is given to
-    several runs is closed after each."""
-
-    def take(self, at: float, event: Event) -> None:
-        """`at`: when it happened, in seconds since the epoch."""
-        ...
-
-    def flush(self) -> None:
-        """After each handful of events."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @runtime_checkable

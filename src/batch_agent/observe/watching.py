@@ -4,22 +4,22 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ..core.errors import SpecError
 from ..core.events import Event
-from ..core.interfaces import EventSink
-from .aside import Aside, SlowSink
+from ..core.interfaces import EventSink, EventSinks, SlowSink
+from .aside import Aside
 
 _log = logging.getLogger("batch_agent")
 
 Watcher = EventSink | SlowSink
-Watchers = Watcher | Sequence[Watcher] | None
 
 
-def watched_by(events: Watchers, folder: str | Path | None = None) -> EventSink | None:
+def watched_by(events: EventSinks, folder: str | PathLike[str] | None = None) -> EventSink | None:
     """One sink for all of `events`. `folder`: of a run that leaves a log and a report there. Raises SpecError."""
     watchers = _listed(events)
     direct = [each for each in watchers if not isinstance(each, SlowSink)]
@@ -93,7 +93,7 @@ def _close(sink: AbstractContextManager[Any], *why: Any) -> None:
         _log.warning("%s could not be closed", type(sink).__name__, exc_info=True)
 
 
-def _listed(events: Watchers) -> list[Watcher]:
+def _listed(events: EventSinks) -> list[Watcher]:
     if events is None:
         return []
     listed: list[Watcher] = list(events) if isinstance(events, Sequence) else [events]

@@ -28,7 +28,8 @@ class Notices:
 async def run(*hosts: Host, count: int = 60, **options: Any) -> Results:
     inputs = [f"case {number}" for number in range(count)]
     urls = [host.url for host in hosts]
-    return await BatchAgent.run(task="Look at {it}", inputs=inputs, backend=urls, progress=False, **options)
+    results: Results = await BatchAgent.run(task="Look at {it}", inputs=inputs, backend=urls, progress=False, **options)
+    return results
 
 
 def saying(status: int, body: bytes, kind: bytes = b"application/json", extra: bytes = b"") -> Odd:

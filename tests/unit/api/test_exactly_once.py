@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Tool
+from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Results, Tool
 from batch_agent.core.messages import ToolCall, ToolResults
 from batch_agent.core.requests import Request
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
@@ -295,7 +295,10 @@ def test_there_is_no_moment_at_which_the_writes_of_a_failed_agent_are_forgotten(
 
 
 async def run(backend: ScriptedBackend, folder: Path | None, **options: Any) -> AgentResult:
-    [result] = await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=folder, **options)
+    results: Results = await BatchAgent.run(
+        task="{it}", inputs=["a"], backend=backend, checkpoint_dir=folder, **options
+    )
+    [result] = results
     return result
 
 

@@ -141,7 +141,10 @@ def numbers(count: int) -> list[str]:
 
 
 async def run(url: str, inputs: list[str], **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(task="{it}", inputs=inputs, backend=url, progress=False, **options)
+    results: list[AgentResult] = await BatchAgent.run(
+        task="{it}", inputs=inputs, backend=url, progress=False, **options
+    )
+    return results
 
 
 @pytest.mark.slow

@@ -47,7 +47,10 @@ def timeless(row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def run(folder: Path, backend: Any, inputs: Any = ("ä", "字"), **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, checkpoint_dir=folder, **options)
+    results: list[AgentResult] = await BatchAgent.run(
+        task="{it}", inputs=inputs, backend=backend, checkpoint_dir=folder, **options
+    )
+    return results
 
 
 async def test_rows_are_those_of_the_run(tmp_path: Path) -> None:

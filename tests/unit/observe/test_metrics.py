@@ -119,7 +119,10 @@ def now_in(registry: CollectorRegistry) -> Scraped:
 
 async def run(sim: SimServer, *watched_by: Any, **options: Any) -> Results:
     options = {"task": "Describe {it}", "inputs": inputs(), "tools": [look], "streaming": True, **options}
-    return await BatchAgent.run(backend=sim.url, model="sim", prices=PRICES, events=list(watched_by), **options)
+    results: Results = await BatchAgent.run(
+        backend=sim.url, model="sim", prices=PRICES, events=list(watched_by), **options
+    )
+    return results
 
 
 @pytest.fixture(scope="module")

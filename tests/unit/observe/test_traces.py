@@ -96,7 +96,8 @@ async def fail(key: str) -> str:
 
 async def run(sim: SimServer, *watched_by: Any, **options: Any) -> Results:
     options = {"task": "Describe {it}", "tools": [look, fail], "streaming": True, **options}
-    return await BatchAgent.run(backend=sim.url, model="sim", events=list(watched_by), **options)
+    results: Results = await BatchAgent.run(backend=sim.url, model="sim", events=list(watched_by), **options)
+    return results
 
 
 async def test_a_run_is_a_tree_of_agents_turns_and_calls(sim: SimServer) -> None:

@@ -50,7 +50,7 @@ async def run(tool: Tool, folder: Path, log: Log | None = None, inputs: Any = ("
         tools=[tool],
         backend=ScriptedBackend(answer),
         tool_cache_dir=folder,
-        **({} if log is None else {"events": log}),
+        events=log,
         **options,
     )
     assert all(result.ok for result in results), results
