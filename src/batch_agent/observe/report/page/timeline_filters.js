@@ -1,14 +1,14 @@
 "use strict";
-/* The bar above the timeline: which agents to show, in which order, and which one to find. */
-const asking = (() => {
+/* Filter bar of the agent timeline: which agents to show, in which order, and search by index. */
+const timelineFilters = (() => {
   const { el, morph } = dom;
 
-  const START = { order: "start", only: "all", stage: "all", isOfShownTime: true };
+  const DEFAULTS = { order: "start", only: "all", stage: "all", isVisibleOnly: true };
   const HELP = {
-    touch: "Tap an agent for what it did; pinch to zoom, swipe sideways to move.",
+    touch: "Tap an agent for details. Pinch to zoom, swipe sideways to pan.",
     mouse:
-      "Drag to zoom into a part, Ctrl + wheel or pinch to zoom, Shift + wheel to move, double-click for the whole " +
-      "run. Arrow keys choose an agent, Enter opens it.",
+      "Drag to zoom in, Ctrl + wheel or pinch to zoom, Shift + wheel to pan, double-click to show the whole run. " +
+      "Arrow keys select an agent, Enter opens it.",
   };
 
   const bar = () => document.getElementById("rows-bar");
@@ -17,10 +17,10 @@ const asking = (() => {
     const counts = [0, 0, 0];
     for (let agent = 0; agent < agents.count; agent++) counts[agents.ok[agent]] += 1;
     const only = [
-      ["all", `all ${words.exact(agents.count)}`],
-      ["failed", `failed (${words.exact(counts[0])})`],
-      ["answered", `answered (${words.exact(counts[1])})`],
-      ["under way", `under way (${words.exact(counts[2])})`],
+      ["all", `all ${format.exact(agents.count)}`],
+      ["failed", `failed (${format.exact(counts[0])})`],
+      ["answered", `answered (${format.exact(counts[1])})`],
+      ["in progress", `in progress (${format.exact(counts[2])})`],
     ];
     morph(
       bar(),
@@ -33,25 +33,25 @@ const asking = (() => {
       stages.length > 1 &&
         choice("Stage", "stage", [
           ["all", "all"],
-          ...stages.map((stage, at) => [String(at), reading.text(stage.name) || `stage ${at + 1}`]),
+          ...stages.map((stage, at) => [String(at), runModel.text(stage.name) || `stage ${at + 1}`]),
         ]),
       el(
         "label",
-        { title: "Leave out agents that began later or ended earlier than the part of the run that is shown" },
-        el("input", { type: "checkbox", "data-ask": "isOfShownTime", checked: true }),
-        el("span", null, "only those of the shown time"),
+        { title: "Hide agents that started after or ended before the visible time range" },
+        el("input", { type: "checkbox", "data-filter": "isVisibleOnly", checked: true }),
+        el("span", null, "only in the visible range"),
       ),
       el("form", { id: "find" }, el("label", null, el("span", null, "Find"), index()), el("button", null, "Go")),
       el(
         "div",
         { class: "buttons", role: "group", "aria-label": "Height of rows" },
-        button("rows-lower", "−", "Lower rows"),
+        button("rows-shorter", "−", "Shorter rows"),
         button("rows-taller", "+", "Taller rows"),
-        button("rows-fit", "Fit", "All agents at once"),
+        button("rows-fit", "Fit", "Fit all agents"),
       ),
     );
-    const isTouched = window.matchMedia("(pointer: coarse)").matches;
-    document.getElementById("rows-help").textContent = isTouched ? HELP.touch : HELP.mouse;
+    const isTouch = window.matchMedia("(pointer: coarse)").matches;
+    document.getElementById("rows-help").textContent = isTouch ? HELP.touch : HELP.mouse;
   }
 
   function choice(label, name, options) {
@@ -61,8 +61,8 @@ const asking = (() => {
       el("span", null, label),
       el(
         "select",
-        { "data-ask": name },
-        options.map(([value, said]) => el("option", { value }, said)),
+        { "data-filter": name },
+        options.map(([value, name]) => el("option", { value }, name)),
       ),
     );
   }
@@ -75,11 +75,11 @@ const asking = (() => {
     return el("button", { type: "button", "data-do": what, "aria-label": name, title: name }, sign);
   }
 
-  /** Says of an agent whether it is one of those that were asked for. */
-  function keeper(asked, agents) {
-    const end = asked.only === "all" ? -1 : telling.ENDS.indexOf(asked.only);
-    const stage = asked.stage === "all" ? -1 : Number(asked.stage);
-    const isWhole = !asked.isOfShownTime || span.isWhole;
+  /** Function that returns whether an agent passes the filters. */
+  function predicate(filters, agents) {
+    const end = filters.only === "all" ? -1 : tooltips.OUTCOMES.indexOf(filters.only);
+    const stage = filters.stage === "all" ? -1 : Number(filters.stage);
+    const isWhole = !filters.isVisibleOnly || span.isWhole;
     const [from, to] = isWhole ? [-Infinity, Infinity] : [span.from * 100, span.to * 100];
     return (agent) =>
       (end < 0 || agents.ok[agent] === end) &&
@@ -88,15 +88,15 @@ const asking = (() => {
       agents.end[agent] >= from;
   }
 
-  /** Makes the bar say what was asked for by other means. */
-  function fill(asked) {
-    for (const select of bar().querySelectorAll("select")) select.value = asked[select.dataset.ask];
+  /** Shows filters that were set elsewhere in the bar. */
+  function sync(filters) {
+    for (const select of bar().querySelectorAll("select")) select.value = filters[select.dataset.filter];
   }
 
   function attach(show, find) {
     bar().addEventListener("change", ({ target }) => {
-      if (target.dataset.ask)
-        show({ [target.dataset.ask]: target.type === "checkbox" ? target.checked : target.value });
+      if (target.dataset.filter)
+        show({ [target.dataset.filter]: target.type === "checkbox" ? target.checked : target.value });
     });
     bar().addEventListener("submit", (event) => {
       event.preventDefault();
@@ -104,5 +104,5 @@ const asking = (() => {
     });
   }
 
-  return { START, draw, keeper, fill, attach };
+  return { DEFAULTS, draw, predicate, sync, attach };
 })();
