@@ -13,7 +13,7 @@ from typing import Annotated
 import cyclopts
 from pydantic import BaseModel, Field
 
-from batch_agent import BatchAgent
+from batch_agent import BatchAgent, StageOptions
 from batch_agent.tools import read_file_tool, web_search_tool
 
 CORPUS, OUT = Path(__file__).parent / "corpus", Path("survey.md")
@@ -31,6 +31,9 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         answer: Annotated[str, Field(max_length=160)]
         sources: Annotated[list[Note], Field(min_length=1, max_length=2)]
 
+    options: StageOptions = {"backend": backend, "model": model or None, "plan_changed": "rerun"}
+    options["checkpoint_dir"] = out.with_suffix(".checkpoint")
+    small: StageOptions = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
     run = BatchAgent.run_with_map_reduce(
         plan_prompt="We have notes: {notes}. Write 3 questions about {topic}, each with the note that answers it.",
         plan_inputs={"notes": ", ".join(notes), "topic": topic},
@@ -39,13 +42,7 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         tools=[read_file_tool(corpus), web_search_tool(corpus=corpus.resolve())],
         output_schema=Finding,
         reduce="{results}\n\nSum up these {n} findings in two sentences.",
-        backend=backend,
-        model=model or None,
-        max_turns=2 if backend == "local://" else None,  # a small model
-        max_tokens=160 if backend == "local://" else None,
-        temperature=0.0 if backend == "local://" else None,
-        plan_changed="rerun",
-        checkpoint_dir=out.with_suffix(".checkpoint"),
+        **options | small,
     )
     results, summary = asyncio.run(run)
     text = f"# {topic}\n\n{(summary or '').strip()}\n"

@@ -12,7 +12,7 @@ from typing import Annotated
 import cyclopts
 from pydantic import BaseModel, Field
 
-from batch_agent import BatchAgent
+from batch_agent import BatchAgent, StageOptions
 from batch_agent.tools import read_file_tool, web_search_tool
 
 CORPUS, CHECKPOINT = Path(__file__).parent / "corpus", Path("paper-research.checkpoint")
@@ -33,27 +33,25 @@ def main(
         answer: Annotated[str, Field(max_length=160)]
         source: Annotated[str, Field(json_schema_extra={"enum": names})]
 
+    options: StageOptions = {"backend": backend, "model": model or None, "plan_changed": "rerun"}
+    options["checkpoint_dir"] = checkpoint
+    small: StageOptions = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
     run = BatchAgent.run_with_reduce(
         task=TASK,
         inputs=[{"question": question} for question in ask],
         tools=[web_search_tool(corpus=corpus.resolve()), read_file_tool(corpus)],
         output_schema=Answer,
         reduce="{results}\n\nSum up these {n} answers in two sentences.",
-        backend=backend,
-        model=model or None,
-        max_turns=2 if backend == "local://" else None,  # a small model
-        max_tokens=160 if backend == "local://" else None,
-        temperature=0.0 if backend == "local://" else None,
-        checkpoint_dir=checkpoint,
-        plan_changed="rerun",
+        **options | small,
     )
     results, summary = asyncio.run(run)
     for result in results:
         print(f"{result.input['question']}\n  {result.output.answer.strip() if result.ok else result.error}")
         if result.ok:
-            seen = str(result.transcript[1:-1])  # without the task and the answer
-            was_shown = "shown to the agent" if result.output.source in seen else "which the agent has not seen"
-            print(f"  Source: {result.output.source}, {was_shown}")
+            was_seen = result.output.source in str(result.transcript[1:-1])  # without the task and the answer
+            print(
+                f"  Source: {result.output.source}, {'shown to the agent' if was_seen else 'which the agent has not seen'}"
+            )
     print(f"\n{(summary or '').strip()}\n")
     for name, stage in results.stages.items():
         print(f"{name}: {len(stage.results)} agents, {stage.failed} failed, {stage.seconds:.1f} s, {stage.usage}")

@@ -1,7 +1,7 @@
 "use strict";
-/* How counts, times, shares and money are written. Null and nonsense are "not known". */
-const words = (() => {
-  const UNKNOWN = "not known";
+/* Formatting of counts, times, shares and money. Null and invalid values are "unknown". */
+const format = (() => {
+  const UNKNOWN = "unknown";
   const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
   const UNITS = [
     [1e12, "T"],
@@ -9,11 +9,11 @@ const words = (() => {
     [1e6, "M"],
   ];
 
-  /** Nothing in a run is larger than this; what is would only break a drawing. */
+  /** Larger numbers are invalid: no run has them, and they would break the charts. */
   const LARGEST = 1e15;
   const isNumber = (value) => typeof value === "number" && Math.abs(value) <= LARGEST;
 
-  /** Every digit: for tables, tooltips and what is below a million. */
+  /** All digits: for tables and tooltips. */
   function exact(value) {
     return isNumber(value) ? whole.format(value) : UNKNOWN;
   }
@@ -24,7 +24,7 @@ const words = (() => {
     return whole.format(value);
   }
 
-  /** For the labels of an axis, where there is little room. */
+  /** For axis labels, where space is short. */
   function short(value) {
     if (!isNumber(value)) return "";
     const thousands = Math.abs(value) >= 1e4 && Math.abs(value) < 1e6;
@@ -62,12 +62,12 @@ const words = (() => {
     if (!isNumber(value)) return UNKNOWN;
     if (value === 0) return "$0";
     if (value < 0.000001) return "< $0.000001";
-    const places = value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.01 ? 4 : 6;
-    const digitsAfter = { minimumFractionDigits: Math.min(places, 2), maximumFractionDigits: places };
+    const decimals = value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.01 ? 4 : 6;
+    const digitsAfter = { minimumFractionDigits: Math.min(decimals, 2), maximumFractionDigits: decimals };
     return `$${new Intl.NumberFormat("en", digitsAfter).format(value)}`;
   }
 
-  /** How many of a thing in the unit of time that makes it readable. */
+  /** [value, unit] of a rate per second, minute or hour, whichever is readable. */
   function rate(perSecond) {
     if (!isNumber(perSecond)) return [UNKNOWN, ""];
     if (perSecond === 0 || perSecond >= 0.5) return [trimmed(perSecond), "/ s"];
@@ -97,17 +97,17 @@ const words = (() => {
     return parts(Math.round(value / 3600) * 3600, 86400, "d", 3600, "h");
   }
 
-  /** A time that is pointed at, as exact as can be told apart where `width` seconds are shown. */
+  /** A time under the pointer, as exact as pixels are where `width` seconds are visible. */
   function moment(value, width) {
     if (value >= 86400) return seconds(value);
     return clock(value, width < 1 ? 3 : width < 10 ? 2 : width < 60 ? 1 : 0);
   }
 
   /** 12.5 s, 1:02.5, 3:01:02 */
-  function clock(value, places) {
-    const rounded = Number(value.toFixed(places));
-    if (rounded < 60) return `${rounded.toFixed(places)} s`;
-    const last = (rounded % 60).toFixed(places).padStart(places ? places + 3 : 2, "0");
+  function clock(value, decimals) {
+    const rounded = Number(value.toFixed(decimals));
+    if (rounded < 60) return `${rounded.toFixed(decimals)} s`;
+    const last = (rounded % 60).toFixed(decimals).padStart(decimals ? decimals + 3 : 2, "0");
     const minutes = Math.floor(rounded / 60);
     if (minutes < 60) return `${minutes}:${last}`;
     return `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${last}`;
