@@ -49,9 +49,8 @@ def main(
         print(f"{result.input['question']}\n  {result.output.answer.strip() if result.ok else result.error}")
         if result.ok:
             was_seen = result.output.source in str(result.transcript[1:-1])  # without the task and the answer
-            print(
-                f"  Source: {result.output.source}, {'shown to the agent' if was_seen else 'which the agent has not seen'}"
-            )
+            verdict = "shown to the agent" if was_seen else "which the agent has not seen"
+            print(f"  Source: {result.output.source}, {verdict}")
     print(f"\n{(summary or '').strip()}\n")
     for name, stage in results.stages.items():
         print(f"{name}: {len(stage.results)} agents, {stage.failed} failed, {stage.seconds:.1f} s, {stage.usage}")
