@@ -8,7 +8,7 @@ A source is listed only if the agent that names it has opened it. Run it again: 
 import asyncio
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cyclopts
 from pydantic import BaseModel, Field
@@ -31,6 +31,7 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         answer: Annotated[str, Field(max_length=160)]
         sources: Annotated[list[Note], Field(min_length=1, max_length=2)]
 
+    small: dict[str, Any] = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
     work = BatchAgent.run_with_map_reduce(
         plan_prompt="We have notes: {notes}. Write 3 questions about {topic}, each with the note that answers it.",
         plan_inputs={"notes": ", ".join(notes), "topic": topic},
@@ -39,16 +40,11 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         tools=[read_file_tool(corpus), web_search_tool(corpus=corpus.resolve())],
         output_schema=Finding,
         reduce="{results}\n\nSum up these {n} findings in two sentences.",
-        backend=backend,
-        model=model or None,
-        max_turns=2 if backend == "local://" else None,  # a small model
-        max_tokens=160 if backend == "local://" else None,
-        temperature=0.0 if backend == "local://" else None,
-        plan_changed="rerun",
+        **{"backend": backend, "model": model or None, "plan_changed": "rerun", **small},
         checkpoint_dir=out.with_suffix(".checkpoint"),
     )
     results, summary = asyncio.run(work)
-    text = f"# {topic}\n\n{(summary or '').strip()}\n"
+    text = f"# {topic}\n\n{summary.strip()}\n"
     for result in results:
         reads = [json.loads(call.arguments) for call in result.tool_calls if call.ok and call.name == "read_file"]
         opened = {(corpus / arguments["path"]).resolve() for arguments in reads}

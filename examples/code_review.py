@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import cyclopts
 from pydantic import BaseModel, Field, create_model
 
-from batch_agent import Flow, Item, StageOptions
+from batch_agent import Flow, Item
 from batch_agent.tools import read_file_tool
 
 SUFFIXES = {".c", ".cc", ".cpp", ".cs", ".go", ".h", ".java", ".js", ".kt", ".php", ".py", ".rb", ".rs", ".sh", ".ts"}
@@ -41,10 +41,9 @@ def main(folder: Path, backend: str = "local://", model: str = "") -> None:
     paths = [path.relative_to(folder) for path in sorted(folder.rglob("*.*")) if path.suffix in SUFFIXES]
     paths = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
     files = [{"folder": str(path.parent), "path": str(path), "text": numbered(folder / path)} for path in paths]
-    small: StageOptions = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
-    options: StageOptions = {"checkpoint_dir": folder / ".checkpoint", "plan_changed": "rerun", "oversized": "chunk"}
-    options |= {"backend": backend, "model": model or None, "system_prompt": "You are a code reviewer."}
-    flow = Flow(files, **options | small)
+    small: dict[str, Any] = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
+    kept: dict[str, Any] = {"checkpoint_dir": folder / ".checkpoint", "plan_changed": "rerun", "oversized": "chunk"}
+    flow = Flow(files, backend=backend, model=model or None, system_prompt="You are a code reviewer.", **small, **kept)
     flow = flow.map("review", REVIEW, output_schema=Annotated[list[Finding], Field(min_length=1, max_length=2)])
     flow = flow.expand("finding", quoted).map("judge", JUDGE, output_schema=Verdict, tools=[read_file_tool(folder)])
     outcome = flow.filter(lambda item: item["judge"].is_true).reduce("report", REPORT, group_by="folder").run_sync()

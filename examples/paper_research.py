@@ -7,7 +7,7 @@ An answer names its source; whether the agent was shown that note is checked. Ru
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cyclopts
 from pydantic import BaseModel, Field
@@ -33,19 +33,14 @@ def main(
         answer: Annotated[str, Field(max_length=160)]
         source: Annotated[str, Field(json_schema_extra={"enum": names})]
 
+    small: dict[str, Any] = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
     work = BatchAgent.run_with_reduce(
         task=TASK,
         inputs=[{"question": question} for question in ask],
         tools=[web_search_tool(corpus=corpus.resolve()), read_file_tool(corpus)],
         output_schema=Answer,
         reduce="{results}\n\nSum up these {n} answers in two sentences.",
-        backend=backend,
-        model=model or None,
-        max_turns=2 if backend == "local://" else None,  # a small model
-        max_tokens=160 if backend == "local://" else None,
-        temperature=0.0 if backend == "local://" else None,
-        checkpoint_dir=checkpoint,
-        plan_changed="rerun",
+        **{"backend": backend, "model": model or None, "checkpoint_dir": checkpoint, "plan_changed": "rerun", **small},
     )
     results, summary = asyncio.run(work)
     for result in results:
@@ -54,7 +49,7 @@ def main(
             heard = str(result.transcript[1:-1])  # before it answered
             was_shown = "shown to the agent" if result.output.source in heard else "which the agent has not seen"
             print(f"  Source: {result.output.source}, {was_shown}")
-    print(f"\n{(summary or '').strip()}\n")
+    print(f"\n{summary.strip()}\n")
     for name, stage in results.stages.items():
         print(f"{name}: {len(stage.results)} agents, {stage.failed} failed, {stage.seconds:.1f} s, {stage.usage}")
 
