@@ -64,7 +64,7 @@ def test_the_docs_have_every_option_with_its_type() -> None:
 
 
 def test_every_option_has_a_description() -> None:
-    every = [BatchSpec, *OPTION_GROUPS.values()]
+    every: list[type[object]] = [BatchSpec, *OPTION_GROUPS.values()]
     assert [
         name for kind in every for name, _, about in declared(kind) if not about and name not in OPTION_GROUPS
     ] == []
@@ -108,7 +108,7 @@ def test_the_docstring_of_a_run_names_every_option_once() -> None:
 
 def test_a_stage_lists_its_options() -> None:
     for call in (Flow, Flow.map, Flow.reduce):
-        assert "temperature" in inspect.signature(call).parameters  # type: ignore[arg-type]
+        assert "temperature" in inspect.signature(call).parameters
 
 
 def test_results_are_generic_and_remain_what_they_are() -> None:
