@@ -9,8 +9,10 @@ the same way.
 """
 
 import builtins
-from _thread import allocate_lock  # `threading` takes longer to import than all that is here
+from _thread import allocate_lock  # without importing `threading`
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 _lock = allocate_lock()
@@ -42,11 +44,18 @@ class lazy_imports:
         self._package["__dir__"] = self._names
         self._package["__all__"] = sorted(filter(self._is_public, self._names()))
 
-    def _note(self, module: str, package: Any = None, local: Any = None, names: Any = (), level: int = 0) -> Any:
-        if package is not self._package:  # of another thread
-            return self._import(module, package, local, names, level)
-        self._modules.update(dict.fromkeys(names, "." * level + module))
-        return _Noted()
+    def _note(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        if globals is not self._package:  # of another thread
+            return self._import(name, globals, locals, fromlist, level)
+        self._modules.update(dict.fromkeys(fromlist or (), "." * level + name))
+        return _Noted(name)
 
     def _find(self, name: str) -> Any:
         package = self._package["__name__"]
@@ -60,10 +69,10 @@ class lazy_imports:
 
     def _is_public(self, name: str) -> bool:
         value = self._package.get(name)
-        return not name.startswith("_") and value is not lazy_imports and not isinstance(value, type(builtins))
+        return not name.startswith("_") and value is not lazy_imports and not isinstance(value, ModuleType)
 
 
-class _Noted:
+class _Noted(ModuleType):
     """In place of a module, while its names are noted."""
 
     def __getattr__(self, name: str) -> None:
