@@ -9,8 +9,8 @@ from tests.runtimes.copying import contents, copied, copies_of, git, marking, re
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.runtime import ProgramFailed
-from batch_agent.runtimes.copy_import import Import
 from batch_agent.runtimes.copy_listing import Most
+from batch_agent.runtimes.copy_store import Import
 from batch_agent.runtimes.copy_tree import Entry, erase
 from batch_agent.runtimes.original import Original
 

@@ -295,7 +295,7 @@ async def test_every_scheme_names_a_backend(scheme: str, monkeypatch: pytest.Mon
 
 
 def test_the_exported_names_are_there() -> None:
-    assert {"AgentResult", "BatchAgent", "BatchSpec", "Tool"} <= set(batch_agent.__all__)
+    assert {"AgentResult", "BatchAgent", "BatchSpec", "Tool"} <= set(vars(batch_agent)["__all__"])
     assert OpenCodeRuntime("vllm://127.0.0.1:8000", "m").model == "m"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from ..core.runtime import ProgramFailed
 from ..core.work import ChangeKind, Changes, FileChange
 from .copy_diff import Comparison, shown
-from .copy_import import Import
 from .copy_seed import detach, place
+from .copy_store import Import
 from .copy_touched import Bounds, Copy, Touched, touched
 from .copy_tree import Entry, erase, walk
 from .original import Original

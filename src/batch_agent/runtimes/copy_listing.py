@@ -1,14 +1,14 @@
-"""Which files of the user's folder agents get a copy of."""
+"""List of the files in the user's directory that agents get a copy of, and of what git ignores there."""
 
 import asyncio
+import fnmatch
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from pathlib import Path
 
 from ..core.errors import SpecError
 from ..core.quick import dataclass
-from .copy_excludes import outer_excludes, users_excludes
 from .copy_git import Git
 from .copy_tree import Entry, Tree, is_folder, look, walk
 
@@ -17,6 +17,7 @@ _HEAVY = frozenset({b"node_modules", b".venv", b"venv", b".tox", b".nox", b".cac
     b".%b_cache" % tool for tool in (b"mypy", b"pytest", b"ruff")
 }
 _SHOWN = 3
+_LARGEST_IGNORE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ async def list_folder(git: Git, root: bytes, most: Most) -> Listing:
     if not said.out.startswith(b"true\n"):
         return Listing(root, await asyncio.to_thread(_plain, root, most))
     prefix = said.out.removeprefix(b"true\n").removesuffix(b"\n")
-    users = await users_excludes(git, root)
+    users = await _users_excludes(git, root)
     entries = await _Repository(git, users, root, most).entries()
     if prefix and not entries:  # the repository around it ignores it, or has nothing to do with it
         return Listing(root, await asyncio.to_thread(_plain, root, most), prefix=prefix)
-    return Listing(root, entries, await outer_excludes(git, root, prefix, users), prefix)
+    return Listing(root, entries, await _outer_excludes(git, root, prefix, users), prefix)
 
 
 def unreadable(root: bytes, paths: Iterable[bytes]) -> SpecError:
@@ -138,3 +139,62 @@ class _Repository:
         if parent not in folders:
             folders[parent] = self._is_reached(parent, folders) and is_folder(os.path.join(self.root, parent))
         return folders[parent]
+
+
+async def _outer_excludes(git: Git, root: bytes, prefix: bytes, users: Path) -> bytes:
+    """Lines for a copy of `root`, which lies at `prefix` of a repository. `users` are those of all the user's
+    repositories. What counts more comes later, as git has it."""
+    said = await git.run("rev-parse", "--git-path", "info/exclude", cwd=root)
+    parts = [part for part in prefix.split(b"/") if part]
+    top = os.path.join(root, *[b".."] * len(parts))
+    files = [(os.fsencode(users), parts), (os.path.join(root, said.out.removesuffix(b"\n")), parts)]
+    for depth in range(len(parts)):
+        files.append((os.path.join(top, *parts[:depth], b".gitignore"), parts[depth:]))
+    return await asyncio.to_thread(_joined, files)
+
+
+async def _users_excludes(git: Git, root: bytes) -> Path:
+    """The file that the user named for all repositories, which need not be there."""
+    said = await git.as_user("config", "--type=path", "--get", "core.excludesFile", cwd=root)
+    if said.code == 0:
+        return Path(os.fsdecode(os.path.join(root, said.out.removesuffix(b"\n"))))
+    return _usual_excludes()
+
+
+def _lines_below(text: bytes, parts: Sequence[bytes]) -> bytes:
+    """Lines of an ignore file, as they read in a directory that lies `parts` below it."""
+    lines = (_line_below(line, parts) for line in text.removeprefix(b"\xef\xbb\xbf").splitlines())
+    return b"".join(line + b"\n" for line in lines if line)
+
+
+def _line_below(line: bytes, parts: Sequence[bytes]) -> bytes:
+    """Empty if it is about other folders."""
+    sign = b"!" if line.startswith(b"!") else b""
+    pattern = line.removeprefix(b"!")
+    if line.startswith(b"#") or not parts or b"/" not in pattern.rstrip().rstrip(b"/"):
+        return line
+    steps = pattern.removeprefix(b"/").split(b"/")
+    for part in parts:
+        if steps[0] == b"**":
+            break
+        if not fnmatch.fnmatchcase(part, steps[0]) or not any(steps[1:]):
+            return b""
+        steps = steps[1:]
+    return sign + b"/" + b"/".join(steps)
+
+
+def _usual_excludes() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(home, "git", "ignore")
+
+
+def _joined(files: Sequence[tuple[bytes, Sequence[bytes]]]) -> bytes:
+    return b"".join(_lines_below(_text(path), below) for path, below in files)
+
+
+def _text(path: bytes) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_LARGEST_IGNORE)
+    except OSError:
+        return b""

@@ -1,20 +1,30 @@
-"""The repository of ours that has the snapshot; beside it, for a while, what an agent made of that."""
+"""Private repository that holds the snapshot and, for a while, the state of an agent's copy."""
 
 import asyncio
+import errno
+import os
 import shutil
+import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass as mutable_dataclass
+from dataclasses import field
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from ..core.quick import dataclass
+from ..core.runtime import ProgramFailed
 from .copy_git import MOST_BYTES, Argument, Git, Said
-from .copy_import import Import
-from .copy_tree import erase
+from .copy_tree import Entry, erase
 
 _WHO = b"batch-agent <batch-agent@localhost> 1000000000 +0000"
 _NOTHING = b"0" * 40
+_LINK = "120000"
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
+"""Among them: it is of another kind by now."""
+_WHOLE = 2**20
+"""Larger files are read in pieces of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,7 @@ class Store:
         finally:
             await asyncio.to_thread(erase, bytes(folder))
 
-    async def tree(self, files: Import, deleted: Iterable[bytes] = ()) -> str:
+    async def tree(self, files: "Import", deleted: Iterable[bytes] = ()) -> str:
         """The name of a tree: what the index has, but for these files, which is what it has from then on. Raises
         ProgramFailed, OSError."""
         with tempfile.NamedTemporaryFile(dir=self.folder) as marks:
@@ -97,6 +107,56 @@ class Store:
         return Store(self.git, self.folder, objects, folder / "index")
 
 
+@mutable_dataclass(slots=True)
+class Import:
+    """Stream for `git fast-import`: the bytes of files, which git does not read by itself, so that no filter, no line
+    ending and no nested repository is in the way. It can be read once."""
+
+    root: bytes
+    entries: Mapping[bytes, Entry]
+    is_ours: bool = False
+    """Whether files that their owner may not read are given that right."""
+    told: list[bytes] = field(default_factory=list)
+    """Paths, each by its mark, from 1 on. What is gone meanwhile is left out."""
+    unread: list[bytes] = field(default_factory=list)
+    """Paths that cannot be read; they are left out."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Reads files as it goes, each when it is its turn."""
+        for path, entry in self.entries.items():
+            yield from self._file(path, entry)
+        yield b"done\n"
+
+    def _file(self, path: bytes, entry: Entry) -> Iterator[bytes]:
+        whole = os.path.join(self.root, path)
+        try:
+            content = os.readlink(whole) if entry.mode == _LINK else self._open(whole)
+        except OSError as error:
+            if error.errno not in _GONE:
+                self.unread.append(path)
+            return
+        self.told.append(path)
+        head = b"blob\nmark :%d\n" % len(self.told)
+        if isinstance(content, bytes):
+            yield b"%bdata %d\n%b\n" % (head, len(content), content)
+        else:
+            yield from _content(path, head, content)
+
+    def _open(self, path: bytes) -> BinaryIO:
+        """Neither waits for the other end of a pipe, nor follows a link that was put there meanwhile."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except PermissionError:
+            if not self.is_ours:
+                raise
+            os.chmod(path, os.lstat(path).st_mode | stat.S_IRUSR)
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise FileNotFoundError(errno.ENOENT, "no ordinary file any more")
+        return os.fdopen(file, "rb")
+
+
 def _names(marks: Path) -> dict[bytes, bytes]:
     """Names of objects by mark."""
     lines = (line.removeprefix(b":").partition(b" ") for line in marks.read_bytes().splitlines())
@@ -109,3 +169,17 @@ def _lines(files: Import, names: dict[bytes, bytes], deleted: Iterable[bytes]) -
         yield b"0 %b\t%b\0" % (_NOTHING, path)
     for path, mark in sorted((path, number) for number, path in enumerate(files.told, 1)):
         yield b"%b %b\t%b\0" % (files.entries[path].mode.encode(), names[b"%d" % mark], path)
+
+
+def _content(path: bytes, head: bytes, file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        data = file.read(_WHOLE)
+        size = os.fstat(file.fileno()).st_size if len(data) == _WHOLE else len(data)
+        yield b"%bdata %d\n" % (head, size)
+        while size and data:
+            yield data
+            size -= len(data)
+            data = file.read(min(size, _WHOLE))
+        if size:
+            raise ProgramFailed(f"{os.fsdecode(path)!r} was cut off while it was read.", retryable=True)
+    yield b"\n"

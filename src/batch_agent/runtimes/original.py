@@ -11,10 +11,9 @@ from ..core.errors import SpecError
 from ..core.quick import dataclass
 from ..core.runtime import ProgramFailed
 from .copy_git import Git, find_git
-from .copy_import import Import
 from .copy_listing import Listing, Most, list_folder, unreadable
 from .copy_seed import plant
-from .copy_store import Store
+from .copy_store import Import, Store
 
 _REF = "refs/heads/main"
 _MOST = Most()
