@@ -9,6 +9,7 @@ from typing import Protocol
 
 import orjson
 
+from .. import aio
 from ..core.errors import StoreError
 from ..core.hub import Document
 from ..core.quick import dataclass
@@ -164,9 +165,9 @@ class LimitSharing:
 
     async def beat(self) -> None:
         """Says how this worker is, and takes the portions that are there for it. Raises StoreError."""
-        began = _now()
+        began = aio.now()
         await change(self._hub, _MEMBERS, self._edit)
-        if _now() >= began + CAUTION * self._lasts:
+        if aio.now() >= began + CAUTION * self._lasts:
             raise Late("The hub took so long to answer that others may take this worker for gone.")
         mine = self._said[self._worker]
         for name, gate in self._gates.items():
@@ -222,10 +223,6 @@ class LimitSharing:
         self.is_cut_off = True
         for part in self._slots.values():
             part.put(0)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _alive(document: Document) -> dict[str, _Member]:

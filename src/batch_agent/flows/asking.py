@@ -1,10 +1,10 @@
 """What stages that ask a model have in common: their inputs, their results, and what becomes of failures."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from .. import aio
 from ..backends.prices import known_price
 from ..core.errors import RunStopped
 from ..core.events import Event, InStage, Queued
@@ -82,7 +82,7 @@ class Agents:
     def keep(self, position: Position, result: AgentResult) -> None:
         """For the report."""
         self._results.append((position, result))
-        self._ended = asyncio.get_running_loop().time()
+        self._ended = aio.now()
 
     def report(self) -> StageReport:
         """So far."""
@@ -105,7 +105,7 @@ class Agents:
 
     def _begin(self) -> None:
         if self._began is None:
-            self._began = asyncio.get_running_loop().time()
+            self._began = aio.now()
 
 
 async def hand_on_failure(agents: Agents, item: Item, error: AgentError, policy: OnFailure, then: Node) -> None:

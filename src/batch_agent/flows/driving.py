@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
+from .. import aio
 from ..core.errors import BackendError, BatchAgentError, RunStopped, SpecError
 from ..core.events import FlowStarted
 from ..core.flow import FlowResult, Item
@@ -224,8 +225,7 @@ async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     except BaseExceptionGroup as failures:
         if is_being_cancelled():
             raise asyncio.CancelledError from None
-        grave = [error for error in failures.exceptions if isinstance(error, BatchAgentError)]
-        raise (grave or failures.exceptions)[0] from None
+        raise aio.unwrap_group(failures, BatchAgentError) from None
 
 
 def _result(sink: Sink, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:

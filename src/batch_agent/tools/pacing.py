@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
+from .. import aio
 from ..core.commons import Commons
 from ..tasks.cancellation import is_being_cancelled
 from ..tasks.deadlines import Deadlines, Watch
@@ -132,7 +133,7 @@ class _Bucket:
             seconds = await self._seconds()
             if seconds > 0:
                 await asyncio.sleep(seconds)
-            self._next = max(self._next, asyncio.get_running_loop().time()) + self._interval
+            self._next = max(self._next, aio.now()) + self._interval
 
     async def _seconds(self) -> float:
         """One at a time also where others are asked: a process with a long queue takes turns with the rest."""
@@ -140,4 +141,4 @@ class _Bucket:
             told = await self._commons.turn(self._name, interval=self._interval, ahead=self._ahead)
             if told is not None:
                 return told
-        return self._next - self._ahead - asyncio.get_running_loop().time()
+        return self._next - self._ahead - aio.now()
