@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.json import dumps
 from ..core.messages import Assistant, Thought, ToolCall
 from ..core.prompt import ToolSpec
 from ..core.runtime import Asked
@@ -22,7 +23,6 @@ from .fields import (
     text_in,
     texts,
 )
-from .json_text import dumps
 from .refusal import Refused
 from .thread import Outcome, Thread
 from .words import Wanted

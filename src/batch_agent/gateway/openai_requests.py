@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import groupby, takewhile
 from typing import Any
 
+from ..core.json import dumps
 from ..core.messages import Assistant, Message, Thought, ToolCall
 from ..core.prompt import ToolSpec
 from ..core.runtime import Asked
@@ -22,7 +23,6 @@ from .fields import (
     text,
     texts,
 )
-from .json_text import dumps
 from .refusal import Refused
 from .thread import Outcome, Thread
 from .words import Wanted

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import BackendError, ErrorKind
+from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import reported_error
 from ..sse import SseParser
-from .dialect import dumps
 from .reading import any_object, token_count
 
 _FINISH: Mapping[str, FinishReason] = {

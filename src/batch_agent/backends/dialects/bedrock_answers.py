@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import BackendError, ErrorKind
+from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import error_message, named_error
-from .dialect import dumps
 from .reading import any_object, token_count
 
 if TYPE_CHECKING:

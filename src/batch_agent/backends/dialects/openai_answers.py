@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...core.errors import BackendError, ErrorKind
+from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..sse import SseParser
-from .dialect import dumps
 from .reading import read_object, token_usage
 from .repeats import Repeats, Said
 
