@@ -22,7 +22,7 @@ from ..schedule.limit import InflightLimit
 from ..sim import SimConfig
 from ..sim.engine import Engine
 from ..sim.sequence import Sequence
-from ..testing import run_virtual
+from ..virtual_time import run_virtual
 
 _ONCE = 10**9
 """Tokens that may gather before the engine reports them: it reports the first, and then only the end."""
