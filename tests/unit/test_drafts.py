@@ -102,9 +102,8 @@ def test_a_file_is_replaced_when_the_block_ends_and_left_when_it_raises(tmp_path
     with atomic_replace(path) as draft:
         draft.write_text("one")
         assert not path.exists()
-    with pytest.raises(KeyError), atomic_replace(path) as draft:
-        draft.write_text("two")
-        raise KeyError
+    with pytest.raises(UnicodeEncodeError), atomic_replace(path) as draft:
+        draft.write_text("two \ud800", encoding="utf-8")
     assert path.read_text() == "one"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -31,6 +31,7 @@ from redis.exceptions import (
 )
 
 from ..core.errors import SpecError, StoreError
+from ..core.secret_text import public_url
 from .redis_lua import Script
 from .redis_settings import NEEDED
 
@@ -55,7 +56,7 @@ class Link:
 
     def __init__(self, url: str, patience: float) -> None:
         """Raises SpecError for what is not the URL of a Redis."""
-        self.shown = shown(url)
+        self.shown = public_url(url)
         self._patience = patience
         self._pool = _pool(url)
         self._redis = Redis(connection_pool=self._pool)
@@ -139,19 +140,12 @@ class Link:
         return None if reason is None else StoreError(f"Redis at {self.shown} {reason}")
 
 
-def shown(url: str) -> str:
-    """The URL without what nobody should read."""
-    scheme, _, rest = url.rpartition("://")
-    where = rest.rpartition("@")[2].partition("?")[0]
-    return f"{scheme}://{where}" if scheme else where
-
-
 def _pool(url: str) -> ConnectionPool:
     try:
         parts = parse_url(url)
     except ValueError:  # its message may have a piece of the password in it
         raise SpecError(
-            f"{shown(url)!r} is not the URL of a Redis. Write redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// "
+            f"{public_url(url)!r} is not the URL of a Redis. Write redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// "
             "for a secure one, or unix:///PATH; what is special in a password as %XX."
         ) from None
     options: dict[str, Any] = {
