@@ -32,6 +32,7 @@ from redis.exceptions import (
 
 from ..core.errors import SpecError, StoreError
 from ..core.secret_text import public_url
+from ..schedule.backoff import Backoff
 from .redis_lua import Script
 from .redis_settings import NEEDED
 
@@ -44,7 +45,7 @@ _CONNECT = 5.0
 _LANES = 16
 """Commands in flight that do not wait for anything: the others queue here, and not in the server."""
 _MOST_CONNECTIONS = 1_000
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_BACKOFF = Backoff(first=0.02, longest=1.0)
 
 _AWAY = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
 _AWAY_WORDS = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
@@ -120,7 +121,7 @@ class Link:
                 if failure is not None or left <= 0:
                     raise failure or self._gone(error, patience) from error
                 await self._look_again(error)
-            await asyncio.sleep(min(left, _pause(tries)))
+            await asyncio.sleep(min(left, _BACKOFF.jittered(tries, random.random())))  # noqa: S311
         raise AssertionError("it counts for ever")
 
     async def _look_again(self, error: Exception) -> None:
@@ -158,11 +159,6 @@ def _pool(url: str) -> ConnectionPool:
         "max_connections": _MOST_CONNECTIONS,
     }
     return ConnectionPool(**options)
-
-
-def _pause(tries: int) -> float:
-    pause: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(tries, 10))
-    return pause * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def _reason(error: Exception) -> str | None:

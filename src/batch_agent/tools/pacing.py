@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import aio
 from ..core.commons import Commons
+from ..schedule.backoff import Backoff
 from ..tasks.cancellation import is_being_cancelled
 from ..tasks.deadlines import Deadlines, Watch
 from .claim import Entry
@@ -15,7 +16,8 @@ from .places import Place, Places
 from .policy import Pace
 from .texts import ToolTimeout
 
-_MOST_DOUBLINGS = 6
+_LONGEST_BACKOFF = 64
+"""Times the first one."""
 _NOTHING: AbstractAsyncContextManager[None] = nullcontext()
 Attempt = Callable[[Place | None], Awaitable[Any]]
 """One try. A thread that runs for it holds the place, if there is one."""
@@ -113,7 +115,8 @@ class Paced:
         return found
 
     def _delay(self, failures: int) -> float:
-        return self._pace.backoff * 2.0 ** min(failures, _MOST_DOUBLINGS) * (0.5 + random.random() / 2)  # noqa: S311
+        first = self._pace.backoff
+        return Backoff(first, _LONGEST_BACKOFF * first).jittered(failures, random.random())  # noqa: S311
 
 
 class _Bucket:
