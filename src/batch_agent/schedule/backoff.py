@@ -18,5 +18,5 @@ class Backoff:
         return min(self.longest, self.first * 2.0 ** min(failures, _MOST_DOUBLINGS))
 
     def jittered(self, failures: int, jitter: float) -> float:
-        """From half of the delay to all of it. `jitter` is a number in [0, 1) that spreads clients which failed at once."""
+        """From half of the delay to all of it. `jitter` is a number in [0, 1) that spreads clients apart."""
         return self.delay(failures) * (0.5 + jitter / 2)
