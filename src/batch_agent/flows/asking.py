@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import aio
 from ..backends.prices import known_price
+from ..channel import Channel
 from ..core.errors import RunStopped
 from ..core.events import Event, InStage, Queued
 from ..core.flow import Item, OnFailure, StageReport
@@ -15,7 +16,6 @@ from ..core.results import AgentError, AgentResult, Results
 from ..readying import Ready
 from ..running import Going
 from .callbacks import place
-from .feed import Feed
 from .nodes import Gone, Node
 from .places import Position
 
@@ -34,7 +34,7 @@ class StageEvents:
 class Agents:
     """The agents of one stage, and what they did."""
 
-    def __init__(self, name: str, feed: Feed | None, events: EventSink | None) -> None:
+    def __init__(self, name: str, feed: Channel[Any] | None, events: EventSink | None) -> None:
         """`feed`: None for a stage that reads the inputs of the flow itself."""
         self.name = name
         self.skipped = 0
