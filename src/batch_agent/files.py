@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and files and folders that only their owner can read."""
+"""Files that are replaced as a whole, files and folders that only their owner can read, and locks of files."""
 
 import os
 import time
@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .core.errors import SpecError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 DRAFT = ".batch-agent-draft"
 """How the names of drafts end."""
@@ -62,22 +67,42 @@ def replacing(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
     owner can read a private one. Raises SpecError for a place that cannot be written."""
     if path.exists() and not path.is_file():
         raise SpecError(f"{str(path)!r} cannot be written: it is no ordinary file.")
-    draft = draft_of(path)
     try:
         if is_private:
             make_private_folder(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _mode(path, is_private)), "wb")
-    except OSError as error:
-        raise SpecError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
-    try:
-        with file:
+        with atomic_replace(path) as draft, _new_file(draft, _mode(path, is_private)) as file:
             yield file
-        draft.replace(path)
     except OSError as error:
         raise SpecError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
+
+
+@contextmanager
+def atomic_replace(path: Path) -> Iterator[Path]:
+    """A draft to write: it replaces `path` when the block ends, and is removed when the block raises. Two processes may
+    replace the same file at once: each has a draft of its own, and the last one wins. Raises OSError."""
+    draft = draft_of(path)
+    try:
+        yield draft
+        draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def try_lock(file: int, *, is_shared: bool = False) -> bool | None:
+    """Takes the lock of an open file, which the process holds until it closes the file or dies. False: another process
+    holds it. None: the platform has no such locks. Raises OSError for a file system without locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _new_file(path: Path, mode: int) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
 
 
 def _mode(path: Path, is_private: bool) -> int:

@@ -1,10 +1,8 @@
 """Action mode as the agent reads it: a turn's one JSON object is a tool call or the final answer."""
 
-import json
 from typing import Any
 
-import orjson
-
+from ..core.json import dumps_ascii
 from ..core.messages import Message, ToolCall, ToolResult, ToolResults, User
 from ..core.quick import dataclass
 from ..core.rules import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL, InvalidOutput
@@ -49,12 +47,4 @@ def _arguments(value: Any) -> str:
     """As the tool reads them. Some models quote the object."""
     if isinstance(value, str) and value.strip():
         return value
-    return as_json(value or {})
-
-
-def as_json(value: Any) -> str:
-    """The text of a value that was read from JSON, also with what orjson refuses: long numbers, lone surrogates."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return json.dumps(value)
+    return dumps_ascii(value or {})

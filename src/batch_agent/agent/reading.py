@@ -5,11 +5,12 @@ from typing import Any
 
 import orjson
 
+from ..core.json import dumps_ascii
 from ..core.messages import ToolCall
 from ..core.quick import dataclass
 from ..core.requests import Reply
 from ..core.rules import InvalidOutput, Rules
-from .actions import Final, as_json, read_action
+from .actions import Final, read_action
 from .answer import find_answer, fit, without_thoughts
 
 
@@ -56,7 +57,7 @@ def _named_apart(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> tupl
 def _final(rules: Rules, action: Final) -> Any:
     if rules.output is not None:
         return fit(action.value, rules.output)
-    said = action.value if isinstance(action.value, str) else as_json(action.value)
+    said = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
     if not said.strip():
         raise InvalidOutput("it is empty")
     return said

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from .. import aio
 from ..core.errors import BackendError, ErrorKind
 from ..core.quick import dataclass
 from ..core.requests import Sampling
@@ -55,7 +56,7 @@ class ListWire:
                     decoder = ManyDecoder(len(prompts))
                     while chunk := await answer.chunk(LARGEST_STREAM + more):
                         if patience is not None:
-                            clock.reschedule(asyncio.get_running_loop().time() + patience)
+                            clock.reschedule(aio.now() + patience)
                         for event in decoder.feed(chunk):
                             hear(event)
                     if not decoder.ended:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.interfaces import Backend, CountsTokens, ReportsLoad
 from ..core.load import Load
@@ -96,7 +97,7 @@ class Fleet:
         )
 
     async def count_tokens(self, text: str) -> int | None:
-        for place in self.routing.usable(_now()):
+        for place in self.routing.usable(aio.now()):
             backend = self.members[place].backend
             if isinstance(backend, CountsTokens) and (tokens := await backend.count_tokens(text)) is not None:
                 return tokens
@@ -123,7 +124,7 @@ class Fleet:
         shared = first.text[: first.shared] if isinstance(first, User) and first.shared else None
         return self.routing.choose(
             1.0,
-            _now(),
+            aio.now(),
             prefix=shared,
             origin=request.agent or None,
             exclude=exclude,
@@ -131,7 +132,7 @@ class Fleet:
         )
 
     def take(self, place: int) -> Ticket:
-        return self.routing.sent(place, 1.0, _now())
+        return self.routing.sent(place, 1.0, aio.now())
 
     def close(self, ticket: Ticket, place: int, error: BackendError, *, is_certain: bool = False) -> None:
         """A request failed. One that is out must take a request to be back: a refusal is not enough. `is_certain`: a
@@ -145,16 +146,16 @@ class Fleet:
         is_its_fault = is_its_fault or is_closed
         has_answered = error.kind in _PASSING and error.status is not None
         self.routing.failed(
-            ticket, _now(), is_endpoint_fault=is_its_fault, is_refused=is_refused, is_passing=has_answered
+            ticket, aio.now(), is_endpoint_fault=is_its_fault, is_refused=is_refused, is_passing=has_answered
         )
 
     def blame(self, refusal: Refusal) -> None:
         """Another endpoint took what this one refused."""
-        self.routing.blame(refusal.place, refusal.ticket, _now())
+        self.routing.blame(refusal.place, refusal.ticket, aio.now())
         self.miss(refusal.place, refusal.error)
 
     def answered(self, ticket: Ticket, place: int, agent: str, seconds: float) -> None:
-        self.routing.done(ticket, _now())
+        self.routing.done(ticket, aio.now())
         self._slowest = max(self._slowest, seconds)
         self._unlucky.discard(agent)
         self._failed_at.pop(agent, None)
@@ -164,7 +165,7 @@ class Fleet:
         """Of an agent that has met the same before, it says nothing about the endpoint."""
         may_be_its_own = error.kind in _MAYBE_ITS_AGENTS and bool(agent)
         if may_be_its_own and agent in self._unlucky and self.routing.is_good(place):
-            self.routing.left(ticket, _now())
+            self.routing.left(ticket, aio.now())
         else:
             self.close(ticket, place, error)
             self.miss(place, error)
@@ -186,7 +187,7 @@ class Fleet:
         """Says once that an endpoint is down."""
         member = self.members[place]
         member.trouble = str(error)
-        if not member.is_missed and place not in self.routing.usable(_now()):
+        if not member.is_missed and place not in self.routing.usable(aio.now()):
             member.is_missed = True
             how = "refuses what others take" if error.kind in MAYBE_ITS_FAULT else "is down"
             self._notify(f"{member.url} {how}, and the others do its work: {error}")
@@ -253,7 +254,3 @@ async def _load(member: Member) -> Load | None:
 def _all_down(urls: Sequence[str], errors: Sequence[BackendError]) -> BackendError:
     said = " ".join(f"{url}: {error}" for url, error in zip(urls, errors, strict=False))
     return BackendError(errors[0].kind, f"None of the {len(urls)} endpoints can be used. {said}")
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,11 +1,11 @@
 """JSON as servers send it, with what is wrong with some of it put right."""
 
-import json
 import math
 from typing import Any
 
 import orjson
 
+from ..core import json
 from ..core.nesting import DEEPEST, is_too_deep
 
 
@@ -28,13 +28,11 @@ def loads(data: bytes) -> Any:
 
 def _repaired(data: bytes) -> Any:
     try:
-        value = json.loads(data.decode("utf-8-sig"), parse_constant=_number, parse_float=_number)
-        text = json.dumps(value, ensure_ascii=False)
+        return json.loads(data.decode("utf-8-sig"), parse_constant=_number, parse_float=_number)
     except RecursionError as error:
         raise BadJson("nested too deep") from error
     except ValueError as error:
         raise BadJson(str(error)) from error
-    return orjson.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
 
 
 def _number(text: str) -> float | None:

@@ -1,11 +1,11 @@
 """One request to several endpoints, one after the other, until one takes it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
+from .. import aio
 from ..core.errors import BackendError, ErrorKind
 from ..core.requests import Delta, Request
 from ..schedule.routing import Ticket
@@ -53,7 +53,7 @@ class Passage:
         while (place := fleet.choose(self._request, tried)) is not None:
             if errors and not self._is_paid_again(errors[-1]):
                 raise errors[-1]
-            self._place, self._ticket, self._began = place, fleet.take(place), _now()
+            self._place, self._ticket, self._began = place, fleet.take(place), aio.now()
             try:
                 backend = await fleet.members[place].opened(fleet.traits.model)
                 self._exchange = backend.stream(self._request)
@@ -87,7 +87,7 @@ class Passage:
             await self._exchange.__aexit__(kind, error, trace)
         finally:
             if error is None and self._ticket is not None:
-                self._fleet.answered(self._ticket, self._place, self._request.agent, _now() - self._began)
+                self._fleet.answered(self._ticket, self._place, self._request.agent, aio.now() - self._began)
             elif isinstance(error, BackendError):
                 self._fail(error)
             else:
@@ -105,7 +105,7 @@ class Passage:
 
     def _give_up(self) -> None:
         """Nobody waits any longer, which is also how a turn ends that took too long."""
-        seconds = _now() - self._began
+        seconds = aio.now() - self._began
         if self._fleet.hangs(seconds):
             self._fail(BackendError(ErrorKind.CONNECTION, f"It did not answer within {seconds:.0f} s."))
         self._fleet.avoid(self._place, self._request.agent)
@@ -115,8 +115,4 @@ class Passage:
         """Nothing is learned of the endpoint from it."""
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
-            self._fleet.routing.left(ticket, _now())
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+            self._fleet.routing.left(ticket, aio.now())

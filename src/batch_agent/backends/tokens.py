@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .dialects.dialect import dumps
+from ..core.json import dumps
 from .flavors import Flavor
 from .json_body import BadJson, loads
 from .probe import beside

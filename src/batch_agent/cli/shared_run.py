@@ -9,8 +9,9 @@ from ..cluster.callers import Callers
 from ..cluster.opening import hub_of, run_id_of
 from ..core.errors import BackendError, PlanMismatch, StoreError
 from ..core.hub import Hub
+from ..core.secret_text import public_url
 from ..core.spec import BatchSpec
-from .sharing import STORE, shown
+from .sharing import STORE
 
 COMMAND = "command"
 """The document that says what the run asks."""
@@ -24,7 +25,7 @@ class SharedRun:
         self._spec = BatchSpec.of(task=task, inputs=[], store=store, run_id=run_id, lease=lease)
         self._store = store
         self.name = run_id_of(self._spec)
-        self.place = shown(store)
+        self.place = public_url(store)
 
     @asynccontextmanager
     async def hub(self) -> AsyncIterator[Hub]:

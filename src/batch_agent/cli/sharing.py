@@ -64,11 +64,3 @@ def shared_again(options: Mapping[str, Any]) -> tuple[Sharing, dict[str, Any]]:
     """What an earlier command asked, and what else it said."""
     ours = {name: value for name, value in options.items() if name in Sharing.__slots__}
     return Sharing(**ours), {name: value for name, value in options.items() if name not in ours}
-
-
-def shown(url: str) -> str:
-    """A server's URL without anything that could be a secret."""
-    scheme, _, rest = url.partition("://")
-    if "@" in rest.partition("?")[2]:  # in a password, or behind the address: nobody can tell
-        return f"{scheme}://..."
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import orjson
 
+from .. import aio
 from ..core.errors import StoreError
 from ..core.hub import Document
 from ..core.quick import dataclass
@@ -133,10 +134,10 @@ class _BudgetSharing:
 
     async def beat(self) -> None:
         """Says what was spent here, and leases what is needed. Raises StoreError."""
-        began = _now()
+        began = aio.now()
         await change(self._hub, _BUDGET, self._edit)
         stops_at = began + CAUTION * self._lasts
-        if _now() >= stops_at:
+        if aio.now() >= stops_at:
             raise Late("The hub took so long to answer that others may take this worker for gone.")
         self._said = self._says
         self._in_force = self._said.leased
@@ -178,10 +179,6 @@ class _BudgetSharing:
     def _put(self, leased: Amount) -> None:
         self._in_force = leased
         self._budget.lease(leased)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _decode(document: Document) -> _Account:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import orjson
 
+from .. import aio
 from ..core.hub import Hub
-from ..engine.failures import one_failure
 from .farewell import farewell
 
 _NAME = "callers"
@@ -34,7 +34,7 @@ class Callers:
         """One more, for as long as the block runs. Raises StoreError."""
         await self._change(lambda callers, now: callers.__setitem__(name, now + self._lasts))
         try:
-            with one_failure():
+            with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
                     staying = group.create_task(self._stay(name))
                     yield

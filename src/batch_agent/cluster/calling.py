@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
+from .. import aio
 from ..core.errors import ErrorKind, LeaseLost, StoreError
 from ..core.events import AgentFinished
 from ..core.facts import Fact
@@ -14,7 +15,6 @@ from ..core.interfaces import EventSink, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
 from ..engine.engine import Deliver, Fit
-from ..engine.failures import one_failure
 from ..tasks.run_deadline import RunDeadline
 from .joined import Joined
 
@@ -74,7 +74,7 @@ class Calling:
         is done."""
         joined = self._joined
         joined.member.on_news(self._read)
-        with one_failure():
+        with aio.ungrouped():
             async with joined.callers.with_me(joined.member.name), asyncio.TaskGroup() as group:
                 taking = group.create_task(self._take_all())
                 posting = group.create_task(self._post_all())

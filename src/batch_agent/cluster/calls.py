@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from .. import aio
 from ..core.commons import Made
 from ..core.errors import StoreError
 from ..core.hub import Hub
@@ -55,7 +56,7 @@ class SharedCalls:
         with self._listening(name) as news:  # from before the claim: its answer and the news come by different ways
             while not self._is_resting:
                 news.clear()
-                asked = _now()
+                asked = aio.now()
                 claimed = await self._claim(name)
                 if claimed is True:
                     return await self._make(name, make), "executed"
@@ -139,9 +140,9 @@ class SharedCalls:
 
     async def _land(self, name: str, made: Made | None) -> None:
         """Again until it has arrived: for as long as this worker lives, nobody else can make a call that it claimed."""
-        until = _now() + (made.good if made is not None else 0.0)
+        until = aio.now() + (made.good if made is not None else 0.0)
         while True:
-            good = until - _now()
+            good = until - aio.now()
             is_passing = good < _PASSING
             outcome = encode(replace(made, good=0.0 if is_passing else good)) if made is not None else None
             if outcome is not None and len(outcome) > _LARGEST:
@@ -163,10 +164,10 @@ class SharedCalls:
 
     @property
     def _is_resting(self) -> bool:
-        return _now() < self._rests_until
+        return aio.now() < self._rests_until
 
     def _rest(self, error: StoreError) -> None:
-        self._rests_until = _now() + _REST
+        self._rests_until = aio.now() + _REST
         if not self._has_warned:
             self._has_warned = True
             _log.warning("%s While that lasts, workers share no tool calls, and each keeps the rates by itself.", error)
@@ -188,11 +189,7 @@ def _taken(made: Made, waited_since: float | None) -> Made | None:
     if made.timed_out:
         return None
     if waited_since is not None:
-        return replace(made, good=max(0.0, made.good - (_now() - waited_since)))
+        return replace(made, good=max(0.0, made.good - (aio.now() - waited_since)))
     if not made.good:
         return None
     return made if math.isinf(made.good) else replace(made, good=0.0)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -9,10 +9,12 @@ from typing import Protocol
 
 import orjson
 
+from .. import aio
 from ..core.errors import StoreError
 from ..core.hub import Document
 from ..core.quick import dataclass
 from ..engine.gate import Gate
+from ..schedule.backoff import Backoff
 from ..schedule.portions import Claim, Demand, portion, wanted
 from .farewell import farewell
 
@@ -21,9 +23,8 @@ _MEMBERS = "members"
 CAUTION = 0.8
 """Of the time after which others take a worker that they do not hear of for gone: then it stops by itself."""
 _TRIES = 20
-_PAUSE = 0.002
-_LONGEST_PAUSE = 0.25
-"""Seconds between tries, at most: workers that began together go apart."""
+_BACKOFF = Backoff(first=0.002, longest=0.25)
+"""The longest pause between tries: workers that began together go apart."""
 _CROWD = 32
 """More workers than this say less often how they are: they all change one document."""
 _BEATS = 5
@@ -45,7 +46,7 @@ async def change(hub: Documents, name: str, edit: Callable[[Document], Awaitable
         document = await hub.read(name)
         if await hub.swap(name, document.data, await edit(document)):
             return
-        await asyncio.sleep(random.random() * min(_LONGEST_PAUSE, _PAUSE * 2**tried))  # noqa: S311
+        await asyncio.sleep(random.random() * _BACKOFF.delay(tried))  # noqa: S311
     raise Late(f"{_TRIES} times another worker was quicker to change {name!r}. Use fewer workers for one run.")
 
 
@@ -164,9 +165,9 @@ class LimitSharing:
 
     async def beat(self) -> None:
         """Says how this worker is, and takes the portions that are there for it. Raises StoreError."""
-        began = _now()
+        began = aio.now()
         await change(self._hub, _MEMBERS, self._edit)
-        if _now() >= began + CAUTION * self._lasts:
+        if aio.now() >= began + CAUTION * self._lasts:
             raise Late("The hub took so long to answer that others may take this worker for gone.")
         mine = self._said[self._worker]
         for name, gate in self._gates.items():
@@ -222,10 +223,6 @@ class LimitSharing:
         self.is_cut_off = True
         for part in self._slots.values():
             part.put(0)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _alive(document: Document) -> dict[str, _Member]:

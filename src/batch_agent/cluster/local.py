@@ -10,6 +10,7 @@ from typing import assert_never
 
 import orjson
 
+from .. import aio
 from ..core.facts import Claimed, Fact, Replied
 from ..core.hub import Append, Cursor, Document, End, Ending, Lease, News, Replace, Write
 from ..core.interfaces import Store
@@ -102,10 +103,10 @@ class LocalHub:
     async def read(self, name: str) -> Document:
         if name == PLAN:
             plan = await self._store.plan()
-            return Document(None if plan is None else orjson.dumps(plan), _now())
+            return Document(None if plan is None else orjson.dumps(plan), aio.now())
         if name == IDENTITY:
-            return Document((await self._store.identity()).encode(), _now())
-        return Document(self._documents.get(name), _now())
+            return Document((await self._store.identity()).encode(), aio.now())
+        return Document(self._documents.get(name), aio.now())
 
     async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         if (await self.read(name)).data != old:
@@ -136,9 +137,9 @@ class LocalHub:
         return len(self._work.agents)
 
     async def lease(self, worker: str, most: int, *, lasts: float, wait: float) -> list[Lease]:
-        deadline = _now() + wait
-        self._alive[worker] = max(self._alive.get(worker, 0.0), _now() + lasts)
-        while not (keys := self._take(worker, most, lasts)) and _now() < deadline:
+        deadline = aio.now() + wait
+        self._alive[worker] = max(self._alive.get(worker, 0.0), aio.now() + lasts)
+        while not (keys := self._take(worker, most, lasts)) and aio.now() < deadline:
             await self._news_until(min(deadline, self._next_return()))
         return [await self._leased(agent) for agent in keys.values()]
 
@@ -147,7 +148,7 @@ class LocalHub:
         return Lease(agent.job, token, tuple(await self._store.facts(agent.job.key)), times)
 
     def _take(self, worker: str, most: int, lasts: float) -> dict[str, _Agent]:
-        now = _now()
+        now = aio.now()
         taken: dict[str, _Agent] = {}
         while self._work.queue and len(taken) < most:
             key = self._work.queue.popleft()
@@ -167,7 +168,7 @@ class LocalHub:
         return min((agent.until for agent in self._work.held.values()), default=float("inf"))
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, lasts: float) -> frozenset[str]:
-        until = _now() + lasts
+        until = aio.now() + lasts
         self._alive[worker] = until
         kept = {key for key, token in tokens.items() if self._holds(key, token)}
         for key in kept:
@@ -235,8 +236,8 @@ class LocalHub:
         return (str(self._last),)
 
     async def news(self, after: Cursor, *, wait: float) -> News:
-        deadline, seen = _now() + wait, int(after[0])
-        while self._last <= seen and _now() < deadline:
+        deadline, seen = aio.now() + wait, int(after[0])
+        while self._last <= seen and aio.now() < deadline:
             await self._news_until(deadline)
         found = list(itertools.takewhile(lambda each: each.number > seen, reversed(self._news)))[::-1]
         return News(
@@ -250,15 +251,15 @@ class LocalHub:
         self._say(_Happened(0, told=data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
-        now = _now()
+        now = aio.now()
         return self._calls.claim(name, worker, now, lambda other: self._alive.get(other, 0.0) > now)
 
     async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
-        if self._calls.land(name, worker, outcome, _now() + lasts):
+        if self._calls.land(name, worker, outcome, aio.now() + lasts):
             self._say(_Happened(0, landed=name))
 
     async def turn(self, name: str, *, interval: float, ahead: float) -> float:
-        now = _now()
+        now = aio.now()
         due = max(self._turns.get(name, now), now)
         self._turns[name] = due + interval
         return max(0.0, due - ahead - now)
@@ -280,7 +281,3 @@ class LocalHub:
 
 def _usage(write: Write) -> Usage:
     return write.fact.reply.usage if isinstance(write, Append) and isinstance(write.fact, Replied) else NO_USAGE
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

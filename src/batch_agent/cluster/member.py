@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from .. import aio
 from ..core.errors import LeaseLost
 from ..core.hub import Cursor, Hub, Lease, News
-from ..engine.failures import one_failure
 from .farewell import farewell
 
 _RENEWALS = 3
@@ -36,7 +36,7 @@ class Member:
         self.name = name
         self.lasts = lasts
         self._tokens: dict[str, int] = {}
-        self._renewed = _now()
+        self._renewed = aio.now()
         self._readers: list[Read] = []
 
     def token(self, key: str) -> int:
@@ -55,7 +55,7 @@ class Member:
 
     async def lease(self, most: int, wait: float) -> list[Lease]:
         """Raises StoreError."""
-        if _now() - self._renewed > self.lasts / 2:  # it was asleep: what is still its own must not look abandoned
+        if aio.now() - self._renewed > self.lasts / 2:  # it was asleep: what is still its own must not look abandoned
             await self.renew()
         return await self.hub.lease(self.name, most, lasts=self.lasts, wait=wait)
 
@@ -65,7 +65,7 @@ class Member:
 
     async def renew(self) -> None:
         held = dict(self._tokens)
-        began = _now()
+        began = aio.now()
         for key in await self.hub.renew(self.name, held, lasts=self.lasts):
             if self._tokens.get(key) == held[key]:
                 self.drop(key)
@@ -104,13 +104,9 @@ class Member:
 @asynccontextmanager
 async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Does `work` while the block runs, and calls it off with it. What the work raises ends the block."""
-    with one_failure():
+    with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]
             yield
             for task in tasks:
                 task.cancel()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,11 +1,11 @@
 """A hub in Redis: it outlives the workers, and they may be anywhere. Needs the extra `redis`."""
 
-import asyncio
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .. import aio
 from ..core.errors import SpecError
 from ..core.facts import Fact
 from ..core.hub import Cursor, Document, Ending, Lease, News, Write
@@ -105,10 +105,10 @@ class RedisHub:
         return int(await self._link.call("HLEN", self._run.key("agents")))
 
     async def lease(self, worker: str, most: int, *, lasts: float, wait: float) -> list[Lease]:
-        deadline = _now() + wait
+        deadline = aio.now() + wait
         while True:
             leases, bell = await self._lease(worker, min(most, MOST_AT_ONCE), lasts)
-            if leases or (left := deadline - _now()) <= 0:
+            if leases or (left := deadline - aio.now()) <= 0:
                 return leases
             await self._run.streams({"bell": bell}, 1, min(left, lasts / _LOOKS))
 
@@ -163,12 +163,12 @@ class RedisHub:
         return tuple(last) if endings else (_NOT_READ, *last[1:])
 
     async def news(self, after: Cursor, *, wait: float) -> News:
-        deadline = _now() + wait
+        deadline = aio.now() + wait
         at = {name: place for name, place in zip(_NEWS, after, strict=True) if place != _NOT_READ}
         told: dict[str, list[Any]] = {name: [] for name in _NEWS}
         is_all = False
         while not is_all:
-            left = 0.0 if any(told.values()) else deadline - _now()
+            left = 0.0 if any(told.values()) else deadline - aio.now()
             found = await self._run.streams(at, _PAGE, left)
             for name, rows in found.items():
                 told[name] += rows
@@ -245,7 +245,3 @@ def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 def _nothing(_: object) -> int:
     return 0
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -31,6 +31,8 @@ from redis.exceptions import (
 )
 
 from ..core.errors import SpecError, StoreError
+from ..core.secret_text import public_url
+from ..schedule.backoff import Backoff
 from .redis_lua import Script
 from .redis_settings import NEEDED
 
@@ -43,7 +45,7 @@ _CONNECT = 5.0
 _LANES = 16
 """Commands in flight that do not wait for anything: the others queue here, and not in the server."""
 _MOST_CONNECTIONS = 1_000
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_BACKOFF = Backoff(first=0.02, longest=1.0)
 
 _AWAY = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
 _AWAY_WORDS = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
@@ -55,7 +57,7 @@ class Link:
 
     def __init__(self, url: str, patience: float) -> None:
         """Raises SpecError for what is not the URL of a Redis."""
-        self.shown = shown(url)
+        self.shown = public_url(url)
         self._patience = patience
         self._pool = _pool(url)
         self._redis = Redis(connection_pool=self._pool)
@@ -119,7 +121,7 @@ class Link:
                 if failure is not None or left <= 0:
                     raise failure or self._gone(error, patience) from error
                 await self._look_again(error)
-            await asyncio.sleep(min(left, _pause(tries)))
+            await asyncio.sleep(min(left, _BACKOFF.jittered(tries, random.random())))  # noqa: S311
         raise AssertionError("it counts for ever")
 
     async def _look_again(self, error: Exception) -> None:
@@ -139,19 +141,12 @@ class Link:
         return None if reason is None else StoreError(f"Redis at {self.shown} {reason}")
 
 
-def shown(url: str) -> str:
-    """The URL without what nobody should read."""
-    scheme, _, rest = url.rpartition("://")
-    where = rest.rpartition("@")[2].partition("?")[0]
-    return f"{scheme}://{where}" if scheme else where
-
-
 def _pool(url: str) -> ConnectionPool:
     try:
         parts = parse_url(url)
     except ValueError:  # its message may have a piece of the password in it
         raise SpecError(
-            f"{shown(url)!r} is not the URL of a Redis. Write redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// "
+            f"{public_url(url)!r} is not the URL of a Redis. Write redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// "
             "for a secure one, or unix:///PATH; what is special in a password as %XX."
         ) from None
     options: dict[str, Any] = {
@@ -164,11 +159,6 @@ def _pool(url: str) -> ConnectionPool:
         "max_connections": _MOST_CONNECTIONS,
     }
     return ConnectionPool(**options)
-
-
-def _pause(tries: int) -> float:
-    pause: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(tries, 10))
-    return pause * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def _reason(error: Exception) -> str | None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
+from .. import aio
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
 from ..core.hub import Append, End, Ending, Replace, Write
 from ..core.interfaces import Account
 from ..core.requests import Usage
-from ..engine.failures import one_failure
 from .local import IDENTITY, PLAN
 from .member import Member
 from .outgoing import Outgoing
@@ -102,7 +102,7 @@ class SharedStore:
             raise self._failure
         for agent in self._outgoing.agents if key is None else [key]:
             written = asyncio.get_running_loop().create_future()
-            self._outgoing.hurry(agent, written, _now(), at_once=sync)
+            self._outgoing.hurry(agent, written, aio.now(), at_once=sync)
             self._changed.set()
             await written
         if key is not None:
@@ -113,7 +113,7 @@ class SharedStore:
 
     def _add(self, write: Write, *, is_due: bool = True) -> None:
         before = self._outgoing.next_due
-        self._outgoing.add(write, _now(), is_due=is_due)
+        self._outgoing.add(write, aio.now(), is_due=is_due)
         if before is None:
             self._changed.set()
 
@@ -121,7 +121,7 @@ class SharedStore:
     async def writing(self) -> AsyncIterator[None]:
         """Facts are sent for as long as the block runs; what is there at its end is sent too. What cannot be sent ends
         the block."""
-        with one_failure():
+        with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(self._send())
                 try:
@@ -135,11 +135,11 @@ class SharedStore:
     async def _send(self) -> None:
         while not self._is_over:
             await self._until_due()
-            await self._send_what_is_due(_now())
+            await self._send_what_is_due(aio.now())
         await self._send_what_is_due(float("inf"))
 
     async def _until_due(self) -> None:
-        while not self._is_over and ((due := self._outgoing.next_due) is None or due > _now()):
+        while not self._is_over and ((due := self._outgoing.next_due) is None or due > aio.now()):
             self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
@@ -174,7 +174,3 @@ class SharedStore:
             return self._member.token(key) == token
         except LeaseLost:
             return False
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from .. import aio
 from ..core.errors import LeaseLost
 from ..core.results import AgentResult
 from ..engine.engine import Engine
-from ..engine.failures import one_failure
 from .calling import Calling
 from .joined import Joined
 from .source import LeasedSource
@@ -16,7 +16,7 @@ from .source import LeasedSource
 async def work_and_collect(engine: Engine, source: LeasedSource, calling: Calling) -> None:
     """Until every input of the caller has its result, and what was begun here for others is done. Raises what either
     raises."""
-    with one_failure():
+    with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run())
             await calling.collect()

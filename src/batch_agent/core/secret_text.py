@@ -9,6 +9,7 @@ from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
 _MASK = "***"
+_USER_INFO = re.compile(r"//[^/\s]*@")
 _SHORTEST_PART = 8
 """Characters of a secret, or of its Base64, that are no coincidence."""
 
@@ -20,6 +21,20 @@ def masked(text: str, secrets: Iterable[str]) -> str:
     if not known:
         return text
     return _without_cut_end(_pattern(known).sub(_MASK, text), known)
+
+
+def public_url(url: str) -> str:
+    """The URL without user, password and query, any of which may be secret. Only the scheme is left where an `@` behind
+    the first `?` may belong to a password or to a query."""
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    if "@" in rest.partition("?")[2]:
+        return f"{scheme}{mark}..."
+    return f"{scheme}{mark}{rest.rpartition('@')[2].partition('?')[0]}"
+
+
+def mask_user_info(text: str) -> str:
+    """The text with a mask for the user and the password of each URL in it."""
+    return _USER_INFO.sub(f"//{_MASK}@", text)
 
 
 def masked_bytes(data: bytes, secrets: Iterable[str]) -> bytes:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
-from .rows import encoded, jsonable
+from ..core.json import dumps
+from .rows import jsonable
 
 
 def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
@@ -22,4 +23,4 @@ def cell(value: Any) -> Any:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return value
     plain = jsonable(value)
-    return plain if isinstance(plain, str) else encoded(plain).decode()
+    return plain if isinstance(plain, str) else dumps(plain).decode()

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
+from ..core.json import dumps
 from ..core.results import AgentResult
 from ..files import draft_of, replacing
 from .cells import csv_lines
 from .columns import NARROW, columns_of, narrow_row
 from .extras import needed
 from .html import as_html
-from .rows import as_row, encoded, jsonable
+from .rows import as_row, jsonable
 from .shapes import MIXED, NOTHING, Shape, joined, shape_of
 from .spool import Spool
 
@@ -62,7 +63,7 @@ def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:
 
 def jsonl_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
     """As a file of results has them."""
-    return (encoded(as_row(result)) + b"\n" for result in results)
+    return (dumps(as_row(result)) + b"\n" for result in results)
 
 
 def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
@@ -86,4 +87,4 @@ def _of_one_kind(values: list[Any]) -> list[Any]:
         shape = joined(shape, shape_of(value))
     if shape != MIXED:
         return values
-    return [None if value is None else encoded(jsonable(value)).decode() for value in values]
+    return [None if value is None else dumps(jsonable(value)).decode() for value in values]

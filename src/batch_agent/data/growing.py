@@ -7,11 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from ..core.errors import SpecError
-
-try:
-    import fcntl
-except ImportError:  # Windows: nobody keeps another run away
-    fcntl = None  # type: ignore[assignment]
+from ..files import try_lock
 
 
 class GrowingFile:
@@ -65,14 +61,9 @@ class GrowingFile:
             self._file.truncate(end)
 
     def _keep_others_away(self) -> None:
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        is_locked: bool | None = None
+        with suppress(OSError):  # a file system without locks
+            is_locked = try_lock(self._file.fileno())
+        if is_locked is False:
             self._file.close()
-            raise SpecError(
-                f"{self._said} is being written by another run: wait for it, or name another file."
-            ) from error
-        except OSError:  # a file system without locks
-            return
+            raise SpecError(f"{self._said} is being written by another run: wait for it, or name another file.")

@@ -1,9 +1,6 @@
 """A result as one row of the results file: plain data, which JSON can hold."""
 
-import json
 from typing import Any
-
-import orjson
 
 from ..core.results import AgentResult
 
@@ -66,11 +63,3 @@ def _text(value: Any) -> str:
         return str(value)
     except Exception as error:  # noqa: BLE001 - a result is written whatever its input is
         return f"<{type(value).__name__}: {type(error).__name__} when its text was asked for>"
-
-
-def encoded(row: Any) -> bytes:
-    """Plain data as JSON."""
-    try:
-        return orjson.dumps(row)
-    except TypeError:  # what orjson refuses: long numbers, lone surrogates
-        return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from ..core.errors import SpecError
+from ..core.json import dumps
 from ..core.results import AgentResult
-from ..files import draft_of
+from ..files import atomic_replace
 from .columns import in_order, table_row
 from .parquet import write_parquet
-from .rows import encoded, jsonable
+from .rows import jsonable
 from .shapes import NOTHING, Shape, in_duckdb, joined, shape_of
 
 
@@ -25,7 +26,7 @@ class Spool:
         row = {self._names.get(name) or self._named(name): value for name, value in table_row(result).items()}
         for name, value in row.items():
             self._shapes[name] = joined(self._shapes[name], shape_of(value))
-        line = encoded({name: jsonable(value) for name, value in row.items()}) + b"\n"
+        line = dumps({name: jsonable(value) for name, value in row.items()}) + b"\n"
         self._longest = max(self._longest, len(line))
         return line
 
@@ -34,14 +35,11 @@ class Spool:
         SpecError, and then leaves the older one."""
         names = in_order(list(self._shapes))
         columns = {name: in_duckdb(self._shapes.get(name, NOTHING)) for name in names}
-        draft = draft_of(path)
         try:
-            write_parquet(lines, columns, draft, self._longest)
-            draft.replace(path)
+            with atomic_replace(path) as draft:
+                write_parquet(lines, columns, draft, self._longest)
         except OSError as error:
             raise SpecError(f"{error.strerror}.") from error
-        finally:
-            draft.unlink(missing_ok=True)
 
     def _named(self, name: str) -> str:
         """A new column. DuckDB does not tell A from a: the second has a number."""

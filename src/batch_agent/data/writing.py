@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ..core.errors import SpecError
+from ..core.json import dumps
 from ..core.results import AgentResult
 from .cells import csv_lines
 from .columns import NARROW, narrow_row
 from .growing import GrowingFile
-from .rows import as_row, encoded
+from .rows import as_row
 from .spooled import ParquetFile
 
 Write = Callable[[AgentResult], None]
@@ -69,7 +70,7 @@ class LinesFile:
         self._file = GrowingFile(path, called)
 
     def write(self, result: AgentResult) -> None:
-        self._file.append(encoded(as_row(result)) + b"\n")
+        self._file.append(dumps(as_row(result)) + b"\n")
 
     def __enter__(self) -> Self:
         return self

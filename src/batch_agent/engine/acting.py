@@ -6,7 +6,8 @@ from hashlib import blake2b
 
 import orjson
 
-from ..agent.actions import Final, as_json, as_told, read_action
+from ..agent.actions import Final, as_told, read_action
+from ..core.json import dumps_ascii
 from ..core.messages import Assistant, Message, ToolCall
 from ..core.prompt import Prompt, ToolSpec
 from ..core.quick import dataclass
@@ -64,7 +65,7 @@ class Acting:
         except InvalidOutput:
             return reply
         if isinstance(action, Final):
-            said = action.value if isinstance(action.value, str) else as_json(action.value)
+            said = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
             return replace(reply, text=said)
         return replace(reply, text="", finish="calls", calls=(action,))
 

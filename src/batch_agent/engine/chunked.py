@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
+from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind
 from ..core.facts import Fact, Inherited, Started, calls_made
 from ..core.hub import Ending
@@ -147,7 +148,7 @@ class Chunked:
         except BaseExceptionGroup as failures:
             if is_being_cancelled():
                 raise asyncio.CancelledError from None
-            raise _gravest(failures) from None
+            raise aio.unwrap_group(failures, BatchAgentError, _SubAgentFailed) from None
         finally:
             done += [task.result() for task in asked if not task.cancelled() and task.exception() is None]
         return [task.result().output for task in asked]
@@ -250,16 +251,6 @@ def _evenly(answers: Sequence[Any], number: int) -> list[list[Any]]:
 def _asked(facts: Sequence[Fact]) -> str | None:
     """The task that a story begins with; None where there is no story."""
     return facts[0].task if facts and isinstance(facts[0], Started) else None
-
-
-def _gravest(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What concerns the run goes before what concerns the agent."""
-    errors = failures.exceptions
-    for kind in (BatchAgentError, _SubAgentFailed):
-        for error in errors:
-            if isinstance(error, kind):
-                return error
-    return errors[0]
 
 
 def _summed(result: AgentResult, done: Sequence[AgentResult], seconds: float) -> AgentResult:

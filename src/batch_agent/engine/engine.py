@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost, RunStopped
 from ..core.events import AgentFinished, AgentMoved, AgentStarted
 from ..core.facts import Fact
@@ -13,7 +14,6 @@ from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
 from ..tasks.cancellation import is_failure
 from ..tasks.run_deadline import RunDeadline
-from .failures import first_of
 from .gate import Gate
 
 _log = logging.getLogger("batch_agent")
@@ -71,7 +71,7 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 broken = await self._dispatch(group)
         except BaseExceptionGroup as failures:
-            error = first_of(failures)
+            error = aio.unwrap_group(failures)
             if isinstance(error, RunStopped) and self._source.total is not None:
                 await self._hand_over_what_is_done()
             raise error from None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
+from .. import aio
 from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind
 from ..core.events import RequestRetried
@@ -20,7 +21,6 @@ from ..core.runtime import Answered, Crew, ProgramFailed, Seat, Work
 from ..schedule.retry import retry_delay
 from ..tasks.deadlines import Deadlines
 from .asking import Begin
-from .failures import one_failure
 from .gate import Gate
 from .visits import Visit, Visits
 
@@ -70,7 +70,7 @@ class Handing:
 
     async def _work(self, job: Job, request: Request) -> tuple[Answered, Visit]:
         """Raises ProgramFailed; and, where the program failed only because its requests did, why those did."""
-        with one_failure():
+        with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 work = group.create_task(self._outcome(job, request))
                 with self.visits.open(job, work.cancel) as visit:

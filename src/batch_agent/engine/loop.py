@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, assert_never
 
+from .. import aio
 from ..agent.calls import call_records
 from ..agent.compaction import Compact
 from ..agent.conversation import CallTools, Conversation, Done, Generate
@@ -33,7 +34,6 @@ from ..core.rules import Job, Rules
 from ..tasks.deadlines import Deadlines
 from ..tasks.run_deadline import RunDeadline
 from .asking import Turns
-from .failures import one_failure
 from .replies import OnCall
 from .summarizer import Summarizer
 
@@ -203,7 +203,7 @@ class _Agent:
         key, asking = self._job.key, self._run.asking
         if asking.events is not None:
             asking.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
-        with asking.gate.while_waiting(key, step.calls, self._asked), one_failure():
+        with asking.gate.while_waiting(key, step.calls, self._asked), aio.ungrouped():
             results = await self._tools().results(step.calls, step.past)
         fact = Returned(results, self._now() - started)
         if asking.events is not None:

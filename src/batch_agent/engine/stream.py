@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from ..channel import Channel
 from ..core.results import AgentResult, T
 from ..core.scheduling import Scheduling
 from ..core.sharing import PrefixReport
@@ -15,54 +15,13 @@ _log = logging.getLogger("batch_agent")
 
 
 class Outbox:
-    """A bounded channel: a caller that reads slowly slows the run down instead of filling the memory."""
+    """Results of a run on their way to the caller, and what the run says of itself when it is over."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._items: deque[AgentResult] = deque()
-        self._news = asyncio.Event()
-        self._writers: deque[asyncio.Future[None]] = deque()
-        self._closed = False
+        self.results: Channel[AgentResult] = Channel(capacity)
+        self.put = self.results.send
         self.scheduling = Scheduling()
         self.prefix: PrefixReport | None = None
-
-    async def put(self, result: AgentResult) -> None:
-        """Never loses the result; returns when there is room for another one."""
-        self._items.append(result)
-        self._news.set()
-        if len(self._items) > self._capacity:
-            room = asyncio.get_running_loop().create_future()
-            self._writers.append(room)
-            await room
-
-    async def get(self) -> AgentResult | None:
-        """The next result; None once the channel is closed and empty."""
-        while not self._items:
-            if self._closed:
-                return None
-            self._news.clear()
-            await self._news.wait()
-        result = self._items.popleft()
-        self._let_one_writer_go()
-        return result
-
-    def rest(self) -> list[AgentResult]:
-        """What nobody has read yet."""
-        rest = list(self._items)
-        self._items.clear()
-        return rest
-
-    def close(self) -> None:
-        self._closed = True
-        self._news.set()
-
-    def _let_one_writer_go(self) -> None:
-        """One per result that is read: as many wait as there are results beyond the capacity."""
-        while self._writers:
-            writer = self._writers.popleft()
-            if not writer.done():
-                writer.set_result(None)
-                return
 
 
 class ResultStream(AsyncIterator[AgentResult[T]]):
@@ -94,13 +53,13 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
         if self._is_closed:
             raise StopAsyncIteration
         driver = self._start()
-        result = await self._outbox.get()
-        if result is None:
+        try:
+            return await anext(self._outbox.results)
+        except StopAsyncIteration:
             self._was_read_to_its_end = True
-            if not self._is_closed:
-                driver.result()
-            raise StopAsyncIteration
-        return result
+        if not self._is_closed:
+            driver.result()
+        raise StopAsyncIteration
 
     @property
     def scheduling(self) -> Scheduling:
@@ -127,14 +86,14 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
 
     def unread(self) -> list[AgentResult[T]]:
         """Of a stream that was left early: results that had come, but were not read."""
-        return self._outbox.rest()
+        return self._outbox.results.rest()
 
     def _start(self) -> asyncio.Task[None]:
         if self._driver is None:
             # The task must not hold the stream, or a stream that is dropped would never be collected.
             outbox = self._outbox
             self._driver = asyncio.get_running_loop().create_task(self._drive(outbox))
-            self._driver.add_done_callback(lambda _: outbox.close())
+            self._driver.add_done_callback(lambda _: outbox.results.close())
         return self._driver
 
     def __del__(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from .. import aio
 from ..core.errors import BackendError
 from ..core.interfaces import Backend
 from ..core.load import Load
@@ -88,7 +89,7 @@ class KeepWarm:
             slot.release()
 
     def _pause(self, seconds: float | None = None) -> None:
-        self._paused_until = asyncio.get_running_loop().time() + max(_PAUSE, seconds or 0.0)
+        self._paused_until = aio.now() + max(_PAUSE, seconds or 0.0)
 
     def _count(self, agent: str, usage: Usage) -> None:
         self._reports_cache = self._reports_cache or usage.cached > 0

@@ -1,11 +1,12 @@
 """What stages that ask a model have in common: their inputs, their results, and what becomes of failures."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from .. import aio
 from ..backends.prices import known_price
+from ..channel import Channel
 from ..core.errors import RunStopped
 from ..core.events import Event, InStage, Queued
 from ..core.flow import Item, OnFailure, StageReport
@@ -15,7 +16,6 @@ from ..core.results import AgentError, AgentResult, Results
 from ..readying import Ready
 from ..running import Going
 from .callbacks import place
-from .feed import Feed
 from .nodes import Gone, Node
 from .places import Position
 
@@ -34,7 +34,7 @@ class StageEvents:
 class Agents:
     """The agents of one stage, and what they did."""
 
-    def __init__(self, name: str, feed: Feed | None, events: EventSink | None) -> None:
+    def __init__(self, name: str, feed: Channel[Any] | None, events: EventSink | None) -> None:
         """`feed`: None for a stage that reads the inputs of the flow itself."""
         self.name = name
         self.skipped = 0
@@ -82,7 +82,7 @@ class Agents:
     def keep(self, position: Position, result: AgentResult) -> None:
         """For the report."""
         self._results.append((position, result))
-        self._ended = asyncio.get_running_loop().time()
+        self._ended = aio.now()
 
     def report(self) -> StageReport:
         """So far."""
@@ -105,7 +105,7 @@ class Agents:
 
     def _begin(self) -> None:
         if self._began is None:
-            self._began = asyncio.get_running_loop().time()
+            self._began = aio.now()
 
 
 async def hand_on_failure(agents: Agents, item: Item, error: AgentError, policy: OnFailure, then: Node) -> None:

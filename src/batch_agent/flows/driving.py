@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
+from .. import aio
+from ..channel import Channel
 from ..core.errors import BackendError, BatchAgentError, RunStopped, SpecError
 from ..core.events import FlowStarted
 from ..core.flow import FlowResult, Item
@@ -24,7 +26,6 @@ from .asking import Agents, StageEvents
 from .callbacks import Callbacks
 from .checking import check_steps
 from .compiling import Compiled, compile_flow, text_name
-from .feed import Feed
 from .finished_flow import NoEvents, called_once, marked_plans, unseen
 from .mapping import Mapped, MappedInputs, fields_of
 from .nodes import Closed, Expanding, Expected, Filtering, Gone, Node, Sink
@@ -32,6 +33,9 @@ from .reducing import Reduced
 from .steps import Expand, Filter, Map, Reduce, Step
 
 Worker = Mapped | MappedInputs | Reduced
+
+_CAPACITY = 1024
+"""Inputs between two stages, beyond which a stage that can wait does so."""
 
 
 async def drive(
@@ -151,7 +155,7 @@ class _Stage:
         name = compiled.step.name
         own_events = None if events is None else StageEvents(name, events)
         self.compiled = compiled
-        self.feed = Feed() if inputs is None else None
+        self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
         self.agents = Agents(name, self.feed, own_events)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
         self.preparation = Preparation.check(spec, own_events, name)
@@ -224,8 +228,7 @@ async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     except BaseExceptionGroup as failures:
         if is_being_cancelled():
             raise asyncio.CancelledError from None
-        grave = [error for error in failures.exceptions if isinstance(error, BatchAgentError)]
-        raise (grave or failures.exceptions)[0] from None
+        raise aio.unwrap_group(failures, BatchAgentError) from None
 
 
 def _result(sink: Sink, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:

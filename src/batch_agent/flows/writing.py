@@ -1,12 +1,9 @@
 """Values as a model reads them."""
 
-import json
 from typing import Any
 
-import orjson
-
+from ..core.json import dumps_any, replace_surrogates
 from ..plan.plain import plain
-from ..plan.template import sendable
 
 
 def written(value: Any) -> str:
@@ -15,7 +12,4 @@ def written(value: Any) -> str:
         made = plain(value)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    try:
-        return orjson.dumps(made).decode()
-    except TypeError:  # what orjson refuses: long numbers, lone surrogates
-        return sendable(json.dumps(made, ensure_ascii=False, separators=(",", ":")))
+    return replace_surrogates(dumps_any(made, plain))

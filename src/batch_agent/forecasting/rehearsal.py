@@ -5,6 +5,7 @@ from collections.abc import Sequence as Many
 from dataclasses import field
 from typing import Protocol
 
+from .. import aio
 from ..core.facts import Replied
 from ..core.forecast import Life, prompts
 from ..core.load import Load
@@ -21,7 +22,7 @@ from ..schedule.limit import InflightLimit
 from ..sim import SimConfig
 from ..sim.engine import Engine
 from ..sim.sequence import Sequence
-from ..testing import run_virtual
+from ..virtual_time import run_virtual
 
 _ONCE = 10**9
 """Tokens that may gather before the engine reports them: it reports the first, and then only the end."""
@@ -174,7 +175,7 @@ class _Play:
             for index, life in enumerate(self._cast):
                 job = Job(index, str(index), None, task)
                 slot = await self._gate.first_turn(job, ())
-                self._seen.starts.append(_now())
+                self._seen.starts.append(aio.now())
                 group.create_task(self._live(job, life, slot))
         return self._seen
 
@@ -190,10 +191,10 @@ class _Play:
                 with self._gate.while_waiting(job.key, [_TOOL], None):
                     await asyncio.sleep(life[at].tool_seconds)
         self._gate.leave(job.key)
-        self._seen.ends.append(_now())
+        self._seen.ends.append(aio.now())
 
     async def _turn(self, job: Job, prompt: int, output: int) -> Usage:
-        started, size = _now(), self._config.block_size
+        started, size = aio.now(), self._config.block_size
         hashes = _hashes(job.index, prompt + output, self._stage.shared, size) if self._config.prefix_caching else ()
         sequence = Sequence(prompt, output, hashes, emit_every=_ONCE)
         self._in_flight += 1
@@ -202,7 +203,7 @@ class _Play:
         self._seen.decoding += decoding
         self._in_flight -= 1
         usage = Usage(prompt, sequence.cached, output)
-        self._gate.answered(job.key, Replied(Reply("", "stop", usage), 0.0, _now() - started))
+        self._gate.answered(job.key, Replied(Reply("", "stop", usage), 0.0, aio.now() - started))
         return usage
 
 
@@ -210,7 +211,3 @@ def _hashes(agent: int, tokens: int, shared: int, block_size: int) -> list[int]:
     """The full blocks of an agent's context; those below `shared` are everybody's."""
     full, common = tokens // block_size, shared // block_size
     return [*range(-common, 0), *range(agent * _OWN, agent * _OWN + full - common)]
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

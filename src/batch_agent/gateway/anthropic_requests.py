@@ -3,26 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.json import dumps
 from ..core.messages import Assistant, Thought, ToolCall
 from ..core.prompt import ToolSpec
 from ..core.runtime import Asked
 from ..core.schema import JsonSchema
-from .fields import (
-    Choice,
-    Tools,
-    joined,
-    known_tool,
-    listed,
-    name_in,
-    said_midway,
-    sampling,
-    schema,
-    system_prompt,
-    text,
-    text_in,
-    texts,
-)
-from .json_text import dumps
+from . import fields
 from .refusal import Refused
 from .thread import Outcome, Thread
 from .words import Wanted
@@ -32,25 +18,27 @@ Block = Mapping[str, Any]
 
 def read(body: Mapping[str, Any]) -> Wanted:
     """Raises Refused, RecursionError. Fields that are not known are passed over."""
-    told = listed(body.get("messages"), "messages")
+    told = fields.listed(body.get("messages"), "messages")
     if not told:
         raise Refused("messages must have at least one.")
     thread = Thread()
     for number, message in enumerate(told):
         _add(thread, message, f"messages[{number}]")
-    tools = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(body.get("tools"), "tools")))
+    tools = tuple(
+        _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.listed(body.get("tools"), "tools"))
+    )
     choice, named = _choice(body.get("tool_choice"), tools)
     asked = Asked(
         messages=thread.messages,
-        system=system_prompt(texts(body.get("system"), "system")),
+        system=fields.system_prompt(fields.texts(body.get("system"), "system")),
         tools=tools,
         choice=choice,
         named=named,
         one_call=_takes_one_call(body.get("tool_choice")),
-        sampling=sampling(body, "max_tokens", "stop_sequences"),
+        sampling=fields.sampling(body, "max_tokens", "stop_sequences"),
         answer_schema=_answer_schema(body),
     )
-    return Wanted(asked, text(body.get("model"), "model"), body.get("stream") is True)
+    return Wanted(asked, fields.text(body.get("model"), "model"), body.get("stream") is True)
 
 
 def _add(thread: Thread, message: Block, where: str) -> None:
@@ -58,13 +46,13 @@ def _add(thread: Thread, message: Block, where: str) -> None:
     if role == "assistant":
         thread.assistant(_assistant(content, at))
     elif role == "system":
-        thread.user(said_midway(joined(content, at)))
+        thread.user(fields.said_midway(fields.joined(content, at)))
     elif role != "user":
         raise Refused(f"{where}.role must be user, assistant or system; got {str(role)[:40]!r}.")
     elif isinstance(content, list):
         _user(thread, content, at)
     else:
-        thread.user(joined(content, at))
+        thread.user(fields.joined(content, at))
 
 
 def _user(thread: Thread, content: list[Any], where: str) -> None:
@@ -73,11 +61,11 @@ def _user(thread: Thread, content: list[Any], where: str) -> None:
     for position, block in enumerate(content):
         at = f"{where}[{position}]"
         if isinstance(block, dict) and block.get("type") == "tool_result":
-            given = joined(block.get("content"), f"{at}.content", names_others=True)
+            given = fields.joined(block.get("content"), f"{at}.content", names_others=True)
             is_error = block.get("is_error") is True
-            outcomes.append(Outcome(text(block.get("tool_use_id"), f"{at}.tool_use_id"), given, is_error))
+            outcomes.append(Outcome(fields.text(block.get("tool_use_id"), f"{at}.tool_use_id"), given, is_error))
         else:
-            said.append(text_in(block, at))
+            said.append(fields.text_in(block, at))
     thread.results(outcomes)
     if said or not outcomes:
         thread.user("\n".join(filter(None, said)))
@@ -85,7 +73,7 @@ def _user(thread: Thread, content: list[Any], where: str) -> None:
 
 def _assistant(content: Any, where: str) -> Assistant:
     if not isinstance(content, list):
-        return Assistant(joined(content, where))
+        return Assistant(fields.joined(content, where))
     said, calls, thoughts = list[str](), list[ToolCall](), list[Thought]()
     for position, block in enumerate(content):
         at = f"{where}[{position}]"
@@ -93,29 +81,33 @@ def _assistant(content: Any, where: str) -> Assistant:
             case {"type": "tool_use"}:
                 calls.append(_call(block, at))
             case {"type": "thinking"}:
-                thoughts.append(Thought(text(block.get("thinking"), at), text(block.get("signature"), at)))
+                thoughts.append(
+                    Thought(fields.text(block.get("thinking"), at), fields.text(block.get("signature"), at))
+                )
             case {"type": "redacted_thinking"}:
-                thoughts.append(Thought(redacted=text(block.get("data"), at)))
+                thoughts.append(Thought(redacted=fields.text(block.get("data"), at)))
             case _:
-                said.append(text_in(block, at))
+                said.append(fields.text_in(block, at))
     return Assistant("\n".join(filter(None, said)), tuple(calls), tuple(thoughts))
 
 
 def _call(block: Block, where: str) -> ToolCall:
     given = block.get("input")
     arguments = "{}" if given is None else dumps(given).decode()
-    return ToolCall(text(block.get("id"), f"{where}.id"), name_in(block, where), arguments)
+    return ToolCall(fields.text(block.get("id"), f"{where}.id"), fields.name_in(block, where), arguments)
 
 
 def _tool(tool: Block, where: str) -> ToolSpec:
     kind = tool.get("type")
     if kind not in (None, "custom"):
         raise Refused(f"{where} is of type {str(kind)[:40]!r}, which Anthropic's own servers run. Leave it out.")
-    described = text(tool.get("description"), f"{where}.description")
-    return ToolSpec(name_in(tool, where), described, schema(tool.get("input_schema"), f"{where}.input_schema"))
+    described = fields.text(tool.get("description"), f"{where}.description")
+    return ToolSpec(
+        fields.name_in(tool, where), described, fields.schema(tool.get("input_schema"), f"{where}.input_schema")
+    )
 
 
-def _choice(choice: Any, tools: Tools) -> tuple[Choice, str]:
+def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Choice, str]:
     """Whether tools are to be called, and which."""
     if not tools:
         return "auto", ""
@@ -127,7 +119,7 @@ def _choice(choice: Any, tools: Tools) -> tuple[Choice, str]:
         case {"type": "any"}:
             return "required", ""
         case {"type": "tool", "name": str(name)}:
-            return "required", known_tool(name, tools)
+            return "required", fields.known_tool(name, tools)
     raise Refused("tool_choice must be of type auto, any, tool (with a name) or none.")
 
 
@@ -142,5 +134,5 @@ def _answer_schema(body: Mapping[str, Any]) -> JsonSchema | None:
         case None:
             return None
         case {"type": "json_schema", "schema": dict(asked)}:
-            return schema(asked, "output_config.format.schema")
+            return fields.schema(asked, "output_config.format.schema")
     raise Refused("output_config.format must be of type json_schema, with a schema.")

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.json import dumps, loads
 from ..core.messages import Thought, ToolCall
 from ..core.requests import FinishReason, Reply, Usage
 from .anthropic_requests import read
-from .json_text import as_object, dumps, loads
+from .json_text import as_object
 from .refusal import Refused
 from .words import Envelope, Wanted
 

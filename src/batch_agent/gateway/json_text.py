@@ -1,26 +1,8 @@
-"""JSON as programs write it."""
+"""Tool arguments and other JSON of a program, as an object and compared with each other."""
 
-import json
 from typing import Any
 
-import orjson
-
-
-def loads(data: bytes | str) -> Any:
-    """Raises ValueError, RecursionError. Half of a surrogate pair, as JavaScript has it where a text was cut, is
-    replaced: nobody else could say it again."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        value = json.loads(data, parse_constant=_refuse)
-        return orjson.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
-
-
-def dumps(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # half of a surrogate pair, or a number of many digits
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+from ..core.json import loads
 
 
 def as_object(arguments: str) -> dict[str, Any]:
@@ -43,7 +25,3 @@ def is_same(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     return bool(one == other)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")

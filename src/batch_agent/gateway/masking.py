@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from .json_text import dumps, loads
+from ..core.json import dumps, loads
 
 _WORD = re.compile(r"[A-Za-z0-9_]\Z")
 

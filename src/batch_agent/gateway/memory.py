@@ -7,9 +7,10 @@ from hashlib import blake2b
 from itertools import count
 
 from ..agent.size import said as chars_said
+from ..core.json import loads
 from ..core.messages import Assistant, Message, ToolCall
 from ..core.requests import Reply
-from .json_text import as_object, is_same, loads
+from .json_text import as_object, is_same
 
 _MOST_CHARS = 8_000_000
 _MOST_TEXTS = 20_000

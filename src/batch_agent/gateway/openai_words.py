@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.json import dumps
 from ..core.messages import ToolCall
 from ..core.requests import FinishReason, Reply, Usage
-from .json_text import dumps
 from .openai_requests import read
 from .refusal import Refused
 from .words import Envelope, Wanted

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from ..agent.size import chars_in
 from ..core.errors import BatchAgentError
+from ..core.json import dumps, loads
 from ..core.quick import dataclass
 from ..core.requests import Reply
 from ..core.runtime import Asked, Desk
@@ -16,7 +17,6 @@ from .anthropic_words import AnthropicWords
 from .delivery import Delivery, Pace
 from .guest import Guest
 from .guests import Guests
-from .json_text import dumps, loads
 from .openai_words import OpenAIWords
 from .refusal import Refused, refusal_of
 from .words import Envelope, Wanted, Words

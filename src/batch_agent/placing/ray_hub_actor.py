@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from .. import aio
 from ..cluster.local import LocalHub
 from ..core.errors import SpecError
 from ..core.facts import Fact
@@ -70,9 +71,9 @@ class HubActor:
         """A worker is not woken for what only callers want to know. These get the facts of agents that have ended
         together with the news of it."""
         self._asked["news"] += 1
-        deadline = _now() + wait
+        deadline = aio.now() + wait
         news = await self._hub.news(after, wait=wait)
-        while seat is not None and not _concerns_workers(news) and (left := deadline - _now()) > 0:
+        while seat is not None and not _concerns_workers(news) and (left := deadline - aio.now()) > 0:
             after = news.after
             news = await self._hub.news(after, wait=left)
         if news.endings or news.landed or news.told:
@@ -99,7 +100,3 @@ def _concerns_workers(news: News) -> bool:
 
 def _of_callers(news: News) -> tuple[bytes, ...]:
     return tuple(told for told in news.told if not isinstance(told, _OfWorker))
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -2,9 +2,9 @@
 
 import asyncio
 
+from .. import aio
 from ..cluster.opening import hub_of
 from ..data.extras import needed
-from ..engine.failures import one_failure
 from ..engine.stream import Outbox
 from ..preparing import Preparation
 from ..running import Run
@@ -27,7 +27,7 @@ class RayRun:
         place = Place(preparation)
         hub = hub_of(preparation.spec) or RayHub(place.hub)
         try:
-            with one_failure():
+            with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
                     working = group.create_task(place.work())
                     await Run(preparation, hub=hub, works=False).drive(outbox)

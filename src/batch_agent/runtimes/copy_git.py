@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
+from .. import aio
 from ..core.errors import SpecError
 from ..core.quick import dataclass
 from ..core.runtime import ProgramFailed
@@ -136,7 +137,7 @@ async def _run(
         out, err = await _talk(process, iter(() if stdin is None else stdin), most)
         return Said(await process.wait(), out[:most], err.decode(errors="replace").strip(), len(out) > most)
     except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        raise aio.unwrap_group(failures) from None
     finally:
         if process.returncode is None:
             process.kill()

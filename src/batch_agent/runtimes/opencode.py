@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from .. import aio
 from ..core.errors import SpecError
 from ..core.former_names import FORMER
 from ..core.quick import dataclass
@@ -94,12 +95,10 @@ class OpenCodeRuntime:
         program = find_opencode(self.command)
         folder = house.folder / "opencode"
         home = make_home(folder, {})
-        try:
+        with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 group.create_task(check_version(program, home.environment("{}"), home.at))
                 opening = group.create_task(Workshop.open(house, self.workdir, self.keep))
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
         workshop, prompt = opening.result(), self._prompt_file(folder)
         environment = self._environment(workshop, prompt, folder)
         furnish(home.probe, NOBODY)

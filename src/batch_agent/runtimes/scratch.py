@@ -11,7 +11,6 @@ the next coding run of the same user removes the folder. A folder is removed onl
 The marker goes last: what cannot be removed now is found by the run after the next.
 """
 
-import fcntl
 import os
 import socket
 import stat
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..files import try_lock
 from .copy_tree import erase
 
 _PREFIX = "batch-agent-run-"
@@ -65,21 +65,20 @@ def _mark(folder: Path) -> int:
     descriptor, unnamed = tempfile.mkstemp(prefix=f"{_MARKER}.", dir=folder)
     os.write(descriptor, "\n".join([_MAGIC, *_machine(), ""]).encode())
     with suppress(OSError):  # without locks nobody can take it, and it is never thought to be abandoned
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(descriptor)
     os.rename(unnamed, folder / _MARKER)
     return descriptor
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    """Raises OSError for a folder that is in use, not ours, or gone by now."""
+    """Leaves a folder that is in use or not ours. Raises OSError for one that is gone by now."""
     found = os.lstat(folder)
     is_private = not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or not is_private:
         return
     marker = os.open(folder / _MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if _is_ours(marker):
-            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_ours(marker) and try_lock(marker):
             _remove(folder)
     finally:
         os.close(marker)

@@ -2,20 +2,19 @@
 
 from dataclasses import dataclass
 
+from .backoff import Backoff
+
 _FAULTS = 2
 """In a row. One may be its prompt's doing, or a connection that broke; two with nothing answered in between are not."""
 _PASSING_FAULTS = 4
 """In a row, of those that a good endpoint may show too: where a fifth of all requests fail at random, that is rare."""
-_SHORTEST_EJECTION = 1.0
-"""Long enough for a dropped network to be back, short enough to lose no work worth speaking of if it was nothing."""
-_LONGEST_EJECTION = 60.0
-"""An engine that starts again loads its weights for a minute or more: to ask less often would leave it idle for as
-long as it took to start."""
+_EJECTION = Backoff(first=1.0, longest=60.0)
+"""First: long enough for a dropped network to be back, short enough to lose little work if it was nothing. Longest: an
+engine that starts again loads its weights for a minute or more, and would idle for as long if it were asked less
+often."""
 _FORGIVEN = 16
 """Answers after which an endpoint that came back is as good as one that was never gone. Before that, the next ejection
 lasts longer than the last one: who comes and goes is asked less and less."""
-_MOST_DOUBLINGS = 16
-"""More than the longest ejection ever needs, so that no power overflows."""
 
 
 @dataclass(slots=True)
@@ -75,7 +74,7 @@ class Standing:
             self._probe = None
 
     def _eject(self, now: float) -> None:
-        self._until = now + min(_LONGEST_EJECTION, _SHORTEST_EJECTION * 2.0 ** min(self._ejections, _MOST_DOUBLINGS))
+        self._until = now + _EJECTION.delay(self._ejections)
         self._ejections += 1
         self._faults = 0
         self._probe = None

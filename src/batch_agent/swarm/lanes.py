@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil, exp, inf
 
 from ..backends.passage import Refusal
+from ..schedule.backoff import Backoff
 from ..schedule.refusals import Refusals
 
 _MEMORY = 2.0
@@ -23,9 +24,8 @@ _LISTS_EACH = 4
 """Lists of an endpoint: what it turns out to be slow with can be taken back in so many parts."""
 _WORTH_LISTS = 8
 """Prompts in a list that is worth to be split further."""
-_PAUSE = 0.5
-"""Seconds in which nobody asks an endpoint that has too much to do, unless it says how long; doubled each time."""
-_LONGEST_PAUSE = 30.0
+_BACKOFF = Backoff(first=0.5, longest=30.0)
+"""For an endpoint that has too much to do and does not say for how long."""
 _SOON = 1.0
 _LATE = 5.0
 """Times as long as others take to begin an answer, and no less than `_SOON` seconds: one that says nothing for longer
@@ -198,7 +198,7 @@ class Lane:
 
 def pause(before: int, retry_after: float | None) -> float:
     """Seconds to wait after a refusal, and so many before it."""
-    return min(_PAUSE * 2.0 ** min(before, _LONGEST_PAUSE) if retry_after is None else retry_after, _LONGEST_PAUSE)
+    return _BACKOFF.delay(before) if retry_after is None else min(retry_after, _BACKOFF.longest)
 
 
 def fair_list(count: int, places: int) -> int:

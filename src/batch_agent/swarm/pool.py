@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,6 +16,7 @@ from ..backends.dialects.completions import encode
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
 from ..backends.hostfile import Endpoint
+from ..channel import Channel
 from ..core.checks import at_least, is_whole, text_or_none
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
@@ -197,12 +199,12 @@ class VLLMPool:
 
     async def stream(self, prompts: Sequence[str], max_tokens: int | None = None) -> AsyncIterator[Response]:
         """Responses as they come. Leaving early calls off the rest."""
-        came: asyncio.Queue[Response | None] = asyncio.Queue()
-        work = self._send(prompts, max_tokens, came.put_nowait, in_lists=self.use_batch)
+        came: Channel[Response] = Channel(math.inf)
+        work = self._send(prompts, max_tokens, came.put, in_lists=self.use_batch)
         sending = asyncio.get_running_loop().create_task(work)
-        sending.add_done_callback(lambda _: came.put_nowait(None))
+        sending.add_done_callback(lambda _: came.close())
         try:
-            while (response := await came.get()) is not None:
+            async for response in came:
                 yield response
             sending.result()
         finally:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
+from .. import aio
 from ..core.errors import ErrorKind, SpecError
 from .answers import answered, has_answer, joined, kind_of, naming_left_out, need_agents, nothing, problem
 from .filling import fill, need_place
@@ -78,7 +79,7 @@ class _Tree:
 
     async def answer(self, asking: Sequence[Coroutine[Any, Any, None]]) -> Response:
         """`asking` puts a response to every leaf."""
-        try:
+        with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(each) for each in asking]
                 nodes = self._nodes(group)
@@ -86,8 +87,6 @@ class _Tree:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 for task in [*asked, *nodes] if self._loss.done() else []:
                     task.cancel()
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
         if self._loss.done():
             return self._loss.result()[0]
         responses = [leaf.result() for leaf in self._leaves]

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
+from .. import aio
 from ..backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
 from ..backends.fleet import Fleet
 from ..backends.passage import Refusal
@@ -96,7 +97,7 @@ class Sending:
         return lane_for(self._lanes, others or usable, count, self._orders.most if most is None else most)
 
     def _usable(self) -> list[int]:
-        now = _now()
+        now = aio.now()
         return [
             place
             for place in self.fleet.routing.usable(now)
@@ -106,8 +107,8 @@ class Sending:
     def begin(self, place: int, asked: Sequence[Asked]) -> Batch:
         """It counts from now on, not only when its request is sent: else all would go where one may."""
         batch = Batch(place, asked, is_whole=self._orders.are_whole)
-        self._under_way[batch] = self.fleet.routing.sent(place, len(asked), _now())
-        self._lanes[place].began(batch, _now())
+        self._under_way[batch] = self.fleet.routing.sent(place, len(asked), aio.now())
+        self._lanes[place].began(batch, aio.now())
         return batch
 
     def ticket(self, batch: Batch) -> Ticket:
@@ -115,7 +116,7 @@ class Sending:
         return self._under_way[batch]
 
     def _ended(self, batch: Batch) -> None:
-        self.fleet.routing.left(self._under_way.pop(batch), _now())
+        self.fleet.routing.left(self._under_way.pop(batch), aio.now())
         self._lanes[batch.place].ended(batch)
         self._changed.set()
 
@@ -136,7 +137,7 @@ class Sending:
         """After a request that broke off, or was taken back."""
         hopeless = set_back(batch, error, self._lanes[batch.place], self.places)
         again = [each for each in batch.left if each not in hopeless]
-        if asks_for_less(error) and again and self._lanes[batch.place].rests_until <= _now():
+        if asks_for_less(error) and again and self._lanes[batch.place].rests_until <= aio.now():
             self.group.create_task(self._wait(again, pause(max(each.waits for each in again) - 1, error.retry_after)))
         else:
             self.again(again, come_next=are_next(error))
@@ -159,12 +160,12 @@ class Sending:
                 fleet.close(ticket, batch.place, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
                 fleet.miss(batch.place, error)
             if asks_for_less(error):
-                lane.refused(batch, error.retry_after, _now())
+                lane.refused(batch, error.retry_after, aio.now())
             return error
         except TimeoutError:
             return TAKEN_BACK
         else:
-            fleet.routing.done(ticket, _now())
+            fleet.routing.done(ticket, aio.now())
             fleet.greet(batch.place)
             return BackendError(ErrorKind.SERVER, "The answer has no end.") if batch.open else None
         finally:
@@ -178,12 +179,12 @@ class Sending:
                 return
             asked = batch.asked[event.index]
             if not batch.accepted.is_set():
-                lane.accepted(batch, _now())
+                lane.accepted(batch, aio.now())
             match event:
                 case Piece(_, text):
                     asked.received.append(text)
                     asked.chars += len(text)
-                    lane.heard(len(text), _now())
+                    lane.heard(len(text), aio.now())
                 case PromptDone(index):
                     lane.answered(batch, index)
                     self._answer(asked, event, batch.place)
@@ -215,7 +216,7 @@ class Sending:
 
     def _take_back(self) -> None:
         """When nothing is in line any more, who is done helps those who are slow."""
-        now = _now()
+        now = aio.now()
         if self._line or now < self._looked + _TICK:
             return
         self._looked = now
@@ -236,7 +237,7 @@ class Sending:
         return max(1.0, answered, (2.0 - share) * max(opened, default=0))
 
     def _give_up_if_down(self) -> None:
-        now = _now()
+        now = aio.now()
         if any(self.fleet.routing.is_counted_on(place) for place in self.places):
             self._down_since = None
             return
@@ -245,7 +246,3 @@ class Sending:
             error = self.fleet.nobody((), self.places)
             for asked in self._line.dissolve():
                 self.fail(asked, error, -1)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,10 +1,10 @@
 """A tool with what keeps it to its pace, wherever its function has to run."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from .. import aio
 from ..core.commons import Commons
 from ..plan.identity import canonical
 from .batching import Batcher
@@ -56,7 +56,7 @@ class Equipped:
             if entry.claim is not None:
                 await entry.claim.take()
                 entry.claim.enter()
-            started = _now()
+            started = aio.now()
             try:
                 with self._paced.clock(entry) as clock:
                     return as_text(await function(**arguments))
@@ -64,7 +64,7 @@ class Equipped:
                 self._paced.check(clock)
                 raise
             finally:
-                self.ledger.ran(_now() - started)
+                self.ledger.ran(aio.now() - started)
         if self.tool.is_async:
             return as_text(await self._run(lambda: function(**arguments), arguments, entry))
         text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, entry)
@@ -72,11 +72,11 @@ class Equipped:
 
     def _run(self, function: Callable[[], Any], arguments: dict[str, Any], entry: Entry) -> Awaitable[Any]:
         async def attempt(place: Place | None) -> Any:
-            started = entry.began = _now()
+            started = entry.began = aio.now()
             try:
                 return await (entry.call(function) if self._is_async else self._in_a_thread(function, entry, place))
             finally:
-                self.ledger.ran(_now() - started)
+                self.ledger.ran(aio.now() - started)
 
         return self._paced.run(attempt, arguments, entry)
 
@@ -92,7 +92,3 @@ def _text_or_awaitable(value: Any) -> Any:
     """In the tool's thread, because reading a value may block as well; what a wrapped async tool gives is awaited
     on the loop."""
     return value if inspect.isawaitable(value) else as_text(value)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

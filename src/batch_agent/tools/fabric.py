@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from .. import aio
 from ..core.commons import Commons, Made
 from ..core.errors import StoreError
 from ..core.interfaces import Journal
@@ -72,7 +73,7 @@ class ToolFabric:
         self._flights = Flights()
         self._adopted: set[asyncio.Task[Any]] = set()
         self._orders = itertools.count(_ELSEWHERE + 1)
-        self._cache = ResultCache(cache_bytes, _now)
+        self._cache = ResultCache(cache_bytes, aio.now)
         self.identity = secrets.token_hex(8)
         """Of sessions without a journal, in the place of the run's."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
@@ -179,7 +180,7 @@ class ToolFabric:
         """One execution for one call. Whatever the tool does, it comes to an outcome. `claim`: of a write, taken when
         it is its turn; raises what that raises. `flight`: of an execution that several wait for."""
         equipped = self._tools[tool.name]
-        order, started = self.next_order(), _now()
+        order, started = self.next_order(), aio.now()
         entry = Entry(claim, None if flight is None else flight.extend)
         timed_out = False
         try:
@@ -190,7 +191,7 @@ class ToolFabric:
             if not is_failure(error) or (claim is not None and claim.failure is error):
                 raise
             text, is_error, timed_out = describe_error(error), True, isinstance(error, ToolTimeout)
-        seconds = _now() - (started if entry.began is None else entry.began)
+        seconds = aio.now() - (started if entry.began is None else entry.began)
         return Outcome(await self._shaped(tool, text, is_error), is_error, order, seconds, timed_out=timed_out)
 
     def account(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: Outcome) -> None:
@@ -214,13 +215,13 @@ class ToolFabric:
         async def make() -> Made:
             found = await self._fly(tool, arguments, key, self.next_order(), version, flight)
             is_kept = tool.sharing.keeps_errors or not found.is_error
-            good = max(0.0, found.expires - _now()) if is_kept else 0.0
+            good = max(0.0, found.expires - aio.now()) if is_kept else 0.0
             return Made(found.content, found.is_error, found.seconds, good, found.timed_out)
 
         async def fly(_: Flight) -> Outcome:
             made, source = await commons.call(name, make)
             sources.append(source)
-            expires = _now() + made.good
+            expires = aio.now() + made.good
             timed_out = made.timed_out
             outcome = Outcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires, timed_out)
             if source != "executed":
@@ -242,7 +243,7 @@ class ToolFabric:
     ) -> Outcome:
         known_as = None if self._memory is None else memory_key(tool, self._max_tokens, key[1])
         while True:
-            began = _now()
+            began = aio.now()
             if self._memory is None or known_as is None:
                 found = await self.alone(tool, arguments, flight=flight)
             else:
@@ -291,7 +292,3 @@ class ToolFabric:
 
 async def _cached(outcome: Outcome) -> Found:
     return outcome, "cached"
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

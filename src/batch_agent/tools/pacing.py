@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
+from .. import aio
 from ..core.commons import Commons
+from ..schedule.backoff import Backoff
 from ..tasks.cancellation import is_being_cancelled
 from ..tasks.deadlines import Deadlines, Watch
 from .claim import Entry
@@ -14,7 +16,8 @@ from .places import Place, Places
 from .policy import Pace
 from .texts import ToolTimeout
 
-_MOST_DOUBLINGS = 6
+_LONGEST_BACKOFF = 64
+"""Times the first one."""
 _NOTHING: AbstractAsyncContextManager[None] = nullcontext()
 Attempt = Callable[[Place | None], Awaitable[Any]]
 """One try. A thread that runs for it holds the place, if there is one."""
@@ -112,7 +115,8 @@ class Paced:
         return found
 
     def _delay(self, failures: int) -> float:
-        return self._pace.backoff * 2.0 ** min(failures, _MOST_DOUBLINGS) * (0.5 + random.random() / 2)  # noqa: S311
+        first = self._pace.backoff
+        return Backoff(first, _LONGEST_BACKOFF * first).jittered(failures, random.random())  # noqa: S311
 
 
 class _Bucket:
@@ -132,7 +136,7 @@ class _Bucket:
             seconds = await self._seconds()
             if seconds > 0:
                 await asyncio.sleep(seconds)
-            self._next = max(self._next, asyncio.get_running_loop().time()) + self._interval
+            self._next = max(self._next, aio.now()) + self._interval
 
     async def _seconds(self) -> float:
         """One at a time also where others are asked: a process with a long queue takes turns with the rest."""
@@ -140,4 +144,4 @@ class _Bucket:
             told = await self._commons.turn(self._name, interval=self._interval, ahead=self._ahead)
             if told is not None:
                 return told
-        return self._next - self._ahead - asyncio.get_running_loop().time()
+        return self._next - self._ahead - aio.now()

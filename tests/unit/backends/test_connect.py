@@ -17,6 +17,7 @@ from batch_agent.core.interfaces import Backend
 from batch_agent.core.messages import User
 from batch_agent.core.prompt import Prompt
 from batch_agent.core.requests import Request, Sampling
+from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import SimServer
 
 
@@ -261,7 +262,7 @@ async def test_tools_are_tried_only_where_they_are_used() -> None:
 
 
 async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_BACKOFF", 0.01)
+    monkeypatch.setattr(probing, "_BACKOFF", Backoff(0.01, 10.0))
     async with serving(model("m"), tools=500) as server:
         error = await refused(server.url, uses_tools=True)
         assert isinstance(error, BackendError)

@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import pytest
-from tests.unit.cluster.test_limits import BEAT, LASTS, Link, beats, virtual
+from tests.support.virtual_time import virtual
+from tests.unit.cluster.test_limits import BEAT, LASTS, Link, beats
 
 from batch_agent.cluster.budget import share_purse
 from batch_agent.cluster.local import LocalHub

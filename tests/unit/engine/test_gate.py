@@ -1,12 +1,12 @@
 """Slots and places together: an agent needs both, and loses neither to somebody's bad luck."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from functools import wraps
 from typing import Any
 
 import pytest
+from tests.support.virtual_time import virtual
 
 from batch_agent.core.facts import Compacted, Replied, Returned, Shortened, Started
 from batch_agent.core.load import Load
@@ -19,23 +19,9 @@ from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.ledger import Ledger
 from batch_agent.schedule.limit import InflightLimit
-from batch_agent.testing import run_virtual, say
+from batch_agent.testing import say
 
 LOOK = (ToolCall("1", "look", "{}"),)
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in virtual time. It must leave no task behind."""
-
-    @wraps(test)
-    def run(*args: Any, **options: Any) -> None:
-        async def main() -> None:
-            await test(*args, **options)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        run_virtual(main())
-
-    return run
 
 
 def gate(

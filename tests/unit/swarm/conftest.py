@@ -3,10 +3,11 @@
 import pytest
 
 from batch_agent.schedule import standing
+from batch_agent.schedule.backoff import Backoff
 from batch_agent.swarm import lanes
 
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "_SHORTEST_EJECTION", 0.1)
+    monkeypatch.setattr(standing, "_EJECTION", Backoff(0.1, 60.0))
     monkeypatch.setattr(lanes, "_SOON", 0.3)

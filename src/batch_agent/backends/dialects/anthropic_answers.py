@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import BackendError, ErrorKind
+from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import reported_error
 from ..sse import SseParser
-from .dialect import dumps
-from .reading import any_object, token_count
+from .reading import any_object, object_or_empty, text_or_empty, token_count
 
 _FINISH: Mapping[str, FinishReason] = {
     "tool_use": "calls",
@@ -56,11 +56,11 @@ class _OpenCall:
 
     def whole(self, *, is_cut_off: bool) -> CallDelta:
         """Of a call that was cut off before its first argument, nobody knows what it was to be given."""
-        name = _text(self.block.get("name"))
+        name = text_or_empty(self.block.get("name"))
         if not name:
             raise BackendError(ErrorKind.SERVER, "The answer has a tool call without a name.")
         arguments = self.arguments or ("" if is_cut_off else "{}")
-        return CallDelta(ToolCall(_text(self.block.get("id")), name, arguments))
+        return CallDelta(ToolCall(text_or_empty(self.block.get("id")), name, arguments))
 
 
 class StreamDecoder:
@@ -96,19 +96,19 @@ class StreamDecoder:
     def _event(self, event: dict[str, Any]) -> Iterator[Delta]:
         match event.get("type"):
             case "message_start":
-                _count(_part(event, "message").get("usage"), self._counts)
+                _count(object_or_empty(event.get("message")).get("usage"), self._counts)
                 self._counts.pop("output_tokens", None)  # so far; how many it came to is told at the end
             case "content_block_start":
                 yield from self._close_call()
-                yield from self._start(event.get("index"), _part(event, "content_block"))
+                yield from self._start(event.get("index"), object_or_empty(event.get("content_block")))
             case "content_block_delta":
-                yield from self._add(event.get("index"), _part(event, "delta"))
+                yield from self._add(event.get("index"), object_or_empty(event.get("delta")))
             case "content_block_stop":
                 # Without arguments it may have none, or be cut off: that shows only in what comes next.
                 if self._call is not None and self._call.arguments:
                     yield from self._close_call()
             case "message_delta":
-                self._reason = _part(event, "delta").get("stop_reason") or self._reason
+                self._reason = object_or_empty(event.get("delta")).get("stop_reason") or self._reason
                 _count(event.get("usage"), self._counts)
             case "message_stop":
                 yield from self.close()
@@ -151,7 +151,7 @@ def _said(block: dict[str, Any]) -> list[Delta]:
         case {"type": "text", "text": str(text)} if text:
             return [TextDelta(text)]
         case {"type": "thinking"}:
-            thought = ReasoningDelta(_text(block.get("thinking")), _text(block.get("signature")))
+            thought = ReasoningDelta(text_or_empty(block.get("thinking")), text_or_empty(block.get("signature")))
             return [thought] if thought.text or thought.signature else []
         case {"type": "redacted_thinking", "data": str(data)} if data:
             return [ReasoningDelta(redacted=data)]
@@ -173,15 +173,6 @@ def _usage(counts: Mapping[str, int]) -> Usage:
     cached = counts.get("cache_read_input_tokens", 0)
     computed = counts.get("input_tokens", 0) + counts.get("cache_creation_input_tokens", 0)
     return Usage(input=computed + cached, cached=cached, output=counts.get("output_tokens", 0))
-
-
-def _part(event: Mapping[str, Any], name: str) -> dict[str, Any]:
-    part = event.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _json_text(value: Any) -> str:

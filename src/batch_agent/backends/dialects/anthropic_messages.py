@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
+from ...core.json import dumps
 from ...core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from ...core.prompt import Prompt
 from ...core.requests import Delta, Request, Sampling
 from ...core.schema import JsonSchema
 from ...core.strict_schema import strict_form
 from .anthropic_answers import StreamDecoder, decode_reply
-from .dialect import Once, arguments_object, dumps, halves, known_id
+from .dialect import Once, arguments_object, halves, known_id
 
 PATH = "/messages"
 _LONGEST_ANSWER = 8192

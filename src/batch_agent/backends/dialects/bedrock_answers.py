@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import BackendError, ErrorKind
+from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..failures import error_message, named_error
-from .dialect import dumps
-from .reading import any_object, token_count
+from .reading import any_object, object_or_empty, text_or_empty, token_count
 
 if TYPE_CHECKING:
     from botocore.eventstream import EventStreamBuffer, EventStreamMessage  # type: ignore[import-untyped]
@@ -28,10 +28,10 @@ _FINISH: Mapping[str, FinishReason] = {
 def decode_reply(body: bytes) -> list[Delta]:
     """A plain answer as deltas. Raises BackendError for what is not of the format."""
     answer = any_object(body)
-    content = _inside(_inside(answer.get("output")).get("message")).get("content")
+    content = object_or_empty(object_or_empty(answer.get("output")).get("message")).get("content")
     if not isinstance(content, list):
         raise BackendError(ErrorKind.SERVER, f"The answer has no message: {body[:200]!r}")
-    deltas = [delta for block in content for delta in _whole(_inside(block))]
+    deltas = [delta for block in content for delta in _whole(object_or_empty(block))]
     made_calls = any(isinstance(delta, CallDelta) for delta in deltas)
     return [*deltas, Finished(_finish(answer.get("stopReason"), made_calls), _usage(answer.get("usage")))]
 
@@ -67,9 +67,9 @@ class StreamDecoder:
     def _event(self, name: str, event: dict[str, Any]) -> Iterator[Delta]:
         match name:
             case "contentBlockStart":
-                self._start(_index(event), _inside(event.get("start")))
+                self._start(_index(event), object_or_empty(event.get("start")))
             case "contentBlockDelta":
-                yield from self._add(_index(event), _inside(event.get("delta")))
+                yield from self._add(_index(event), object_or_empty(event.get("delta")))
             case "contentBlockStop":
                 yield from self._close_call(_index(event))
             case "messageStop":
@@ -83,16 +83,16 @@ class StreamDecoder:
 
     def _start(self, index: int, block: dict[str, Any]) -> None:
         if "toolUse" in block:
-            use = _inside(block["toolUse"])
-            self._calls[index] = _OpenCall(_str(use.get("toolUseId")), _str(use.get("name")))
+            use = object_or_empty(block["toolUse"])
+            self._calls[index] = _OpenCall(text_or_empty(use.get("toolUseId")), text_or_empty(use.get("name")))
 
     def _add(self, index: int, said: dict[str, Any]) -> Iterator[Delta]:
-        if text := _str(said.get("text")):
+        if text := text_or_empty(said.get("text")):
             yield TextDelta(text)
         if "reasoningContent" in said:
-            yield from _thought(_inside(said["reasoningContent"]))
+            yield from _thought(object_or_empty(said["reasoningContent"]))
         if index in self._calls:
-            self._calls[index].arguments.append(_str(_inside(said.get("toolUse")).get("input")))
+            self._calls[index].arguments.append(text_or_empty(object_or_empty(said.get("toolUse")).get("input")))
 
     def _close_call(self, index: int) -> Iterator[Delta]:
         call = self._calls.pop(index, None)
@@ -145,19 +145,19 @@ def _event_of(frame: "EventStreamMessage") -> str:
 
 
 def _whole(block: dict[str, Any]) -> Iterator[Delta]:
-    if text := _str(block.get("text")):
+    if text := text_or_empty(block.get("text")):
         yield TextDelta(text)
     if "reasoningContent" in block:
-        said = _inside(block["reasoningContent"])
-        yield from _thought({**said, **_inside(said.get("reasoningText"))})
+        said = object_or_empty(block["reasoningContent"])
+        yield from _thought({**said, **object_or_empty(said.get("reasoningText"))})
     if "toolUse" in block:
-        use = _inside(block["toolUse"])
+        use = object_or_empty(block["toolUse"])
         given = dumps(use["input"]).decode() if "input" in use else ""
-        yield _call(_str(use.get("toolUseId")), _str(use.get("name")), given)
+        yield _call(text_or_empty(use.get("toolUseId")), text_or_empty(use.get("name")), given)
 
 
 def _thought(said: dict[str, Any]) -> Iterator[Delta]:
-    text, signature, redacted = (_str(said.get(name)) for name in ("text", "signature", "redactedContent"))
+    text, signature, redacted = (text_or_empty(said.get(name)) for name in ("text", "signature", "redactedContent"))
     if text or signature or redacted:
         yield ReasoningDelta(text, signature, redacted)
 
@@ -174,7 +174,7 @@ def _finish(reason: Any, made_calls: bool) -> FinishReason:
 
 def _usage(usage: Any) -> Usage:
     """The service counts what it read from its cache, and what it wrote there, apart from the input."""
-    told = _inside(usage)
+    told = object_or_empty(usage)
     new, read, written, output = (
         token_count(told.get(name))
         for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
@@ -182,14 +182,6 @@ def _usage(usage: Any) -> Usage:
     return Usage(input=new + read + written, cached=read, output=output)
 
 
-def _inside(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _index(event: dict[str, Any]) -> int:
     index = event.get("contentBlockIndex")
     return index if isinstance(index, int) else 0
-
-
-def _str(value: Any) -> str:
-    return value if isinstance(value, str) else ""

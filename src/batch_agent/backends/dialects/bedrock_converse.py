@@ -6,13 +6,14 @@ from functools import cache
 from typing import Any, Literal, assert_never
 from urllib.parse import quote
 
+from ...core.json import dumps
 from ...core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from ...core.quick import dataclass
 from ...core.requests import Delta, Request
 from ...core.schema import JsonSchema
 from ...core.strict_schema import strict_form
 from .bedrock_answers import StreamDecoder, decode_reply
-from .dialect import Once, arguments_object, dumps, halves, known_id
+from .dialect import Once, arguments_object, halves, known_id
 
 Role = Literal["user", "assistant"]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.errors import SpecError
+from ...core.json import dumps
 from ...core.requests import Sampling
-from .dialect import dumps
 
 PATH = "/completions"
 CHATS_PATH = "/chat/completions/batch"

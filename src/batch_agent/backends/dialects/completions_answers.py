@@ -7,7 +7,7 @@ from ...core.errors import BackendError, ErrorKind
 from ...core.quick import dataclass
 from ...core.requests import FinishReason, Usage
 from ..sse import SseParser
-from .reading import read_object, token_usage
+from .reading import openai_usage, read_object, text_or_empty
 
 _FINISH: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length", "content_filter": "refusal"}
 _GIVEN_UP = ("abort", "error")
@@ -72,7 +72,7 @@ def decode_whole(body: bytes, count: int) -> Whole:
         found[index] = None if choice.get("finish_reason") in _GIVEN_UP else _answer(index, choice)
     answers = {index: answer for index, answer in sorted(found.items()) if answer is not None}
     missing = tuple(index for index in range(count) if index not in answers)
-    return Whole(tuple(answers.values()), missing, _usage(reply.get("usage")) or Usage())
+    return Whole(tuple(answers.values()), missing, openai_usage(reply.get("usage")) or Usage())
 
 
 class ManyDecoder:
@@ -118,7 +118,7 @@ class ManyDecoder:
         return self._ended
 
     def _event(self, event: dict[str, Any]) -> Iterator[PromptEvent]:
-        choices, usage = _choices(event) or [], _usage(event.get("usage"))
+        choices, usage = _choices(event) or [], openai_usage(event.get("usage"))
         for choice in choices:
             index = _index(choice, self._count)
             if usage is not None and len(choices) == 1:
@@ -126,7 +126,7 @@ class ManyDecoder:
             yield from self._choice(index, choice)
 
     def _choice(self, index: int, choice: Mapping[str, Any]) -> Iterator[PromptEvent]:
-        text, reason = _text(choice.get("text")), choice.get("finish_reason")
+        text, reason = text_or_empty(choice.get("text")), choice.get("finish_reason")
         if index not in self._open:
             if text:
                 raise BackendError(ErrorKind.SERVER, f"The server went on with prompt {index} after its answer's end.")
@@ -158,23 +158,11 @@ def _answer(index: int, choice: Mapping[str, Any]) -> Answer:
     message = choice.get("message")
     if not isinstance(message, dict):
         message = {"content": choice.get("text")}
-    return Answer(index, _text(message.get("content")), _finish(choice.get("finish_reason")))
+    return Answer(index, text_or_empty(message.get("content")), _finish(choice.get("finish_reason")))
 
 
 def _finish(reason: Any) -> FinishReason:
     return _FINISH.get(reason, "stop") if isinstance(reason, str) else "stop"
-
-
-def _usage(usage: Any) -> Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return token_usage(usage.get("prompt_tokens"), cached, usage.get("completion_tokens"))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _named(indices: Iterable[int]) -> str:

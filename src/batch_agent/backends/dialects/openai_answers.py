@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...core.errors import BackendError, ErrorKind
+from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ..sse import SseParser
-from .dialect import dumps
-from .reading import read_object, token_usage
+from .reading import openai_usage, read_object
 from .repeats import Repeats, Said
 
 _FINISH: Mapping[str, FinishReason] = {
@@ -46,7 +46,7 @@ def decode_reply(body: bytes) -> list[Delta]:
         deltas += calls
         made_calls = bool(calls)
     finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
-    deltas.append(Finished(finish, _usage(answer.get("usage"))))
+    deltas.append(Finished(finish, openai_usage(answer.get("usage")) or Usage()))
     return deltas
 
 
@@ -138,7 +138,7 @@ class StreamDecoder:
 
     def _chunk(self, chunk: dict[str, Any], deltas: list[Delta]) -> None:
         if chunk.get("usage"):
-            self._usage = _usage(chunk["usage"])
+            self._usage = openai_usage(chunk["usage"]) or Usage()
         choice = _first_choice(chunk)
         if choice is None:
             return
@@ -269,11 +269,3 @@ def _finish(reason: Any, made_calls: bool, refused: bool) -> FinishReason:
     if made_calls and reason != "length":
         return "calls"
     return _FINISH.get(reason, "stop") if isinstance(reason, str) else "stop"
-
-
-def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, dict):
-        return Usage()
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return token_usage(usage.get("prompt_tokens"), cached, usage.get("completion_tokens"))

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, assert_never
 
+from ...core.json import dumps
 from ...core.messages import Assistant, Message, ToolResults, User
 from ...core.prompt import Prompt
 from ...core.requests import Delta, Request
 from ...core.schema import JsonSchema
 from ...core.strict_schema import strict_form
 from ..flavors import Extras
-from .dialect import Once, dumps
+from .dialect import Once
 from .openai_answers import StreamDecoder, decode_reply
 
 PATH = "/chat/completions"

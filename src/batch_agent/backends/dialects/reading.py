@@ -31,13 +31,27 @@ def read_object(data: bytes) -> dict[str, Any]:
     return value
 
 
+def object_or_empty(value: Any) -> dict[str, Any]:
+    """A part of an answer that should be an object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def text_or_empty(value: Any) -> str:
+    """A part of an answer that should be a text; an empty one for anything else."""
+    return value if isinstance(value, str) else ""
+
+
 def token_count(value: Any) -> int:
     """A number of tokens as a server tells it. 0, which stands for "not told", for anything that cannot be one: a
     negative or an absurd number, a float, a text, a boolean."""
     return value if type(value) is int and 0 < value <= _MOST_TOKENS else 0
 
 
-def token_usage(new: Any, cached: Any, output: Any) -> Usage:
-    """Usage where the server counts cached input as part of the input."""
-    given = token_count(new)
-    return Usage(given, min(given, token_count(cached)), token_count(output))
+def openai_usage(usage: Any) -> Usage | None:
+    """The `usage` of an answer in OpenAI's format; None where the server does not tell it."""
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    given = token_count(usage.get("prompt_tokens"))  # with what was cached
+    return Usage(given, min(given, token_count(cached)), token_count(usage.get("completion_tokens")))

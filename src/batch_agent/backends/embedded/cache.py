@@ -2,12 +2,11 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from batch_agent.files import DRAFT, remove_old_drafts
+from batch_agent.files import atomic_replace
 
 
 def cache_directory() -> Path:
@@ -23,18 +22,8 @@ def cache_directory() -> Path:
 
 @contextmanager
 def written_atomically(target: Path) -> Iterator[Path]:
-    """A path to write to; it becomes `target` when the block ends well and disappears when it does not.
-
-    Two processes may write the same target at once: each has its own file and the last one wins.
-    """
+    """A draft that all users may read; see `atomic_replace`. Makes the directory."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    remove_old_drafts(target.parent, f".{target.name}.")
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=DRAFT)
-    os.close(descriptor)
-    unfinished = Path(name)
-    try:
-        yield unfinished
-        unfinished.chmod(0o644)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with atomic_replace(target) as draft:
+        yield draft
+        draft.chmod(0o644)

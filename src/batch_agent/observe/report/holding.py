@@ -3,10 +3,7 @@
 import os
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from ...files import try_lock
 
 _LOCK = "run.lock"
 
@@ -22,18 +19,14 @@ def is_held(folder: Path) -> bool | None:
 
 
 def _is_locked(path: Path) -> bool | None:
-    if fcntl is None:
-        return None
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        is_free = try_lock(file, is_shared=True)
     except OSError:  # a file system without locks
         return None
     finally:
         os.close(file)
-    return False
+    return None if is_free is None else not is_free

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ... import aio
 from ...core.errors import SpecError
 from .transports import StdioTransport, over_http
 
@@ -125,6 +126,5 @@ async def _listed(client: "Client") -> "list[mcp_types.Tool]":
 def _reason(error: BaseException, late: "MCP | None") -> str:
     if late is not None:
         return f"it did not answer within {late.start_timeout:g} s (start_timeout)"
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{error}".strip(" .") or type(error).__name__
+    cause = aio.unwrap_group(error)
+    return f"{cause}".strip(" .") or type(cause).__name__

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from ...core.errors import SpecError
+from ...core.secret_text import public_url
 from ..tool import Tool
 from .session import Session
 
@@ -60,7 +61,7 @@ class MCP:
     def shown(self) -> str:
         """Without what may be a secret: messages go to logs and models."""
         if self.is_remote:
-            return str(self.server).partition("?")[0].rpartition("@")[2]
+            return public_url(str(self.server))
         program, *arguments = self.command
         return " ".join([program, *[part for part in arguments if not part.startswith("-")][:1]])
 
