@@ -17,8 +17,8 @@ from batch_agent.cluster.opening import hub_of
 from batch_agent.cluster.redis import RedisHub
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.stream import ResultStream
-from batch_agent.preparing import Preparation
-from batch_agent.running import Run, Work
+from batch_agent.run.runner import Run, Work
+from batch_agent.run.setup import Preparation
 from batch_agent.store.memory import MemoryStore
 from benchmarks.cluster_agents import TASK, Agents
 from benchmarks.cluster_gather import gather

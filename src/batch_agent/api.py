@@ -16,8 +16,8 @@ from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .observe.seen import progress_if_seen
 from .observe.watching import Watchers, watched_by
-from .preparing import Openings, Preparation
-from .running import Run, Work
+from .run.runner import Run, Work
+from .run.setup import Openings, Preparation
 
 if TYPE_CHECKING:
     from .core.forecast import Forecast
@@ -90,8 +90,8 @@ class BatchAgent:
     @classmethod
     async def replay(cls, run_dir: str | Path, agent: str | int | None = None, **options: Any) -> list[AgentResult]:
         """Runs the agents of a checkpoint again from what was recorded, without a server and without calling tools:
-        see `batch_agent.replaying.replay`."""
-        from .replaying import replay
+        see `batch_agent.run.replay.replay`."""
+        from .run.replay import replay
 
         return await replay(run_dir, agent, **options)
 

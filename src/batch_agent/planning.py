@@ -15,8 +15,8 @@ from .core.quick import dataclass
 from .core.results import AgentResult
 from .core.spec import BatchSpec
 from .engine.stream import ResultStream
-from .preparing import Openings, Preparation, Prepared
-from .running import Run
+from .run.runner import Run
+from .run.setup import Openings, Preparation, Prepared
 from .schedule.budget import Price
 
 

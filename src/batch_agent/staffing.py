@@ -15,7 +15,7 @@ from .engine.handing import Handing
 from .engine.serving import Serving
 from .engine.visits import Visits
 from .gateway import Gateway, open_gateway
-from .readying import Ready
+from .run.resources import Ready
 from .runtimes.scratch import remove_abandoned, scratch_folder
 
 _DIRECT = ("local", "bedrock", "hostfile")

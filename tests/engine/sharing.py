@@ -8,8 +8,8 @@ from batch_agent.cluster.local import LocalHub
 from batch_agent.core.interfaces import EventSink, Store
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.stream import ResultStream
-from batch_agent.preparing import Preparation
-from batch_agent.running import Run, Work
+from batch_agent.run.runner import Run, Work
+from batch_agent.run.setup import Preparation
 from batch_agent.store.memory import MemoryStore
 
 LEASE = 6.0

@@ -26,8 +26,8 @@ from batch_agent.core.events import AgentMoved, Event, TurnEnded, TurnStarted
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.stream import ResultStream
-from batch_agent.preparing import Preparation
-from batch_agent.running import Run, Work
+from batch_agent.run.runner import Run, Work
+from batch_agent.run.setup import Preparation
 
 STORE_FAILED = 3
 """The exit status of a process that could not go on because of its store."""

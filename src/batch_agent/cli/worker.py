@@ -13,8 +13,8 @@ from ..core.spec import BatchSpec
 from ..observe.live.progress import progress_for
 from ..observe.summary import summary_lines
 from ..observe.watching import watched_by
-from ..preparing import Preparation
-from ..running import Work
+from ..run.runner import Work
+from ..run.setup import Preparation
 from .awaiting import awaited
 from .ending import Stopped, run_to_the_end, say
 from .shared_command import SharedCommand

@@ -12,8 +12,8 @@ from ..core.flow import Item, OnFailure, StageReport
 from ..core.interfaces import EventSink
 from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult, Results
-from ..readying import Ready
-from ..running import Going
+from ..run.resources import Ready
+from ..run.runner import Going
 from .callbacks import place
 from .feed import Feed
 from .nodes import Gone, Node

@@ -13,11 +13,11 @@ from ..core.options import Spend
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
 from ..engine.source import Inputs
-from ..finished_run import MOST_READ_AHEAD
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
-from ..preparing import LaidOut, Preparation
-from ..readying import open_runs
+from ..run.complete_checkpoint import MOST_READ_AHEAD
+from ..run.resources import open_runs
+from ..run.setup import LaidOut, Preparation
 from ..tasks.cancellation import is_being_cancelled
 from ..tasks.run_deadline import RunDeadline, starting
 from .asking import Agents, StageEvents

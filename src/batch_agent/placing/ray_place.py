@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import BatchAgentError, StoreError
-from ..preparing import Preparation
+from ..run.setup import Preparation
 from .ray_calls import answer, first_line, kill
 from .ray_crew import Crew
 from .ray_hub_actor import HubActor

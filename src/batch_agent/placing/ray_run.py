@@ -6,8 +6,8 @@ from ..cluster.opening import hub_of
 from ..data.extras import needed
 from ..engine.failures import one_failure
 from ..engine.stream import Outbox
-from ..preparing import Preparation
-from ..running import Run
+from ..run.runner import Run
+from ..run.setup import Preparation
 
 
 class RayRun:

@@ -12,8 +12,8 @@ from ..cluster.opening import hub_of
 from ..core.errors import BatchAgentError, SpecError
 from ..core.hub import Hub
 from ..core.spec import BatchSpec
-from ..preparing import Preparation
-from ..running import Work
+from ..run.runner import Work
+from ..run.setup import Preparation
 from .errors import Told
 from .ray_hub import RayHub
 from .shipping import unpacked

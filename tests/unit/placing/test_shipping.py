@@ -15,7 +15,7 @@ from batch_agent.engine.stream import ResultStream
 from batch_agent.placing import RayRun
 from batch_agent.placing.errors import Told
 from batch_agent.placing.shipping import for_workers, packed, unpacked
-from batch_agent.preparing import Preparation
+from batch_agent.run.setup import Preparation
 from batch_agent.testing import ScriptedBackend, say
 
 

@@ -9,30 +9,30 @@ from dataclasses import fields, replace
 from itertools import chain, count, takewhile
 from typing import Any
 
-from .agent.output import output_type
-from .backends.connect import Trial, connect
-from .core.errors import PlanMismatch
-from .core.events import Notice
-from .core.interfaces import Backend, EventSink
-from .core.prompt import ToolSpec
-from .core.quick import dataclass
-from .core.requests import NO_USAGE, Usage
-from .core.rules import OutputType, ToolMode
-from .core.safe_text import safe_text
-from .core.sharing import PrefixReport
-from .core.spec import BatchSpec
-from .core.traits import Traits
-from .data import check_apart, gather_inputs
-from .engine.opening import calibrate
-from .engine.source import Inputs
-from .observe.safe_log import make_safe
-from .plan.changes import is_same_question, kept_tool_mode
-from .plan.compile import Plan, compile_plan
-from .plan.field_checks import check_first, escaped_fields, settled_by
-from .plan.layout import Layout, as_they_come, lay_out
-from .plan.report import CHARS_PER_TOKEN, prefix_report
-from .plan.template import Template, names_in, template_of
-from .tools import Tool, ToolProvider, as_tool, check_names
+from ..agent.output import output_type
+from ..backends.connect import Trial, connect
+from ..core.errors import PlanMismatch
+from ..core.events import Notice
+from ..core.interfaces import Backend, EventSink
+from ..core.prompt import ToolSpec
+from ..core.quick import dataclass
+from ..core.requests import NO_USAGE, Usage
+from ..core.rules import OutputType, ToolMode
+from ..core.safe_text import safe_text
+from ..core.sharing import PrefixReport
+from ..core.spec import BatchSpec
+from ..core.traits import Traits
+from ..data import check_apart, gather_inputs
+from ..engine.opening import calibrate
+from ..engine.source import Inputs
+from ..observe.safe_log import make_safe
+from ..plan.compile import Plan, compile_plan
+from ..plan.field_checks import check_first, escaped_fields, settled_by
+from ..plan.layout import Layout, as_they_come, lay_out
+from ..plan.report import CHARS_PER_TOKEN, prefix_report
+from ..plan.template import Template, names_in, template_of
+from ..tools import Tool, ToolProvider, as_tool, check_names
+from .plan_check import is_same_question, kept_tool_mode
 
 _SAME_FOR_ALL = "The task names no {field}: every agent is asked the same thing."
 _MOST_LAID_OUT = 200_000

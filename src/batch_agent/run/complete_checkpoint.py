@@ -5,16 +5,16 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from .core.errors import ErrorKind, RunStopped
-from .core.facts import Fact, Started
-from .core.interfaces import Store
-from .core.requests import Delta, Request
-from .core.traits import Traits
-from .engine.loop import recalled
-from .engine.source import Inputs, InputSource
-from .engine.window import digest, open_window
-from .plan.compile import Plan
-from .preparing import LaidOut, Preparation, Prepared, asking_order
+from ..core.errors import ErrorKind, RunStopped
+from ..core.facts import Fact, Started
+from ..core.interfaces import Store
+from ..core.requests import Delta, Request
+from ..core.traits import Traits
+from ..engine.loop import recalled
+from ..engine.source import Inputs, InputSource
+from ..engine.window import digest, open_window
+from ..plan.compile import Plan
+from .setup import LaidOut, Preparation, Prepared, asking_order
 
 MOST_READ_AHEAD = 10_000
 """Inputs of an iterator that are read to find out. Of longer ones nobody knows, and their server is needed."""

@@ -11,33 +11,33 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from .core.errors import BackendError, SpecError
-from .core.events import ToolsUsed
-from .core.hub import Hub
-from .core.interfaces import Backend, EventSink, HasEndpoints, Store, Toolbox
-from .core.quick import dataclass
-from .core.requests import NO_USAGE
-from .core.scheduling import Scheduling
-from .core.sharing import PrefixReport
-from .core.spec import BatchSpec
-from .engine.collector import rarer_collections
-from .engine.gate import Gate
-from .engine.opening import open_gate
-from .engine.sampling import sampling
-from .engine.summarizer import Summarizer
-from .engine.upkeep import upkeep
-from .finished_run import ReadOnlyStore, as_recorded, finished, unmarked
-from .payment import Payment
-from .plan.changes import check_plan, is_same_question
-from .plan.compile import prefix_chars
-from .preparing import LaidOut, Openings, Preparation, Prepared
-from .schedule.health import Health
-from .store.memory import NoStore
-from .tasks.run_deadline import RunDeadline
-from .tools import Selection, ToolFabric, open_tools, toolsets
+from ..core.errors import BackendError, SpecError
+from ..core.events import ToolsUsed
+from ..core.hub import Hub
+from ..core.interfaces import Backend, EventSink, HasEndpoints, Store, Toolbox
+from ..core.quick import dataclass
+from ..core.requests import NO_USAGE
+from ..core.scheduling import Scheduling
+from ..core.sharing import PrefixReport
+from ..core.spec import BatchSpec
+from ..engine.collector import rarer_collections
+from ..engine.gate import Gate
+from ..engine.opening import open_gate
+from ..engine.sampling import sampling
+from ..engine.summarizer import Summarizer
+from ..engine.upkeep import upkeep
+from ..plan.compile import prefix_chars
+from ..schedule.health import Health
+from ..store.memory import NoStore
+from ..tasks.run_deadline import RunDeadline
+from ..tools import Selection, ToolFabric, open_tools, toolsets
+from .budget import Payment
+from .complete_checkpoint import ReadOnlyStore, as_recorded, finished, unmarked
+from .plan_check import check_plan, is_same_question
+from .setup import LaidOut, Openings, Preparation, Prepared
 
 if TYPE_CHECKING:
-    from .cluster.joined import Joined
+    from ..cluster.joined import Joined
 
 _ON_THIS_MACHINE = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _PATIENCE_PER_RETRY = 5.0
@@ -233,7 +233,7 @@ def _used(fabric: ToolFabric, summarizers: Sequence[Summarizer], openings: Openi
 
 
 async def _join(hub: Hub, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool) -> "Joined":
-    from .cluster.joined import join  # of runs that are shared
+    from ..cluster.joined import join  # of runs that are shared
 
     return await stack.enter_async_context(
         join(hub, lasts=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
@@ -250,7 +250,7 @@ async def _open_store(spec: BatchSpec, stack: AsyncExitStack) -> Store:
 def _store(spec: BatchSpec) -> Store:
     if spec.checkpoint_dir is None:
         return NoStore()
-    from .store.sqlite import SqliteStore
+    from ..store.sqlite import SqliteStore
 
     return SqliteStore(spec.checkpoint_dir)
 

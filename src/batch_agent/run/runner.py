@@ -4,30 +4,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 
-from .backends.prices import known_price
-from .core.events import Event, RunStarted, Scheduled, Shared
-from .core.hub import Hub
-from .core.interfaces import EventSink, WorkSource
-from .core.requests import Usage
-from .core.results import AgentResult
-from .core.sharing import PrefixReport
-from .engine.asking import Asking, Turns
-from .engine.chunked import Chunked
-from .engine.delivery import Delivery
-from .engine.engine import Deliver, Engine, Fit, Leave
-from .engine.loop import AgentLoop
-from .engine.source import InputSource
-from .engine.splitting import Splitting
-from .engine.stream import Outbox
-from .engine.warming import Warming
-from .engine.window import Window, open_window
-from .finished_run import mark_finished
-from .plan.compile import prefix_chars
-from .plan.layout import Layout
-from .preparing import Preparation, asking_order
-from .readying import Ready, listed, open_runs
-from .tasks.deadlines import Deadlines
-from .tasks.run_deadline import RunDeadline, starting
+from ..backends.prices import known_price
+from ..core.events import Event, RunStarted, Scheduled, Shared
+from ..core.hub import Hub
+from ..core.interfaces import EventSink, WorkSource
+from ..core.requests import Usage
+from ..core.results import AgentResult
+from ..core.sharing import PrefixReport
+from ..engine.asking import Asking, Turns
+from ..engine.chunked import Chunked
+from ..engine.delivery import Delivery
+from ..engine.engine import Deliver, Engine, Fit, Leave
+from ..engine.loop import AgentLoop
+from ..engine.source import InputSource
+from ..engine.splitting import Splitting
+from ..engine.stream import Outbox
+from ..engine.warming import Warming
+from ..engine.window import Window, open_window
+from ..plan.compile import prefix_chars
+from ..plan.layout import Layout
+from ..tasks.deadlines import Deadlines
+from ..tasks.run_deadline import RunDeadline, starting
+from .complete_checkpoint import mark_finished
+from .resources import Ready, listed, open_runs
+from .setup import Preparation, asking_order
 
 _WORTH_WARMING = 4096
 """Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""
@@ -120,7 +120,7 @@ class Going:
 
     async def work(self) -> None:
         """For others: until nobody who shares the run has anything left to do. Raises RunStopped and StoreError."""
-        from .cluster.working import ending_at  # of runs that are shared
+        from ..cluster.working import ending_at  # of runs that are shared
 
         joined = self._ready.joined
         assert joined is not None
@@ -159,7 +159,7 @@ class Going:
         """Where results are written to as they come, if anywhere."""
         if self._spec.out is None or self._only is not None:
             return nullcontext()
-        from .data import results_to
+        from ..data import results_to
 
         return results_to(self._spec.out)
 
@@ -172,8 +172,8 @@ class Going:
             if joined is None:
                 await self._engine(inputs, executor, deliver, fit, self._events, leave).run()
                 return
-            from .cluster.calling import Calling
-            from .cluster.working import work_and_collect
+            from ..cluster.calling import Calling
+            from ..cluster.working import work_and_collect
 
             calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events, self._ready.deadline)
             if not self._works:
@@ -190,7 +190,7 @@ class Going:
         if self._spec.runtime is None or ready.prepared.is_finished:
             yield asking, ready.backend.leave if ready.prepared.server.traits.keeps_agents else None
             return
-        from .staffing import staffed  # brings a web server, which other runs do not need
+        from ..staffing import staffed  # brings a web server, which other runs do not need
 
         async with staffed(ready, asking) as handing:
             yield handing, handing.leave
