@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .observe.seen import progress_if_seen
 from .observe.watching import Watchers, watched_by
-from .run.runner import Run, Work
-from .run.setup import Openings, Preparation
+from .run import runner
+from .run.resources import lint_prompts, open_preview
+from .run.setup import RunSetup
 
 if TYPE_CHECKING:
     from .core.forecast import Forecast
@@ -40,7 +41,7 @@ class BatchAgent:
         except RunStopped as stopped:
             stopped.results = [results[index] for index in sorted(results)]
             raise
-        return Results((results[index] for index in sorted(results)), stream.scheduling, stream.prefix)
+        return Results((results[index] for index in sorted(results)), stream.scheduling, stream.report)
 
     @classmethod
     async def run_with_reduce(cls, *, reduce: str, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
@@ -115,12 +116,13 @@ class BatchAgent:
         a notebook) is shown. A run with a checkpoint_dir leaves a report.html there."""
         asked = _spec(spec, options)
         events = progress_if_seen(sys.stderr, progress) if events is None else events
-        preparation = Preparation.check(asked, watched_by(events, asked.checkpoint_dir))
+        is_watched = events is not None or asked.checkpoint_dir is not None
+        setup = RunSetup.validate(asked, watched_by(events, asked.checkpoint_dir) if is_watched else None)
         if asked.together.cluster is not None:
             from .placing import RayRun
 
-            return ResultStream(RayRun(preparation).drive)
-        return ResultStream(Run(preparation, hub=hub_of(asked)).drive)
+            return ResultStream(RayRun(setup).drive)
+        return ResultStream(partial(runner.run, setup, hub=hub_of(asked)))
 
     @classmethod
     async def work(cls, spec: BatchSpec | None = None, /, *, events: Watchers = None, **options: Any) -> None:
@@ -130,7 +132,7 @@ class BatchAgent:
         hub = hub_of(asked)
         if hub is None:
             raise SpecError("work needs store='redis://...', where the run is.")
-        await Work(Preparation.check(asked, watched_by(events)), hub).drive()
+        await runner.work(RunSetup.validate(asked, watched_by(events)), hub)
 
     @classmethod
     async def lint(
@@ -138,12 +140,11 @@ class BatchAgent:
     ) -> PrefixReport:
         """What the prompts of this run would share, and what keeps them from sharing more. No model is asked. `exact`:
         the backend is opened, to count tokens as it does."""
-        preparation = Preparation.check(_spec(spec, options), events)
+        setup = RunSetup.validate(_spec(spec, options), events)
         if not exact:
-            return await preparation.lint()
-        async with AsyncExitStack() as stack:
-            prepared = await preparation.opened(await preparation.lay_out(), Openings([preparation], stack))
-            return prepared.report
+            return await lint_prompts(setup)
+        async with open_preview(setup) as preview:
+            return preview.report()
 
     @classmethod
     async def plan(

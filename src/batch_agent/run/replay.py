@@ -16,7 +16,7 @@ from ..core.spec import BatchSpec
 from ..core.traits import Traits
 from ..data import gather_inputs
 from ..engine.asking import Asking
-from ..engine.engine import Engine
+from ..engine.engine import Engine, EngineConfig
 from ..engine.gate import Gate
 from ..engine.loop import AgentLoop
 from ..engine.replay import RecordedBackend, RecordedToolbox, Recording, Tape
@@ -136,5 +136,5 @@ async def _run(
     async def deliver(result: AgentResult) -> None:
         results.append(result)
 
-    await Engine(source, loop, store, gate, deliver, max_dispatched=_INFLIGHT).run()
+    await Engine(EngineConfig(source, loop, store, gate, deliver, _INFLIGHT)).run()
     return sorted(results, key=lambda result: result.index)

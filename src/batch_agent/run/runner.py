@@ -1,33 +1,28 @@
-"""A run under way, from the first agent to the last result."""
+"""Runs: their resources are opened, and then `execute` drives the agents from the first to the last result."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from ..backends.prices import known_price
-from ..core.events import Event, RunStarted, Scheduled, Shared
+from ..core.events import RunStarted, Scheduled, Shared
 from ..core.hub import Hub
 from ..core.interfaces import EventSink, WorkSource
-from ..core.requests import Usage
 from ..core.results import AgentResult
-from ..core.sharing import PrefixReport
 from ..engine.asking import Asking, Turns
 from ..engine.chunked import Chunked
 from ..engine.delivery import Delivery
-from ..engine.engine import Deliver, Engine, Fit, Leave
+from ..engine.engine import Deliver, Engine, EngineConfig, Fit, Leave
 from ..engine.loop import AgentLoop
 from ..engine.source import InputSource
 from ..engine.splitting import Splitting
 from ..engine.stream import Outbox
 from ..engine.warming import Warming
-from ..engine.window import Window, open_window
 from ..plan.compile import prefix_chars
-from ..plan.layout import Layout
+from ..store.memory import NoStore
 from ..tasks.deadlines import Deadlines
-from ..tasks.run_deadline import RunDeadline, starting
 from .complete_checkpoint import mark_finished
-from .resources import Ready, listed, open_runs
-from .setup import Preparation, asking_order
+from .resources import RunResources, format_findings, open_resources
+from .setup import RunSetup, asking_order
 
 _WORTH_WARMING = 4096
 """Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""
@@ -36,261 +31,237 @@ Put = Callable[[AgentResult], Awaitable[None]]
 Write = Callable[[AgentResult], None]
 
 
-class Run:
-    """One run on its own, or one that is shared with others who meet at a hub."""
-
-    def __init__(
-        self,
-        preparation: Preparation,
-        only: Sequence[int] | None = None,
-        hub: Hub | None = None,
-        *,
-        works: bool = True,
-    ) -> None:
-        """`only`: the numbers of the inputs that are asked, for inputs that are all there; None: all of them. `works`:
-        agents run in this process too, not only at the others who meet at the hub."""
-        self._preparation = preparation
-        self._only = only
-        self._hub = hub
-        self._works = works
-
-    async def drive(self, outbox: Outbox) -> None:
-        """Raises SpecError, BackendError, RunStopped and StoreError."""
-        preparation = self._preparation
-        deadline = RunDeadline(preparation.spec.spend.deadline)
-        async with AsyncExitStack() as stack:
-            with starting(deadline):
-                async with deadline.limit():
-                    laid_out = await preparation.lay_out()
-                    runs = open_runs([preparation], [laid_out], preparation.events, self._hub, deadline=deadline)
-                    [ready] = await stack.enter_async_context(runs)
-            going = Going(ready, self._only, works=self._works)
-            try:
-                await going.go(outbox.put)
-            finally:
-                outbox.scheduling, outbox.prefix = ready.scheduling, going.prefix
+async def run(
+    setup: RunSetup,
+    outbox: Outbox,
+    *,
+    only: Sequence[int] | None = None,
+    hub: Hub | None = None,
+    works: bool = True,
+) -> None:
+    """One run, alone or shared with other processes through a hub; the results go to the outbox. `only`, `works`: as
+    for `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
+    async with open_resources([setup], setup.events, hub) as [resources]:
+        try:
+            await execute(resources, outbox.put, only=only, works=works)
+        finally:
+            outbox.scheduling, outbox.report = resources.scheduling, resources.measured_report
 
 
-class Work:
-    """A part in a run that somebody else has asked for."""
-
-    def __init__(self, preparation: Preparation, hub: Hub) -> None:
-        """The inputs are those that others post."""
-        self._preparation = preparation
-        self._hub = hub
-
-    async def drive(self) -> None:
-        """Returns when nobody who shares the run has anything left to do. Raises SpecError (PlanMismatch where this
-        process would ask something else), BackendError, RunStopped and StoreError."""
-        preparation = self._preparation
-        deadline = RunDeadline(preparation.spec.spend.deadline)
-        runs = open_runs(
-            [preparation],
-            [preparation.as_they_come()],
-            preparation.events,
-            self._hub,
-            asks=False,
-            deadline=deadline,
-        )
-        async with AsyncExitStack() as stack:
-            with starting(deadline):
-                async with deadline.limit():
-                    [ready] = await stack.enter_async_context(runs)
-            await Going(ready).work()
+async def work(setup: RunSetup, hub: Hub) -> None:
+    """A worker of a run that another process has started, whose inputs come from the hub. Returns when no process that
+    shares the run has anything left to do. Raises SpecError (PlanMismatch where this process would ask something else),
+    BackendError, RunStopped and StoreError."""
+    if setup.input_fields is None:
+        setup = replace(setup, input_fields=())
+    async with open_resources([setup], setup.events, hub, asks=False) as [resources]:
+        await _Execution(resources).work()
 
 
-class Going:
-    """A run that was made ready, driven to its end; in a flow, one of several."""
+async def execute(resources: RunResources, put: Put, *, only: Sequence[int] | None = None, works: bool = True) -> None:
+    """Drives a run, or one stage of a flow, to its end. Every result goes to `put`, as it comes.
 
-    def __init__(self, ready: Ready, only: Sequence[int] | None = None, *, works: bool = True) -> None:
-        self._ready = ready
-        self._works = works
-        self._spec = ready.preparation.spec
-        self._events = ready.events
-        self._only = only
-        self._counts: dict[str, int] = {}
-        self.window: Window | None = None
-        self.prefix = ready.prepared.report
-        """What the prompts share: as expected, and once the run is over also as seen."""
+    `only`: indices of the inputs that are asked, for inputs that are all there; None: all of them. `works`: agents run
+    in this process too, not only in others that share the run. Raises RunStopped and StoreError."""
+    execution, spec = _Execution(resources), resources.setup.spec
+    execution.announce()
+    try:
+        if spec.out is None or only is not None:
+            await execution.run(put, None, only, works=works)
+        else:
+            from ..data import results_to
 
-    async def open(self) -> None:
-        """Learns what fits the model's window."""
-        prepared, counts = self._ready.prepared, self._counts if self._ready.store.is_durable else None
-        self.window = await open_window(self._spec, prepared.plan.rules, prepared.server, counts)
+            async with results_to(spec.out) as write:
+                await execution.run(put, write, only, works=works)
+        is_new = resources.store.is_durable and not resources.is_finished
+        if is_new and only is None and resources.joined is None:
+            await mark_finished(resources.plan, resources.server.traits, resources.store, resources.counts)
+    finally:
+        if resources.events is not None:
+            execution.account(resources.events)
+
+
+class _Execution:
+    """One run under way."""
+
+    def __init__(self, resources: RunResources) -> None:
+        self._resources = resources
+        self._spec = resources.setup.spec
+        self._events = resources.events
+
+    def announce(self) -> None:
+        """Reports what begins, and what prompts share. Without a sink, only what is wrong is worth a line; an agent
+        alone shares its prompt with none. What programs ask is not known."""
+        resources, setup = self._resources, self._resources.setup
+        if self._events is not None:
+            traits, model = resources.server.traits, resources.plan.rules.model
+            price = known_price(model, traits.name, self._spec.spend.prices)
+            prices = None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
+            self._events.emit(self._started(resources.inputs.total, prices))
+        if self._spec.runtime is not None or (setup.events is None and resources.inputs.total == 1):
+            return
+        report = resources.report()
+        if setup.events is not None and self._events is not None:
+            self._events.emit(Shared(report))
+        elif report.findings:
+            setup.notify(format_findings(report.findings))
+
+    def account(self, events: EventSink) -> None:
+        """Reports how the run was scheduled, and what the server found in its prefix cache."""
+        events.emit(Scheduled(self._resources.scheduling))
+        first_turns = self._resources.gate.first_turns
+        if first_turns.cached and self._spec.runtime is None:
+            events.emit(Shared(self._resources.measured_report()))
+
+    async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, works: bool) -> None:
+        resources, spec = self._resources, self._spec
+        order = only or asking_order(resources.plan.layout, resources.inputs)
+        source = InputSource(resources.inputs, resources.plan.job, order)
+        deliver = Delivery(put, spec.on_result, write, self._events).deliver
+
+        async def run_agents(turns: Turns, leave: Leave | None) -> None:
+            executor, fit = self._executor(turns, leave), self._fit()
+            if resources.joined is None:
+                await self._engine(source, executor, deliver, fit, self._events, leave).run()
+            else:
+                await self._share(source, executor, deliver, fit, leave, works=works)
+
+        await self._with_turns(run_agents)
 
     async def work(self) -> None:
-        """For others: until nobody who shares the run has anything left to do. Raises RunStopped and StoreError."""
-        from ..cluster.working import ending_at  # of runs that are shared
+        """Runs agents for other processes."""
+        from ..cluster.working import ending_at  # only for shared runs
 
-        joined = self._ready.joined
+        joined = self._resources.joined
         assert joined is not None
-        traits, limit = self._ready.prepared.server.traits, self._ready.gate.slots.limit
-        self._emit(RunStarted(traits.name, self._ready.prepared.plan.rules.model, limit, None, traits.seen))
-        await self.open()
-        try:
-            source = joined.source(self._ready.gate, ends_by_itself=True)
-            async with self._staffed() as (turns, leave):
-                executor = self._executor(turns, leave)
-                await self._engine(source, executor, ending_at(joined), None, self._events, leave).run()
-        finally:
-            self._emit(Scheduled(self._ready.scheduling))
+        if self._events is not None:
+            self._events.emit(self._started(None, None))
 
-    async def go(self, put: Put) -> None:
-        """Every result goes to `put`, as it comes. Raises RunStopped and StoreError."""
-        ready, prepared = self._ready, self._ready.prepared
-        traits = prepared.server.traits
-        model, total = prepared.plan.rules.model, prepared.inputs.total
-        self._emit(RunStarted(traits.name, model, ready.gate.slots.limit, total, traits.seen, self._prices()))
-        self._tell(prepared.report)
-        if self.window is None:
-            await self.open()
-        try:
-            async with self._written() as write:
-                await self._drive(Delivery(put, self._spec.on_result, write, self._events).deliver)
-            if ready.joined is None and self._only is None:
-                await mark_finished(prepared, ready.store, self._counts)
-        finally:
-            self.prefix = replace(prepared.report, measured=_cached_share(ready.gate.first_turns))
-            self._emit(Scheduled(ready.scheduling))
-            if self.prefix.measured is not None and self._spec.runtime is None:
-                self._emit(Shared(self.prefix))
-
-    def _written(self) -> AbstractAsyncContextManager[Write | None]:
-        """Where results are written to as they come, if anywhere."""
-        if self._spec.out is None or self._only is not None:
-            return nullcontext()
-        from ..data import results_to
-
-        return results_to(self._spec.out)
-
-    async def _drive(self, deliver: Deliver) -> None:
-        prepared, joined = self._ready.prepared, self._ready.joined
-        asking = self._only or asking_order(prepared.layout, prepared.inputs)
-        inputs, fit = InputSource(prepared.inputs, prepared.plan.job, asking), self._fit(prepared.layout)
-        async with self._staffed() as (turns, leave):
+        async def run_agents(turns: Turns, leave: Leave | None) -> None:
+            source = joined.source(self._resources.gate, ends_by_itself=True)
             executor = self._executor(turns, leave)
-            if joined is None:
-                await self._engine(inputs, executor, deliver, fit, self._events, leave).run()
-                return
-            from ..cluster.calling import Calling
-            from ..cluster.working import work_and_collect
+            await self._engine(source, executor, ending_at(joined), None, self._events, leave).run()
 
-            calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events, self._ready.deadline)
-            if not self._works:
-                await calling.collect()
-                return
-            source = joined.source(self._ready.gate)
-            engine = self._engine(source, executor, calling.finished_here, None, joined.events.here, leave)
-            await work_and_collect(engine, source, calling)
+        try:
+            await self._with_turns(run_agents)
+        finally:
+            if self._events is not None:
+                self._events.emit(Scheduled(self._resources.scheduling))
 
-    @asynccontextmanager
-    async def _staffed(self) -> AsyncIterator[tuple[Turns, Leave | None]]:
-        """Where agents take their turns, and who hears of those that are done."""
-        ready, asking = self._ready, self._asking()
-        if self._spec.runtime is None or ready.prepared.is_finished:
-            yield asking, ready.backend.leave if ready.prepared.server.traits.keeps_agents else None
-            return
-        from ..staffing import staffed  # brings a web server, which other runs do not need
-
-        async with staffed(ready, asking) as handing:
-            yield handing, handing.leave
-
-    def _executor(self, turns: Turns, leave: Leave | None) -> Chunked:
-        ready, spec = self._ready, self._spec
-        loop = AgentLoop(
-            ready.prepared.plan.rules,
-            turns,
-            ready.tools,
-            ready.store,
-            Deadlines(spec.timeouts.agent, ready.deadline.at),
-            spec.retry.retry_failed,
-            ready.summarizer,
-            ready.deadline,
-        )
-        return Chunked(
-            loop,
-            ready.gate,
-            ready.store,
-            self.window,
-            max_dispatched=spec.max_dispatched,
-            leave=leave,
-            deadline=ready.deadline,
-        )
-
-    def _engine(
+    async def _share(
         self,
-        source: WorkSource,
-        executor: Chunked,
+        inputs: InputSource,
+        executor: AgentLoop | Chunked,
         deliver: Deliver,
         fit: Fit | None,
-        events: EventSink | None,
         leave: Leave | None,
-    ) -> Engine:
-        ready = self._ready
-        return Engine(
-            source,
-            executor,
-            ready.store,
-            ready.gate,
-            deliver,
-            max_dispatched=self._spec.max_dispatched,
-            leave=leave,
-            fit=fit,
-            complete=executor.complete,
-            events=events,
-            settles=ready.joined is None,  # the end of an agent is written behind its facts
-            deadline=ready.deadline,
-        )
+        *,
+        works: bool,
+    ) -> None:
+        """Posts the inputs for all processes that share the run, and collects the results."""
+        from ..cluster.calling import Calling
+        from ..cluster.working import work_and_collect
 
-    def _fit(self, layout: Layout) -> Fit | None:
-        if self.window is None:
-            return None
-        if self._spec.context.oversized == "refuse":
-            return self.window.fit
-        return Splitting(self.window, layout.task, layout.template.fields).fit
+        resources, joined = self._resources, self._resources.joined
+        assert joined is not None
+        calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events, resources.deadline)
+        if not works:
+            await calling.collect()
+            return
+        source = joined.source(resources.gate)
+        engine = self._engine(source, executor, calling.finished_here, None, joined.events.here, leave)
+        await work_and_collect(engine, source, calling)
 
-    def _asking(self) -> Asking:
-        spec, ready = self._spec, self._ready
-        return Asking(
-            ready.backend,
-            ready.gate,
-            ready.health,
+    async def _with_turns(self, run_agents: Callable[[Turns, Leave | None], Awaitable[None]]) -> None:
+        """Runs agents whose turns are taken by the model, or by programs."""
+        resources, spec = self._resources, self._spec
+        asking = Asking(
+            resources.backend,
+            resources.gate,
+            resources.health,
             Deadlines(spec.timeouts.turn),
             spec.retry,
             self._warming(),
             self._events,
         )
+        if spec.runtime is None or resources.is_finished:
+            await run_agents(asking, resources.backend.leave if resources.server.traits.keeps_agents else None)
+            return
+        from ..staffing import staffed  # brings a web server, which other runs do not need
+
+        rules, traits = resources.plan.rules, resources.server.traits
+        async with staffed(spec, rules, traits, asking, resources.setup.notify) as handing:
+            await run_agents(handing, handing.leave)
+
+    def _executor(self, turns: Turns, leave: Leave | None) -> AgentLoop | Chunked:
+        resources, spec = self._resources, self._spec
+        loop = AgentLoop(
+            resources.plan.rules,
+            turns,
+            resources.toolbox,
+            resources.store,
+            Deadlines(spec.timeouts.agent, resources.deadline.at),
+            spec.retry.retry_failed,
+            resources.summarizer,
+            resources.deadline,
+        )
+        if spec.context.oversized == "refuse" and isinstance(resources.store, NoStore):
+            return loop  # no input is in parts, and none was in an earlier run
+        return Chunked(
+            loop,
+            resources.gate,
+            resources.store,
+            resources.window,
+            max_dispatched=spec.max_dispatched,
+            leave=leave,
+            deadline=resources.deadline,
+        )
+
+    def _engine(
+        self,
+        source: WorkSource,
+        executor: AgentLoop | Chunked,
+        deliver: Deliver,
+        fit: Fit | None,
+        events: EventSink | None,
+        leave: Leave | None,
+    ) -> Engine:
+        resources = self._resources
+        config = EngineConfig(
+            source,
+            executor,
+            resources.store,
+            resources.gate,
+            deliver,
+            self._spec.max_dispatched,
+            leave,
+            fit,
+            executor.complete if isinstance(executor, Chunked) else None,
+            events,
+            settles=resources.joined is None,  # the end of an agent is written behind its facts
+            deadline=resources.deadline,
+        )
+        return Engine(config)
+
+    def _fit(self) -> Fit | None:
+        window, layout = self._resources.window, self._resources.plan.layout
+        if window is None:
+            return None
+        if self._spec.context.oversized == "refuse":
+            return window.fit
+        return Splitting(window, layout.task, layout.template.fields).fit
 
     def _warming(self) -> Warming | None:
-        backend, rules = self._ready.backend, self._ready.prepared.plan.rules
-        lead, total = self._ready.prepared.layout.lead, self._ready.prepared.inputs.total
-        wanted = self._spec.prefix.warm_prefix
+        resources, wanted = self._resources, self._spec.prefix.warm_prefix
+        rules, lead, total = resources.plan.rules, resources.plan.layout.lead, resources.inputs.total
         if wanted is None:
             several = total is None or total > 1
-            is_long = prefix_chars(rules.prompt) + len(lead) >= _WORTH_WARMING
-            wanted = backend.traits.managed_cache and several and is_long
-        notify = self._ready.preparation.notify
-        return Warming(backend, rules, notify, self._spec.timeouts.turn, lead) if wanted else None
+            is_managed = resources.backend.traits.managed_cache
+            wanted = is_managed and several and prefix_chars(rules.prompt) + len(lead) >= _WORTH_WARMING
+        if not wanted:
+            return None
+        return Warming(resources.backend, rules, resources.setup.notify, self._spec.timeouts.turn, lead)
 
-    def _tell(self, report: PrefixReport) -> None:
-        """Before the run. Without a sink, only what is wrong is worth a line. What programs ask, nobody knows."""
-        if self._spec.runtime is not None:
-            return
-        if self._ready.preparation.events is not None:
-            self._emit(Shared(report))
-        elif report.findings:
-            self._ready.preparation.notify(listed(report))
-
-    def _prices(self) -> tuple[float, float, float] | None:
-        prepared = self._ready.prepared
-        price = known_price(prepared.plan.rules.model, prepared.server.traits.name, self._spec.spend.prices)
-        return None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
-
-    def _emit(self, event: Event) -> None:
-        if self._events is not None:
-            self._events.emit(event)
-
-
-def _cached_share(usage: Usage) -> float | None:
-    """None from a server that never says what it found in its cache."""
-    return usage.cached / usage.input if usage.input and usage.cached else None
+    def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
+        traits, limit = self._resources.server.traits, self._resources.gate.slots.limit
+        return RunStarted(traits.name, self._resources.plan.rules.model, limit, total, traits.seen, prices)

@@ -7,7 +7,7 @@ from .accept import as_tool
 from .fabric import ToolFabric
 from .opening import open_tools
 from .provider import ToolProvider
-from .selection import Selection
+from .selection import NoTools, Selection
 from .tool import Tool
 from .toolsets import check_names, toolsets
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MCP",
+    "NoTools",
     "Selection",
     "Tool",
     "ToolFabric",
