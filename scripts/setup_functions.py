@@ -112,6 +112,8 @@ def main(options: list[str]) -> None:
                 if code.co_filename.endswith(f"batch_agent/{file}"):
                     print(f"        {code.co_qualname}")
     print(f"{len(codes):4}  functions in {len(files)} files")
+    if "--loopback" not in options and len(codes) > MOST:
+        sys.exit(f"The set-up of a plain run may touch {MOST} functions.")
 
 
 async def _deltas() -> AsyncIterator[Delta]:

@@ -218,6 +218,7 @@ class _Opener:
                 found = await recall_complete(setup, inputs, layout, store, kept)
         tools: Sequence[Tool] = ()
         scale: float | None = None
+        server: Backend
         if found is not None:
             plan, server = found
         else:
