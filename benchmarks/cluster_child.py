@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 from batch_agent import AgentResult, BatchAgent
@@ -17,8 +18,8 @@ from batch_agent.cluster.opening import hub_of
 from batch_agent.cluster.redis import RedisHub
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.stream import ResultStream
-from batch_agent.preparing import Preparation
-from batch_agent.running import Run, Work
+from batch_agent.run import runner
+from batch_agent.run.setup import RunSetup
 from batch_agent.store.memory import MemoryStore
 from benchmarks.cluster_agents import TASK, Agents
 from benchmarks.cluster_gather import gather
@@ -117,7 +118,7 @@ def _asked(errand: Errand) -> ResultStream:
     if errand.role == "caller" and not errand.in_memory:
         return BatchAgent.stream(spec, progress=False)
     hub = LocalHub(MemoryStore()) if errand.in_memory else hub_of(spec)
-    return ResultStream(Run(Preparation.check(spec, None), hub=hub, works=errand.role == "caller").drive)
+    return ResultStream(partial(runner.run, RunSetup.validate(spec, None), hub=hub, works=errand.role == "caller"))
 
 
 def _answer(result: AgentResult) -> Any:
@@ -136,7 +137,7 @@ async def _work(errand: Errand) -> None:
         spec = errand.spec([])
         hub = hub_of(spec)
         assert hub is not None
-        await Work(Preparation.check(spec, None), hub).drive()
+        await runner.work(RunSetup.validate(spec, None), hub)
 
 
 async def loop(errand: Errand, delivered: Delivered) -> None:

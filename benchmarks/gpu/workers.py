@@ -1,6 +1,7 @@
 """The agents of `resident`, by one worker and by four that share its slots and its KV cache."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from batch_agent.backends.connect import connect
@@ -8,8 +9,8 @@ from batch_agent.cluster.local import LocalHub
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.stream import ResultStream
-from batch_agent.preparing import Preparation
-from batch_agent.running import Run, Work
+from batch_agent.run import runner
+from batch_agent.run.setup import RunSetup
 from batch_agent.store.memory import MemoryStore
 
 from .played import Played
@@ -58,7 +59,7 @@ async def _run_shared(server: Server, scene: Scene, limit: float, several: int) 
     def on_result(result: AgentResult) -> None:
         watch.agent_done(None if result.ok else str(result.error))
 
-    def preparation(inputs: list[Any]) -> Preparation:
+    def setup(inputs: list[Any]) -> RunSetup:
         spec = BatchSpec.of(
             task="{it}",
             inputs=inputs,
@@ -68,17 +69,17 @@ async def _run_shared(server: Server, scene: Scene, limit: float, several: int) 
             streaming=True,
             on_result=on_result,
         )
-        return Preparation.check(spec, None)
+        return RunSetup.validate(spec, None)
 
     async def run() -> None:
         async with (
             asyncio.TaskGroup() as group,
-            ResultStream(Run(preparation(list(scene.tasks)), hub=hub).drive) as all_of,
+            ResultStream(partial(runner.run, setup(list(scene.tasks)), hub=hub)) as all_of,
         ):
             while not await hub.left():
                 await asyncio.sleep(0.01)  # workers that come before there is work would go again
             for _ in range(several - 1):
-                group.create_task(Work(preparation([]), hub).drive())
+                group.create_task(runner.work(setup([]), hub))
             async for _ in all_of:
                 pass
 

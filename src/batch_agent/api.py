@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -26,8 +26,9 @@ from .engine.blocking import run_blocking
 from .engine.stream import ResultStream
 from .observe.seen import progress_if_seen
 from .observe.watching import watched_by
-from .preparing import Openings, Preparation
-from .running import Run, Work
+from .run import runner
+from .run.resources import lint_prompts, open_preview
+from .run.setup import RunSetup
 
 if TYPE_CHECKING:
     from .core.forecast import Forecast
@@ -183,8 +184,8 @@ class BatchAgent:
         cls, run_dir: str | Path, agent: str | int | None = None, **options: Unpack[ReplayOptions]
     ) -> list[AgentResult]:
         """Runs the agents of a checkpoint again from what was recorded, without a server and without calling tools:
-        see `batch_agent.replaying.replay`."""
-        from .replaying import replay
+        see `batch_agent.run.replay.replay`."""
+        from .run.replay import replay
 
         return await replay(run_dir, agent, **options)
 
@@ -257,7 +258,7 @@ class BatchAgent:
         hub = hub_of(asked)
         if hub is None:
             raise SpecError("work needs store='redis://...', where the run is.")
-        await Work(Preparation.check(asked, watched_by(events)), hub).drive()
+        await runner.work(RunSetup.validate(asked, watched_by(events)), hub)
 
     @overload
     @classmethod
@@ -278,12 +279,11 @@ class BatchAgent:
     ) -> PrefixReport:
         """What the prompts of this run would share, and what keeps them from sharing more. No model is asked. `exact`:
         the backend is opened, to count tokens as it does."""
-        preparation = Preparation.check(_spec(spec, options), events)
+        setup = RunSetup.validate(_spec(spec, options), events)
         if not exact:
-            return await preparation.lint()
-        async with AsyncExitStack() as stack:
-            prepared = await preparation.opened(await preparation.lay_out(), Openings([preparation], stack))
-            return prepared.report
+            return await lint_prompts(setup)
+        async with open_preview(setup) as preview:
+            return preview.report()
 
     @overload
     @classmethod
@@ -317,7 +317,7 @@ async def _run(spec: BatchSpec | None, options: Mapping[str, Any]) -> Results:
     except RunStopped as stopped:
         stopped.results = [results[index] for index in sorted(results)]
         raise
-    return Results((results[index] for index in sorted(results)), stream.scheduling, stream.prefix)
+    return Results((results[index] for index in sorted(results)), stream.scheduling, stream.report)
 
 
 def _stream(
@@ -325,12 +325,13 @@ def _stream(
 ) -> ResultStream:
     asked = _spec(spec, options)
     events = progress_if_seen(sys.stderr, progress) if events is None else events
-    preparation = Preparation.check(asked, watched_by(events, asked.checkpoint_dir))
+    is_watched = events is not None or asked.checkpoint_dir is not None
+    setup = RunSetup.validate(asked, watched_by(events, asked.checkpoint_dir) if is_watched else None)
     if asked.together.cluster is not None:
         from .placing import RayRun
 
-        return ResultStream(RayRun(preparation).drive)
-    return ResultStream(Run(preparation, hub=hub_of(asked)).drive)
+        return ResultStream(RayRun(setup).drive)
+    return ResultStream(partial(runner.run, setup, hub=hub_of(asked)))
 
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:

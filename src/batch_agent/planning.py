@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 
 from .backends.prices import known_price
 from .core.checks import at_least
@@ -15,8 +15,9 @@ from .core.quick import dataclass
 from .core.results import AgentResult
 from .core.spec import BatchSpec
 from .engine.stream import ResultStream
-from .preparing import Openings, Preparation, Prepared
-from .running import Run
+from .run import runner
+from .run.resources import RunResources, open_preview
+from .run.setup import RunSetup
 from .schedule.budget import Price
 
 
@@ -28,19 +29,17 @@ async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> F
     at_least("canary", canary, 0)
     if spec.runtime is not None:
         raise SpecError(f"A plan cannot tell what the programs of {spec.runtime.name} will ask. Run a few inputs.")
-    preparation = Preparation.check(spec, events)
-    async with AsyncExitStack() as stack:
-        prepared = await preparation.opened(await preparation.lay_out(), Openings([preparation], stack))
-        runs = await _canary(spec, prepared, canary, events)
-        report, traits = prepared.report, prepared.server.traits
-        scale, lead = prepared.chars_per_token, len(prepared.layout.lead)
+    async with open_preview(RunSetup.validate(spec, events)) as preview:
+        runs = await _canary(spec, preview, canary, events)
+        report, traits = preview.report(), preview.server.traits
+        scale, lead = preview.chars_per_token, len(preview.plan.layout.lead)
         behaviour = behaviour_of(runs, report, chars_per_token=scale, lead=lead) if runs else None
         speeds = None
         if behaviour is not None:
             speeds = await asyncio.to_thread(speeds_of, runs, behaviour, report)
         else:
             behaviour = Behaviour.assumed(
-                has_tools=bool(prepared.tools), max_turns=spec.max_turns, max_tokens=spec.sampling.max_tokens
+                has_tools=bool(preview.tools), max_turns=spec.max_turns, max_tokens=spec.sampling.max_tokens
             )
         return await asyncio.to_thread(
             forecast,
@@ -48,26 +47,28 @@ async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> F
             behaviour,
             traits,
             speeds=speeds,
-            price=_price(spec, prepared),
+            price=_price(spec, preview),
             max_inflight=spec.limits.max_inflight,
         )
 
 
-async def _canary(spec: BatchSpec, prepared: Prepared, count: int, events: EventSink | None) -> list[list[AgentResult]]:
-    rows = prepared.inputs.rows
+async def _canary(
+    spec: BatchSpec, preview: RunResources, count: int, events: EventSink | None
+) -> list[list[AgentResult]]:
+    rows = preview.inputs.rows
     if count and rows is None:
         raise SpecError("A canary is chosen among all inputs: give them as a list.")
     if not count or not rows:
         return []
     chosen = _spread(len(rows), min(count, len(rows)))
-    asked = replace(spec, backend=prepared.server, context=replace(spec.context, streaming=True), on_result=None)
+    asked = replace(spec, backend=preview.server, context=replace(spec.context, streaming=True), on_result=None)
     quiet = _OnlyNotices(events)
     quiet.emit(Notice(f"Running {len(chosen)} agents ahead ..."))
     return [await _run(asked, only, quiet) for only in (chosen[:1], chosen[1:]) if only]
 
 
 async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[AgentResult]:
-    async with ResultStream(Run(Preparation.check(spec, events), only).drive) as stream:
+    async with ResultStream(partial(runner.run, RunSetup.validate(spec, events), only=only)) as stream:
         return [result async for result in stream]
 
 
@@ -87,6 +88,6 @@ def _spread(rows: int, count: int) -> list[int]:
     return [(2 * number + 1) * rows // (2 * count) for number in range(count)]
 
 
-def _price(spec: BatchSpec, prepared: Prepared) -> Price | None:
+def _price(spec: BatchSpec, preview: RunResources) -> Price | None:
     """None where nobody knows it, as for a server of one's own."""
-    return known_price(prepared.plan.rules.model, prepared.server.traits.name, spec.spend.prices)
+    return known_price(preview.plan.rules.model, preview.server.traits.name, spec.spend.prices)

@@ -1,21 +1,22 @@
 """A run whose agents are programs: what they need is opened, and closed when the run is over."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from .backends.address import address_of, parse
 from .core.errors import SpecError
 from .core.quick import dataclass
+from .core.rules import Rules
 from .core.runtime import Address, Door, House, Runtime
 from .core.spec import BatchSpec
+from .core.traits import Traits
 from .engine.acting import Acting
 from .engine.asking import Asking
 from .engine.handing import Handing
 from .engine.serving import Serving
 from .engine.visits import Visits
 from .gateway import Gateway, open_gateway
-from .readying import Ready
 from .runtimes.scratch import remove_abandoned, scratch_folder
 
 _DIRECT = ("local", "bedrock", "hostfile")
@@ -23,13 +24,14 @@ _DIRECT = ("local", "bedrock", "hostfile")
 
 
 @asynccontextmanager
-async def staffed(ready: Ready, asking: Asking) -> AsyncIterator[Handing]:
+async def staffed(
+    spec: BatchSpec, rules: Rules, traits: Traits, asking: Asking, notify: Callable[[str], None]
+) -> AsyncIterator[Handing]:
     """The programs of the run, to hand turns to; their requests go through `asking`. Raises SpecError."""
-    spec, prepared = ready.preparation.spec, ready.prepared
-    runtime, model = spec.runtime, prepared.plan.rules.model
+    runtime, model = spec.runtime, rules.model
     assert runtime is not None
-    visits = Visits(ready.gate, asking.events)
-    acting = Acting(prepared.plan.rules, prepared.server.traits, acts=_acts(spec, ready))
+    visits = Visits(asking.gate, asking.events)
+    acting = Acting(rules, traits, acts=_acts(spec, traits))
     serving = Serving(asking, acting, visits, spec.max_turns)
     await asyncio.to_thread(remove_abandoned)
     with scratch_folder() as folder:
@@ -38,8 +40,8 @@ async def staffed(ready: Ready, asking: Asking) -> AsyncIterator[Handing]:
             house = House(
                 folder,
                 door,
-                spec.context.context_tokens or prepared.server.traits.context_tokens,
-                ready.preparation.notify,
+                spec.context.context_tokens or traits.context_tokens,
+                notify,
             )
 
             def forget(agent: str) -> None:
@@ -47,12 +49,12 @@ async def staffed(ready: Ready, asking: Asking) -> AsyncIterator[Handing]:
                 serving.leave(agent)
 
             async with runtime.open(house) as crew:
-                yield Handing(crew, visits, ready.gate, asking.turn_time, spec.retry, forget, asking.events)
+                yield Handing(crew, visits, asking.gate, asking.turn_time, spec.retry, forget, asking.events)
 
 
-def _acts(spec: BatchSpec, ready: Ready) -> bool:
+def _acts(spec: BatchSpec, traits: Traits) -> bool:
     wanted = spec.prefix.tool_mode
-    return wanted == "action" or (wanted == "auto" and not ready.prepared.server.traits.native_tools)
+    return wanted == "action" or (wanted == "auto" and not traits.native_tools)
 
 
 @dataclass(frozen=True, slots=True)

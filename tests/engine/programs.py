@@ -19,7 +19,7 @@ from batch_agent.core.rules import Job, Rules
 from batch_agent.core.runtime import Answered, Asked, Desk, ProgramFailed
 from batch_agent.engine.acting import Acting
 from batch_agent.engine.asking import Asking
-from batch_agent.engine.engine import Engine
+from batch_agent.engine.engine import Engine, EngineConfig
 from batch_agent.engine.gate import Gate
 from batch_agent.engine.handing import Handing
 from batch_agent.engine.loop import AgentLoop
@@ -124,7 +124,8 @@ async def run_programs(
         return Job(index, f"agent-{index}", value, f"Do {value}")
 
     source = InputSource(Inputs(list(inputs)), job, None)
-    engine = Engine(source, loop, store, gate, deliver, max_dispatched=most, leave=handing.leave, events=events)
+    config = EngineConfig(source, loop, store, gate, deliver, most, leave=handing.leave, events=events)
+    engine = Engine(config)
     await engine.run()
     return sorted(results, key=lambda result: result.index)
 

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from batch_agent.cluster.local import LocalHub
 from batch_agent.core.interfaces import EventSink, Store
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.stream import ResultStream
-from batch_agent.preparing import Preparation
-from batch_agent.running import Run, Work
+from batch_agent.run import runner
+from batch_agent.run.setup import RunSetup
 from batch_agent.store.memory import MemoryStore
 
 LEASE = 6.0
@@ -61,7 +62,7 @@ def calling(
 ) -> ResultStream:
     """One who asks, and usually works too."""
     spec = BatchSpec.of(**{"task": "{it}", "inputs": inputs, "lease": LEASE, **options})
-    return ResultStream(Run(Preparation.check(spec, events), hub=link, works=works).drive)
+    return ResultStream(partial(runner.run, RunSetup.validate(spec, events), hub=link, works=works))
 
 
 async def answers(stream: ResultStream) -> dict[int, Any]:
@@ -77,4 +78,4 @@ async def answers(stream: ResultStream) -> dict[int, Any]:
 async def working(link: Any, events: EventSink | None = None, **options: Any) -> None:
     """One who works for others."""
     spec = BatchSpec.of(task="{it}", inputs=[], lease=LEASE, **options)
-    await Work(Preparation.check(spec, events), link).drive()
+    await runner.work(RunSetup.validate(spec, events), link)

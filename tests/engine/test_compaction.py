@@ -18,7 +18,7 @@ from batch_agent.core.facts import Compacted, Fact
 from batch_agent.core.messages import Assistant, Message, ToolResults, User
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.results import Timing
-from batch_agent.replaying import replay
+from batch_agent.run.replay import replay
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import Answer, ScriptedBackend, call, say
 

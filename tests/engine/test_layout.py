@@ -136,7 +136,7 @@ def test_nothing_that_is_done_is_asked_again_however_the_inputs_changed(
     async def main() -> None:
         store = MemoryStore()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("batch_agent.readying._store", lambda spec: store)
+            patch.setattr("batch_agent.run.resources._store", lambda spec: store)
             await run(task, first)
             backend = ScriptedBackend(echo)
             results = await run(task, then, backend, reorder=reorder)

@@ -256,7 +256,7 @@ async def test_agents_that_go_on_from_a_checkpoint_count_with_what_they_were_tol
 ) -> None:
     """In memory: while a thread reads a checkpoint virtual time would jump on."""
     store = MemoryStore()
-    monkeypatch.setattr("batch_agent.readying._store", lambda spec: store)
+    monkeypatch.setattr("batch_agent.run.resources._store", lambda spec: store)
     second_turns, all_wait = 0, asyncio.Event()
 
     @Tool.define

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from batch_agent.core.events import AgentMoved, Event, TurnEnded, TurnStarted
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.stream import ResultStream
-from batch_agent.preparing import Preparation
-from batch_agent.running import Run, Work
+from batch_agent.run import runner
+from batch_agent.run.setup import RunSetup
 
 STORE_FAILED = 3
 """The exit status of a process that could not go on because of its store."""
@@ -109,7 +110,7 @@ class Part:
             spec = BatchSpec.of(inputs=[], **self._options)
             hub = hub_of(spec)
             assert hub is not None
-            await Work(Preparation.check(spec, turns), hub).drive()
+            await runner.work(RunSetup.validate(spec, turns), hub)
             return
         notes = Notes(self._folder / f"results of {self._name}")
         async for result in self._results(turns):
@@ -119,7 +120,7 @@ class Part:
         if self._kind == "both":
             return BatchAgent.stream(inputs=self._asked(), events=turns, **self._options)
         spec = BatchSpec.of(inputs=self._asked(), **self._options)
-        return ResultStream(Run(Preparation.check(spec, turns), hub=hub_of(spec), works=False).drive)
+        return ResultStream(partial(runner.run, RunSetup.validate(spec, turns), hub=hub_of(spec), works=False))
 
     async def _asked(self) -> AsyncIterator[str]:
         """The last ones when the test says so."""

@@ -13,8 +13,8 @@ from ..core.spec import BatchSpec
 from ..observe.live.progress import progress_for
 from ..observe.summary import summary_lines
 from ..observe.watching import watched_by
-from ..preparing import Preparation
-from ..running import Work
+from ..run import runner
+from ..run.setup import RunSetup
 from .awaiting import awaited
 from .ending import Stopped, run_to_the_end, say
 from .shared_command import SharedCommand
@@ -104,7 +104,7 @@ class Part:
         hub = hub_of(spec)
         assert hub is not None
         try:
-            await Work(Preparation.check(spec, events), hub).drive()
+            await runner.work(RunSetup.validate(spec, events), hub)
         except PlanMismatch as error:
             raise SpecError(
                 f"This worker would ask something else than run {self._run.name!r} does: {error.changes}. "

@@ -147,20 +147,28 @@ class Results(list[AgentResult[T]]):
         self,
         results: Iterable[AgentResult[T]] = (),
         scheduling: Scheduling | None = None,
-        prefix: PrefixReport | None = None,
+        prefix: PrefixReport | Callable[[], PrefixReport | None] | None = None,
     ) -> None:
+        """`prefix`: a report, or what makes it when it is read."""
         super().__init__(results)
-        self.prefix = prefix
-        """What the prompts share, as expected and as seen."""
+        self._prefix = prefix
         self.stages: Mapping[str, StageReport] = {}
         """In a flow: what each stage did, took and cost."""
         self.scheduling = scheduling or Scheduling()
         """How many requests were in flight and how many agents had a place in the KV cache, and why."""
 
     @property
+    def prefix(self) -> PrefixReport | None:
+        """What the prompts share, as expected and as measured. The prompts are linted when it is read."""
+        return self._prefix() if callable(self._prefix) else self._prefix
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_prefix": self.prefix}
+
+    @property
     def failed(self) -> "Results[T]":
         """Those without an answer."""
-        return Results((result for result in self if not result.ok), self.scheduling, self.prefix)
+        return Results((result for result in self if not result.ok), self.scheduling, self._prefix)
 
     @property
     def usage(self) -> Usage:

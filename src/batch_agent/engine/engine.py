@@ -10,6 +10,7 @@ from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost, R
 from ..core.events import AgentFinished, AgentMoved, AgentStarted
 from ..core.facts import Fact
 from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
+from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult
 from ..core.rules import Job
 from ..tasks.cancellation import is_failure
@@ -26,40 +27,46 @@ Fit = Callable[[Job], Awaitable[Job]]
 Complete = Callable[[Job, Sequence[Fact], AgentResult], Awaitable[AgentResult]]
 
 
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine works with."""
+
+    source: WorkSource
+    executor: Executor
+    store: Store
+    gate: Gate
+    deliver: Deliver
+    max_dispatched: int
+    leave: Leave | None = None
+    """Called for each agent whose result was handed over."""
+    fit: Fit | None = None
+    """Makes a job that has to be asked fit the model's window."""
+    complete: Complete | None = None
+    """Adds to a recalled result what its own facts do not tell."""
+    events: EventSink | None = None
+    settles: bool = True
+    """Facts are durable before `deliver` is called; False where `deliver` sees to it itself."""
+    deadline: RunDeadline | None = None
+    """After it nothing is begun: inputs that are left fail, and those of an iterator that has not given them stay
+    there."""
+
+
 class Engine:
     """Every input becomes exactly one delivered result, whatever happens to its agent."""
 
-    def __init__(
-        self,
-        source: WorkSource,
-        executor: Executor,
-        store: Store,
-        gate: Gate,
-        deliver: Deliver,
-        *,
-        max_dispatched: int,
-        leave: Leave | None = None,
-        fit: Fit | None = None,
-        complete: Complete | None = None,
-        events: EventSink | None = None,
-        settles: bool = True,
-        deadline: RunDeadline | None = None,
-    ) -> None:
-        """`leave` hears of each agent whose result was handed over. `fit` gives what is made of a job that has to be
-        asked, in the model's window; `complete` adds to a recalled result what its own facts do not tell. `settles`:
-        facts are durable before `deliver` is called; False where that sees to it itself. After the `deadline` nothing
-        is begun: inputs that are left fail, and those of an iterator that has not given them stay where they are."""
-        self._source = source
-        self._executor = executor
-        self._store = store
-        self._gate = gate
-        self._deliver = deliver
-        self._room = asyncio.Semaphore(max_dispatched)
-        self._leave = leave
-        self._fit = fit
-        self._complete = complete
-        self._events = events
-        self._settles = settles
+    def __init__(self, config: EngineConfig) -> None:
+        self._source = config.source
+        self._executor = config.executor
+        self._store = config.store
+        self._gate = config.gate
+        self._deliver = config.deliver
+        self._room = asyncio.Semaphore(config.max_dispatched)
+        self._leave = config.leave
+        self._fit = config.fit
+        self._complete = config.complete
+        self._events = config.events
+        self._settles = config.settles
+        deadline = config.deadline
         self._deadline = deadline if deadline is not None and deadline.at is not None else None
         self._has_reported = False
 

@@ -21,7 +21,8 @@ class Outbox:
         self.results: Channel[AgentResult] = Channel(capacity)
         self.put = self.results.send
         self.scheduling = Scheduling()
-        self.prefix: PrefixReport | None = None
+        self.report: Callable[[], PrefixReport | None] = _no_report
+        """What the prompts share; linted when it is called."""
 
 
 class ResultStream(AsyncIterator[AgentResult[T]]):
@@ -69,7 +70,12 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
     @property
     def prefix(self) -> PrefixReport | None:
         """What the prompts share, as expected and as seen; there once the run is over."""
-        return self._outbox.prefix
+        return self._outbox.report()
+
+    @property
+    def report(self) -> Callable[[], PrefixReport | None]:
+        """`prefix`, for one who may never read it: the prompts are linted when it is called."""
+        return self._outbox.report
 
     async def aclose(self) -> None:
         """Cancels what still runs and waits until it is gone."""
@@ -100,3 +106,8 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
         driver = self._driver
         if driver is not None and not driver.done() and not driver.get_loop().is_closed():
             driver.get_loop().call_soon_threadsafe(driver.cancel)
+
+
+def _no_report() -> None:
+    """Of a run that is not over."""
+    return

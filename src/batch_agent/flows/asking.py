@@ -13,8 +13,8 @@ from ..core.flow import Item, OnFailure, StageReport
 from ..core.interfaces import EventSink
 from ..core.quick import dataclass
 from ..core.results import AgentError, AgentResult, Results
-from ..readying import Ready
-from ..running import Going
+from ..run.resources import RunResources
+from ..run.runner import execute
 from .callbacks import place
 from .nodes import Gone, Node
 from .places import Position
@@ -40,21 +40,12 @@ class Agents:
         self.skipped = 0
         self._feed = feed
         self._events = events
-        self._going: Going | None = None
-        self._ready: Ready | None = None
+        self.resources: RunResources | None = None
+        """Set once the stages are open."""
         self._put = 0
         self._results: list[tuple[Position, AgentResult]] = []
         self._began: float | None = None
         self._ended = 0.0
-
-    def made_ready(self, ready: Ready) -> None:
-        self._ready = ready
-        self._going = Going(ready)
-
-    @property
-    def going(self) -> Going:
-        assert self._going is not None
-        return self._going
 
     def ask(self, value: Any) -> int:
         """Puts one in line; the number by which its result will be known."""
@@ -77,7 +68,8 @@ class Agents:
     async def go(self, deliver: Callable[[AgentResult], Awaitable[None]]) -> None:
         if self._feed is None:
             self._begin()
-        await self.going.go(deliver)
+        assert self.resources is not None
+        await execute(self.resources, deliver)
 
     def keep(self, position: Position, result: AgentResult) -> None:
         """For the report."""
@@ -89,18 +81,18 @@ class Agents:
         ordered = [result for _, result in sorted(self._results, key=lambda kept: (kept[0], kept[1].index))]
         if self._feed is not None:
             ordered = [replace(result, index=index) for index, result in enumerate(ordered)]
-        if self._ready is None:
+        if (resources := self.resources) is None:
             return StageReport(self.name)
-        traits, rules = self._ready.prepared.server.traits, self._ready.prepared.plan.rules
+        traits, rules = resources.server.traits, resources.plan.rules
         report = StageReport(
             self.name,
             traits.name,
             rules.model,
-            Results(ordered, self._ready.gate.report(), self.going.prefix),
+            Results(ordered, resources.gate.report(), resources.measured_report),
             self.skipped,
             seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
         )
-        price = known_price(rules.model, traits.name, self._ready.preparation.spec.spend.prices)
+        price = known_price(rules.model, traits.name, resources.setup.spec.spend.prices)
         return report if price is None else replace(report, usd=price.of(report.usage))
 
     def _begin(self) -> None:

@@ -15,11 +15,11 @@ from ..core.options import Spend
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
 from ..engine.source import Inputs
-from ..finished_run import MOST_READ_AHEAD
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
-from ..preparing import LaidOut, Preparation
-from ..readying import open_runs
+from ..run.complete_checkpoint import MOST_READ_AHEAD
+from ..run.resources import open_resources
+from ..run.setup import RunSetup
 from ..tasks.cancellation import is_being_cancelled
 from ..tasks.run_deadline import RunDeadline, starting
 from .asking import Agents, StageEvents
@@ -102,7 +102,7 @@ async def _opened(
     plans: Sequence[Mapping[str, Any]] | None,
     adapted: Callable[[BatchSpec], BatchSpec] = lambda spec: spec,
 ) -> list["_Stage"]:
-    """All stages, for as long as the stack. `plans`: as `open_runs` takes them."""
+    """All stages, for as long as the stack. `plans`: as `open_resources` takes them."""
     first = [fields_of(value, text_name(steps)) for value in await source.peek()]
     given = source.rows if source.rows is not None else _Rest(source)
     stages = [
@@ -111,12 +111,9 @@ async def _opened(
     ]
     if events is not None:
         events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
-    laid_out = [await stage.laid_out() for stage in stages]
-    preparations = [stage.preparation for stage in stages]
-    runs = open_runs(preparations, laid_out, events, deadline=deadline, recorded=plans)
-    for stage, run in zip(stages, await stack.enter_async_context(runs), strict=True):
-        stage.agents.made_ready(run)
-        await stage.agents.going.open()
+    opening = open_resources([stage.setup for stage in stages], events, deadline=deadline, recorded=plans)
+    for stage, resources in zip(stages, await stack.enter_async_context(opening), strict=True):
+        stage.agents.resources = resources
     return stages
 
 
@@ -158,12 +155,7 @@ class _Stage:
         self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
         self.agents = Agents(name, self.feed, own_events)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
-        self.preparation = Preparation.check(spec, own_events, name)
-
-    async def laid_out(self) -> LaidOut:
-        if self.feed is None:
-            return await self.preparation.lay_out()
-        return self.preparation.as_they_come(self.compiled.names)
+        self.setup = RunSetup.validate(spec, own_events, name, None if self.feed is None else compiled.names)
 
     def worker(self, then: Node, text: str, total: int | None, callbacks: Callbacks) -> Worker:
         step = self.compiled.step

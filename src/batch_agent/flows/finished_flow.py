@@ -12,7 +12,7 @@ from ..core.events import Event
 from ..core.flow import Item
 from ..core.options import Spend
 from ..core.spec import BatchSpec
-from ..finished_run import is_marked
+from ..run.complete_checkpoint import is_marked
 from ..store.reader import CheckpointReader
 from .nodes import MOST_EXPANDED, listed
 from .places import Position

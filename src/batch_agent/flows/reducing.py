@@ -75,7 +75,8 @@ class Reduced:
 
     async def open(self) -> None:
         """Raises SpecError if results have no room beside the task."""
-        self._window = self.agents.going.window
+        assert self.agents.resources is not None
+        self._window = self.agents.resources.window
         if self._window is None:
             return
         self._room = self._window.room - math.ceil(await self._window.size(self._step.task)) - _NOTES

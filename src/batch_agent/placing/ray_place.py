@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import BatchAgentError, StoreError
-from ..preparing import Preparation
+from ..run.setup import RunSetup
 from .ray_calls import answer, first_line, kill
 from .ray_crew import Crew
 from .ray_hub_actor import HubActor
@@ -31,11 +31,11 @@ _FAREWELL = 10.0
 class Place:
     """A hub, unless the run has a server for that, and workers."""
 
-    def __init__(self, preparation: Preparation) -> None:
+    def __init__(self, setup: RunSetup) -> None:
         """Raises SpecError."""
-        spec = preparation.spec
+        spec = setup.spec
         assert spec.together.cluster is not None
-        self._preparation = preparation
+        self._setup = setup
         self._spec = spec
         self._data = packed(for_workers(spec), cloudpickle.dumps)
         self._session = Session(spec.together.cluster, spec.together.workers)
@@ -51,7 +51,7 @@ class Place:
     async def work(self) -> None:
         """Until it is cancelled. Raises SpecError and StoreError where it cannot begin, and what the workers raised
         when there are none left."""
-        self._preparation.notify("Starting Ray ...")
+        self._setup.notify("Starting Ray ...")
         await asyncio.to_thread(self._session.enter)
         nodes, here = await asyncio.to_thread(_look_round)
         name = None if self._spec.together.store else f"hub-{secrets.token_hex(8)}"
@@ -59,7 +59,7 @@ class Place:
             await self._open_hub(name, here)
         taken = seats(nodes, self._spec.together.workers, here)
         self._tell(nodes, len(taken))
-        self._crew = Crew(taken, name, _NAMESPACE, self._preparation.notify)
+        self._crew = Crew(taken, name, _NAMESPACE, self._setup.notify)
         await self._crew.work(self._data)
 
     async def leave(self) -> None:
@@ -110,7 +110,7 @@ class Place:
             kill(self._hub)
 
     def _tell(self, nodes: list[Node], workers: int) -> None:
-        notify, backend = self._preparation.notify, self._spec.backend
+        notify, backend = self._setup.notify, self._spec.backend
         where = "was started on this machine" if self._session.has_started else f"has {_count(len(nodes), 'node')}"
         notify(f"Ray {where}; {_count(workers, 'worker')} will run agents.")
         urls = [backend] if isinstance(backend, str) else backend

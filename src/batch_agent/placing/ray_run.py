@@ -6,31 +6,31 @@ from .. import aio
 from ..cluster.opening import hub_of
 from ..data.extras import needed
 from ..engine.stream import Outbox
-from ..preparing import Preparation
-from ..running import Run
+from ..run import runner
+from ..run.setup import RunSetup
 
 
 class RayRun:
     """This process posts the inputs and collects the results; agents run in actors, one for each node."""
 
-    def __init__(self, preparation: Preparation) -> None:
-        self._preparation = preparation
+    def __init__(self, setup: RunSetup) -> None:
+        self._setup = setup
 
     async def drive(self, outbox: Outbox) -> None:
         """Raises SpecError, BackendError, RunStopped and StoreError."""
-        preparation = self._preparation
-        what = f"cluster={preparation.spec.together.cluster!r}"
+        setup = self._setup
+        what = f"cluster={setup.spec.together.cluster!r}"
         await asyncio.to_thread(needed, "ray", what, "'batch-agent[ray]'")
         from .ray_hub import RayHub  # an extra
         from .ray_place import Place
 
-        place = Place(preparation)
-        hub = hub_of(preparation.spec) or RayHub(place.hub)
+        place = Place(setup)
+        hub = hub_of(setup.spec) or RayHub(place.hub)
         try:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
                     working = group.create_task(place.work())
-                    await Run(preparation, hub=hub, works=False).drive(outbox)
+                    await runner.run(setup, outbox, hub=hub, works=False)
                     working.cancel()
         finally:
             await place.leave()

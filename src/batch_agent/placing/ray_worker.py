@@ -12,8 +12,8 @@ from ..cluster.opening import hub_of
 from ..core.errors import BatchAgentError, SpecError
 from ..core.hub import Hub
 from ..core.spec import BatchSpec
-from ..preparing import Preparation
-from ..running import Work
+from ..run import runner
+from ..run.setup import RunSetup
 from .errors import Told
 from .ray_hub import RayHub
 from .shipping import unpacked
@@ -84,7 +84,7 @@ class WorkerActor:
             here = socket.gethostname()
             raise SpecError(f"{here} has batch-agent {own_version()}, the caller {caller}: install one everywhere.")
         spec = unpacked(data)
-        await Work(Preparation.check(spec, None), self._hub(spec)).drive()
+        await runner.work(RunSetup.validate(spec, None), self._hub(spec))
 
     def _hub(self, spec: BatchSpec) -> Hub:
         return hub_of(spec) or RayHub(self._find_hub, self._seat)

@@ -36,14 +36,14 @@ class Plan:
         """Everything that can change an answer beside the input, as JSON has it."""
         self.description = {**_form(rules), "backend": backend, "question": self.question}
         """The question, and how it is put to this server with the room that there is: what a checkpoint keeps."""
-        self._layout = layout
+        self.layout = layout
         self._keys = Keys(fingerprint(self.question))
 
     def job(self, index: int, value: Any) -> Job:
         """The job of one input. An input that does not fit the task makes a job that says so."""
         key = self._keys.key(value)
         try:
-            task, shared = self._layout.task(index, value)
+            task, shared = self.layout.task(index, value)
         except BadInput as error:
             return Job(index, key, value, "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}"))
         return Job(index, key, value, task, shared=shared)

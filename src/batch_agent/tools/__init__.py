@@ -5,6 +5,7 @@ from .accept import as_tool as as_tool
 from .fabric import ToolFabric as ToolFabric
 from .opening import open_tools as open_tools
 from .provider import ToolProvider as ToolProvider
+from .selection import NoTools as NoTools
 from .selection import Selection as Selection
 from .tool import Tool as Tool
 from .toolsets import check_names as check_names

@@ -1,4 +1,4 @@
-"""Some of the tools of a fabric that others use too."""
+"""Toolboxes over a tool executor: some of the tools that several runs share, or none."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,9 @@ from ..core.prompt import ToolSpec
 from .fabric import ToolFabric
 from .session import FabricSession
 from .tool import Tool
+
+_NOTICE = 1_000
+"""Tokens of the longest result: that a tool is not known."""
 
 
 class Selection:
@@ -23,3 +26,21 @@ class Selection:
 
     async def aclose(self) -> None:
         """The fabric stays open: it is not ours."""
+
+
+class NoTools:
+    """Toolbox of a run without tools. A model that calls one nevertheless reads that there is none."""
+
+    specs: tuple[ToolSpec, ...] = ()
+    may_start_early = False
+
+    def __init__(self) -> None:
+        self._fabric: ToolFabric | None = None
+
+    def session(self, agent: str, journal: Journal | None = None) -> FabricSession:
+        if self._fabric is None:
+            self._fabric = ToolFabric((), timeout=None, max_tokens=_NOTICE)
+        return self._fabric.session(agent, journal)
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""

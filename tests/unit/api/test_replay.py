@@ -13,7 +13,7 @@ from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, SpecEr
 from batch_agent.core.messages import Thought, ToolCall
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.results import Timing
-from batch_agent.replaying import replay
+from batch_agent.run.replay import replay
 from batch_agent.sim import SimServer
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
 

@@ -12,7 +12,7 @@ from batch_agent.core.interfaces import Slot, Store
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentResult
 from batch_agent.core.rules import Job
-from batch_agent.engine.engine import Engine
+from batch_agent.engine.engine import Engine, EngineConfig
 from batch_agent.engine.gate import Gate
 from batch_agent.engine.slots import Slots
 from batch_agent.engine.source import Inputs, InputSource
@@ -51,7 +51,8 @@ def engine(executor: Runs, agents: int, store: Store | None = None) -> tuple[Eng
 
     gate = Gate(Slots(InflightLimit(2, fixed=True)))
     source = InputSource(Inputs(range(agents)), lambda index, value: Job(index, str(index), value, str(value)))
-    return Engine(source, executor, store or NoStore(), gate, deliver, max_dispatched=4), gate.slots, delivered
+    config = EngineConfig(source, executor, store or NoStore(), gate, deliver, max_dispatched=4)
+    return Engine(config), gate.slots, delivered
 
 
 class Panic(BaseException):

@@ -15,7 +15,7 @@ from batch_agent.engine.stream import ResultStream
 from batch_agent.placing import RayRun
 from batch_agent.placing.errors import Told
 from batch_agent.placing.shipping import for_workers, packed, unpacked
-from batch_agent.preparing import Preparation
+from batch_agent.run.setup import RunSetup
 from batch_agent.testing import ScriptedBackend, say
 
 
@@ -113,7 +113,7 @@ def test_what_the_caller_could_not_react_to_stops_the_run() -> None:
 async def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SpecError, match=r"cluster='ray' needs a package: pip install 'batch-agent\[ray\]'"):
-        async with ResultStream(RayRun(Preparation.check(a_spec(), None)).drive) as results:
+        async with ResultStream(RayRun(RunSetup.validate(a_spec(), None)).drive) as results:
             await anext(results)
 
 

@@ -5,34 +5,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .agent.output import output_type
-from .core.errors import SpecError
-from .core.facts import Fact
-from .core.prompt import ToolSpec
-from .core.quick import dataclass
-from .core.results import AgentResult
-from .core.rules import Job
-from .core.spec import BatchSpec
-from .core.traits import Traits
-from .data import gather_inputs
-from .engine.asking import Asking
-from .engine.engine import Engine
-from .engine.gate import Gate
-from .engine.loop import AgentLoop
-from .engine.replay import RecordedBackend, RecordedToolbox, Recording, Tape
-from .engine.slots import Slots
-from .engine.source import Inputs, InputSource
-from .observe.recorded import answer_schema, recorded_job, recorded_sampling, recorded_tools
-from .plan.compile import Plan, compile_plan
-from .plan.field_checks import settled_by
-from .plan.layout import as_they_come
-from .plan.template import template_of
-from .schedule.health import Health
-from .schedule.limit import InflightLimit
-from .store.memory import NoStore
-from .store.reader import CheckpointReader
-from .tasks.deadlines import Deadlines
-from .tools import ToolProvider, as_tool
+from ..agent.output import output_type
+from ..core.errors import SpecError
+from ..core.facts import Fact
+from ..core.prompt import ToolSpec
+from ..core.quick import dataclass
+from ..core.results import AgentResult
+from ..core.rules import Job
+from ..core.spec import BatchSpec
+from ..core.traits import Traits
+from ..data import gather_inputs
+from ..engine.asking import Asking
+from ..engine.engine import Engine, EngineConfig
+from ..engine.gate import Gate
+from ..engine.loop import AgentLoop
+from ..engine.replay import RecordedBackend, RecordedToolbox, Recording, Tape
+from ..engine.slots import Slots
+from ..engine.source import Inputs, InputSource
+from ..observe.recorded import answer_schema, recorded_job, recorded_sampling, recorded_tools
+from ..plan.compile import Plan, compile_plan
+from ..plan.field_checks import settled_by
+from ..plan.layout import as_they_come
+from ..plan.template import template_of
+from ..schedule.health import Health
+from ..schedule.limit import InflightLimit
+from ..store.memory import NoStore
+from ..store.reader import CheckpointReader
+from ..tasks.deadlines import Deadlines
+from ..tools import ToolProvider, as_tool
 
 _INFLIGHT = 64
 _OF_OTHERS = ("backend", "checkpoint_dir", "on_result", "out")
@@ -136,5 +136,5 @@ async def _run(
     async def deliver(result: AgentResult) -> None:
         results.append(result)
 
-    await Engine(source, loop, store, gate, deliver, max_dispatched=_INFLIGHT).run()
+    await Engine(EngineConfig(source, loop, store, gate, deliver, _INFLIGHT)).run()
     return sorted(results, key=lambda result: result.index)

@@ -1,27 +1,27 @@
-"""Payment of a run: its budget, what earlier runs have spent of it, and backends whose requests are paid for."""
+"""Budget of a run: what earlier runs have spent of it, and backends whose requests count against it."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from .backends.connect import Trial
-from .backends.prices import price_of
-from .core.events import Spent
-from .core.interfaces import Backend, EventSink, Store
-from .core.options import Spend
-from .core.requests import NO_USAGE, Usage
-from .core.spec import BatchSpec
-from .engine.account import keep_account
-from .engine.spending import PriceOf, Purse, Spending
-from .schedule.budget import FREE, Amount, Budget, Price
-from .store.memory import NoStore
+from ..backends.connect import Trial
+from ..backends.prices import price_of
+from ..core.events import Spent
+from ..core.interfaces import Backend, EventSink, Store
+from ..core.options import Spend
+from ..core.requests import NO_USAGE, Usage
+from ..core.spec import BatchSpec
+from ..engine.account import keep_account
+from ..engine.spending import PriceOf, Purse, Spending
+from ..schedule.budget import FREE, Amount, Budget, Price
+from ..store.memory import NoStore
 
 if TYPE_CHECKING:
-    from .cluster.joined import Joined
+    from ..cluster.joined import Joined
 
 
-class Payment:
-    """One budget, for all stages of a flow."""
+class RunBudget:
+    """The budget that all stages of a flow share."""
 
     def __init__(self, spend: Spend) -> None:
         self._spend = spend
@@ -35,17 +35,17 @@ class Payment:
     @classmethod
     async def open(
         cls, spend: Spend, stores: Sequence[Store], stack: AsyncExitStack, joined: "Joined | None"
-    ) -> "Payment":
+    ) -> "RunBudget":
         """With what was spent before, as far as it is known without a price. Raises StoreError."""
-        payment = cls(spend)
-        payment._replied = [await store.spent() for store in stores]
+        opened = cls(spend)
+        opened._replied = [await store.spent() for store in stores]
         if joined is not None:
-            payment._usd_is_known = not await stack.enter_async_context(joined.share_purse(payment.purse))
-            return payment
-        await payment._count_earlier(stores)
+            opened._usd_is_known = not await stack.enter_async_context(joined.share_purse(opened.purse))
+            return opened
+        await opened._count_earlier(stores)
         if not isinstance(stores[0], NoStore):
-            await stack.enter_async_context(keep_account(payment.purse, stores[0]))
-        return payment
+            await stack.enter_async_context(keep_account(opened.purse, stores[0]))
+        return opened
 
     async def trial(self, stores: Sequence[Store]) -> Trial:
         """Where nothing is left, a server is taken to be as it was."""

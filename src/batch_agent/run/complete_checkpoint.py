@@ -1,20 +1,21 @@
-"""Runs whose results are all in their checkpoint: no server is asked for them, and no tool is started."""
+"""Checkpoints that hold every result of a run: no server is asked, and no tool is started."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from .core.errors import ErrorKind, RunStopped
-from .core.facts import Fact, Started
-from .core.interfaces import Store
-from .core.requests import Delta, Request
-from .core.traits import Traits
-from .engine.loop import recalled
-from .engine.source import Inputs, InputSource
-from .engine.window import digest, open_window
-from .plan.compile import Plan
-from .preparing import LaidOut, Preparation, Prepared, asking_order
+from ..core.errors import ErrorKind, RunStopped
+from ..core.facts import Fact, Started
+from ..core.interfaces import Store
+from ..core.requests import Delta, Request
+from ..core.traits import Traits
+from ..engine.loop import recalled
+from ..engine.source import Inputs, InputSource
+from ..engine.window import digest, open_window
+from ..plan.compile import Plan
+from ..plan.layout import Layout
+from .setup import RunSetup, asking_order
 
 MOST_READ_AHEAD = 10_000
 """Inputs of an iterator that are read to find out. Of longer ones nobody knows, and their server is needed."""
@@ -30,7 +31,7 @@ class NotFinished(RunStopped):
 
 
 class AbsentBackend:
-    """In the place of a server that nobody needs."""
+    """Stands in for a server that is not needed."""
 
     def __init__(self, traits: Traits, counts: Mapping[str, int] | None = None) -> None:
         """`counts`: the tokens of texts as the server counted them, by their digests."""
@@ -73,11 +74,10 @@ class ReadOnlyStore:
         raise NotFinished
 
 
-async def mark_finished(prepared: Prepared, store: Store, counts: Mapping[str, int]) -> None:
+async def mark_finished(plan: Plan, traits: Traits, store: Store, counts: Mapping[str, int]) -> None:
     """Keeps what a later run has to know of the server to need none. The next run that asks one takes the mark away."""
-    if store.is_durable and not prepared.is_finished:
-        traits = {**asdict(prepared.server.traits), "seen": ()}
-        await store.keep_plan({**prepared.plan.description, "finished": {"traits": traits, "counts": dict(counts)}})
+    kept = {"traits": {**asdict(traits), "seen": ()}, "counts": dict(counts)}
+    await store.keep_plan({**plan.description, "finished": kept})
 
 
 def is_marked(plan: Mapping[str, Any]) -> bool:
@@ -88,42 +88,39 @@ def unmarked(plan: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return plan and {name: value for name, value in plan.items() if name != "finished"}
 
 
-def as_recorded(preparation: Preparation, laid_out: LaidOut, kept: Mapping[str, Any]) -> Prepared:
+def recorded_stage(setup: RunSetup, layout: Layout, kept: Mapping[str, Any]) -> tuple[Plan, AbsentBackend]:
     """A stage of a flow, by the marked plan that its checkpoint keeps. Raises NotFinished where that is another one."""
-    plan = preparation.recorded_plan(laid_out.layout, kept)
+    plan = setup.recorded_plan(layout, kept)
     if plan is None:
         raise NotFinished
-    return preparation.without_server(laid_out, plan, _absent(preparation, kept))
+    return plan, _absent(setup, kept)
 
 
-async def finished(preparation: Preparation, laid_out: LaidOut, store: Store) -> Prepared | None:
-    """The run as its checkpoint tells it, if that has a result for every input; None where anything is left to ask."""
-    kept = await store.plan()
-    plan = None if kept is None else preparation.recorded_plan(laid_out.layout, kept)
-    if kept is None or plan is None:
+async def recall_complete(
+    setup: RunSetup, inputs: Inputs, layout: Layout, store: Store, kept: Mapping[str, Any]
+) -> tuple[Plan, AbsentBackend] | None:
+    """The run as its checkpoint has it, if that has a result for every input; None where anything is left to ask.
+    `kept`: the plan of the checkpoint."""
+    plan, server = setup.recorded_plan(layout, kept), _absent(setup, kept)
+    if plan is None or not await _are_all_there(setup, plan, inputs, store, server):
         return None
-    server = _absent(preparation, kept)
-    if not await _are_all_there(preparation, plan, laid_out, store, server):
-        return None
-    again = preparation.recorded_plan(laid_out.layout, kept)  # a plan hands out keys, each once
+    again = setup.recorded_plan(layout, kept)  # a plan hands out keys, each once
     assert again is not None
-    return preparation.without_server(laid_out, again, server)
+    return again, server
 
 
-def _absent(preparation: Preparation, kept: Mapping[str, Any]) -> AbsentBackend:
+def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
     """The server of a checkpoint, as far as that tells of it."""
-    return AbsentBackend(preparation.recorded_traits(kept), kept.get("finished", {}).get("counts"))
+    return AbsentBackend(setup.recorded_traits(kept), kept.get("finished", {}).get("counts"))
 
 
-async def _are_all_there(
-    preparation: Preparation, plan: Plan, laid_out: LaidOut, store: Store, server: AbsentBackend
-) -> bool:
+async def _are_all_there(setup: RunSetup, plan: Plan, inputs: Inputs, store: Store, server: AbsentBackend) -> bool:
     """As the run itself will find: inputs that its window refuses have no facts, and need none."""
-    inputs, spec = laid_out.inputs, preparation.spec
+    spec = setup.spec
     values = inputs.rows if inputs.rows is not None else await inputs.ahead(MOST_READ_AHEAD)
     if values is None:
         return False
-    source = InputSource(Inputs(values), plan.job, asking_order(laid_out.layout, inputs))
+    source = InputSource(Inputs(values), plan.job, asking_order(plan.layout, inputs))
     window = await open_window(spec, plan.rules, server) if spec.context.oversized == "refuse" else None
     while (job := await source.take()) is not None:
         facts = await store.facts(job.key)

@@ -1,0 +1,1 @@
+"""One run: validate its spec, open its resources, execute it."""

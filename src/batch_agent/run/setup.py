@@ -1,0 +1,182 @@
+"""Set-up of a run: a validated spec, and the plan that is compiled from it."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import chain, count, takewhile
+from typing import Any
+
+from ..agent.output import output_type
+from ..core.errors import PlanMismatch
+from ..core.events import Notice
+from ..core.interfaces import EventSink
+from ..core.prompt import ToolSpec
+from ..core.quick import dataclass
+from ..core.rules import OutputType, ToolMode
+from ..core.safe_text import safe_text
+from ..core.spec import BatchSpec
+from ..core.traits import Traits
+from ..data import check_apart, gather_inputs
+from ..engine.source import Inputs
+from ..observe.safe_log import make_safe
+from ..plan.compile import Plan, compile_plan
+from ..plan.field_checks import check_first, escaped_fields, settled_by
+from ..plan.layout import Layout, as_they_come, lay_out
+from ..plan.template import Template, names_in, template_of
+from ..tools import Tool, ToolProvider, as_tool, check_names
+from .plan_check import is_same_question, kept_tool_mode
+
+_SAME_FOR_ALL = "The task names no {field}: every agent is asked the same thing."
+_MOST_LAID_OUT = 200_000
+"""Inputs. Looking for what more of them share takes longer than people wait for a first result."""
+ANY_SERVER = Traits("nobody", "", True, True, True, 1)
+"""Traits of a server that supports everything, to look at prompts without a server."""
+
+make_safe(logging.getLogger("batch_agent"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """A validated spec: what is known of a run before anything is opened. Each stage of a flow has one."""
+
+    spec: BatchSpec
+    events: EventSink | None
+    stage: str
+    """Name of the stage in a flow; empty for a run of its own."""
+    template: Template | None
+    """The parsed task; None for a task whose fields are those of the first input."""
+    tools: list[Tool]
+    """The tools that need not be opened."""
+    providers: list[ToolProvider]
+    """Providers of tools, such as MCP servers."""
+    output: OutputType | None
+    input_fields: Collection[str] | None = None
+    """Names of the fields of inputs that come later, from another stage or another process; None: the spec has them."""
+
+    @classmethod
+    def validate(
+        cls, spec: BatchSpec, events: EventSink | None, stage: str = "", input_fields: Collection[str] | None = None
+    ) -> "RunSetup":
+        """Raises SpecError."""
+        template = template_of(spec.task) if isinstance(spec.task, str) else None
+        if template is not None and not stage and not template.fields:
+            warnings.warn(_SAME_FOR_ALL, stacklevel=4)
+        if spec.tools and spec.max_turns == 1:
+            warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
+        if spec.runtime is not None:
+            spec.runtime.check()
+        if spec.out is not None:
+            check_apart(spec.inputs, spec.out)
+        providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
+        tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
+        if tools:
+            check_names(tools)
+        output = None if spec.output_schema is None else output_type(spec.output_schema)
+        return cls(spec, events, stage, template, tools, providers, output, input_fields)
+
+    @property
+    def uses_native_tools(self) -> bool:
+        """Whether the server may be asked to make tool calls itself."""
+        return bool(self.spec.tools or self.spec.runtime) and self.spec.prefix.tool_mode != "action"
+
+    def notify(self, text: str) -> None:
+        """Reports to the event sink, or on standard error where there is none."""
+        if self.events is not None:
+            self.events.emit(Notice(text))
+        else:
+            print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
+
+    async def layout_inputs(self) -> tuple[Inputs, Layout]:
+        """The inputs, and how their tasks are put together. Inputs that come later are not waited for. Raises SpecError
+        for inputs that cannot be read, and for a task that does not fit the first of them."""
+        if self.input_fields is not None:
+            template = (self.template or template_of(self.spec.task)).settled(self.input_fields)
+            return Inputs(self.spec.inputs, is_fed=True), as_they_come(template)
+        inputs, prefix = Inputs(await gather_inputs(self.spec.inputs)), self.spec.prefix
+        first = await inputs.peek()
+        template = settled_by(self.template or template_of(self.spec.task, first), inputs.known)
+        if first:
+            self._check_first(template, first[0])
+        rows = inputs.rows
+        if rows is None or not 1 < len(rows) <= _MOST_LAID_OUT:
+            return inputs, as_they_come(template)
+        return inputs, lay_out(template, rows, hoist=prefix.hoist, reorder=prefix.reorder)
+
+    def compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, kept: Mapping[str, Any] | None) -> Plan:
+        """The plan for a server. `kept`: the plan of the checkpoint, whose agents go on in the tool mode in which they
+        began. Raises SpecError, and PlanMismatch where this server does not support that mode."""
+        plan = self._compile(tools, layout, traits, None)
+        mode = None if kept is None else kept_tool_mode(kept, plan.description)
+        if mode is None:
+            return plan
+        if mode == "native" and not traits.native_tools:
+            raise PlanMismatch(
+                f"The agents of the checkpoint make tool calls of their server, and {traits.name} does not take any. "
+                "Use a server that does, or give this run another checkpoint_dir.",
+                f"tool mode (was 'native', {traits.name} has only 'action')",
+            )
+        return self._compile(tools, layout, traits, mode)
+
+    def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
+        """Traits of the server that a checkpoint was made with, as far as the checkpoint has them."""
+        if kept_traits := kept.get("finished", {}).get("traits"):
+            traits: dict[str, Any] = {each.name: kept_traits[each.name] for each in fields(Traits)}
+            return Traits(**{**traits, "ignores": tuple(traits["ignores"]), "seen": ()})
+        return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])
+
+    def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:
+        """The plan, by what its checkpoint keeps of the server and of tools that would have to be opened; None where
+        the checkpoint answers another question."""
+        own = tuple(tool.spec for tool in self.tools)
+        if "question" not in kept or kept.get("providers") != list(map(repr, self.providers)):
+            return None
+        provided = kept["question"]["tools"][len(own) :] if self.providers else []
+        specs = (*own, *(ToolSpec(tool["name"], tool["description"], tool["parameters"]) for tool in provided))
+        traits, mode = self.recorded_traits(kept), kept["tool mode"]
+        plan = compile_plan(self.spec, layout, specs, self.output, traits, stage=self.stage, tool_mode=mode)
+        return plan if is_same_question(kept, plan.description) else None
+
+    def _compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, mode: ToolMode | None) -> Plan:
+        if self.spec.runtime is not None:
+            traits = replace(traits, json_schema=False)  # no server can hold a program's final output to a schema
+        plan = compile_plan(
+            self.spec,
+            layout,
+            tuple([tool.spec for tool in tools]),
+            self.output,
+            traits,
+            may_start_early=any(tool.sharing.is_shared for tool in tools),
+            stage=self.stage,
+            tool_mode=mode,
+        )
+        plan.description["providers"] = list(map(repr, self.providers))
+        return plan
+
+    def _check_first(self, template: Template, value: Any) -> None:
+        """Warns of braces that are sent as they stand where a field may have been meant. Raises SpecError."""
+        if isinstance(self.spec.task, str) and template.fields and not template.has_fields:
+            warnings.warn(_SAME_FOR_ALL, stacklevel=3)  # no input has what stands in its braces
+        for text in check_first(template, value):
+            self.notify(f"The task has {{{text}}}, which no input has as a field: it is sent as it stands.")
+        if isinstance(value, str):
+            return
+        names, system = list(names_in(value)), self.spec.prefix.system_prompt or ""
+        if named := [name for name in names if f"{{{name}}}" in system]:
+            self.notify(
+                f"The system prompt has {{{named[0]}}}, which is sent as it stands: a system prompt is the same for "
+                "all agents. Fields belong into the task."
+            )
+        for name in escaped_fields(template, names):
+            self.notify(
+                f"The task has {{{{{name}}}}}, which is the text {{{name}}} and not the field. Write {{{name}}} if the "
+                "field is meant."
+            )
+
+
+def asking_order(layout: Layout, inputs: Inputs) -> Iterator[int] | None:
+    """The inputs in the order in which they are asked, and then those that have come to the list since."""
+    if layout.asking is None or inputs.rows is None:
+        return None
+    return chain(layout.asking, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.asking))))

@@ -1,0 +1,85 @@
+"""What the set-up of a plain run touches, and what it leaves alone."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_agent import BatchAgent
+from batch_agent.testing import ScriptedBackend, by_turn, call, say
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def counted() -> subprocess.CompletedProcess[str]:
+    """In a process of its own, where nothing is cached."""
+    command = [sys.executable, "-m", "scripts.setup_functions"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_set_up_of_a_plain_run_touches_few_functions(counted: subprocess.CompletedProcess[str]) -> None:
+    assert counted.returncode == 0, counted.stdout + counted.stderr
+
+
+@pytest.mark.parametrize("file", ["engine/chunked", "tools/fabric", "run/replay", "run/plan_check", "plan/lint"])
+def test_a_plain_run_does_not_pay_for_what_it_does_not_use(
+    counted: subprocess.CompletedProcess[str], file: str
+) -> None:
+    assert "run/runner" in counted.stdout
+    assert file not in counted.stdout
+
+
+def _linted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    from batch_agent.plan import report
+
+    seen: list[str] = []
+    find_breaks = report.find_breaks
+
+    def recorded(system: str, *args: Any, **options: Any) -> Any:
+        seen.append(system)
+        return find_breaks(system, *args, **options)
+
+    monkeypatch.setattr(report, "find_breaks", recorded)
+    return seen
+
+
+async def test_prompts_of_one_agent_are_linted_once_and_only_when_the_report_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    linted = _linted(monkeypatch)
+    backend = ScriptedBackend(by_turn(say("yes")))
+    options: dict[str, Any] = {"backend": backend, "progress": False, "system_prompt": "It is 2024-05-01 10:11:12."}
+    results = await BatchAgent.run(task="{it}", inputs=[{"it": "one"}], **options)
+    assert not linted
+    assert results.prefix is not None
+    assert [found.kind for found in results.prefix.findings] == ["timestamp"]
+    assert results.failed.prefix == results.prefix
+    assert len(linted) == 1
+
+
+async def test_several_agents_without_a_sink_are_told_what_keeps_prompts_from_being_shared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    backend = ScriptedBackend(by_turn(say("yes")))
+    options: dict[str, Any] = {"backend": backend, "progress": False, "system_prompt": "It is 2024-05-01 10:11:12."}
+    await BatchAgent.run(task="{it}", inputs=["one", "two"], **options)
+    assert "2024-05-01" in capsys.readouterr().err
+
+
+async def test_results_whose_report_was_not_read_can_be_pickled() -> None:
+    results = await BatchAgent.run(
+        task="{it}", inputs=["one"], backend=ScriptedBackend(by_turn(say("yes"))), progress=False
+    )
+    again = pickle.loads(pickle.dumps(results))
+    assert (again.outputs, again.prefix) == (["yes"], results.prefix)
+
+
+async def test_a_model_that_calls_a_tool_of_a_run_without_tools_reads_that_there_is_none() -> None:
+    backend = ScriptedBackend(by_turn(call("look", at="it"), say("sorry")))
+    [result] = await BatchAgent.run(task="{it}", inputs=["one"], backend=backend, progress=False)
+    assert result.output == "sorry"
+    assert "look" in str(backend.requests[-1].messages[-1])
