@@ -17,19 +17,17 @@ class Channel(AsyncIterator[T], Generic[T]):
         self._values: deque[T] = deque()
         self._is_closed = False
         self._news = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._awaiting_room: list[asyncio.Future[None]] = []
         self._senders: deque[asyncio.Future[None]] = deque()
 
     def put(self, value: T) -> None:
         self._values.append(value)
         self._news.set()
-        if len(self._values) >= self._capacity:
-            self._has_room.clear()
 
     async def send(self, value: T) -> None:
         """Puts a value, and returns when there is room for another one."""
-        self.put(value)
+        self._values.append(value)
+        self._news.set()
         if len(self._values) > self._capacity:
             may_go_on = asyncio.get_running_loop().create_future()
             self._senders.append(may_go_on)
@@ -37,7 +35,10 @@ class Channel(AsyncIterator[T], Generic[T]):
 
     async def room(self) -> None:
         """Returns when there are fewer values than the capacity."""
-        await self._has_room.wait()
+        if len(self._values) >= self._capacity:
+            has_room = asyncio.get_running_loop().create_future()
+            self._awaiting_room.append(has_room)
+            await has_room
 
     def close(self) -> None:
         """Nothing more will come. What is in the channel can still be read."""
@@ -61,11 +62,17 @@ class Channel(AsyncIterator[T], Generic[T]):
             self._news.clear()
             await self._news.wait()
         value = self._values.popleft()
-        if len(self._values) < self._capacity:
-            self._has_room.set()
+        if self._awaiting_room and len(self._values) < self._capacity:
+            self._tell_of_room()
         if self._senders:
             self._let_one_sender_go()
         return value
+
+    def _tell_of_room(self) -> None:
+        waiters, self._awaiting_room = self._awaiting_room, []
+        for waiter in waiters:
+            if not waiter.done():  # cancelled
+                waiter.set_result(None)
 
     def _let_one_sender_go(self) -> None:
         """One per value that is read: as many wait as there are values beyond the capacity."""
