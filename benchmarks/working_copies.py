@@ -3,8 +3,8 @@
 Both keep the snapshot in a private repository, check a copy out with `git read-tree`, and compare trees with
 `git diff-tree`. They differ in how the files of a copy become a tree:
 
-- `scan`: `batch_agent.runtimes`. Python lists the copy, decides by inode and change time which files to read, and
-  feeds those to `git fast-import`. Git never opens a file of the copy.
+- `scan`: `batch_agent.programs.workspace`. Python lists the copy, decides by inode and change time which files to read,
+  and feeds those to `git fast-import`. Git never opens a file of the copy.
 - `add`: `git --git-dir=PRIVATE --work-tree=COPY add -A`, with a private index. Git lists and reads the copy.
 
     python -m benchmarks.working_copies [--files 5000] [--copies 20] [--rounds 5] [--out FILE]
@@ -30,16 +30,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from batch_agent.core.work import Changes
-from batch_agent.runtimes.copies import Copies, folder_name
-from batch_agent.runtimes.copy_diff import Comparison
-from batch_agent.runtimes.copy_git import find_git
-from batch_agent.runtimes.copy_listing import Listing, Most, list_folder
-from batch_agent.runtimes.copy_seed import place, plant
-from batch_agent.runtimes.copy_store import Store
-from batch_agent.runtimes.copy_touched import Bounds
-from batch_agent.runtimes.copy_tree import erase, is_folder
-from batch_agent.runtimes.original import Original
+from batch_agent.core.results import Changes
+from batch_agent.programs.workspace.changes import Bounds
+from batch_agent.programs.workspace.diff import Comparison
+from batch_agent.programs.workspace.file_list import Listing, Most, list_folder
+from batch_agent.programs.workspace.git import find_git
+from batch_agent.programs.workspace.object_store import Store
+from batch_agent.programs.workspace.seed_repo import place, plant
+from batch_agent.programs.workspace.snapshot import Original
+from batch_agent.programs.workspace.tree import erase, is_folder
+from batch_agent.programs.workspace.workspaces import Copies, folder_name
 
 _REF = "refs/heads/main"
 _ATTRIBUTES = "* -text -filter -ident !eol !working-tree-encoding\n"

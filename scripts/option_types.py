@@ -1,4 +1,4 @@
-"""Writes the TypedDicts of src/batch_agent/core/option_types.py from the dataclasses that hold the options of a run:
+"""Writes the TypedDicts of src/batch_agent/core/options/types.py from the dataclasses that hold the options of a run:
 `python -m scripts.option_types`. Names, types and descriptions are those of the dataclasses."""
 
 import ast
@@ -9,9 +9,9 @@ from textwrap import wrap
 
 from batch_agent.core.spec import OPTION_GROUPS, BatchSpec, flat_name
 
-FILE = Path(__file__).parents[1] / "src/batch_agent/core/option_types.py"
+FILE = Path(__file__).parents[1] / "src/batch_agent/core/options/types.py"
 IN_EACH_CALL = ("task", "inputs", "output_schema")
-"""Required in one call and refused in another: the TypedDicts of core/run_options.py add them."""
+"""Required in one call and refused in another: the TypedDicts of core/options/run_options.py add them."""
 OF_A_RUN = ("backend", "checkpoint_dir", "on_result", "out")
 """Refused by a replay, which has no server and writes nothing."""
 ACCEPTED = {"Path | None": "str | PathLike[str] | None", "tuple[str, ...]": "list[str] | tuple[str, ...]"}

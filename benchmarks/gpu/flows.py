@@ -10,11 +10,9 @@ from typing import Any
 
 from batch_agent import AgentResult, BatchAgent, Flow
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend, CountsTokens, ReportsLoad
-from batch_agent.core.load import Load
 from batch_agent.core.messages import User
+from batch_agent.core.protocols import Backend, CountsTokens, Load, ReportsLoad, Traits
 from batch_agent.core.requests import Delta, Finished, Request
-from batch_agent.core.traits import Traits
 
 from .serving import say
 from .words import NONCE_TOKENS, nonce

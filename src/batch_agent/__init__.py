@@ -1,6 +1,6 @@
 """Input list in, structured result list out: N tool-using LLM agents sharing one inference backend."""
 
-from .core.lazily import lazy_imports
+from .lazy_imports import lazy_imports
 
 with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .api import BatchAgent as BatchAgent
@@ -14,11 +14,9 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.errors import RunStopped as RunStopped
     from .core.errors import SpecError as SpecError
     from .core.errors import StoreError as StoreError
-    from .core.fields import Fields as Fields
-    from .core.flow import FlowResult as FlowResult
-    from .core.flow import Item as Item
-    from .core.flow import StageReport as StageReport
-    from .core.forecast import Forecast as Forecast
+    from .core.flow_result import FlowResult as FlowResult
+    from .core.flow_result import Item as Item
+    from .core.flow_result import StageReport as StageReport
     from .core.options import Context as Context
     from .core.options import Limits as Limits
     from .core.options import Prefix as Prefix
@@ -27,27 +25,29 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.options import Timeouts as Timeouts
     from .core.options import Together as Together
     from .core.options import Tooling as Tooling
+    from .core.options.run_options import RunOptions as RunOptions
+    from .core.options.run_options import StageOptions as StageOptions
+    from .core.program_runtime import Runtime as Runtime
     from .core.requests import Sampling as Sampling
     from .core.requests import Usage as Usage
     from .core.results import AgentError as AgentError
     from .core.results import AgentResult as AgentResult
+    from .core.results import Changes as Changes
+    from .core.results import FileChange as FileChange
     from .core.results import Results as Results
-    from .core.run_options import RunOptions as RunOptions
-    from .core.run_options import StageOptions as StageOptions
-    from .core.runtime import Runtime as Runtime
-    from .core.scheduling import Scheduling as Scheduling
-    from .core.sharing import Finding as Finding
-    from .core.sharing import PrefixReport as PrefixReport
+    from .core.run_reports import Finding as Finding
+    from .core.run_reports import PrefixReport as PrefixReport
+    from .core.run_reports import Scheduling as Scheduling
     from .core.spec import BatchSpec as BatchSpec
-    from .core.work import Changes as Changes
-    from .core.work import FileChange as FileChange
+    from .core.task_fields import Fields as Fields
     from .data import SqlQuery as SqlQuery
     from .flows import Flow as Flow
+    from .forecasting.model import Forecast as Forecast
     from .observe.telemetry.metrics import Metrics as Metrics
     from .observe.telemetry.traces import Traces as Traces
-    from .runtimes import OpenCodeRuntime as OpenCodeRuntime
-    from .runtimes import ProcessRuntime as ProcessRuntime
-    from .swarm.pool import VLLMPool as VLLMPool
-    from .swarm.response import Response as Response
+    from .pools.pool import VLLMPool as VLLMPool
+    from .pools.response import Response as Response
+    from .programs.runtimes import OpenCodeRuntime as OpenCodeRuntime
+    from .programs.runtimes import ProcessRuntime as ProcessRuntime
     from .tools import MCP as MCP
     from .tools import Tool as Tool

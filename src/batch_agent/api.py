@@ -6,12 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from .cluster.opening import hub_of
+from .cluster.connect import hub_of
 from .core.errors import RunStopped, SpecError
-from .core.interfaces import EventSink, EventSinks
-from .core.option_signature import lists_options
-from .core.results import AgentResult, Results
-from .core.run_options import (
+from .core.options.run_options import (
     MapReduceOptions,
     ReduceOptions,
     ReplayOptions,
@@ -20,18 +17,21 @@ from .core.run_options import (
     StageOptions,
     WorkOptions,
 )
-from .core.sharing import PrefixReport
+from .core.options.signature import lists_options
+from .core.protocols import EventSink, EventSinks
+from .core.results import AgentResult, Results
+from .core.run_reports import PrefixReport
 from .core.spec import BatchSpec
-from .engine.blocking import run_blocking
-from .engine.stream import ResultStream
-from .observe.seen import progress_if_seen
-from .observe.watching import watched_by
+from .engine.result_stream import ResultStream
+from .engine.sync import run_blocking
+from .observe.live.detection import progress_if_seen
+from .observe.sinks import watched_by
 from .run import runner
 from .run.resources import lint_prompts, open_preview
 from .run.setup import RunSetup
 
 if TYPE_CHECKING:
-    from .core.forecast import Forecast
+    from .forecasting.model import Forecast
 
 T = TypeVar("T")
 """Type of an answer."""
@@ -303,7 +303,7 @@ class BatchAgent:
         """What this run will be: agents, tokens, memory, time and cost. `canary`: so many agents are really run, which
         is what time can be told from; with a `checkpoint_dir` the run will not ask them again. After it,
         `forecast.against(results, seconds)` compares."""
-        from .planning import make_plan
+        from .forecasting.entry import make_plan
 
         return await make_plan(_spec(spec, options), canary, events)
 
@@ -328,7 +328,7 @@ def _stream(
     is_watched = events is not None or asked.checkpoint_dir is not None
     setup = RunSetup.validate(asked, watched_by(events, asked.checkpoint_dir) if is_watched else None)
     if asked.together.cluster is not None:
-        from .placing import RayRun
+        from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
     return ResultStream(partial(runner.run, setup, hub=hub_of(asked)))

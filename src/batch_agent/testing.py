@@ -11,8 +11,8 @@ import orjson
 
 from .core.errors import BackendError
 from .core.messages import Assistant, ToolCall
+from .core.protocols import Traits
 from .core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta, Usage
-from .core.traits import Traits
 from .virtual_time import VirtualTimeLoop as VirtualTimeLoop
 from .virtual_time import run_virtual as run_virtual
 

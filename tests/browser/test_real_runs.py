@@ -11,7 +11,7 @@ import pytest
 from tests.browser.tab import HANGS, Page
 
 from batch_agent import BatchAgent, Results, Tool, Usage
-from batch_agent.observe.report.writing import write_report
+from batch_agent.observe.report.html import write_report
 from batch_agent.sim import Script, SimConfig, SimServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.browser import models
 from tests.browser.tab import Page
 
-from batch_agent.observe.report.writing import report_of
+from batch_agent.observe.report.html import report_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

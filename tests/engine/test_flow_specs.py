@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from tests.engine.flowing import joining, prompts, saying
 
 from batch_agent import BatchAgent, Flow, SpecError
-from batch_agent.core.fields import Fields
+from batch_agent.core.task_fields import Fields
 from batch_agent.testing import ScriptedBackend, say
 
 BACKEND = ScriptedBackend(lambda request: say("ok"))

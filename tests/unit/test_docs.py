@@ -8,7 +8,7 @@ from scripts.benchmark_tables import PAGES, TABLES, written
 from scripts.layer_picture import PICTURE, layers, picture
 
 import batch_agent
-import batch_agent.swarm
+import batch_agent.pools
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Together, Tooling
@@ -70,6 +70,6 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     public = set(vars(batch_agent)["__all__"])
     assert [name for name in public if f"::: batch_agent.{name}\n" not in text] == []
-    aggregators = batch_agent.swarm.aggregators.__dict__
-    patterns = set(batch_agent.swarm.__all__) - set(aggregators) - public
-    assert [name for name in patterns if f"::: batch_agent.swarm.{name}\n" not in text] == []
+    aggregators = batch_agent.pools.aggregators.__dict__
+    patterns = set(batch_agent.pools.__all__) - set(aggregators) - public
+    assert [name for name in patterns if f"::: batch_agent.pools.{name}\n" not in text] == []

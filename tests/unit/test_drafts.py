@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.backends.embedded.cache import written_atomically
+from batch_agent.atomic_file import atomic_replace, draft_of, remove_old_drafts, replacing, try_lock
+from batch_agent.backends.embedded.model_cache import written_atomically
 from batch_agent.core.results import AgentResult
-from batch_agent.data.exporting import to_parquet
-from batch_agent.files import atomic_replace, draft_of, remove_old_drafts, replacing, try_lock
+from batch_agent.data.export import to_parquet
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from batch_agent.files import replacing
+from batch_agent.atomic_file import replacing
 
 with replacing(Path(sys.argv[1])) as file:
     file.write(b"half")

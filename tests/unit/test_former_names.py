@@ -13,8 +13,8 @@ from tests.unit.programs import Call
 
 import batch_agent
 from batch_agent import AgentError, AgentResult, BatchAgent, BatchSpec, ErrorKind, OpenCodeRuntime, SpecError, Tool
-from batch_agent.core.former_names import FORMER
 from batch_agent.core.spec import FORMER_SPELLINGS, OPTION_NAMES
+from batch_agent.core.validation import FORMER
 from batch_agent.testing import ScriptedBackend, say
 
 PAGE_TEXT = PAGE.read_text()

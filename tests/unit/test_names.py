@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import batch_agent
-from batch_agent.core.lazily import lazy_imports
+from batch_agent.lazy_imports import lazy_imports
 
 PUBLIC: list[str] = vars(batch_agent)["__all__"]  # made at run time, where a type checker does not see it
 

@@ -7,9 +7,9 @@ from ipaddress import ip_address
 from yarl import URL
 
 from ..core.errors import SpecError
-from ..core.quick import dataclass
-from ..core.secret_text import mask_user_info
-from ..core.suggestions import meant
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import mask_user_info
+from ..core.validation import meant
 from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, Flavor
 
 _LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")

@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 from yarl import URL
 
-from ..core.checks import port as check_port
 from ..core.errors import SpecError
-from ..core.quick import dataclass
-from ..core.secret_text import mask_user_info
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import mask_user_info
+from ..core.validation import port as check_port
 from .flavors import BEDROCK, BY_SCHEME
 
 DEFAULT_PORT = 8000

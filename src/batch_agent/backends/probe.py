@@ -11,15 +11,14 @@ from typing import Any, TypeVar
 from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
-from ..core.interfaces import Backend
-from ..core.messages import User
-from ..core.prompt import Prompt, ToolSpec
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.messages import Prompt, ToolSpec, User
+from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..schedule.backoff import Backoff
 from .flavors import Flavor
-from .json_body import BadJson, loads
-from .server import Server, shown
+from .http.client import Server, shown
+from .http.json_body import BadJson, loads
 
 T = TypeVar("T")
 _WITHIN = 60.0

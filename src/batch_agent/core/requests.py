@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal, Protocol
 
-from .messages import Message, Thought, ToolCall
-from .prompt import Prompt
-from .quick import dataclass
+from .fast_dataclass import dataclass
+from .messages import Message, Prompt, Thought, ToolCall
 from .schema import JsonSchema
 
 FinishReason = Literal["stop", "calls", "length", "refusal"]

@@ -1,23 +1,56 @@
-"""What a caller gets back."""
+"""What a caller gets back.
+
+What the work of a coding agent changed.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from .errors import AgentsFailed, ErrorKind
+from .fast_dataclass import dataclass
 from .messages import Message, ToolSource
-from .quick import dataclass
 from .requests import NO_USAGE, FinishReason, Usage
-from .scheduling import Scheduling
-from .sharing import PrefixReport
-from .suggestions import explained
-from .work import Changes
+from .run_reports import PrefixReport, Scheduling
+from .validation import explained
+
+ChangeKind = Literal["added", "modified", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file that is other than it was. Lines are not counted in a binary one, nor in one that is too large."""
+
+    path: str
+    """From the working folder on. Bytes that are no UTF-8 are shown as `\\xff`; the patch has them as they are."""
+    kind: ChangeKind
+    added: int = 0
+    removed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What an agent changed in its copy of the working folder."""
+
+    files: tuple[FileChange, ...] = ()
+    """Sorted by path."""
+    patch: str = ""
+    """As `git apply` takes it."""
+    is_cut: bool = False
+    """Something is missing in the patch, such as a file that is too large. What it has can be applied."""
+
+    def __str__(self) -> str:
+        if not self.files:
+            return "no files changed"
+        added, removed = sum(each.added for each in self.files), sum(each.removed for each in self.files)
+        return f"{len(self.files)} file{'' if len(self.files) == 1 else 's'} changed, +{added} -{removed}"
+
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from .flow import StageReport
+    from .flow_result import StageReport
 
     T = TypeVar("T", default=Any)  # a plain AgentResult is an AgentResult[Any]
 else:
@@ -193,31 +226,31 @@ class Results(list[AgentResult[T]]):
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         return exporting.to_pandas(self)
 
     def to_polars(self) -> Any:
         """A polars DataFrame."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         return exporting.to_polars(self)
 
     def to_parquet(self, path: str | Path) -> None:
         """Needs the extra `data`."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         exporting.to_parquet(self, path)
 
     def to_csv(self, path: str | Path) -> None:
         """Lists and objects are JSON."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         exporting.to_csv(self, path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """One JSON object per line, as `batch-agent run` writes them: with the answers as they are."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         exporting.to_jsonl(self, path)
 
@@ -234,7 +267,7 @@ class Results(list[AgentResult[T]]):
         return f"<Results: {self}>"
 
     def _repr_html_(self) -> str:
-        from ..data import exporting
+        from ..data import export as exporting
 
         return exporting.as_html(self, str(self))
 

@@ -7,18 +7,16 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from .checks import at_least, is_number, is_whole, path, text_or_none, whole_characters
 from .errors import SpecError
-from .fields import Fields
-from .inputs import check_inputs
-from .interfaces import Backend
+from .fast_dataclass import dataclass
 from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
-from .quick import dataclass
+from .options.run_options import SpecOptions
+from .program_runtime import Runtime
+from .protocols import Backend
 from .requests import Sampling
 from .results import OnResult
-from .run_options import SpecOptions
-from .runtime import Runtime
-from .suggestions import explained
+from .task_fields import Fields, check_inputs
+from .validation import at_least, explained, is_number, is_whole, path, text_or_none, whole_characters
 
 _MOST_AGENTS = 10_000
 _MOST_PROGRAMS = 20

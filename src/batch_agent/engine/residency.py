@@ -8,10 +8,10 @@ from types import TracebackType
 
 from .. import aio
 from ..core.requests import Usage
-from ..schedule.admission import Rank
-from ..schedule.ledger import Ledger
-from ..schedule.portions import Demand
-from ..schedule.speed import ToolWaits
+from ..schedule.estimators import ToolWaits
+from ..schedule.fair_share import Demand
+from ..schedule.kv_ledger import Ledger
+from ..schedule.slot_queue import Rank
 
 _LEARNING = 0.2
 _PUSHES_OUT = 8

@@ -4,16 +4,16 @@ import sys
 from typing import Any, Unpack
 
 from ..core.errors import SpecError
-from ..core.fields import Fields
-from ..core.flow import FlowResult, OnFailure
-from ..core.interfaces import EventSinks
-from ..core.option_signature import lists_options
-from ..core.run_options import StageOptions
+from ..core.flow_result import FlowResult, OnFailure
+from ..core.options.run_options import StageOptions
+from ..core.options.signature import lists_options
+from ..core.protocols import EventSinks
 from ..core.spec import BatchSpec
-from ..engine.blocking import run_blocking
-from ..observe.seen import progress_if_seen
-from ..observe.watching import watched_by
-from .driving import drive
+from ..core.task_fields import Fields
+from ..engine.sync import run_blocking
+from ..observe.live.detection import progress_if_seen
+from ..observe.sinks import watched_by
+from .driver import drive
 from .steps import Expand, Filter, GroupBy, Into, Keep, Map, Reduce, Shown, Step
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
+from ..core.fast_dataclass import dataclass
 from ..core.json import replace_surrogates
-from ..core.quick import dataclass
-from .ordering import arrange
+from .prefix_order import arrange
 from .template import BadInput, Template, block
 
 _WORTH_HOISTING = 200

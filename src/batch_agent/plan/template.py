@@ -8,12 +8,12 @@ from enum import Enum
 from typing import Any
 
 from ..core.errors import SpecError
-from ..core.fields import Fields
+from ..core.fast_dataclass import dataclass
 from ..core.json import dumps_any, replace_surrogates
-from ..core.models import is_model
-from ..core.quick import dataclass
+from ..core.schema import is_model
+from ..core.task_fields import Fields
 from .field_paths import PATH, FieldMissing, find
-from .plain import plain
+from .jsonable import plain
 
 _SPEC = r"[^{}\"']*"
 _LENIENT = re.compile(

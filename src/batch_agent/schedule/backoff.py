@@ -1,6 +1,6 @@
 """Exponential backoff: how long to wait after a number of failures in a row."""
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 
 _MOST_DOUBLINGS = 60
 """Keeps the power within a float, whatever the number of failures."""

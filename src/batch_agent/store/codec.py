@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ..core.agent_config import Job
+from ..core.coordinator import Ending
 from ..core.errors import ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
-from ..core.hub import Ending
 from ..core.json import dumps
 from ..core.results import AgentError
-from ..core.rules import Job
-from ..plan.plain import plain
+from ..plan.jsonable import plain
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

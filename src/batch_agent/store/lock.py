@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from ..atomic_file import open_private, try_lock
 from ..core.errors import StoreError
-from ..files import open_private, try_lock
 
 
 class DirectoryLock:

@@ -1,15 +1,15 @@
 """Tools: what agents may do besides talking."""
 
-from ..core.lazily import lazy_imports
-from .accept import as_tool as as_tool
-from .fabric import ToolFabric as ToolFabric
-from .opening import open_tools as open_tools
-from .provider import ToolProvider as ToolProvider
-from .selection import NoTools as NoTools
-from .selection import Selection as Selection
+from ..lazy_imports import lazy_imports
+from .adapters import ToolProvider as ToolProvider
+from .adapters import as_tool as as_tool
+from .executor import ToolFabric as ToolFabric
+from .run_tools import NoTools as NoTools
+from .run_tools import Selection as Selection
+from .run_tools import open_tools as open_tools
+from .subsets import check_names as check_names
+from .subsets import toolsets as toolsets
 from .tool import Tool as Tool
-from .toolsets import check_names as check_names
-from .toolsets import toolsets as toolsets
 
 with lazy_imports(globals()):
     from .builtin.claude_code import claude_code_tool as claude_code_tool

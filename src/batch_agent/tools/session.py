@@ -7,17 +7,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from .. import aio
-from ..core.interfaces import CallsPast, Journal
 from ..core.messages import ToolCall, ToolResult, ToolSource
-from .arguments import BadArguments
+from ..core.protocols import CallsPast, Journal
 from .cache import Outcome
-from .claim import Claim
-from .flights import Found, cancel_all
-from .keys import same_arguments
+from .call_key import same_arguments
+from .parameters import BadArguments
+from .single_flight import Found, cancel_all
 from .tool import Tool
+from .write_claims import Claim
 
 if TYPE_CHECKING:
-    from .fabric import ToolFabric
+    from .executor import ToolFabric
 
 _NOTHING_PAST = CallsPast()
 _NEVER = -1

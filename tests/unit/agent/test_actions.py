@@ -2,10 +2,10 @@
 
 import pytest
 
-from batch_agent.agent.actions import Final, read_action, show_results
+from batch_agent.agent.action_mode import Final, read_action, show_results
+from batch_agent.core.agent_config import InvalidOutput
 from batch_agent.core.json import dumps_ascii
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.rules import InvalidOutput
 
 CALL = '{"tool": "look", "arguments": {"at": "é"}}'
 

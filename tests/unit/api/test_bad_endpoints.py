@@ -8,8 +8,8 @@ from tests.unit.swarm.hosts import BATCH, CHAT, COMPLETIONS, STEPS, Host, Odd, p
 
 from batch_agent import BatchAgent, Results, Tool
 from batch_agent.core.events import Event, Notice
-from batch_agent.observe.live.board import Board
-from batch_agent.observe.summary import summary_lines
+from batch_agent.observe.live.state import Board
+from batch_agent.observe.text.summary import summary_lines
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import Connection
 

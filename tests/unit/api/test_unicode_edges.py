@@ -10,7 +10,7 @@ from tests.engine.harness import asked
 
 from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.core.messages import ToolResults
-from batch_agent.observe.report.writing import REPORT, write_report
+from batch_agent.observe.report.html import REPORT, write_report
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 TEXTS = {

@@ -13,9 +13,8 @@ from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
 from batch_agent import BackendError, BatchAgentError, ErrorKind, SpecError
 from batch_agent.backends import probe as probing
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import SimServer

@@ -9,15 +9,15 @@ import pytest
 from tests.unit.swarm.hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, ErrorKind, SpecError
-from batch_agent.backends import fleet_member, probe
+from batch_agent.backends import pool_member as fleet_member
+from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
-from batch_agent.backends.fleet import Fleet
-from batch_agent.backends.fleet_member import Member
-from batch_agent.core.interfaces import Backend
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.backends.endpoint_pool import Fleet
+from batch_agent.backends.pool_member import Member
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling, TextDelta
-from batch_agent.schedule import standing
+from batch_agent.schedule import circuit_breaker as standing
 from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import Connection

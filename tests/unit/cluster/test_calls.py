@@ -12,9 +12,9 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError
-from batch_agent.cluster.calls import SharedCalls, decode, encode
-from batch_agent.cluster.local import LocalHub
-from batch_agent.core.commons import Made
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.shared_tool_calls import SharedCalls, decode, encode
+from batch_agent.core.coordinator import Made
 from batch_agent.store.memory import MemoryStore
 
 P = ParamSpec("P")

@@ -7,19 +7,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 import pytest
 from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.limits import LimitSharing, change, pause, share_limits
-from batch_agent.cluster.local import LocalHub
+from batch_agent.cluster.limit_sharing import LimitSharing, change, pause, share_limits
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
-from batch_agent.core.hub import Document
-from batch_agent.core.load import Load
+from batch_agent.core.protocols import Load
 from batch_agent.core.requests import Usage
-from batch_agent.engine.gate import Gate
+from batch_agent.engine.admission import Gate
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
-from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
-from batch_agent.schedule.ledger import Ledger
-from batch_agent.schedule.limit import InflightLimit
+from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.schedule.slot_queue import Rank
 from batch_agent.store.memory import MemoryStore
 
 FRESH = Rank(is_fresh=True)

@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from tests.contract.hub_contract import LONG, STARTED, ends, jobs, leased, told
 from tests.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis import RedisHub, runs_known
-from batch_agent.cluster.redis_settings import NEEDED
+from batch_agent.cluster.redis.coordinator import RedisHub, runs_known
+from batch_agent.cluster.redis.durability_check import NEEDED
 from batch_agent.core.errors import StoreError
 
 __all__ = ["redis_server"]

@@ -11,9 +11,9 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Usage
-from batch_agent.cluster.hearing import Hearing
-from batch_agent.cluster.local import LocalHub
-from batch_agent.cluster.told import Told, encoded, read
+from batch_agent.cluster.events.message import Told, encoded, read
+from batch_agent.cluster.events.relay import Hearing
+from batch_agent.cluster.memory import LocalHub
 from batch_agent.core.events import (
     AgentFinished,
     AgentMoved,
@@ -33,8 +33,8 @@ from batch_agent.core.events import (
     TurnStarted,
 )
 from batch_agent.core.results import AgentResult, CallRecord, ToolUse
-from batch_agent.core.scheduling import Scheduling
-from batch_agent.observe.live.board import Board
+from batch_agent.core.run_reports import Scheduling
+from batch_agent.observe.live.state import Board
 from batch_agent.store.memory import MemoryStore
 from batch_agent.testing import run_virtual
 

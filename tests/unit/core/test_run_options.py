@@ -11,8 +11,8 @@ import pytest
 from scripts.option_types import ACCEPTED, FILE, declared, text
 
 from batch_agent import AgentResult, BatchAgent, Flow, Results, RunOptions
-from batch_agent.core import run_options
-from batch_agent.core.run_options import ReplayOptions, SpecOptions, StageOptions
+from batch_agent.core.options import run_options
+from batch_agent.core.options.run_options import ReplayOptions, SpecOptions, StageOptions
 from batch_agent.core.spec import FORMER_SPELLINGS, OPTION_GROUPS, OPTION_NAMES, BatchSpec, flat_name
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.core.secret_text import mask_user_info, masked, masked_bytes, public_url
+from batch_agent.core.safe_text import mask_user_info, masked, masked_bytes, public_url
 
 KEY = 'sk-a/b+c"d=e&f<g 0123'
 WAYS: dict[str, Callable[[str], str]] = {

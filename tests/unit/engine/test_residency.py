@@ -12,8 +12,8 @@ from tests.support.virtual_time import in_virtual_time
 
 from batch_agent.core.requests import Usage
 from batch_agent.engine.residency import Residency
-from batch_agent.schedule.admission import Rank
-from batch_agent.schedule.ledger import Ledger
+from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.schedule.slot_queue import Rank
 
 FRESH, RETURNING = Rank(is_fresh=True), Rank(is_fresh=False)
 _TOO_MANY = 20_000

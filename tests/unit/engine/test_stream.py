@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batch_agent.core.results import AgentResult
-from batch_agent.engine.stream import Outbox, ResultStream
+from batch_agent.engine.result_stream import Outbox, ResultStream
 
 
 def result(index: int) -> AgentResult:

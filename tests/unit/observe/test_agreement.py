@@ -14,9 +14,9 @@ from tests.unit.observe.logs import seen
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, FlowResult, Results, RunStopped, Tool
 from batch_agent.core.events import AgentFinished, Event
 from batch_agent.core.requests import NO_USAGE, Reply, Request, Usage
-from batch_agent.observe.live.board import Board, Stage
-from batch_agent.observe.log import FILE
-from batch_agent.observe.report.writing import REPORT
+from batch_agent.observe.event_log import FILE
+from batch_agent.observe.live.state import Board, Stage
+from batch_agent.observe.report.html import REPORT
 from batch_agent.observe.telemetry.metrics import Metrics
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say

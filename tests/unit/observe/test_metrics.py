@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batch_agent import AgentError, AgentResult, BatchAgent, ErrorKind, Flow, Results, SpecError, Tool
-from batch_agent.cli.watchers import watchers
+from batch_agent.cli.options.observability import watchers
 from batch_agent.core.events import (
     AgentFinished,
     AgentStarted,

@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from batch_agent import BatchAgent, Flow, Results, SpecError, Tool
-from batch_agent.cli.watchers import watchers
+from batch_agent.cli.options.observability import watchers
 from batch_agent.core.events import AgentFinished, AgentStarted, Notice, Paused, Resumed, RunStarted
 from batch_agent.core.results import AgentResult
-from batch_agent.observe.telemetry import genai
+from batch_agent.observe.telemetry import semconv as genai
 from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.sim import Script, SimConfig, SimServer
 

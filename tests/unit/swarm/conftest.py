@@ -2,9 +2,9 @@
 
 import pytest
 
-from batch_agent.schedule import standing
+from batch_agent.pools import endpoint_state as lanes
+from batch_agent.schedule import circuit_breaker as standing
 from batch_agent.schedule.backoff import Backoff
-from batch_agent.swarm import lanes
 
 
 @pytest.fixture(autouse=True)

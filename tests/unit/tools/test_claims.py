@@ -9,10 +9,10 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
-from batch_agent.core.interfaces import CallsPast
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.tools import ToolFabric, as_tool
-from batch_agent.tools.claim import Claim
+from batch_agent.tools.write_claims import Claim
 
 P = ParamSpec("P")
 

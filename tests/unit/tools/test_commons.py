@@ -16,10 +16,10 @@ from tests.property.test_fabric_histories import tools as tools_of
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
-from batch_agent.cluster.calls import SharedCalls
-from batch_agent.cluster.local import LocalHub
-from batch_agent.core.interfaces import CallsPast
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.shared_tool_calls import SharedCalls
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.core.results import CallRecord
 from batch_agent.core.spec import BatchSpec
 from batch_agent.store.memory import MemoryStore

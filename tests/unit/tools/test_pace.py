@@ -13,8 +13,8 @@ import pytest
 from tests.support.virtual_time import in_virtual_time
 
 from batch_agent import SpecError, Tool
-from batch_agent.core.interfaces import CallsPast
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolFabric, as_tool
 

@@ -16,13 +16,13 @@ from pydantic import BaseModel, SecretStr
 from tests.support.virtual_time import virtual
 
 from batch_agent import SpecError, Tool
-from batch_agent.core.interfaces import CallsPast
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.core.results import ToolUse
 from batch_agent.tools import ToolFabric, as_tool
-from batch_agent.tools.arguments import ReadsArguments
-from batch_agent.tools.ledger import ToolLedger
+from batch_agent.tools.parameters import ReadsArguments
 from batch_agent.tools.session import FabricSession
+from batch_agent.tools.stats import ToolLedger
 
 P = ParamSpec("P")
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...core.quick import dataclass
+from ...core.fast_dataclass import dataclass
 from ...core.requests import Usage
-from ..amounts import many
+from ..text.formatting import many
 from .tool_uses import Use
 
 _NOTHING, _ASKED, _ANSWERED, _CALLED, _TO_BE_SENT_AGAIN = range(5)
