@@ -8,12 +8,12 @@ A source is listed only if the agent that cites it has opened it. A second run r
 import asyncio
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cyclopts
 from pydantic import BaseModel, Field
 
-from batch_agent import BatchAgent, StageOptions
+from batch_agent import BatchAgent
 from batch_agent.tools import read_file_tool, web_search_tool
 
 CORPUS, OUT = Path(__file__).parent / "corpus", Path("survey.md")
@@ -31,9 +31,9 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         answer: Annotated[str, Field(max_length=160)]
         sources: Annotated[list[Note], Field(min_length=1, max_length=2)]
 
-    options: StageOptions = {"backend": backend, "model": model or None, "plan_changed": "rerun"}
+    options: dict[str, Any] = {"backend": backend, "model": model or None, "plan_changed": "rerun"}
     options["checkpoint_dir"] = out.with_suffix(".checkpoint")
-    small: StageOptions = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
+    small: dict[str, Any] = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
     run = BatchAgent.run_with_map_reduce(
         plan_prompt="We have notes: {notes}. Write 3 questions about {topic}, each with the note that answers it.",
         plan_inputs={"notes": ", ".join(notes), "topic": topic},

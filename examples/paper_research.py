@@ -7,12 +7,12 @@ Each answer cites a source, and the program checks that the agent has seen it. A
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cyclopts
 from pydantic import BaseModel, Field
 
-from batch_agent import BatchAgent, StageOptions
+from batch_agent import BatchAgent
 from batch_agent.tools import read_file_tool, web_search_tool
 
 CORPUS, CHECKPOINT = Path(__file__).parent / "corpus", Path("paper-research.checkpoint")
@@ -33,9 +33,9 @@ def main(
         answer: Annotated[str, Field(max_length=160)]
         source: Annotated[str, Field(json_schema_extra={"enum": names})]
 
-    options: StageOptions = {"backend": backend, "model": model or None, "plan_changed": "rerun"}
+    options: dict[str, Any] = {"backend": backend, "model": model or None, "plan_changed": "rerun"}
     options["checkpoint_dir"] = checkpoint
-    small: StageOptions = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
+    small: dict[str, Any] = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
     run = BatchAgent.run_with_reduce(
         task=TASK,
         inputs=[{"question": question} for question in ask],
