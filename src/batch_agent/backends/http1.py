@@ -1,12 +1,12 @@
-"""HTTP/1.1 answers from bytes. Knows no sockets: whoever has the bytes feeds them, in pieces of any size."""
+"""HTTP/1.1 response parser without I/O: the caller feeds it the bytes of a response in pieces of any size."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..core.content_encoding import BadContent, ContentDecoder, decoder_for
-from .http1_body import WITHOUT_BODY, AnswerTooLarge, BadAnswer, Body, Open, Sized, body_of
 from .wire import LARGEST_BODY, LARGEST_STREAM, said_size
 
 _LONGEST_HEAD = 64 * 1024
@@ -16,10 +16,24 @@ _LONGEST_KEPT = 256
 _SWITCHING = 101
 _FIRST_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_WITHOUT_BODY = (204, 304)
+_LONGEST_NUMBER = 18
+"""Digits of a Content-Length."""
+_LONGEST_LINE = 1024
+_LONGEST_TRAILERS = 64 * 1024
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
+
+
+class BadAnswer(Exception):
+    """The bytes are not a valid HTTP response."""
+
+
+class AnswerTooLarge(BadAnswer):
+    """The body is larger than its limit."""
 
 
 class Head(NamedTuple):
-    """What an answer begins with. The names of headers are in small letters."""
+    """Status and headers of a response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -30,27 +44,27 @@ class Head(NamedTuple):
 
 
 class AnswerReader:
-    """One answer to one request. `feed` gives the part of the body that the bytes hold."""
+    """Parser for one response. `feed` returns the part of the body that the bytes contain, decoded."""
 
     __slots__ = ("_body", "_buffer", "_decoder", "_interim", "_most", "_size", "head", "is_whole", "keeps_open")
 
     def __init__(self, most: int = LARGEST_STREAM) -> None:
-        """`most`: bytes of the body, as they are after decoding."""
+        """`most`: the limit of the body in bytes, after decoding."""
         self.head: Head | None = None
         self.is_whole = False
         self.keeps_open = True
-        """Whether the connection can carry another answer after this one."""
+        """Whether the connection can be used for another request."""
         self._most = most
         self._size = 0
         self._interim = 0
         self._buffer = b""
-        self._body: Body | None = None
+        self._body: _Body | None = None
         self._decoder: ContentDecoder | None = None
 
     def limit(self, most: int) -> None:
-        """Sets the limit of a body that is under way. Raises AnswerTooLarge if it is known to exceed it."""
+        """Changes the limit of the body. Raises AnswerTooLarge if the body is known to exceed it."""
         self._most = most if self._decoder is None else min(most, LARGEST_BODY)
-        coming = self._body.left if isinstance(self._body, Sized) and self._decoder is None else 0
+        coming = self._body.left if isinstance(self._body, _Sized) and self._decoder is None else 0
         if self._size + coming > self._most:
             raise self._too_large()
 
@@ -62,7 +76,8 @@ class AnswerReader:
                 return b""
         body = self._body.feed(data)
         if self._decoder is not None:
-            body = self._decoded(body)
+            with _translated_content():
+                body = self._decoder.feed(body, self._most - self._size)
         self._size += len(body)
         if self._size > self._most:
             raise self._too_large()
@@ -72,22 +87,20 @@ class AnswerReader:
         return body
 
     def end(self) -> None:
-        """No more bytes come. Raises BadAnswer for an answer that is not whole."""
+        """The connection was closed. Raises BadAnswer for an incomplete response."""
         self.keeps_open = False
-        if not isinstance(self._body, Open):
+        if not isinstance(self._body, _Open):
             raise BadAnswer("the answer broke off before its end")
         self._finish()
 
     def _finish(self) -> None:
         if self._decoder is not None:
-            try:
+            with _translated_content():
                 self._decoder.close()
-            except BadContent as error:
-                raise BadAnswer(str(error)) from error
         self.is_whole = True
 
     def _begin(self, data: bytes) -> bytes:
-        """Reads the head; what follows it of the bytes."""
+        """Parses the head, and returns the bytes that follow it."""
         data = self._buffer + data if self._buffer else data
         while self._body is None:
             end = data.find(b"\r\n\r\n")
@@ -118,31 +131,31 @@ class AnswerReader:
         connection = headers.get("connection", "").lower()
         self.keeps_open = "close" not in connection and (minor != "0" or "keep-alive" in connection)
         if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
-            self.keeps_open = False  # RFC 9112, 6.1: what follows may be of somebody else's making
-        self._body = body_of(status, headers)
-        if "content-encoding" in headers and status not in WITHOUT_BODY:
+            self.keeps_open = False  # RFC 9112, 6.1: bytes that follow may be smuggled
+        self._body = _body_of(status, headers)
+        if "content-encoding" in headers and status not in _WITHOUT_BODY:
             self._decode(headers["content-encoding"])
 
     def _decode(self, encoding: str) -> None:
-        try:
+        with _translated_content():
             self._decoder = decoder_for(encoding)
-        except BadContent as error:
-            raise BadAnswer(str(error)) from error
         self.limit(self._most)  # all that one packet stands for is unpacked at once
-
-    def _decoded(self, body: bytes) -> bytes:
-        assert self._decoder is not None
-        try:
-            return self._decoder.feed(body, self._most - self._size)
-        except BadContent as error:
-            raise BadAnswer(str(error)) from error
 
     def _too_large(self) -> AnswerTooLarge:
         return AnswerTooLarge(f"its body has more than {said_size(self._most)}")
 
 
+@contextmanager
+def _translated_content() -> Iterator[None]:
+    """Raises BadAnswer for a body that is not what its Content-Encoding says."""
+    try:
+        yield
+    except BadContent as error:
+        raise BadAnswer(str(error)) from error
+
+
 def _fields(lines: list[str]) -> dict[str, str]:
-    """Headers that come several times are joined, as RFC 9110 has it; folded ones are unfolded."""
+    """Headers by name. Repeated ones are joined (RFC 9110, 5.3), folded ones unfolded."""
     if len(lines) > _MOST_FIELDS:
         raise BadAnswer(f"its head has {len(lines)} lines, more than {_MOST_FIELDS}")
     headers: dict[str, str] = {}
@@ -162,10 +175,10 @@ def _fields(lines: list[str]) -> dict[str, str]:
     return headers
 
 
-# Servers say nearly the same each time: what a line is found to be is kept.
+# Servers send nearly the same lines each time, so what was parsed is cached.
 @lru_cache(maxsize=64)
 def _status(line: str) -> tuple[str, int]:
-    """The minor version and the status of a first line. Raises BadAnswer."""
+    """Minor version and status of a status line. Raises BadAnswer."""
     found = _FIRST_LINE.fullmatch(line)
     if found is None:
         raise BadAnswer(f"it begins with {line[:40]!r}")
@@ -174,7 +187,7 @@ def _status(line: str) -> tuple[str, int]:
 
 @lru_cache(maxsize=1024)
 def _field(line: str) -> tuple[str, str]:
-    """The name of a header in small letters, and its value; no name for a line that goes on with the one before it.
+    """Name in lower case and value of a header line; no name for a line that continues the one before it.
     Raises BadAnswer."""
     name, colon, value = line.partition(":")
     if "\r" in line or "\n" in line or "\0" in line:
@@ -184,3 +197,138 @@ def _field(line: str) -> tuple[str, str]:
     if not (colon and _TOKEN.fullmatch(name)):
         raise BadAnswer(f"its head has the line {line[:40]!r}")
     return name.lower(), value.strip(" \t")
+
+
+def _body_of(status: int, headers: Mapping[str, str]) -> "_Body":
+    """Framing of the body, as the head announces it. Raises BadAnswer."""
+    if status in _WITHOUT_BODY:
+        return _Sized(0)
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        if coding.lower() != "chunked":
+            raise BadAnswer(f"its Transfer-Encoding is {coding[:40]!r}, and only chunked is known")
+        return _Chunked()
+    length = headers.get("content-length")
+    return _Open() if length is None else _Sized(_length(length))
+
+
+def _length(said: str) -> int:
+    """Value of Content-Length. The same length may be repeated. Raises BadAnswer for different ones."""
+    if len(said) <= _LONGEST_NUMBER and said.isascii() and said.isdecimal():
+        return int(said)
+    first, *others = {part.strip(" \t") for part in said.split(",")}
+    if others:
+        raise BadAnswer(f"it has several lengths: {said[:40]!r}")
+    if not (first.isascii() and first.isdecimal()):
+        raise BadAnswer(f"its length is {first[:40]!r}")
+    if len(first) > _LONGEST_NUMBER:
+        raise AnswerTooLarge(f"its length is a number of {len(first)} digits")
+    return int(first)
+
+
+@lru_cache(maxsize=1024)
+def _chunk_size(line: bytes) -> int:
+    found = _CHUNK_SIZE.fullmatch(line)
+    if found is None or b"\n" in line or b"\r" in line or len(line) > _LONGEST_LINE:
+        raise BadAnswer(f"the size of a chunk is {line[:40]!r}")
+    return int(found[1], 16)
+
+
+class _Sized:
+    """Body of a known length."""
+
+    __slots__ = ("has_more", "left")
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+        self.has_more = False
+
+    @property
+    def is_over(self) -> bool:
+        return not self.left
+
+    def feed(self, data: bytes) -> bytes:
+        if len(data) > self.left:
+            self.has_more = True
+            data = data[: self.left]
+        self.left -= len(data)
+        return data
+
+
+class _Open:
+    """Body that ends with the connection."""
+
+    __slots__ = ()
+    is_over = False
+    has_more = False
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+
+class _Chunked:
+    """Body in chunks, the last of size 0. Trailers are discarded."""
+
+    __slots__ = ("_buffer", "_left", "_needs_end", "_trailers", "has_more", "is_over")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._left = 0
+        """Bytes to come of the current chunk."""
+        self._needs_end = False
+        """The data of a chunk is complete, but not the CRLF after it."""
+        self._trailers: int | None = None
+        """Bytes of trailers so far; None before the last chunk."""
+        self.is_over = False
+        self.has_more = False
+
+    def feed(self, data: bytes) -> bytes:
+        data = self._buffer + data if self._buffer else data
+        parts: list[bytes] = []
+        at = 0
+        while not self.is_over:
+            if self._left:
+                text = data[at : at + self._left]
+                if not text:
+                    break
+                parts.append(text)
+                at += len(text)
+                self._left -= len(text)
+                self._needs_end = not self._left
+                continue
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                break
+            if self._needs_end:
+                if end != at:
+                    raise BadAnswer("a chunk is longer than its size")
+                self._needs_end = False
+            else:
+                self._take_line(data[at:end])
+            at = end + 2
+        self._buffer = data[at:]
+        self.has_more = self.is_over and bool(self._buffer)
+        if self._buffer and not self.is_over:
+            self._check_beginning()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_beginning(self) -> None:
+        """Refuses a line without its end as soon as it cannot be valid, instead of waiting for more."""
+        if self._needs_end and self._buffer != b"\r":
+            raise BadAnswer("a chunk is longer than its size")
+        if b"\n" in self._buffer or len(self._buffer) > _LONGEST_LINE:
+            raise BadAnswer(f"the size of a chunk has no end: {self._buffer[:40]!r}")
+
+    def _take_line(self, line: bytes) -> None:
+        if self._trailers is not None:
+            self._trailers += len(line) + 2
+            if self._trailers > _LONGEST_TRAILERS or len(line) > _LONGEST_LINE or b"\n" in line or b"\r" in line:
+                raise BadAnswer(f"its trailers have no end, or the line {line[:40]!r}")
+            self.is_over = not line
+            return
+        self._left = _chunk_size(line)
+        if not self._left:
+            self._trailers = 0
+
+
+_Body = _Sized | _Chunked | _Open

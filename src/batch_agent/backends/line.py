@@ -7,8 +7,7 @@ from typing import Protocol, cast
 
 from multidict import CIMultiDict
 
-from .http1 import AnswerReader, Head
-from .http1_body import AnswerTooLarge, BadAnswer
+from .http1 import AnswerReader, AnswerTooLarge, BadAnswer, Head
 from .wire import LARGEST_BODY, LARGEST_STREAM, Dropped, Headers, Stale, TooLarge, WireError
 
 _MOST_UNREAD = 256 * 1024
