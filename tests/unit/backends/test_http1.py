@@ -81,6 +81,10 @@ def test_a_content_type_is_told_without_its_parameters(said: str, read: str) -> 
         (SIZED.replace(b"1.1", b"1.0").replace(b"Content-Type", b"Connection: Keep-Alive\r\nContent-Type"), True),
         (SIZED + b"HTTP", False),
         (CHUNKED + b"HTTP", False),
+        (SIZED + b"\r\n", False),
+        (CHUNKED + b"\r\n", False),
+        (SIZED + b"\n", False),
+        (CHUNKED + b"\r", False),
     ],
 )
 def test_whether_the_connection_may_be_used_again(answer: bytes, keeps_open: bool) -> None:
@@ -103,6 +107,9 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
     "answer",
     [
         b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"\r\n" + SIZED,
+        b"\r\n\r\n" + SIZED,
+        b"HTTP/1.1 100 Continue\r\n\r\n\r\n" + SIZED,
         b"HTTP/1.1 abc\r\n\r\n",
         b"HTTP/1.1 20\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
@@ -154,6 +161,7 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
         chunked(b"5 5\r\nHello"),
         chunked(b"f" * 16 + b"\r\n"),
         chunked(b"5;a=\n\r\nHello"),
+        chunked(b"5;" + b"a" * 2000 + b"\r\nHello\r\n0\r\n\r\n"),
         chunked(b"0\r\n" + b"X: a\r\n" * 30_000),
         chunked(b"0\r\nX: a\nY: b\r\n\r\n"),
         chunked(b"0\r\nX: " + b"a" * 2000 + b"\r\n\r\n"),

@@ -1,5 +1,6 @@
 """The dashboard in a terminal: real programs on a pseudo-terminal, and what is seen there."""
 
+import errno
 import fcntl
 import io
 import logging
@@ -20,7 +21,8 @@ import pytest
 from rich.console import Console
 from tests.unit.programs import Program, Programs
 
-from batch_agent.core.events import RunStarted
+from batch_agent.core.events import PrefixReported, RunStarted
+from batch_agent.core.run_reports import Finding, PrefixReport
 from batch_agent.observe.live.stream_redirect import StreamRedirect, is_redirected
 from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.observe.live.terminal_frame import Frame
@@ -323,6 +325,25 @@ def test_a_terminal_that_is_gone_is_written_to_no_more() -> None:
     frame.open()
     frame.draw(["one"])
     frame.close()
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError(errno.EIO, "gone"), ValueError("closed")])
+def test_a_run_goes_on_without_its_terminal(error: Exception | type[Exception]) -> None:
+    class Gone(io.StringIO):
+        encoding = "utf-8"
+
+        def write(self, text: str) -> int:
+            raise error
+
+        def flush(self) -> None:
+            raise error
+
+    with LiveProgress(Console(file=Gone(), force_terminal=True)) as view:
+        view.emit(
+            PrefixReported(PrefixReport(3, 10, 20, "here", findings=(Finding("uuid", "There is one.", "Drop it."),)))
+        )
+        view.emit(RunStarted("one", "m", 8, 1))
+        view._redrawing.redraw()
 
 
 def test_streams_and_log_handlers_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """A run as it goes, in a terminal."""
 
+import io
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Self, TextIO, cast
+from typing import Any, Self, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -22,7 +24,9 @@ class LiveProgress:
     """The dashboard, below whatever else is printed. While another is shown in the same process, it only counts."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        # Not `console` itself: it flushes its file, and redirects standard output to the null device if that fails.
+        colors = cast(Any, console.color_system)
+        self._painter = Console(file=io.StringIO(), force_terminal=True, color_system=colors, no_color=console.no_color)
         self._stream = cast(TextIO, console.file)
         self._frame = Frame(self._stream)
         self._redirecting = StreamRedirect(self._stream, self._frame)
@@ -37,7 +41,8 @@ class LiveProgress:
         self._redrawing.emit(event)
         if self._is_shown and (lines := stage_prefix(event)):
             said = self._styled([Text(line, "dim") for line in lines])
-            self._frame.above("".join(f"{line}\n" for line in said), self._stream)
+            with suppress(OSError, ValueError):  # a run goes on without its terminal
+                self._frame.above("".join(f"{line}\n" for line in said), self._stream)
 
     def __enter__(self) -> Self:
         if not is_redirected():
@@ -67,6 +72,6 @@ class LiveProgress:
 
     def _styled(self, lines: Sequence[Text]) -> list[str]:
         """With the colors that the terminal has, if any."""
-        with self._console.capture() as captured:
-            self._console.print(Text("\n").join(lines), end="", soft_wrap=True)
+        with self._painter.capture() as captured:
+            self._painter.print(Text("\n").join(lines), end="", soft_wrap=True)
         return captured.get().split("\n")
