@@ -1,4 +1,4 @@
-"""HTTP/1.1 response parser on httptools (llhttp), with the interface of `batch_agent.backends.http.h1_parser.AnswerReader`.
+"""HTTP/1.1 response parser on httptools (llhttp), with the interface of `backends.http.h1_parser.ResponseParser`.
 
 Kept for benchmarks/response_parsers.py: it is the alternative that ADR 23 compares.
 """

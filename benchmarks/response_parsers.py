@@ -133,7 +133,8 @@ def run(parser: str, work: Work) -> float:
 def start() -> dict[str, float]:
     """Milliseconds of CPU, in fresh interpreters."""
     script = (
-        "import time; from batch_agent import BatchAgent; import batch_agent.backends.http.connection_pool; own = time.process_time();"
+        "import time; from batch_agent import BatchAgent; import batch_agent.backends.http.connection_pool;"
+        "own = time.process_time();"
         "import httptools; print(own * 1e3, (time.process_time() - own) * 1e3)"
     )
     rounds = []

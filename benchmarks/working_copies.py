@@ -7,7 +7,7 @@ Both keep the snapshot in a private repository, check a copy out with `git read-
   and feeds those to `git fast-import`. Git never opens a file of the copy.
 - `add`: `git --git-dir=PRIVATE --work-tree=COPY add -A`, with a private index. Git lists and reads the copy.
 
-    python -m benchmarks.working_copies [--files 5000] [--copies 20] [--rounds 5] [--out FILE]
+    python -m benchmarks.working_copies [--files 5000] [--copies 20] [--rounds 3] [--out FILE]
 
 Each way of each round runs in a process of its own, in turns. Results are medians of the rounds.
 """
@@ -16,12 +16,9 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import resource
 import shutil
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from array import array
@@ -143,45 +140,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--files", type=int, default=5_000)
     parser.add_argument("--copies", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(asyncio.run(_measured(options.child, options.files, options.copies))))
         return
-    report = _compared(options.files, options.copies, options.rounds)
-    text = json.dumps(report, indent=2)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    work = {"files": options.files, "copies": options.copies, "rounds": options.rounds}
+    numbers = {"work": work, "git": _git_version(), "ways": _compared(options.files, options.copies, options.rounds)}
+    print(report.write("working_copies", numbers, options.out))
 
 
-def _compared(files: int, copies: int, rounds: int) -> dict[str, Any]:
+def _compared(files: int, copies: int, rounds: int) -> dict[str, dict[str, float]]:
     measured: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    work = ("--files", str(files), "--copies", str(copies))
     for number in range(rounds):
         for way in WAYS if number % 2 == 0 else reversed(WAYS):
-            command = [sys.executable, "-m", "benchmarks.working_copies", "--child", way]
-            command += ["--files", str(files), "--copies", str(copies)]
-            measured[way].append(json.loads(subprocess.run(command, capture_output=True, check=True).stdout))
-    return {
-        "files": files,
-        "copies": copies,
-        "rounds": rounds,
-        "commit": _asked("git", "rev-parse", "--short", "HEAD"),
-        "git": _asked("git", "--version"),
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "ways": {way: _medians(runs) for way, runs in measured.items()},
-    }
+            measured[way].append(in_own_process("working_copies", "--child", way, *work))
+    return {way: median_of(each) for way, each in measured.items()}
 
 
-def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
-    return {name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0]}
-
-
-def _asked(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+def _git_version() -> str:
+    return subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 async def _measured(way: str, files: int, copies: int) -> dict[str, float]:
