@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
-# uv is about ten times as fast as pip; where it does not find what pip is set up to find, pip does it.
+# uv is about ten times as fast as pip; pip is the fallback for package indexes that only pip is configured for.
 INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
@@ -10,13 +10,13 @@ INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/
 help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
-	@echo "make test-slow     the tests that take seconds each: kills in every place, whole commands, the pages of the docs"
+	@echo "make test-slow     tests that take seconds each: fault injection at every step, whole commands, the snippets of the docs"
 	@echo "make check         ruff, mypy --strict, import rules"
-	@echo "make bench         what an agent costs beside plain gather loops, what sharing tools saves, what a checkpoint costs"
-	@echo "make bench-peers   the same work by BatchAgent and by what else people use, each in an environment of its own (hours)"
-	@echo "make bench-check   whether an agent has become dearer than the committed baseline says"
+	@echo "make bench         cost of an agent compared with gather loops, savings of shared tool calls, cost of a checkpoint"
+	@echo "make bench-peers   the same work by BatchAgent and by other libraries, each in its own environment (hours)"
+	@echo "make bench-check   fail if an agent has become more expensive than the committed baseline"
 	@echo "make docs          build the documentation into site/"
-	@echo "make test-browser  look at the report and the live page in a real Chromium"
+	@echo "make test-browser  test the report and the live page in Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
 
@@ -74,11 +74,11 @@ $(VENV)/.user: $(VENV)/bin/python pyproject.toml
 	@echo "Installing BatchAgent into $(VENV) (a minute, once) ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check uv || true
 	@$(INSTALL) -e '.[local,speed]'
-	@$(BIN)/python -m compileall -q src  # once, and not by each process where Python may not write
+	@$(BIN)/python -m compileall -q src  # once, instead of in each process where Python cannot write
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.user pyproject.toml
-	@echo "Installing what the tests need into $(VENV) (a minute, once) ..."
+	@echo "Installing test dependencies into $(VENV) (a minute, once) ..."
 	@$(INSTALL) -e '.[local,speed,dev]'
 	@touch $@
 

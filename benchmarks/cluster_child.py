@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from batch_agent import AgentResult, BatchAgent
-from batch_agent.cluster.local import LocalHub
-from batch_agent.cluster.opening import hub_of
-from batch_agent.cluster.redis import RedisHub
+from batch_agent.cluster.connect import hub_of
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.redis.coordinator import RedisHub
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.stream import ResultStream
+from batch_agent.engine.result_stream import ResultStream
 from batch_agent.run import runner
 from batch_agent.run.setup import RunSetup
 from batch_agent.store.memory import MemoryStore
@@ -65,7 +65,7 @@ class Errand:
             backend=self.backend,
             model="sim",
             max_inflight=self.max_inflight,
-            max_dispatched=self.max_dispatched,
+            max_agents=self.max_dispatched,
             checkpoint_dir=self.checkpoint_dir,
             store=self.redis,
             run_id=None if self.redis is None else self.run,

@@ -62,7 +62,7 @@ async def _measured(cluster: "_Cluster | None", agents: Agents, engine: SimServe
         tools=[agents.tool(str(notes))],
         backend=engine.url,
         model="sim",
-        max_dispatched=ROOM,
+        max_agents=ROOM,
         lease=LEASE_S,
         cluster="ray",
         workers=NODES,

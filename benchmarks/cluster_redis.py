@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from batch_agent.cluster.redis import PREFIX, RedisHub
+from batch_agent.cluster.redis.coordinator import PREFIX, RedisHub
 from batch_agent.store.codec import decode_ending
 from benchmarks.cluster_server import OwnServer
 

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batch_agent.cluster.callers import Callers
-from batch_agent.cluster.redis import RedisHub
+from batch_agent.cluster.presence import Callers
+from batch_agent.cluster.redis.coordinator import RedisHub
 from batch_agent.sim import SimServer
 from benchmarks.cluster_child import Errand
 from benchmarks.cluster_crew import Child, Numbers, crew

@@ -50,7 +50,10 @@ def project(folder: Path, agents: int) -> list[dict[str, str]]:
 
 
 async def work(runtime: OpenCodeRuntime, inputs: list[dict[str, str]], **options: Any) -> Results:
-    return await BatchAgent.run(task=TASK, inputs=inputs, runtime=runtime, max_agents=len(inputs), **options)
+    results: Results = await BatchAgent.run(
+        task=TASK, inputs=inputs, runtime=runtime, max_agents=len(inputs), **options
+    )
+    return results
 
 
 async def counters(url: str) -> tuple[float, float]:

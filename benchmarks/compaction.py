@@ -108,7 +108,7 @@ def measure(config: SimConfig, options: dict[str, Any]) -> Numbers:
 
 
 async def agents(backend: str, summaries: Summaries, options: dict[str, Any]) -> Results:
-    return await BatchAgent.run(
+    results: Results = await BatchAgent.run(
         task="Read the book {it} chapter by chapter, then say how it ends.",
         system_prompt=SYSTEM,
         inputs=[f"no. {number}" for number in range(AGENTS)],
@@ -118,6 +118,7 @@ async def agents(backend: str, summaries: Summaries, options: dict[str, Any]) ->
         events=summaries,
         **options,
     )
+    return results
 
 
 def main(*, quick: bool, out: Path | None) -> None:

@@ -26,8 +26,8 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentResult, CallRecord
-from batch_agent.observe.live.board import Board
 from batch_agent.observe.live.dashboard import render
+from batch_agent.observe.live.state import Board
 from batch_agent.observe.live.terminal import LiveProgress
 from benchmarks import report
 

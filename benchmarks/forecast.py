@@ -20,7 +20,7 @@ from typing import Any
 from batch_agent import BatchAgent, Forecast
 from batch_agent.core.requests import NO_USAGE
 from batch_agent.core.results import Results
-from batch_agent.observe.forecasts import compared_lines, forecast_lines
+from batch_agent.forecasting.text import compared_lines, forecast_lines
 from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig, SimServer
 from benchmarks import report
@@ -75,7 +75,8 @@ async def plan(address: str, work: Work, canary: int) -> Forecast:
 
 
 async def run(address: str, work: Work) -> Results:
-    return await BatchAgent.run(progress=False, **options(address, work))
+    results: Results = await BatchAgent.run(progress=False, **options(address, work))
+    return results
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from random import Random
 import aiohttp
 
 from batch_agent import BatchAgent
-from batch_agent.core.scheduling import Warmth
+from batch_agent.core.run_reports import Warmth
 from batch_agent.sim import SimConfig, SimServer
 from batch_agent.sim.tokens import TOKEN_BYTES
 from benchmarks import report

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from batch_agent.plan.ordering import Arrangement, arrange, shared_prefix
+from batch_agent.plan.prefix_order import Arrangement, arrange, shared_prefix
 from benchmarks import report
 
 Table = list[list[str]]

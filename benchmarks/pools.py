@@ -45,8 +45,8 @@ from urllib.parse import urlsplit
 
 from batch_agent import Response, VLLMPool
 from batch_agent.sim import Script, SimConfig, SimServer
-from batch_agent.sim.engine import Engine
-from batch_agent.sim.sequence import Sequence as Tokens
+from batch_agent.sim.kv_engine.engine import Engine
+from batch_agent.sim.kv_engine.sequence import Sequence as Tokens
 from benchmarks import report
 
 ENGINE = SimConfig(

@@ -113,7 +113,7 @@ async def agents(url: str, count: int) -> int:
     """How many have an answer."""
     inputs = [f"case {number}" for number in range(count)]
     results = await BatchAgent.run(
-        task="{it}", inputs=inputs, backend=url, model="m", max_inflight=INFLIGHT, max_dispatched=count, progress=False
+        task="{it}", inputs=inputs, backend=url, model="m", max_inflight=INFLIGHT, max_agents=count, progress=False
     )
     return sum(result.ok for result in results)
 

@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 from batch_agent.sim import SimConfig, SimServer
-from batch_agent.sim.engine import Engine
-from batch_agent.sim.sequence import Progress, Sequence
+from batch_agent.sim.kv_engine.engine import Engine
+from batch_agent.sim.kv_engine.sequence import Progress, Sequence
 from benchmarks import report
 
 ONCE = 10**9

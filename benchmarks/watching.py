@@ -26,9 +26,9 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from batch_agent import BatchAgent, Metrics, Tool, Traces
-from batch_agent.observe.live.board import Board
+from batch_agent.observe.event_recorder import Recording
+from batch_agent.observe.live.state import Board
 from batch_agent.observe.live.terminal import LiveProgress
-from batch_agent.observe.recording import Recording
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
 from benchmarks.rounds import in_own_process, median_of

@@ -1,8 +1,8 @@
-"""AutoResearch on a folder of Markdown notes: plan what to ask of which note, an agent for each, one survey of it all.
+"""Survey a folder of Markdown notes: plan questions about the notes, run an agent for each, and write one survey.
 
     python examples/auto_research.py "LLM servers" [--corpus FOLDER] [--out survey.md] [--backend vllm://localhost:8000]
 
-A source is listed only if the agent that names it has opened it. Run it again: nothing is asked twice.
+A source is listed only if the agent that cites it has opened it. A second run reuses all answers.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Annotated
 import cyclopts
 from pydantic import BaseModel, Field
 
-from batch_agent import BatchAgent
+from batch_agent import BatchAgent, StageOptions
 from batch_agent.tools import read_file_tool, web_search_tool
 
 CORPUS, OUT = Path(__file__).parent / "corpus", Path("survey.md")
@@ -31,7 +31,10 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         answer: Annotated[str, Field(max_length=160)]
         sources: Annotated[list[Note], Field(min_length=1, max_length=2)]
 
-    work = BatchAgent.run_with_map_reduce(
+    options: StageOptions = {"backend": backend, "model": model or None, "plan_changed": "rerun"}
+    options["checkpoint_dir"] = out.with_suffix(".checkpoint")
+    small: StageOptions = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
+    run = BatchAgent.run_with_map_reduce(
         plan_prompt="We have notes: {notes}. Write 3 questions about {topic}, each with the note that answers it.",
         plan_inputs={"notes": ", ".join(notes), "topic": topic},
         plan_output_schema=Annotated[list[Step], Field(min_length=1, max_length=min(3, len(notes)))],
@@ -39,12 +42,10 @@ def main(topic: str, corpus: Path = CORPUS, out: Path = OUT, backend: str = "loc
         tools=[read_file_tool(corpus), web_search_tool(corpus=corpus.resolve())],
         output_schema=Finding,
         reduce="{results}\n\nSum up these {n} findings in two sentences.",
-        **{"backend": backend, "model": model or None, "plan_changed": "rerun"},
-        **({"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}),  # a small model
-        checkpoint_dir=out.with_suffix(".checkpoint"),
+        **options | small,
     )
-    results, summary = asyncio.run(work)
-    text = f"# {topic}\n\n{summary.strip()}\n"
+    results, summary = asyncio.run(run)
+    text = f"# {topic}\n\n{(summary or '').strip()}\n"
     for result in results:
         reads = [json.loads(call.arguments) for call in result.tool_calls if call.ok and call.name == "read_file"]
         opened = {(corpus / arguments["path"]).resolve() for arguments in reads}

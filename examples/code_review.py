@@ -1,8 +1,8 @@
-"""Review the source files of a folder: an agent for each file, a judge for each finding, a report on each subfolder.
+"""Review the source files of a folder: an agent for each file, a judge for each finding, a report for each subfolder.
 
     python examples/code_review.py FOLDER [--backend vllm://localhost:8000] [--model NAME]
 
-A finding counts if its line exists and a judge, who reads the file, agrees. Run it again: nothing is asked twice.
+A finding counts if its line exists and a judge that reads the file agrees. A second run reuses all answers.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import cyclopts
 from pydantic import BaseModel, Field, create_model
 
-from batch_agent import Flow, Item
+from batch_agent import Flow, Item, StageOptions
 from batch_agent.tools import read_file_tool
 
 SUFFIXES = {".c", ".cc", ".cpp", ".cs", ".go", ".h", ".java", ".js", ".kt", ".php", ".py", ".rb", ".rs", ".sh", ".ts"}
@@ -27,12 +27,12 @@ class Finding(BaseModel):
     problem: Annotated[str, Field(min_length=10, max_length=120)]
 
 
-def numbered(path: Path) -> str:
+def number_lines(path: Path) -> str:
     lines = path.read_text(errors="replace").splitlines()
     return "\n".join(f"{line}  # line {number}" for number, line in enumerate(lines, 1))
 
 
-def quoted(item: Item) -> list[dict[str, Any]]:
+def add_code(item: Item) -> list[dict[str, Any]]:
     lines = ["", *item["text"].splitlines()]
     return [{**dict(each), "code": lines[each.line].strip()} for each in item["review"] if each.line < len(lines)]
 
@@ -40,12 +40,13 @@ def quoted(item: Item) -> list[dict[str, Any]]:
 def main(folder: Path, backend: str = "local://", model: str = "") -> None:
     paths = [path.relative_to(folder) for path in sorted(folder.rglob("*.*")) if path.suffix in SUFFIXES]
     paths = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
-    files = [{"folder": str(path.parent), "path": str(path), "text": numbered(folder / path)} for path in paths]
-    small = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
-    kept = {"checkpoint_dir": folder / ".checkpoint", "plan_changed": "rerun", "oversized": "chunk"}
-    flow = Flow(files, backend=backend, model=model or None, system_prompt="You are a code reviewer.", **small, **kept)
+    files = [{"folder": str(path.parent), "path": str(path), "text": number_lines(folder / path)} for path in paths]
+    small: StageOptions = {"max_turns": 2, "max_tokens": 160, "temperature": 0.0} if backend == "local://" else {}
+    options: StageOptions = {"checkpoint_dir": folder / ".checkpoint", "plan_changed": "rerun", "oversized": "chunk"}
+    options |= {"backend": backend, "model": model or None, "system_prompt": "You are a code reviewer."}
+    flow = Flow(files, **options | small)
     flow = flow.map("review", REVIEW, output_schema=Annotated[list[Finding], Field(min_length=1, max_length=2)])
-    flow = flow.expand("finding", quoted).map("judge", JUDGE, output_schema=Verdict, tools=[read_file_tool(folder)])
+    flow = flow.expand("finding", add_code).map("judge", JUDGE, output_schema=Verdict, tools=[read_file_tool(folder)])
     outcome = flow.filter(lambda item: item["judge"].is_true).reduce("report", REPORT, group_by="folder").run_sync()
     for result in outcome.stages["judge"].results:
         print("{path}:{finding[line]}: {finding[problem]}".format(**result.input), result.output or result.error)

@@ -1,4 +1,4 @@
-"""Sort customer notes: each agent reads a file with a tool and answers with a checked object.
+"""Sort customer notes: each agent reads a file with a tool and answers with a validated object.
 
     python examples/sort_notes.py NOTES_FOLDER [--backend vllm://localhost:8000]
 

@@ -4,7 +4,7 @@ from batch_agent.backends.flavors import ANTHROPIC, BEDROCK, COMPATIBLE, DYNAMO,
 
 FLAVORS = (VLLM, SGLANG, DYNAMO, OPENAI, ANTHROPIC, BEDROCK, LLAMACPP, COMPATIBLE)
 _DIALECTS = {"openai": "OpenAI chat", "anthropic": "Anthropic messages", "bedrock": "Bedrock Converse"}
-_TOOLS = {True: "native", False: "JSON actions", None: "native if the server takes them (tried), else JSON actions"}
+_TOOLS = {True: "native", False: "JSON actions", None: "native if the server accepts them (probed), else JSON actions"}
 _PRIORITIES = {
     "": "no",
     "low_first": "`priority`, low first",
@@ -24,21 +24,21 @@ def _schema(flavor: Flavor) -> str:
         return "in the prompt"
     strict = ", in its strict form" if flavor.extras.strict_schema or flavor is ANTHROPIC else ""
     if flavor is BEDROCK:
-        strict = ", by models that can"
-    return f"enforced{strict}" + ("" if flavor.json_schema_beside_tools else "; beside tools in the prompt")
+        strict = ", for models that support it"
+    return f"enforced{strict}" + ("" if flavor.json_schema_beside_tools else "; in the prompt if there are tools")
 
 
 def _cache(flavor: Flavor) -> str:
     if flavor.dialect == "anthropic":
         return "`cache_control`"
     if flavor.dialect == "bedrock":
-        return "`cachePoint`, for models that have it"
+        return "`cachePoint`, for models that support it"
     return "automatic, `prompt_cache_key`" if flavor.extras.cache_key else "automatic"
 
 
 def _session(flavor: Flavor) -> str:
     if flavor.extras.session_field:
-        return f"`{flavor.extras.session_field}`, closed when the agent is done (where the server keeps sessions)"
+        return f"`{flavor.extras.session_field}`, closed when the agent finishes (if the server keeps sessions)"
     if flavor.extras.session_header:
         return f"header `{flavor.extras.session_header}`"
     return "no"
@@ -49,13 +49,13 @@ _ROWS = (
     ("tool calls", lambda flavor: _TOOLS[flavor.native_tools]),
     ("JSON schema", _schema),
     ("prefix cache", _cache),
-    ("warmed before a burst", lambda flavor: "yes" if flavor.managed_cache else "no need"),
+    ("shared prefix sent ahead", lambda flavor: "yes" if flavor.managed_cache else "not needed"),
     ("priority", lambda flavor: _PRIORITIES[flavor.extras.priority]),
-    ("agent's session", _session),
+    ("agent session", _session),
     ("`cache_salt`", lambda flavor: "yes" if flavor.extras.cache_salt else "no"),
     ("request ids", lambda flavor: "yes" if flavor.extras.request_id else "no"),
-    ("in flight at first", lambda flavor: "its slots" if flavor.fixed_inflight else str(flavor.inflight)),
-    ("not known there", lambda flavor: ", ".join(f"`{name}`" for name in flavor.ignores) or "-"),
+    ("initial requests in flight", lambda flavor: "its slots" if flavor.fixed_inflight else str(flavor.inflight)),
+    ("unsupported", lambda flavor: ", ".join(f"`{name}`" for name in flavor.ignores) or "-"),
     ("tested against", lambda flavor: flavor.tested),
 )
 

@@ -14,9 +14,9 @@ def flows() -> str:
         "searching": "wide with slow tools (1 to 8 s): 400 items, answered and judged",
         "narrow": "narrow: 16 items, answered and judged",
         "wide": "wide: 400 items, half of them with a tool of up to 2 s",
-        "crowded": "crowded: 256 items, the engine runs 64 at once",
+        "crowded": "crowded: 256 items, the engine runs 64 concurrently",
         "tree": "tree: 200 results in a window of 4,096 tokens",
-        "even": "even: answers of equal length, no tools, a full engine",
+        "even": "even: answers of equal length, no tools, saturated engine",
     }
     found = results("flows")["medians"]
     rows = [
@@ -26,14 +26,14 @@ def flows() -> str:
     for key, case in results("gpu_flows")["parts"]["flows"].items():
         if isinstance(case, dict):
             rows.append(_flow(f"{key}, H200", list(case["stages"].values()), list(case["flow"].values())))
-    return table(["", "stages / flow", "stages", "flow", "first item through"], rows)
+    return table(["", "stages / flow", "stages", "flow", "first item done: stages; flow"], rows)
 
 
 def _flow(what: str, stages: Sequence[Json], flow: Sequence[Json], *, has_first: bool = True) -> list[str]:
     walls = [[one["wall_s"] for one in way] for way in (stages, flow)]
     firsts = [span([one["first_s"] for one in way]) for way in (stages, flow)]
     ratio = times(median(walls[0]) / median(walls[1]))
-    return [what, ratio, span(walls[0]), span(walls[1]), f"{firsts[0]}, then {firsts[1]}" if has_first else ""]
+    return [what, ratio, span(walls[0]), span(walls[1]), f"{firsts[0]}; {firsts[1]}" if has_first else ""]
 
 
 def pools() -> str:
@@ -55,7 +55,7 @@ def pools() -> str:
         peer = case["aurora_lists"]["wall_s"] / case["lists"]["wall_s"]
         rows.append([name, times(peer), *(_pool(case.get(way)) for way in _POOLS)])
     heads = ["lists", "one by one", "raw lists", "Aurora's lists", "Aurora's one by one"]
-    return table(["", "Aurora's lists / ours", *heads], rows)
+    return table(["", "Aurora's lists / BatchAgent's", *heads], rows)
 
 
 def _pool(one: Json | None) -> str:
@@ -109,13 +109,13 @@ def tools() -> str:
                 f"{seconds(alone['wall_s'])} to {seconds(shared['wall_s'])}",
             ]
         )
-    return table(["`write` to `read`", "executions", "seconds in tools", "wall"], rows)
+    return table(["effect `write` to `read`", "executions", "seconds in tools", "wall"], rows)
 
 
 def checkpoint() -> str:
     found = results("checkpoint")
     rows = []
-    for key, name in (("no_latency", "a server without latency"), ("quick_model", "a quick model behind it")):
+    for key, name in (("no_latency", "a server without latency"), ("quick_model", "a fast model")):
         for way in ("on", "on, with writes", "resume"):
             against, wall = found[key]["against_off"][way], found[key]["medians"][way]["wall_s"]
             off = found[key]["medians"]["off"]["wall_s"]

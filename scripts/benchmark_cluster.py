@@ -5,18 +5,23 @@ from collections.abc import Iterator
 from scripts.benchmark_cells import RESULTS, Json, results, seconds, table, times
 
 _SCALING = {
-    "scaling-latency": "an engine that makes everybody wait, 32 agents at once in each process",
-    "scaling-cpu": "engines that answer at once: the clients are busy",
+    "scaling-latency": "a slow engine, 32 concurrent agents per process",
+    "scaling-cpu": "instant engines: the clients are the bottleneck",
 }
 _FAULTS = {
-    "none": "nothing",
+    "none": "none",
     "worker killed": "a worker is killed at 30 %",
-    "worker cut off": "a worker is cut off from Redis for 2.5 leases, and comes back",
-    "Redis restarted": "Redis is killed, and started again after a second",
-    "shards": "gather loops: nothing",
+    "worker cut off": "a worker loses Redis for 2.5 leases and reconnects",
+    "Redis restarted": "Redis is killed and restarted after a second",
+    "shards": "gather loops: none",
     "shards, one killed": "gather loops: one is killed at 30 %",
 }
-_RAY = {"none": "Ray, four nodes: nothing", "node killed": "Ray, four nodes: one is killed at 50 %"}
+_SETUPS = {
+    "hub in the process": "in-process coordinator",
+    "Redis, own calls": "Redis, distinct calls",
+    "Redis, own calls, 4 workers": "Redis, distinct calls, 4 workers",
+}
+_RAY = {"none": "Ray, four nodes: none", "node killed": "Ray, four nodes: one is killed at 50 %"}
 
 
 def parts(found: Json) -> Json:
@@ -31,7 +36,7 @@ def targets() -> list[Json]:
 
 def scaling() -> str:
     """Of every machine that there are results of."""
-    heads = ["", "workers", "times one: ours", "... gather loops", "ours / loops", "ours", "loops"]
+    heads = ["", "workers", "speed-up: BatchAgent", "... gather loops", "BatchAgent / loops", "BatchAgent", "loops"]
     return table(heads, _scaling_rows())
 
 
@@ -51,10 +56,10 @@ def _scaling_rows() -> Iterator[list[str]]:
 
 def cost() -> str:
     part = _part("cost")
-    heads = ["", "CPU, ratio", "CPU for an agent", "agents/s", "Redis's CPU", "commands", "bytes in Redis"]
+    heads = ["", "CPU, ratio", "CPU per agent", "agents/s", "Redis CPU", "commands", "bytes in Redis"]
     rows = [
         [
-            name,
+            _SETUPS.get(name, name),
             times(part["against_no_store"][name]["cpu_us_per_agent"]),
             f"{one['cpu_us_per_agent']:,.0f} us",
             f"{one['agents_per_s']:,.0f}",
@@ -80,7 +85,7 @@ def tools() -> str:
         executed = [f"{one['executed']:,.0f}" for one in (loops, ours)]
         walls = [seconds(one["wall_s"]) for one in (loops, ours)]
         rows.append([f"{case}, {part['workers']} workers", f"{calls:,}", " to ".join(executed), " to ".join(walls)])
-    return table(["gather loops to ours", "calls", "executions", "wall"], rows)
+    return table(["gather loops to BatchAgent", "calls", "executions", "wall"], rows)
 
 
 def faults() -> str:
@@ -96,7 +101,7 @@ def faults() -> str:
             _fault(name, 1.0 if key == "none" else ray["against_none"], ray["medians"][key])
             for key, name in _RAY.items()
         ]
-    heads = ["what happens", "wall, ratio", "wall", "agents lost", "doubled", "writes made twice", "turns asked again"]
+    heads = ["fault", "wall, ratio", "wall", "agents lost", "duplicates", "duplicate writes", "turns repeated"]
     return table(heads, rows)
 
 

@@ -2,8 +2,8 @@
 
 from scripts.benchmark_cells import results, seconds, share, table
 
-_WAYS = {"gateway": "through the gateway", "direct": "straight to the server"}
-_MODES = {"serve": "one `opencode serve`", "process": "a process for each agent"}
+_WAYS = {"gateway": "through the gateway", "direct": "directly to the server"}
+_MODES = {"serve": "one `opencode serve`", "process": "one process per agent"}
 
 
 def prefix() -> str:
@@ -19,7 +19,7 @@ def prefix() -> str:
         for way, name in _WAYS.items()
         for one in [found["medians"][way]]
     ]
-    return table(["requests go", "found in the cache", "tokens of prompts", "wall", "agents that ended well"], rows)
+    return table(["requests go", "prefix cache hits", "prompt tokens", "wall", "agents that succeeded"], rows)
 
 
 def cost() -> str:
@@ -37,5 +37,5 @@ def cost() -> str:
                 f"{one['agents_ok']:.0f} of {agents}",
             ]
         )
-    head = ["OpenCode runs as", "agents at once", "CPU for an agent", "memory for an agent", "wall", "ended well"]
+    head = ["OpenCode runs as", "concurrent agents", "CPU per agent", "memory per agent", "wall", "succeeded"]
     return table(head, rows)

@@ -1,4 +1,4 @@
-"""The tables of BatchAgent beside its peers."""
+"""Tables that compare BatchAgent with loops and other libraries."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,47 @@ from benchmarks.peers.cast import PEERS
 from scripts.benchmark_cells import Json, results, seconds, table, times
 
 _OURS = "batch_agent"
+_README = ("batch_agent", "expert", "gather", "langgraph", "pydantic_ai")
 _WAITING = ("one_key_50", "one_key_200", "ten_keys_64", "ten_keys_256", "slow_tool")
+
+
+def summary() -> str:
+    one, two = _part("single_2000"), _part("ten_keys_64")
+    rows = [
+        [
+            PEERS[peer].title,
+            _cpu(one, peer),
+            _cpu(two, peer),
+            _cell(two, peer, lambda found: seconds(found["wall_s"])),
+        ]
+        for peer in sorted(one["medians"], key=lambda peer: float(one["medians"][peer]["cpu_s"]))
+    ]
+    wall = f"wall: {two['agents']:,} agents with a tool (ideal: {seconds(two['ideal_s'])})"
+    return table(["", "CPU per agent, one turn", "two turns and a tool", wall], rows)
+
+
+def readme_costs() -> str:
+    one, two = _part("single_2000"), _part("ten_keys_64")
+    rows = [
+        [PEERS[peer].title, _cpu(one, peer), _cell(two, peer, lambda found: seconds(found["wall_s"]))]
+        for peer in _README
+    ]
+    return table(["", "CPU per agent", f"wall: {two['agents']:,} agents with a tool"], rows)
+
+
+def _cpu(part: Json, peer: str) -> str:
+    """CPU time per agent."""
+    return _cell(part, peer, lambda one: _micros(one["cpu_s"] / part["agents"] * 1e6))
+
+
+def _micros(value: float) -> str:
+    return f"{value:.0f} us" if value < 1000 else f"{value / 1000:.1f} ms"
 
 
 def single() -> str:
     parts = [_part("single_2000"), _part("single_10000")]
     rows = [[PEERS[peer].title, *(cell for part in parts for cell in _single(part, peer))] for peer in _peers(*parts)]
-    heads = ["CPU / ours", "CPU of an agent", "wall", "peak memory"]
+    heads = ["CPU / BatchAgent", "CPU per agent", "wall", "peak memory"]
     return table(["", *(f"{part['agents']:,}: {head}" for part in parts for head in heads)], rows)
 
 
@@ -27,17 +61,17 @@ def _single(part: Json, peer: str) -> list[str]:
 def agents() -> str:
     """Wall times against the ideal, and how often the tool ran."""
     parts = [_part(name) for name in _WAITING]
-    ideal = ["a perfect client", *(f"{seconds(part['ideal_s'])} ({part['keys']})" for part in parts)]
+    ideal = ["ideal client (lower bound)", *(f"{seconds(part['ideal_s'])} ({part['keys']})" for part in parts)]
     rows = [[PEERS[peer].title, *(_agents(part, peer) for part in parts)] for peer in _peers(*parts)]
     return table(["wall / ideal (executions)", *map(_head, parts)], [ideal, *rows])
 
 
 def cores() -> str:
-    """The same on a machine where clients and servers have cores of their own."""
+    """The same on a machine where clients and servers have separate cores."""
     parts = results("peers_16")["parts"]
     rows = [[_head(part), *(_on_cores(part, peer) for peer in part["medians"])] for part in parts.values()]
     titles = [PEERS[peer].title for peer in parts[_WAITING[0]]["medians"]]
-    return table(["16 cores: wall / ideal, CPU / expert", *titles], rows)
+    return table(["16 cores: wall / ideal, CPU / hand-optimized", *titles], rows)
 
 
 def _on_cores(part: Json, peer: str) -> str:
@@ -57,7 +91,7 @@ def _agents(part: Json, peer: str) -> str:
 def workloads() -> str:
     """What is left: agents with tools by CPU, streams, faults, checkpoints."""
     rows = [_workloads(peer) for peer in _peers(_part("ten_keys_64"), _part("streaming"), _part("faults"))]
-    heads = ["two turns and a tool: CPU / ours", "streamed: CPU / ours", "... first token, p50"]
+    heads = ["two turns and a tool: CPU / BatchAgent", "streamed: CPU / BatchAgent", "... first token, p50"]
     return table(["", *heads, "faults: wall / ideal", "... agents failed", "checkpoint: CPU, on / off"], rows)
 
 
@@ -86,7 +120,7 @@ def endpoints() -> str:
         ]
         for peer, one in part["medians"].items()
     ]
-    return table(["", "wall / ideal", "wall", "CPU / ours", "requests"], rows)
+    return table(["", "wall / ideal", "wall", "CPU / BatchAgent", "requests"], rows)
 
 
 def alone() -> str:
@@ -95,25 +129,25 @@ def alone() -> str:
     costs = _part("cost")["by_number_of_agents"]
     rows = [
         [
-            f"the longest time the loop was not free, {lag['agents']:,} agents",
+            f"longest event loop stall, {lag['agents']:,} agents",
             *(f"{max(lag['worst_lag_s'][peer].values()) * 1000:.0f} ms" for peer in both),
         ],
         [
-            "memory of an agent that waits for its tool, beyond its text",
+            "memory per agent waiting for a tool, excluding its text",
             *(f"{memory['kb_per_agent'][peer]:.1f} kB" for peer in both),
         ],
         *(
             [
-                f"CPU of an agent, of {int(size):,}",
+                f"CPU per agent, {int(size):,} agents",
                 *(f"{costs[peer][size]['cpu_us_per_agent']:.0f} us" for peer in both),
             ]
             for size in costs[_OURS]
         ),
         ["`import batch_agent`", f"{start['import_s'] * 1000:.0f} ms", ""],
         ["`from batch_agent import BatchAgent`", f"{start['names_s'] * 1000:.0f} ms", ""],
-        ["... and a first answer", f"{start['first_s'] * 1000:.0f} ms", ""],
+        ["... and the first answer", f"{start['first_s'] * 1000:.0f} ms", ""],
     ]
-    return table(["", "BatchAgent", "aiohttp, by an expert"], rows)
+    return table(["", "BatchAgent", PEERS["expert"].title], rows)
 
 
 def targets() -> list[Json]:

@@ -11,7 +11,7 @@ def layout() -> str:
     rows = []
     for what, case in (
         ("reviews joined with products, simulated", simulated["reviews"]),
-        ("code review, simulated, cache of a twentieth", simulated["code_review"]),
+        ("code review, simulated, cache holds a twentieth", simulated["code_review"]),
         ("reviews, vLLM on an H200", real["reviews"]),
         ("code review, vLLM on an H200", real["code_review"]),
     ):
@@ -29,7 +29,7 @@ def forecast() -> str:
     for name in ("reviews", "code_review"):
         found = results("gpu")["parts"]["layout"][name]["forecast"]
         rows.append([f"{name}, H200", *(times(found[what][2]) for what in _FORECAST)])
-    return table(["forecast / fact", *_FORECAST], rows)
+    return table(["forecast / actual", *_FORECAST], rows)
 
 
 def compaction() -> str:
@@ -41,7 +41,7 @@ def compaction() -> str:
     }
     found = results("compaction")["medians"]
     return table(
-        ["", "finished", "tokens in", "of these computed", "for summaries", "wall"],
+        ["", "finished", "tokens in", "of which computed", "for summaries", "wall"],
         [
             [
                 name,

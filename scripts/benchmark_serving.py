@@ -13,18 +13,31 @@ def resident() -> str:
     rows = []
     for what, measured in (
         (f"{len(rounds)} rounds, the cache holds {_fit(rounds)}", rounds),
-        (f"1,100 tokens more each, the cache holds {_fit(longer)}; one round of a draft", longer),
+        (f"1,100 more tokens each, the cache holds {_fit(longer)}; one round, draft version", longer),
         ("64 GB of CPU offload; one round", offload),
     ):
         rows += [
-            _beside(f"**wall**: {what}", measured, lambda one: one["wall_s"]),
-            _beside("... first result", measured, lambda one: one["first_result_s"]),
-            _beside(
+            _compare(f"**wall**: {what}", measured, lambda one: one["wall_s"]),
+            _compare("... first result", measured, lambda one: one["first_result_s"]),
+            _compare(
                 "... tool done to first token, p50", measured, lambda one: one["tool_done_to_first_token_s"]["p50"]
             ),
-            _beside("... later turns found in the cache", measured, lambda one: one["cached_share_later_turns"], share),
+            _compare(
+                "... prefix cache hits, later turns", measured, lambda one: one["cached_share_later_turns"], share
+            ),
         ]
-    return table(["", "ours / all at once", "all at once", "ours"], rows)
+    return table(["", "BatchAgent / all at once", "all at once", "BatchAgent"], rows)
+
+
+def readme_gains() -> str:
+    parts = results("gpu")["parts"]
+    rounds = [parts["resident"], *parts["resident_earlier"]]
+    rows = [
+        _compare("wall time", rounds, lambda one: one["wall_s"]),
+        _compare("first result", rounds, lambda one: one["first_result_s"]),
+        _compare("prefix cache hits, later turns", rounds, lambda one: one["cached_share_later_turns"], share),
+    ]
+    return table([f"{len(rounds)} rounds", "gather loop", "BatchAgent"], [[what, *ways] for what, _, *ways in rows])
 
 
 def _fit(parts: Sequence[Json]) -> str:
@@ -32,7 +45,7 @@ def _fit(parts: Sequence[Json]) -> str:
     return f"{setup['agents_that_fit']} of {setup['sizes']['agents']} agents"
 
 
-def _beside(
+def _compare(
     what: str, parts: Sequence[Json], of: Callable[[Json], float], show: Callable[[float], str] = seconds
 ) -> list[str]:
     ours, peer = [of(part["batch_agent"]) for part in parts], [of(part["dispatch_all"]) for part in parts]
@@ -48,7 +61,7 @@ def inflight() -> str:
         peer = found[name][f"plain_{sizes['plain_at_once']}"]["wall_s"]
         what = f"{sizes['agents']} agents, a tool of {sizes['tool_seconds']} s with {sizes['keys']} keys"
         rows.append([what, times(ours / peer), f"{seconds(peer)} ({sizes['plain_at_once']} at once)", seconds(ours)])
-    return table(["32B shape, 2 turns: wall", "ours / loop", "loop with a hand-set number", "ours"], rows)
+    return table(["32B shape, 2 turns: wall", "BatchAgent / loop", "loop, concurrency set by hand", "BatchAgent"], rows)
 
 
 def prefix() -> str:
@@ -64,7 +77,7 @@ def prefix() -> str:
                 *(f"{seconds(it['wall_s'])} ({it['ttft_first_turn_s']['p50']:.2f})" for it in (alone, shared)),
             ]
         )
-    return table(["agents", "shared / not", "each its own beginning: wall (first token, p50)", "shared"], rows)
+    return table(["agents", "shared / not shared", "no shared prefix: wall (first token, p50)", "shared prefix"], rows)
 
 
 def scheduling() -> str:
@@ -81,9 +94,9 @@ def scheduling() -> str:
         [
             ["wall", *against("wall_s")],
             ["an agent's longest wait for an answer, p95", *against("longest_wait_p95_s")],
-            ["... once it has begun", *against("longest_later_wait_p95_s")],
-            ["later turns found in the cache: all at once", *shares("dispatch_all")],
-            ["... ours", *shares("ours")],
+            ["... after its first turn", *against("longest_later_wait_p95_s")],
+            ["prefix cache hits, later turns: all at once", *shares("dispatch_all")],
+            ["... BatchAgent", *shares("ours")],
         ],
     )
 
@@ -91,7 +104,10 @@ def scheduling() -> str:
 def keep_warm() -> str:
     simulated, real = results("keep_warm")["medians"], results("keep_warm_vllm")
     rows = []
-    for name, what in (("idle", "simulated, others ask 5/s"), ("busy", "simulated, others saturate it")):
+    for name, what in (
+        ("idle", "simulated, other clients send 5 requests/s"),
+        ("busy", "simulated, other clients saturate the server"),
+    ):
         off, on = simulated[name]["off"], simulated[name]["on"]
         rows.append(
             [
@@ -99,7 +115,7 @@ def keep_warm() -> str:
                 times(on["resumed_p50_s"] / off["resumed_p50_s"]),
                 times(on["wall_s"] / off["wall_s"]),
                 f"{off['computed_tokens']:,.0f} to {on['computed_tokens']:,.0f}",
-                f"{on['touches']:.0f} touches, {on['touch_tokens']:,.0f} tokens",
+                f"{on['touches']:.0f} keep-warm requests, {on['touch_tokens']:,.0f} tokens",
             ]
         )
     off, on = real["off"], real["on"]
@@ -109,7 +125,7 @@ def keep_warm() -> str:
             times(median(on["resumed_ttft_s"]) / median(off["resumed_ttft_s"])),
             times(on["wall_s"] / off["wall_s"]),
             "",
-            f"{on['touches']} touches, {on['touch_tokens']:,} tokens; others' requests "
+            f"{on['touches']} keep-warm requests, {on['touch_tokens']:,} tokens; requests of the other client "
             f"{seconds(off['others_mean_s'])} to {seconds(on['others_mean_s'])}",
         ]
     )

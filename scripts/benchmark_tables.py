@@ -1,7 +1,7 @@
-"""Writes the tables of docs/benchmarks.md from benchmarks/results: `python -m scripts.benchmark_tables`.
+"""Writes the tables of docs/benchmarks.md and README.md from benchmarks/results: `python -m scripts.benchmark_tables`.
 
-A table stands between `<!-- table: NAME -->` and `<!-- /table -->`. A test holds the page to what this makes of the
-results, so no number in a table is typed by hand."""
+A table is between `<!-- table: NAME -->` and `<!-- /table -->`. A test compares the pages with what this script
+renders, so that no number in a table is typed by hand."""
 
 import re
 from collections.abc import Callable
@@ -17,17 +17,18 @@ from scripts import benchmark_serving as serving
 from scripts import benchmark_watching as watching
 from scripts.benchmark_cells import RESULTS, ROOT, Json, results, table
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
 def written(page: str) -> str:
-    """The page with all its tables as the results have them. Raises KeyError for a table that nobody makes."""
+    """The page with all its tables rendered from the results. Raises KeyError for an unknown table."""
     return _TABLE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page)
 
 
 def main() -> None:
-    PAGE.write_text(written(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(written(page.read_text()))
 
 
 def _machines() -> str:
@@ -59,11 +60,11 @@ def _misses() -> str:
         ("refusals", refusals.targets()),
     ):
         rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
-    return table(["", "what", "wanted", "found"], rows)
+    return table(["benchmark", "measure", "target", "measured"], rows)
 
 
 def _target(one: Json) -> list[str]:
-    if "target" in one:  # of scheduling: what is wanted ends with its comparison
+    if "target" in one:  # scheduling: the target ends with its comparison
         what, _, sign = one["target"].rpartition(" ")
         return [f"{one['case']}: {what}", f"{sign} {one['limit']}", str(one["ours"])]
     if "shape" in one:
@@ -75,6 +76,8 @@ def _target(one: Json) -> list[str]:
 TABLES: dict[str, Callable[[], str]] = {
     "machines": _machines,
     "misses": _misses,
+    "readme_gains": serving.readme_gains,
+    "readme_costs": peers.readme_costs,
     "resident": serving.resident,
     "inflight": serving.inflight,
     "prefix": serving.prefix,
@@ -83,6 +86,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "layout": prompts.layout,
     "forecast": prompts.forecast,
     "compaction": prompts.compaction,
+    "peers_summary": peers.summary,
     "peers_single": peers.single,
     "peers_agents": peers.agents,
     "peers_cores": peers.cores,

@@ -1,10 +1,10 @@
-"""The tables of what it costs to watch a run."""
+"""Tables of what observing a run costs."""
 
 from scripts.benchmark_cells import Json, results, seconds, span, table, times
 
 _WAYS = {
-    "none": "nobody",
-    "board": "a board: the numbers of the dashboard, without a terminal",
+    "none": "nothing",
+    "board": "the numbers of the dashboard, without a terminal",
     "dashboard": "the dashboard, in a terminal",
     "log": "the log, with a report at its end",
     "metrics": "`Metrics`",
@@ -13,14 +13,18 @@ _WAYS = {
     "metrics_and_traces_sdk": "`Metrics`, and `Traces` with the SDK",
     "checkpoint": "a checkpoint: the log, and all facts",
 }
-_REAL = {"nobody": "nobody", "log": "a checkpoint with its log and report", "log_and_dashboard": "and the dashboard"}
+_REAL = {
+    "nobody": "nothing",
+    "log": "a checkpoint with its log and report",
+    "log_and_dashboard": "... and the dashboard",
+}
 
 
 def watching() -> str:
     found = results("watching")
     base = found["ways"]["none"]
     rows = [[name, *_costs(found["ways"][way], base)] for way, name in _WAYS.items()]
-    return table(["watched by", "CPU, ratio", "wall, ratio", "CPU for an agent", "more than nobody"], rows)
+    return table(["enabled", "CPU, ratio", "wall, ratio", "CPU per agent", "overhead"], rows)
 
 
 def _costs(one: Json, base: Json) -> list[str]:
@@ -36,7 +40,7 @@ def real_watching() -> str:
     for way, name in _REAL.items():
         rounds = list(parts[way].values())
         rows.append([name, *(span([one[number] for one in rounds], seconds) for number in ("wall_s", "client_cpu_s"))])
-    return table(["watched by", "wall", "CPU of the client"], rows)
+    return table(["enabled", "wall", "client CPU"], rows)
 
 
 def dashboard() -> str:

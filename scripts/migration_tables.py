@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from batch_agent.core.former_names import FORMER
+from batch_agent.core.validation import FORMER
 
 PAGE = Path(__file__).parents[1] / "docs" / "migration" / "from-0.2.md"
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import batch_agent
 from batch_agent import BatchAgent
-from batch_agent.backends.http import HttpBackend
+from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, Finished, Request, TextDelta, Usage
-from batch_agent.core.traits import Traits
 from batch_agent.sim.config import SimConfig
 from batch_agent.sim.process import SimServer
 

@@ -4,16 +4,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
-from batch_agent import BatchAgent, Flow
+from batch_agent import AgentResult, BatchAgent, Flow
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend, CountsTokens, ReportsLoad
-from batch_agent.core.load import Load
 from batch_agent.core.messages import User
+from batch_agent.core.protocols import Backend, CountsTokens, Load, ReportsLoad, Traits
 from batch_agent.core.requests import Delta, Finished, Request
-from batch_agent.core.traits import Traits
 
 from .serving import say
 from .words import NONCE_TOKENS, nonce
@@ -94,12 +93,16 @@ def _task(step: str, before: str | None) -> str:
     return f"{step} of ticket {{number}}: {{text}}{said}"
 
 
+def _note(seen: list[float], _: AgentResult) -> None:
+    seen.append(time.monotonic())
+
+
 async def _flow(backend: Backend, rows: list[dict[str, Any]], steps: tuple[str, ...], began: float) -> dict[str, Any]:
     flow = Flow(rows, backend=backend, model=backend.traits.model)
     last: list[float] = []
     for step, before in zip(steps, (None, *steps), strict=False):
         seen = last if step == steps[-1] else list[float]()
-        flow = flow.map(step, _task(step, before), on_result=lambda _, seen=seen: seen.append(time.monotonic()))
+        flow = flow.map(step, _task(step, before), on_result=partial(_note, seen))
     outcome = await flow.reduce("report", "Report on {n} tickets.", shown=lambda item: item["number"]).run()
     return {
         "first_s": round(min(last) - began, 2),
@@ -116,7 +119,7 @@ async def _stages(backend: Backend, rows: list[dict[str, Any]], steps: tuple[str
             task=_task(step, before),
             inputs=rows,
             backend=backend,
-            on_result=lambda _, seen=seen: seen.append(time.monotonic()),
+            on_result=partial(_note, seen),
         )
         first = min(seen) - began
         failed += sum(not result.ok for result in results)

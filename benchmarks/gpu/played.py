@@ -4,10 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 
-from batch_agent.core.interfaces import Backend, CountsTokens, ReportsLoad
-from batch_agent.core.load import Load
-from batch_agent.core.messages import ToolCall, User
-from batch_agent.core.prompt import Prompt
+from batch_agent.core.messages import Prompt, ToolCall, User
+from batch_agent.core.protocols import Backend, CountsTokens, Load, ReportsLoad
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Sampling, TextDelta, Usage
 
 from .scene import TOOL, Scene

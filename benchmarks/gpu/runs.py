@@ -8,7 +8,7 @@ from typing import Any
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
 from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStarted
-from batch_agent.core.interfaces import EventSink
+from batch_agent.core.protocols import EventSink
 from batch_agent.core.results import AgentResult
 
 from .plain import plain

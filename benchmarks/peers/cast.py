@@ -27,7 +27,7 @@ class Peer:
 
 _CAST = (
     Peer("batch_agent", "BatchAgent", _ALL, is_framework=False),
-    Peer("expert", "aiohttp, by an expert", _ALL, is_framework=False),
+    Peer("expert", "aiohttp, hand-optimized", _ALL, is_framework=False),
     Peer("gather", "aiohttp, gather", _AGENTS | {ENDPOINTS}, is_framework=False),
     Peer("gather_httpx", "httpx, gather", _AGENTS | {ENDPOINTS}, is_framework=False),
     Peer("batch_agent_lists", "BatchAgent, lists", frozenset((ENDPOINTS,)), is_framework=False),

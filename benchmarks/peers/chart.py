@@ -1,4 +1,4 @@
-"""The picture of the docs: `python -m benchmarks.peers.chart` draws docs/images/peers.svg from results/peers.json."""
+"""Bar chart for the docs: `python -m benchmarks.peers.chart` draws docs/images/peers.svg from results/peers.json."""
 
 import json
 import math
@@ -25,7 +25,7 @@ Bar = tuple[str, float]
 
 
 def picture(parts: Mapping[str, Any]) -> str:
-    """Two panels of bars on logarithmic scales: CPU against ours, wall against a perfect client."""
+    """Two panels of bars on logarithmic scales: CPU against ours, wall against an ideal client."""
     single, tools = parts["single_2000"], parts["ten_keys_64"]
     ours = single["medians"]["batch_agent"]["cpu_s"]
     panels = [
@@ -35,7 +35,7 @@ def picture(parts: Mapping[str, Any]) -> str:
             [(peer, one["cpu_s"] / ours) for peer, one in single["medians"].items()],
         ),
         (
-            "Wall, a perfect client = 1 (logarithmic)",
+            "Wall time, ideal client = 1 (logarithmic)",
             f"{tools['agents']:,} agents of {tools['what']}",
             [(peer, one["wall_s"] / tools["ideal_s"]) for peer, one in tools["medians"].items()],
         ),

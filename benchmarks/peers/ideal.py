@@ -1,6 +1,6 @@
-"""The wall time of a perfect client: it costs nothing, keeps no slot idle, makes each call once.
+"""Wall time of an ideal client, the lower bound: it costs nothing, keeps no slot idle, makes each call once.
 
-Not for servers without latency, where a perfect client would take as long as the server's own CPU does.
+Not for servers without latency, where an ideal client would take as long as the server's own CPU does.
 """
 
 import heapq

@@ -1,121 +1,53 @@
 """Input list in, structured result list out: N tool-using LLM agents sharing one inference backend."""
 
-from typing import TYPE_CHECKING
+from .lazy_imports import lazy_imports
 
-from .core.lazily import names_from
-
-if TYPE_CHECKING:
-    from .api import BatchAgent
-    from .backends.hostfile import Endpoint, parse_hostfile
-    from .core.errors import (
-        AgentsFailed,
-        BackendError,
-        BatchAgentError,
-        ErrorKind,
-        PlanMismatch,
-        RunStopped,
-        SpecError,
-        StoreError,
-    )
-    from .core.fields import Fields
-    from .core.flow import FlowResult, Item, StageReport
-    from .core.forecast import Forecast
-    from .core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
-    from .core.requests import Sampling, Usage
-    from .core.results import AgentError, AgentResult, Results
-    from .core.runtime import Runtime
-    from .core.scheduling import Scheduling
-    from .core.sharing import Finding, PrefixReport
-    from .core.spec import BatchSpec
-    from .core.work import Changes, FileChange
-    from .data import SqlQuery
-    from .flows import Flow
-    from .observe.telemetry.metrics import Metrics
-    from .observe.telemetry.traces import Traces
-    from .runtimes import OpenCodeRuntime, ProcessRuntime
-    from .swarm.pool import VLLMPool
-    from .swarm.response import Response
-    from .tools import MCP, Tool
-
-_HOMES = {
-    ".api": "BatchAgent",
-    ".backends.hostfile": "Endpoint parse_hostfile",
-    ".core.errors": "AgentsFailed BackendError BatchAgentError ErrorKind PlanMismatch RunStopped SpecError StoreError",
-    ".core.fields": "Fields",
-    ".core.flow": "FlowResult Item StageReport",
-    ".core.forecast": "Forecast",
-    ".core.options": "Context Limits Prefix Retry Spend Timeouts Together Tooling",
-    ".core.requests": "Sampling Usage",
-    ".core.results": "AgentError AgentResult Results",
-    ".core.runtime": "Runtime",
-    ".core.scheduling": "Scheduling",
-    ".core.sharing": "Finding PrefixReport",
-    ".core.spec": "BatchSpec",
-    ".core.work": "Changes FileChange",
-    ".data": "SqlQuery",
-    ".flows": "Flow",
-    ".observe.telemetry.metrics": "Metrics",
-    ".observe.telemetry.traces": "Traces",
-    ".runtimes": "OpenCodeRuntime ProcessRuntime",
-    ".swarm.pool": "VLLMPool",
-    ".swarm.response": "Response",
-    ".tools": "MCP Tool",
-}
-"""Where the names are from. Each is imported when it is first asked for: `import batch_agent` costs nothing."""
-
-__all__ = [
-    "MCP",
-    "AgentError",
-    "AgentResult",
-    "AgentsFailed",
-    "BackendError",
-    "BatchAgent",
-    "BatchAgentError",
-    "BatchSpec",
-    "Changes",
-    "Context",
-    "Endpoint",
-    "ErrorKind",
-    "Fields",
-    "FileChange",
-    "Finding",
-    "Flow",
-    "FlowResult",
-    "Forecast",
-    "Item",
-    "Limits",
-    "Metrics",
-    "OpenCodeRuntime",
-    "PlanMismatch",
-    "Prefix",
-    "PrefixReport",
-    "ProcessRuntime",
-    "Response",
-    "Results",
-    "Retry",
-    "RunStopped",
-    "Runtime",
-    "Sampling",
-    "Scheduling",
-    "SpecError",
-    "Spend",
-    "SqlQuery",
-    "StageReport",
-    "StoreError",
-    "Timeouts",
-    "Together",
-    "Tool",
-    "Tooling",
-    "Traces",
-    "Usage",
-    "VLLMPool",
-    "parse_hostfile",
-]
-
-
-if not TYPE_CHECKING:  # a type checker sees the imports above, and names that are not there
-    __getattr__ = names_from(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+with lazy_imports(globals()):  # `import batch_agent` costs nothing
+    from .api import BatchAgent as BatchAgent
+    from .backends.hostfile import Endpoint as Endpoint
+    from .backends.hostfile import parse_hostfile as parse_hostfile
+    from .core.errors import AgentsFailed as AgentsFailed
+    from .core.errors import BackendError as BackendError
+    from .core.errors import BatchAgentError as BatchAgentError
+    from .core.errors import ErrorKind as ErrorKind
+    from .core.errors import PlanMismatch as PlanMismatch
+    from .core.errors import RunStopped as RunStopped
+    from .core.errors import SpecError as SpecError
+    from .core.errors import StoreError as StoreError
+    from .core.flow_result import FlowResult as FlowResult
+    from .core.flow_result import Item as Item
+    from .core.flow_result import StageReport as StageReport
+    from .core.options import Context as Context
+    from .core.options import Limits as Limits
+    from .core.options import Prefix as Prefix
+    from .core.options import Retry as Retry
+    from .core.options import Spend as Spend
+    from .core.options import Timeouts as Timeouts
+    from .core.options import Together as Together
+    from .core.options import Tooling as Tooling
+    from .core.options.run_options import RunOptions as RunOptions
+    from .core.options.run_options import StageOptions as StageOptions
+    from .core.program_runtime import Runtime as Runtime
+    from .core.requests import Sampling as Sampling
+    from .core.requests import Usage as Usage
+    from .core.results import AgentError as AgentError
+    from .core.results import AgentResult as AgentResult
+    from .core.results import Changes as Changes
+    from .core.results import FileChange as FileChange
+    from .core.results import Results as Results
+    from .core.run_reports import Finding as Finding
+    from .core.run_reports import PrefixReport as PrefixReport
+    from .core.run_reports import Scheduling as Scheduling
+    from .core.spec import BatchSpec as BatchSpec
+    from .core.task_fields import Fields as Fields
+    from .data import SqlQuery as SqlQuery
+    from .flows import Flow as Flow
+    from .forecasting.model import Forecast as Forecast
+    from .observe.telemetry.metrics import Metrics as Metrics
+    from .observe.telemetry.traces import Traces as Traces
+    from .pools.pool import VLLMPool as VLLMPool
+    from .pools.response import Response as Response
+    from .programs.runtimes import OpenCodeRuntime as OpenCodeRuntime
+    from .programs.runtimes import ProcessRuntime as ProcessRuntime
+    from .tools import MCP as MCP
+    from .tools import Tool as Tool

@@ -2,23 +2,23 @@
 
 import asyncio
 import inspect
-import selectors
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
 from .core.errors import BackendError
 from .core.messages import Assistant, ToolCall
+from .core.protocols import Traits
 from .core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta, Usage
-from .core.traits import Traits
+from .virtual_time import VirtualTimeLoop as VirtualTimeLoop
+from .virtual_time import run_virtual as run_virtual
 
 Answer = Reply | BackendError
 Script = Callable[[Request], Answer | Awaitable[Answer]]
 
-_Result = TypeVar("_Result")
 _TRAITS = Traits(
     name="scripted",
     model="scripted",
@@ -27,7 +27,6 @@ _TRAITS = Traits(
     json_schema_beside_tools=True,
     inflight=8,
 )
-_PATIENCE = 20.0
 
 
 def say(text: str, usage: Usage | None = None) -> Reply:
@@ -103,39 +102,3 @@ class ScriptedBackend:
         for wanted in answer.calls:
             yield CallDelta(wanted)
         yield Finished(answer.finish, answer.usage)
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer as soon as nothing else is left to do: an hour of sleeping
-    passes at once, in the same order every time. Threads and sockets still take real time, during which timers fire."""
-
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready or timeout == 0:
-            return ready
-        if timeout is not None:
-            self.now += max(0.0, timeout)
-            return ready
-        ready = super().select(_PATIENCE)
-        if not ready:
-            raise RuntimeError("Every task waits for another one: no timer is set, and no thread or socket woke any.")
-        return ready
-
-
-def run_virtual(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """`asyncio.run` in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)

@@ -8,7 +8,7 @@ import orjson
 from aiohttp import web
 from tests.browser.models import Model
 
-from batch_agent.observe.report.page_files import INDEX, page_files
+from batch_agent.observe.report.html import INDEX, page_files
 
 
 class Served:

@@ -35,7 +35,7 @@ async def test_the_reader_is_left_alone_while_numbers_change(page: Page) -> None
         await page.until("document.querySelector('#failures details').open")
         await page.drag("#agents-chart .plot", 0.4, 0.6)
         shown = await page.until("!span.isWhole && [span.from, span.to]")
-        await page.choose("[data-ask=only]", "failed")
+        await page.choose("[data-filter=only]", "failed")
         await page.value("document.querySelector('#find input').value = '17'")
         await page.value("document.querySelector('#find input').focus({ preventScroll: true })")
         await page.value("scrollTo(0, 700)")
@@ -45,26 +45,26 @@ async def test_the_reader_is_left_alone_while_numbers_change(page: Page) -> None
         await page.frame()
         assert await page.value("[span.from, span.to]") == shown
         assert await page.value("document.querySelector('#failures details').open")
-        assert await page.value("document.querySelector('[data-ask=only]').value") == "failed"
+        assert await page.value("document.querySelector('[data-filter=only]').value") == "failed"
         assert await page.value("[...timeline.rows].length") > 0
         assert await page.value("[document.activeElement.name, document.activeElement.value]") == ["index", "17"]
         assert await page.value("scrollY") == 700
 
 
-async def test_a_click_on_an_agent_asks_for_its_story(page: Page) -> None:
+async def test_a_click_on_an_agent_loads_its_trace(page: Page) -> None:
     served = Served(models.flow(40))
     async with serving(served) as url:
         await page.open(url)
         await page.until("document.querySelector('#slowest .agent')")
         await page.click("#slowest .agent")
-        await page.until("document.querySelector('#panel .story')?.innerText.includes('said')")
+        await page.until("document.querySelector('#panel .trace')?.innerText.includes('said')")
         slowest = max(
             ((agent, stage["name"]) for stage in served.model["stages"] for agent in stage["slowest"]),
             key=lambda pair: pair[0]["seconds"],
         )
-        stories = {asked for asked in served.asked if asked.startswith("/agent/")}
-        assert stories == {f"/agent/{slowest[0]['index']}?stage={slowest[1]}"}
-        assert await page.text("#panel .story") == f"Agent {slowest[0]['index']}\n<b>said</b> something"
+        traces = {asked for asked in served.asked if asked.startswith("/agent/")}
+        assert traces == {f"/agent/{slowest[0]['index']}?stage={slowest[1]}"}
+        assert await page.text("#panel .trace") == f"Agent {slowest[0]['index']}\n<b>said</b> something"
         await page.press("Escape")
         await page.until("document.activeElement.className === 'agent'")
 
@@ -86,7 +86,7 @@ async def test_a_page_says_when_the_server_is_gone_and_goes_on_when_it_is_back(p
         await page.open(url)
         await page.until("document.querySelector('#state')")
         assert await page.value("document.querySelector('#notice').hidden")
-    await page.until("document.querySelector('#notice').innerText.startsWith('Connection lost, trying again')")
+    await page.until("document.querySelector('#notice').innerText.startsWith('Connection lost. Retrying')")
     assert "answered" in await page.text("#head")
     served.model = WHOLE
     async with serving(served):
@@ -110,7 +110,7 @@ async def test_a_run_that_has_not_begun_is_waited_for(page: Page) -> None:
     async with serving(served) as url:
         await page.open(url)
         await page.until("document.querySelector('#state')?.innerText === 'Waiting'")
-        assert "has not written anything yet" in await page.text("#summary")
+        assert "has not recorded any events yet" in await page.text("#summary")
         served.change(WHOLE)
         await page.until("document.querySelector('#state').innerText === 'Finished'")
         assert await page.value("timeline.rows.length") == 300

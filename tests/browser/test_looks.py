@@ -9,7 +9,7 @@ import pytest
 from tests.browser import models
 from tests.browser.tab import Page
 
-from batch_agent.observe.report.writing import report_of
+from batch_agent.observe.report.html import report_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.browser.tab import HANGS, Page
 
 from batch_agent import BatchAgent, Results, Tool, Usage
-from batch_agent.observe.report.writing import write_report
+from batch_agent.observe.report.html import write_report
 from batch_agent.sim import Script, SimConfig, SimServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -68,7 +68,7 @@ async def test_the_report_of_a_real_run_says_what_its_results_say(page: Page, tm
     assert f"{sum(len(result.tool_calls) for result in results):,}" in tools
     assert await page.value("timeline.rows.length") == AGENTS
     await page.click("#slowest .agent")
-    await page.until("document.querySelector('#panel').innerText.includes('Step by step')")
+    await page.until("document.querySelector('#panel').innerText.includes('Steps')")
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
 
@@ -84,8 +84,8 @@ async def test_a_run_is_followed_in_the_browser_from_process_to_process(page: Pa
         await page.until(f"document.querySelector('#head').innerText.includes('{AGENTS} answered')")
         await page.until("document.querySelector('#state').innerText === 'Finished'")
         await page.click("#slowest .agent")
-        await page.until("document.querySelector('#panel .story')?.innerText.includes('answered')")
-        assert "<img src=x onerror=alert(1)>" in await page.text("#panel .story")
+        await page.until("document.querySelector('#panel .trace')?.innerText.includes('answered')")
+        assert "<img src=x onerror=alert(1)>" in await page.text("#panel .trace")
         assert await page.value("document.querySelectorAll('img').length") == 0
         assert page.errors == []
     await page.until("document.querySelector('#notice').innerText.startsWith('Connection lost')")

@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.browser import models
 from tests.browser.tab import Page
 
-from batch_agent.observe.report.writing import report_of
+from batch_agent.observe.report.html import report_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -124,7 +124,7 @@ async def test_a_report_shows_the_numbers_of_the_run(show: Show) -> None:
         assert f"{group['count']:,} agent" in await page.text("#failures")
 
 
-async def test_savings_say_what_they_are_counted_against_or_that_nobody_knows(show: Show) -> None:
+async def test_savings_show_their_baseline_or_unknown(show: Show) -> None:
     model = models.plain()
     page = await show(model)
     said = await page.text("#savings")
@@ -132,7 +132,7 @@ async def test_savings_say_what_they_are_counted_against_or_that_nobody_knows(sh
     assert f"{first['saved']:,} tokens" in said
     assert f"77 % of {first['without']:,} tokens without it" in said
     assert first["formula"] not in said
-    assert "not known" in said
+    assert "unknown" in said
     assert unknown["basis"] in said
     await page.click("#savings summary")
     await page.until("document.querySelector('#savings details').open")
@@ -163,7 +163,7 @@ async def test_empty_parts_are_left_out(show: Show) -> None:
         "summary"
     ]
     assert "Ended early" in await page.text("#head")
-    assert "Nothing is written of this run." in await page.text("#summary")
+    assert "This run has no recorded events." in await page.text("#summary")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -209,7 +209,7 @@ async def test_what_a_model_says_is_never_markup(show: Show) -> None:
     await page.click("#slowest .agent")
     await page.until("!document.querySelector('#panel').hidden")
     assert await page.value("document.querySelector('h1').textContent") == models.HOSTILE
-    assert models.HOSTILE in await page.value("document.querySelector('#latest .said').textContent")
+    assert models.HOSTILE in await page.value("document.querySelector('#latest .quote').textContent")
     assert await page.value("document.title") == f"{models.HOSTILE} · BatchAgent"
     found = await page.value(
         "['img', 'script', 'b', 'iframe', 'link'].map(name => document.querySelectorAll(name).length)"
@@ -223,7 +223,7 @@ async def test_what_a_model_says_is_never_markup(show: Show) -> None:
 async def test_times_are_written_in_units_that_fit_them(show: Show) -> None:
     page = await show(models.bare())
     lengths = [0, 0.0004, 0.005, 0.12, 1.234, 12.34, 59.97, 252, 3_600, 11_100, 187_200]
-    assert await page.value(f"{lengths}.map(words.seconds)") == [
+    assert await page.value(f"{lengths}.map(format.seconds)") == [
         "0 s", "< 1 ms", "5 ms", "120 ms", "1.23 s", "12.3 s", "1 min", "4 min 12 s", "1 h", "3 h 5 min", "2 d 4 h",
     ]  # fmt: skip
     marks = [
@@ -237,11 +237,11 @@ async def test_times_are_written_in_units_that_fit_them(show: Show) -> None:
         [21_600, 21_600],
         [108_000, 21_600],
     ]
-    assert await page.value(f"{marks}.map(([at, step]) => words.axis(at, step))") == [
+    assert await page.value(f"{marks}.map(([at, step]) => format.axis(at, step))") == [
         "20 ms", "0.5 s", "45 s", "1:30", "2:24.5", "10 min", "1 h 30 min", "6 h", "1 d 6 h",
     ]  # fmt: skip
     moments = [[12.345, 8], [144.56, 3], [144.56, 300], [7_384, 9_000], [187_200, 200_000]]
-    assert await page.value(f"{moments}.map(([at, width]) => words.moment(at, width))") == [
+    assert await page.value(f"{moments}.map(([at, width]) => format.moment(at, width))") == [
         "12.35 s", "2:24.56", "2:25", "2:03:04", "2 d 4 h",
     ]  # fmt: skip
 
@@ -251,7 +251,7 @@ async def test_a_report_that_was_cut_off_says_so(show: Show, page: Page, tmp_pat
     path = tmp_path / "report.html"
     path.write_bytes(path.read_bytes().replace(b'"format":1,', b'"format":1,,'))
     await page.open(path.as_uri())
-    assert "This report cannot be read" in await page.text("#notice")
+    assert "The report could not be parsed" in await page.text("#notice")
 
 
 async def test_on_paper_colours_are_light_and_everything_is_open(show: Show, page: Page) -> None:

@@ -8,7 +8,7 @@ from tests.browser import models
 from tests.browser.lives import lives_of
 from tests.browser.tab import Page
 
-from batch_agent.observe.report.writing import report_of
+from batch_agent.observe.report.html import report_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -44,7 +44,7 @@ async def test_a_pointer_over_a_chart_reads_all_values_of_that_time(report: Page
         "in flight",
         "limit",
         "held by agents",
-        "in use, says the server",
+        "in use (server)",
     ):
         assert name in said
     await report.point("h1")
@@ -62,7 +62,7 @@ async def test_arrow_keys_read_a_chart(report: Page) -> None:
     await report.value("document.querySelector('#agents-chart .plot').focus()")
     await report.press("ArrowRight", "ArrowRight", "ArrowRight")
     assert (await report.until(TIP)).startswith("at ")
-    assert "generating" in await report.value("document.querySelector('#rows-said').textContent")
+    assert "generating" in await report.value("document.querySelector('#rows-announcement').textContent")
 
 
 async def test_a_scroll_that_is_heard_of_late_does_not_hide_what_was_read_after_it(report: Page) -> None:
@@ -173,7 +173,7 @@ async def test_a_row_says_what_its_agent_did_and_a_click_opens_it(report: Page) 
     await report.click("[data-do=rows-taller]")
     agent = await report.value("timeline.rows[Math.floor((document.querySelector('#rows').clientHeight * 0.5) / 4)]")
     index = await report.value(
-        f"reading.run(JSON.parse(document.getElementById('run').textContent)).agents.index[{agent}]"
+        f"runModel.run(JSON.parse(document.getElementById('run').textContent)).agents.index[{agent}]"
     )
     await report.point("#rows", 0.5, 0.5)
     said = await report.until(TIP)
@@ -182,7 +182,7 @@ async def test_a_row_says_what_its_agent_did_and_a_click_opens_it(report: Page) 
     await report.click("#rows", 0.5, 0.5)
     panel = await report.until(PANEL)
     assert panel.startswith(f"Agent {index}\n")
-    assert "Step by step" in panel
+    assert "Steps" in panel
     assert await report.value("document.activeElement.id") == "panel"
     await report.press("Escape")
     await report.until("document.querySelector('#panel').hidden")
@@ -194,10 +194,10 @@ async def test_keys_choose_an_agent_and_open_it(report: Page) -> None:
     await report.value("document.querySelector('#rows').focus()")
     await report.press("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown")
     second = await report.value("timeline.rows[1]")
-    assert "Agent" in await report.value("document.querySelector('#rows-said').textContent")
+    assert "Agent" in await report.value("document.querySelector('#rows-announcement').textContent")
     await report.press("Enter")
     index = await report.value(
-        f"reading.run(JSON.parse(document.getElementById('run').textContent)).agents.index[{second}]"
+        f"runModel.run(JSON.parse(document.getElementById('run').textContent)).agents.index[{second}]"
     )
     assert (await report.until(PANEL)).startswith(f"Agent {index}\n")
 
@@ -213,7 +213,7 @@ async def test_an_example_of_a_failure_opens_the_agent_with_its_error(report: Pa
 
 async def test_agents_are_filtered_ordered_and_found(report: Page) -> None:
     async def ask(name: str, value: str) -> list[int]:
-        await report.choose(f"[data-ask={name}]", value)
+        await report.choose(f"[data-filter={name}]", value)
         return [int(row) for row in await report.value("[...timeline.rows]")]
 
     lives = lives_of(models.plain(300, failing=0.1)["timeline"])
@@ -229,14 +229,14 @@ async def test_agents_are_filtered_ordered_and_found(report: Page) -> None:
     await report.value(
         "document.querySelector('#find input').value = '4711'; document.querySelector('#find').requestSubmit()"
     )
-    assert "There is no agent" in await report.text("#agents-note")
+    assert "was not found" in await report.text("#agents-note")
 
 
 async def test_rows_that_share_a_pixel_are_told_together_and_apart_on_a_click(many: Page) -> None:
     await many.point("#rows", 0.5, 0.5)
     said = await many.until(TIP)
-    assert "agents from" in said
-    assert "click to look closer" in said
+    assert "agents (first: " in said
+    assert "click for taller rows" in said
     await many.click("#rows", 0.5, 0.5)
     await many.until("document.querySelector('#rows').scrollTop > 0")
     await many.point("#rows", 0.5, 0.5)
@@ -250,5 +250,5 @@ async def test_zooming_leaves_out_who_was_not_there(many: Page) -> None:
     some = await many.until("timeline.rows.length < 10_000 && timeline.rows.length")
     assert 300 < some < 2_000
     assert f"{some:,} agents of 10,000" in await many.text("#agents-note")
-    await many.click("[data-ask=isOfShownTime]")
+    await many.click("[data-filter=isVisibleOnly]")
     await many.until("timeline.rows.length === 10_000")

@@ -6,7 +6,7 @@ import pytest
 from tests.browser import models
 from tests.browser.tab import Page
 
-from batch_agent.observe.report.writing import report_of
+from batch_agent.observe.report.html import report_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,10 +24,10 @@ async def _show(page: Page, folder: Path, *workers: models.Model) -> None:
     assert page.errors == []
 
 
-async def test_each_worker_has_a_row_and_whoever_asked_is_one_of_them(page: Page, tmp_path: Path) -> None:
+async def test_each_worker_has_a_row_and_the_submitting_process_is_one_of_them(page: Page, tmp_path: Path) -> None:
     await _show(page, tmp_path, _worker("", 1_200), _worker(models.HOSTILE, 3))
     first, second = await page.value(ROWS)
-    assert first == ["the one that asked", "", "12", "1,200", "2,000", "25 %", "70"]
+    assert first == ["submitting process", "", "12", "1,200", "2,000", "25 %", "70"]
     assert second[0] == models.HOSTILE
     assert "Workers" in await page.text("#contents")
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from batch_agent import BackendError
-from batch_agent.core.interfaces import Backend
-from batch_agent.core.messages import Assistant, ToolResult, ToolResults
-from batch_agent.core.prompt import ToolSpec
+from batch_agent.core.messages import Assistant, ToolResult, ToolResults, ToolSpec
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, TextDelta
 
 SEARCH = ToolSpec(

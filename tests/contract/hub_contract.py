@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.cluster.local import LocalHub
-from batch_agent.cluster.redis import RedisHub
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.redis.coordinator import RedisHub
+from batch_agent.core.agent_config import Job
+from batch_agent.core.coordinator import Append, End, Ending, Hub, Lease, Write
 from batch_agent.core.facts import Fact, Replied, Returned, Started
-from batch_agent.core.hub import Append, End, Ending, Hub, Lease, Write
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.core.rules import Job
 from batch_agent.store.memory import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
 

@@ -11,9 +11,8 @@ from tests.unit.backends.bedrock_server import Fault, Heard, Said, bedrock_serve
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import CallDelta, Request, Sampling
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import Answer, ScriptedBackend, call, say

@@ -22,10 +22,10 @@ from tests.contract.hub_contract import (
 )
 from tests.redis_server import redis_server
 
+from batch_agent.core.agent_config import Job
+from batch_agent.core.coordinator import Ending, Hub
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.hub import Ending, Hub
 from batch_agent.core.results import AgentError
-from batch_agent.core.rules import Job
 
 __all__ = ["hub", "meet", "redis_server"]
 

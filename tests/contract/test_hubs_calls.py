@@ -7,7 +7,7 @@ import pytest
 from tests.contract.hub_contract import LONG, SHORT, Meet, hub, meet
 from tests.redis_server import redis_server
 
-from batch_agent.core.hub import Hub
+from batch_agent.core.coordinator import Hub
 
 __all__ = ["hub", "meet", "redis_server"]
 

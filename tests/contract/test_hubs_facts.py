@@ -21,9 +21,9 @@ from tests.contract.hub_contract import (
 )
 from tests.redis_server import redis_server
 
+from batch_agent.core.coordinator import Append, Ending, Hub, Lease, Replace
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Replied, Returned
-from batch_agent.core.hub import Append, Ending, Hub, Lease, Replace
 from batch_agent.core.messages import ToolResult
 from batch_agent.core.requests import NO_USAGE, Reply, Usage
 from batch_agent.core.results import AgentError

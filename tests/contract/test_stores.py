@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from batch_agent.core.facts import Fact, Replied, Returned
-from batch_agent.core.interfaces import Store
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
+from batch_agent.core.protocols import Store
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.store.memory import MemoryStore, NoStore
 from batch_agent.store.sqlite import SqliteStore

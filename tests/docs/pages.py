@@ -6,7 +6,6 @@ from tests.docs.reading import Needs
 
 NOTHING = Needs()
 _PAPERS = "".join(json.dumps({"text": f"Paper {number}"}) + "\n" for number in range(10))
-_VERDICT = json.dumps({"type": "object", "properties": {"verdict": {"type": "string"}}, "required": ["verdict"]})
 
 _PEOPLE = "".join(json.dumps({"name": f"Ada {number}"}) + "\n" for number in range(12))
 _PEOPLE_PY = '''
@@ -39,22 +38,8 @@ _ROWS = "".join(
 )
 
 NEEDS: dict[str, Needs] = {
-    "README.md": Needs(
-        files={
-            "papers/attention.txt": "Attention is all you need.",
-            "papers/paged-attention.txt": "Memory management for serving.",
-            "papers.jsonl": _PAPERS,
-            "src/cart.py": "total = sum(prices)",
-            "schema.json": _VERDICT,
-        },
-        python="""
-mails = ["You have won a prize!", "Lunch at noon?"]
-files = [{"path": "cart.py", "text": "total = sum(prices)"}, {"path": "users.py", "text": "import sqlite3"}]
-Report = str
-rows = [{"text": "Lunch at noon?"}]
-""",
-    ),
-    "docs/clusters.md": Needs(files={"texts.jsonl": _PAPERS}),
+    "docs/quickstart.md": Needs(files={"src/cart.py": "total = sum(prices)"}),
+    "docs/distributed-runs.md": Needs(files={"texts.jsonl": _PAPERS}),
     "docs/checkpoints.md": Needs(files={"people.jsonl": _PEOPLE, "people.py": _PEOPLE_PY}),
     "docs/cli.md": Needs(
         files={

@@ -9,8 +9,8 @@ from tests.engine.harness import asked
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.messages import ToolCall
+from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, TextDelta, Usage
-from batch_agent.core.traits import Traits
 
 TRAITS = Traits("faulty", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=200)
 FAULTS = ("ok", "ok", "ok", "cut", "abort", "reset", "hang", "refused", "overloaded", "silent", "half told", "absurd")

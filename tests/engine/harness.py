@@ -7,7 +7,7 @@ from batch_agent import AgentResult, BatchAgent, Tool
 from batch_agent.core.events import Event
 from batch_agent.core.messages import User
 from batch_agent.core.requests import Request
-from batch_agent.engine.stream import ResultStream
+from batch_agent.engine.result_stream import ResultStream
 from batch_agent.testing import ScriptedBackend
 
 
@@ -20,7 +20,8 @@ def stream(backend: ScriptedBackend, inputs: Any, **options: Any) -> ResultStrea
 
 
 async def run(backend: ScriptedBackend, inputs: Any, **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, **options)
+    results: list[AgentResult] = await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, **options)
+    return results
 
 
 def asked(request: Request) -> str:

@@ -10,29 +10,28 @@ from tests.engine.harness import EventLog
 
 from batch_agent import AgentResult, BackendError
 from batch_agent.agent.output import output_type
-from batch_agent.core.interfaces import Store
-from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.aio import Deadlines
+from batch_agent.core.agent_config import Job, Rules
+from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.options import Retry
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.program_runtime import Answered, Asked, Desk, ProgramFailed
+from batch_agent.core.protocols import Store
 from batch_agent.core.requests import Reply, Sampling, Usage
-from batch_agent.core.rules import Job, Rules
-from batch_agent.core.runtime import Answered, Asked, Desk, ProgramFailed
-from batch_agent.engine.acting import Acting
-from batch_agent.engine.asking import Asking
+from batch_agent.engine.admission import Gate
+from batch_agent.engine.agent_loop import AgentLoop
 from batch_agent.engine.engine import Engine, EngineConfig
-from batch_agent.engine.gate import Gate
-from batch_agent.engine.handing import Handing
-from batch_agent.engine.loop import AgentLoop
+from batch_agent.engine.inputs import Inputs, InputSource
 from batch_agent.engine.residency import Residency
-from batch_agent.engine.serving import Serving
 from batch_agent.engine.slots import Slots
-from batch_agent.engine.source import Inputs, InputSource
-from batch_agent.engine.visits import Visits
+from batch_agent.engine.turn_runner import Asking
+from batch_agent.programs.action_adapter import Acting
+from batch_agent.programs.completion_service import Serving
+from batch_agent.programs.program_sessions import Visits
+from batch_agent.programs.program_turn_runner import Handing
+from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
-from batch_agent.schedule.ledger import Ledger
-from batch_agent.schedule.limit import InflightLimit
+from batch_agent.schedule.kv_ledger import Ledger
 from batch_agent.store.memory import NoStore
-from batch_agent.tasks.deadlines import Deadlines
 from batch_agent.testing import ScriptedBackend, say
 from batch_agent.tools import ToolFabric
 

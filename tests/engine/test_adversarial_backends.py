@@ -12,12 +12,12 @@ import pytest
 from tests.engine.harness import EventLog, asked, now, run, stream, waiting_tool
 
 from batch_agent import AgentResult, BackendError, ErrorKind, RunStopped, Tool
-from batch_agent.backends.doctor import _Asker
+from batch_agent.backends.diagnostics import _Asker
 from batch_agent.backends.probe import takes_tools
 from batch_agent.core.events import Paused, RequestRetried
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Usage
-from batch_agent.observe.live.board import Board
+from batch_agent.observe.live.state import Board
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
 
 BUSY = BackendError(ErrorKind.UNAVAILABLE, "HTTP 503: over capacity", status=503)

@@ -11,11 +11,11 @@ from tests.engine.harness import EventLog, asked, run, stream
 from tests.engine.sharing import Link, calling, working
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError
+from batch_agent.core.agent_config import Job
 from batch_agent.core.events import AgentFinished
 from batch_agent.core.requests import Request
-from batch_agent.core.rules import Job
-from batch_agent.data.threaded import Threaded
-from batch_agent.engine.source import Inputs, InputSource
+from batch_agent.data.row_iterators import Threaded
+from batch_agent.engine.inputs import Inputs, InputSource
 from batch_agent.testing import ScriptedBackend, say
 
 

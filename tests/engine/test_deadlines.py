@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.tasks.deadlines import Deadlines
+from batch_agent.aio import Deadlines
 
 
 def now() -> float:

@@ -10,8 +10,8 @@ from tests.engine.harness import EventLog, now, run, stream
 from batch_agent import AgentResult, ErrorKind, Tool
 from batch_agent.core.events import AgentFinished, AgentStarted, CallbackFailed
 from batch_agent.core.requests import Reply, Request
-from batch_agent.observe.live.board import Board
-from batch_agent.observe.summary import summary_lines
+from batch_agent.observe.live.state import Board
+from batch_agent.observe.text.summary import summary_lines
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 

@@ -32,9 +32,9 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.messages import ToolResults
 from batch_agent.core.requests import Reply, Request
-from batch_agent.observe.lines import read_line
-from batch_agent.observe.log import FILE
-from batch_agent.observe.tally import Tally
+from batch_agent.observe.event_codec import read_line
+from batch_agent.observe.event_log import FILE
+from batch_agent.observe.run_stats import Tally
 from batch_agent.testing import ScriptedBackend, call, run_virtual, say
 
 OF_AGENT = AgentStarted | TurnStarted | TurnEnded | CallsStarted | CallsEnded | RequestRetried | AgentFinished

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from tests.engine.flowing import joining, prompts, saying
 
 from batch_agent import BatchAgent, Flow, SpecError
-from batch_agent.core.fields import Fields
+from batch_agent.core.task_fields import Fields
 from batch_agent.testing import ScriptedBackend, say
 
 BACKEND = ScriptedBackend(lambda request: say("ok"))
@@ -67,9 +67,9 @@ MAPPED = FLOW.map("a", "A {it}", output_schema=Review)
         (FLOW.map("a", "A", max_inflight=3), "Stage 'a': max_inflight= is the same for all stages: give it to Flow"),
         (FLOW.map("a", "A", checkpoint_dir="x"), "checkpoint_dir= is the same for all stages"),
         (FLOW.map("a", "A", max_usd=3), "max_usd= is the same for all stages"),
-        (FLOW.map("a", "A", temprature=3), "Stage 'a': Unknown option 'temprature'. Did you mean 'temperature'"),
+        (FLOW.map("a", "A", temprature=3), "Stage 'a': Unknown option 'temprature'. Did you mean 'temperature'"),  # type: ignore[call-arg]
         (FLOW.map("a", "A", max_tokens=0), "Stage 'a': max_tokens"),
-        (FLOW.map("a", "A", model=3), "Stage 'a': model"),
+        (FLOW.map("a", "A", model=3), "Stage 'a': model"),  # type: ignore[arg-type]
         (FLOW.filter("it").map("a", "A"), "filter.* takes a function"),  # type: ignore[arg-type]
         (FLOW.filter(slow).map("a", "A"), "filter.* takes a function that is not async"),
         (FLOW.expand("e", ["x"]).map("a", "A"), "expand.'e'.* takes a function"),  # type: ignore[arg-type]

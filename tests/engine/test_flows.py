@@ -9,9 +9,9 @@ from tests.engine.flowing import entries, joining, leaves, prompts, saying
 from tests.engine.harness import asked, now
 
 from batch_agent import ErrorKind, Flow
-from batch_agent.core.fields import Fields
-from batch_agent.core.flow import FlowResult, Item
+from batch_agent.core.flow_result import FlowResult, Item
 from batch_agent.core.requests import Request
+from batch_agent.core.task_fields import Fields
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 
@@ -63,7 +63,7 @@ async def test_nobody_waits_for_a_slow_item() -> None:
 
 async def test_a_slow_stage_holds_the_ones_before_it_back() -> None:
     quick, slow = echo(), echo(seconds=1.0)
-    flow = Flow(its(3000), backend=quick, max_dispatched=8).map("a", "A {it}").map("b", "B {it}", backend=slow)
+    flow = Flow(its(3000), backend=quick, max_agents=8).map("a", "A {it}").map("b", "B {it}", backend=slow)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(20.5):
             await flow.run()

@@ -9,11 +9,11 @@ import pytest
 from tests.engine.harness import asked, now, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
-from batch_agent.core.load import Load
 from batch_agent.core.messages import Assistant
+from batch_agent.core.protocols import Load
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.results import Results
-from batch_agent.core.scheduling import Warmth
+from batch_agent.core.run_reports import Warmth
 from batch_agent.engine.slots import Slots
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, say
 
@@ -58,9 +58,9 @@ def script(request: Request) -> Answer:
 
 
 async def run(backend: Server, inputs: int = 1, seconds: float = 30.0, **options: Any) -> Results:
-    options = {"tools": [waiting_tool(seconds)], "kvflow": True, "timeout_per_tool": None} | options
+    options = {"tools": [waiting_tool(seconds)], "kvflow": True, "timeout_per_tool": None, **options}
     texts = [f"{index}" for index in range(inputs)]
-    results = await BatchAgent.run(task="{it}", inputs=texts, backend=backend, **options)
+    results: Results = await BatchAgent.run(task="{it}", inputs=texts, backend=backend, **options)
     assert backend.in_flight == 0
     return results
 

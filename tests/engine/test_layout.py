@@ -36,7 +36,10 @@ def echo(request: Request) -> Answer:
 async def run(task: str | Fields, inputs: Any, backend: ScriptedBackend | None = None, **options: Any) -> Results:
     """Without timeouts: while a thread reads a checkpoint virtual time jumps on."""
     options = {"timeout_per_agent": None, "timeout_per_turn": None, **options}
-    return await BatchAgent.run(task=task, inputs=inputs, backend=backend or ScriptedBackend(echo), **options)
+    results: Results = await BatchAgent.run(
+        task=task, inputs=inputs, backend=backend or ScriptedBackend(echo), **options
+    )
+    return results
 
 
 ROWS = [row(at % 3, at) for at in range(9)]

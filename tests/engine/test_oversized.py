@@ -14,9 +14,9 @@ from tests.engine.harness import asked, now
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped, Tool
 from batch_agent.core.events import AgentFinished, AgentStarted, Event
 from batch_agent.core.facts import Replied
-from batch_agent.core.fields import Fields
 from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Request, Usage
+from batch_agent.core.task_fields import Fields
 from batch_agent.store.memory import MemoryStore
 from batch_agent.testing import Answer, Script, ScriptedBackend, call, say
 
@@ -63,7 +63,7 @@ def is_merge(request: Request) -> bool:
 
 async def run(backend: ScriptedBackend, inputs: list[Any], task: str = "{it}", **options: Any) -> list[AgentResult]:
     options = {"oversized": "chunk", "hoist": False, **options}
-    results = await BatchAgent.run(task=task, inputs=inputs, backend=backend, **options)
+    results: list[AgentResult] = await BatchAgent.run(task=task, inputs=inputs, backend=backend, **options)
     assert backend.in_flight == 0
     return results
 

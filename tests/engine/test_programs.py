@@ -13,13 +13,11 @@ from tests.engine.programs import LOOK, FakeCrew, calls_then, loop_of_tools, run
 
 from batch_agent import BackendError, ErrorKind, RunStopped
 from batch_agent.core.events import CallsEnded, CallsStarted, TurnEnded
-from batch_agent.core.messages import Assistant, ToolCall, ToolResults, User
+from batch_agent.core.messages import Assistant, ToolCall, ToolResults, ToolSpec, User
 from batch_agent.core.options import Retry
-from batch_agent.core.prompt import ToolSpec
+from batch_agent.core.program_runtime import Answered, Asked, Desk, ProgramFailed
 from batch_agent.core.requests import Reply, Request, Usage
-from batch_agent.core.results import AgentResult
-from batch_agent.core.runtime import Answered, Asked, Desk, ProgramFailed
-from batch_agent.core.work import Changes, FileChange
+from batch_agent.core.results import AgentResult, Changes, FileChange
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import Answer, ScriptedBackend, say
 

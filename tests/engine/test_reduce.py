@@ -208,6 +208,6 @@ async def test_what_cannot_work_is_refused_before_anything_is_asked(options: dic
 
 async def test_a_task_and_inputs_are_needed() -> None:
     with pytest.raises(SpecError, match="task= is missing"):
-        await BatchAgent.run_with_reduce(reduce="Sum", inputs=[])
+        await BatchAgent.run_with_reduce(reduce="Sum", inputs=[])  # type: ignore[call-overload]
     with pytest.raises(SpecError, match="inputs= is missing"):
-        await BatchAgent.run_with_reduce(reduce="Sum", task="Review {path}")
+        await BatchAgent.run_with_reduce(reduce="Sum", task="Review {path}")  # type: ignore[call-overload]

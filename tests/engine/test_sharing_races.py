@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from batch_agent.core.agent_config import Job
+from batch_agent.core.coordinator import Document, Ending, Write
 from batch_agent.core.errors import BatchAgentError, StoreError
 from batch_agent.core.facts import Fact
-from batch_agent.core.hub import Document, Ending, Write
-from batch_agent.core.rules import Job
 from batch_agent.testing import ScriptedBackend, by_turn, say
 
 from .harness import asked, now, waiting_tool

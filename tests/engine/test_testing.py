@@ -6,8 +6,7 @@ import threading
 import pytest
 from tests.engine.harness import now, run, waiting_tool
 
-import batch_agent.testing
-from batch_agent import BackendError, BatchAgent, ErrorKind
+from batch_agent import BackendError, BatchAgent, ErrorKind, virtual_time
 from batch_agent.testing import ScriptedBackend, by_turn, call, run_virtual, say
 
 
@@ -29,7 +28,7 @@ async def test_a_thread_still_wakes_the_loop() -> None:
 
 
 def test_tasks_that_all_wait_for_each_other_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_agent.testing, "_PATIENCE", 0.01)
+    monkeypatch.setattr(virtual_time, "_LONGEST_WAIT", 0.01)
 
     async def main() -> None:
         await asyncio.Event().wait()

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import orjson
 
+from batch_agent.core.program_runtime import Asked
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.core.runtime import Asked
-from batch_agent.gateway import Gateway, open_gateway
-from batch_agent.gateway.delivery import Pace
+from batch_agent.programs.gateway import Gateway, open_gateway
+from batch_agent.programs.gateway.responses import Pace
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 BODY: dict[str, Any] = {"model": "gpt", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import ToolSpec
-from batch_agent.gateway.anthropic_words import AnthropicWords
-from batch_agent.gateway.refusal import Refused
-from batch_agent.gateway.words import Wanted
+from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
+from batch_agent.programs.gateway.anthropic import AnthropicWords
+from batch_agent.programs.gateway.errors import Refused
+from batch_agent.programs.gateway.protocol import Wanted
 
 HI = {"role": "user", "content": "Hi"}
 READ = ToolCall("c1", "read", '{"path":"a"}')

@@ -150,7 +150,7 @@ async def test_half_of_a_pair_of_surrogates_is_replaced(path: str) -> None:
     body = b'{"messages": [{"role": "user", "content": "cut \\ud83d"}]}'
     async with calling(desk) as caller:
         assert (await caller.post(path, body))[0] == 200
-    assert desk.asked.messages == (User("cut ?"),)
+    assert desk.asked.messages == (User("cut \ufffd"),)
 
 
 @both

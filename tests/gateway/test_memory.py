@@ -4,7 +4,7 @@ import pytest
 
 from batch_agent.core.messages import Assistant, Thought, ToolCall, User
 from batch_agent.core.requests import NO_USAGE, Reply
-from batch_agent.gateway.memory import Memory
+from batch_agent.programs.gateway.reply_memory import Memory
 
 THOUGHTS = (Thought("Hm.", "signed"), Thought(redacted="xyz"))
 

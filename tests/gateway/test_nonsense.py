@@ -11,11 +11,11 @@ from tests.gateway.desks import FakeDesk, calling
 
 from batch_agent.core.messages import Thought, ToolCall
 from batch_agent.core.requests import NO_USAGE, Reply
-from batch_agent.gateway.guest import Guest
-from batch_agent.gateway.masking import Mask
-from batch_agent.gateway.pages import ANTHROPIC, OPENAI
-from batch_agent.gateway.refusal import Refused
-from batch_agent.gateway.words import Envelope, Words
+from batch_agent.programs.gateway.errors import Refused
+from batch_agent.programs.gateway.handlers import ANTHROPIC, OPENAI
+from batch_agent.programs.gateway.masking import Mask
+from batch_agent.programs.gateway.protocol import Envelope, Words
+from batch_agent.programs.gateway.sessions import Guest
 
 PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

@@ -12,21 +12,30 @@ from tests.gateway.desks import AT_ONCE, UNHURRIED, FakeDesk, calling
 from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.dialects.anthropic_messages import AnthropicMessages
+from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.backends.dialects.dialect import Dialect
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.flavors import Extras
-from batch_agent.backends.http import HttpBackend
-from batch_agent.backends.server import Server
-from batch_agent.backends.wire import open_wire
-from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.http.client import Server
+from batch_agent.backends.http.transport import open_wire
+from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.core.messages import (
+    Assistant,
+    Message,
+    Prompt,
+    Thought,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    ToolSpec,
+    User,
+)
+from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, FinishReason, Reply, Request, Sampling, Usage
-from batch_agent.core.traits import Traits
-from batch_agent.engine.replies import collect
-from batch_agent.gateway.anthropic_words import AnthropicWords
-from batch_agent.gateway.openai_words import OpenAIWords
-from batch_agent.gateway.words import Envelope, Words
+from batch_agent.engine.reply_assembly import collect
+from batch_agent.programs.gateway.anthropic import AnthropicWords
+from batch_agent.programs.gateway.openai import OpenAIWords
+from batch_agent.programs.gateway.protocol import Envelope, Words
 
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=4)
 ENVELOPE = Envelope("1", 0, "m")

@@ -20,13 +20,13 @@ from typing import Any
 import redis.asyncio  # noqa: F401 - before the fork
 
 from batch_agent import BatchAgent, Tool
-from batch_agent.cli.ending import Stopped, run_to_the_end
-from batch_agent.cluster.opening import hub_of
+from batch_agent.cli.signals import Stopped, run_to_the_end
+from batch_agent.cluster.connect import hub_of
 from batch_agent.core.errors import StoreError
 from batch_agent.core.events import AgentMoved, Event, TurnEnded, TurnStarted
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.stream import ResultStream
+from batch_agent.engine.result_stream import ResultStream
 from batch_agent.run import runner
 from batch_agent.run.setup import RunSetup
 

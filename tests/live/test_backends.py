@@ -9,11 +9,10 @@ from scripts.engines.layout import MODEL_NAME
 
 from batch_agent import BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.backends.connect import connect
-from batch_agent.backends.doctor import Check, examine
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.backends.diagnostics import Check, examine
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Finished, Request, Sampling
-from batch_agent.core.traits import Traits
 
 SHARED = "You keep the register of a small harbour, and you answer every question in one short sentence. " * 12
 HEART = 'Reply exactly:\n<tool_call>\n{{"name": "look_up", "arguments": {{"name": "{name}"}}}}\n</tool_call>'

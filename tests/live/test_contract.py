@@ -6,9 +6,8 @@ import pytest
 from tests.contract.backend_contract import SEARCH, BackendContract, Subject
 
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling
 
 CALL_BY_HEART = 'Reply exactly:\n<tool_call>\n{"name": "search", "arguments": {"query": "paris"}}\n</tool_call>'

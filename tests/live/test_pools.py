@@ -10,8 +10,8 @@ from scripts.engines.layout import MODEL_NAME
 
 from batch_agent import BatchAgent, ErrorKind, VLLMPool
 from batch_agent.backends.connect import connect
-from batch_agent.backends.http import HttpBackend
-from batch_agent.swarm.wrapping import find_wrapping
+from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.pools.chat_template import find_wrapping
 
 QUESTIONS = [f"What is a {word}?" for word in ("quay", "buoy", "pier", "tide", "gull", "mast")]
 ODD_TEXTS = [

@@ -13,8 +13,8 @@ import pytest
 
 from batch_agent import BatchAgent, Tool
 from batch_agent.backends.connect import connect
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
-from batch_agent.core.interfaces import Backend
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Delta, Finished, Request, Usage
 
 SYSTEM = "You keep the register of a small harbour, and you answer every question in one short sentence. " * 8

@@ -21,9 +21,9 @@ from tests.redis_server import redis_server
 
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool
 from batch_agent.core.events import Event, Notice
-from batch_agent.core.interfaces import EventSink
+from batch_agent.core.protocols import EventSink
 from batch_agent.core.results import AgentResult
-from batch_agent.engine.stream import ResultStream
+from batch_agent.engine.result_stream import ResultStream
 from batch_agent.sim import SimConfig, SimServer
 from batch_agent.store.lock import DirectoryLock
 from batch_agent.testing import ScriptedBackend, say

@@ -12,9 +12,9 @@ import tests.contract.test_hubs_facts
 from tests.contract.hub_contract import LONG, STARTED, Meet, by_key, hub, jobs, leased
 from tests.live.ray_cluster import ray_cluster
 
+from batch_agent.core.coordinator import Append, End, Ending, Hub
 from batch_agent.core.errors import SpecError, StoreError
-from batch_agent.core.hub import Append, End, Ending, Hub
-from batch_agent.placing.ray_hub_actor import HubActor
+from batch_agent.ray.coordinator_actor import HubActor
 
 __all__ = ["hub"]
 
@@ -34,7 +34,7 @@ class OneAfterTheOther(HubActor):
 
 
 async def opened(actor: Any, seat: str | None = None) -> Hub:
-    from batch_agent.placing.ray_hub import RayHub  # Ray may be missing where only other tests are run
+    from batch_agent.ray.coordinator import RayHub  # Ray may be missing where only other tests are run
 
     async def find() -> Any:
         return actor

@@ -38,7 +38,7 @@ async def play(url: str, **options: Any) -> Results:
     )
     backend, watch = await connect(url, None, uses_tools=False, notify=lambda text: None), Watch()
     try:
-        return await BatchAgent.run(
+        results: Results = await BatchAgent.run(
             task="{it}",
             inputs=list(scene.tasks),
             system_prompt=scene.system,
@@ -47,6 +47,7 @@ async def play(url: str, **options: Any) -> Results:
             max_tokens=64,
             **options,
         )
+        return results
     finally:
         await backend.aclose()
 

@@ -5,10 +5,9 @@ import asyncio
 from scripts.engines.layout import MODEL_NAME
 
 from batch_agent.backends.connect import connect
-from batch_agent.backends.http import HttpBackend
-from batch_agent.core.load import Load
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Load
 from batch_agent.core.requests import Request, Sampling
 
 ROOM = 8_192

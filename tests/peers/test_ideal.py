@@ -1,4 +1,4 @@
-"""The wall time of a perfect client."""
+"""The wall time of an ideal client."""
 
 from dataclasses import replace
 

@@ -8,7 +8,7 @@ import time
 
 from tests.processes.scenes import family
 
-from batch_agent.processes import running
+from batch_agent.supervisor import running
 
 
 async def main(way: str, mark: str) -> None:

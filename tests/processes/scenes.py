@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from batch_agent.processes import Command
+from batch_agent.supervisor import Command
 
 HERE = Path(__file__).parent
 ENV = {"PATH": os.defpath}

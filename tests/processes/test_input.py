@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.processes.scenes import ENV, sh
 
-from batch_agent.processes import Command, Limits, Stdin, running
+from batch_agent.supervisor import Command, Limits, Stdin, running
 
 _COUNTS = "import sys; print(len(sys.stdin.buffer.read()))"
 

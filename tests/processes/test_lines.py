@@ -5,9 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.processes import Limits, TooMuchOutput
-from batch_agent.processes.excerpt import Excerpt
-from batch_agent.processes.lines import LineSplitter
+from batch_agent.supervisor import Limits, TooMuchOutput
+from batch_agent.supervisor.line_reader import LineSplitter
+from batch_agent.supervisor.output_stream import Excerpt
 
 TEXT = st.lists(st.sampled_from([b"\n", b"a", b"\xff", b"long", b"\r"]), max_size=12).map(b"".join)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.processes.scenes import family, marked
 from tests.unit.tools.processes import is_alive
 
-from batch_agent.processes import Limits, Program, TooMuchOutput, run_to_end, running
+from batch_agent.supervisor import Limits, Program, TooMuchOutput, run_to_end, running
 
 
 async def met(program: Program, mark: str) -> set[int]:

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from batch_agent.processes.output import Output
+from batch_agent.supervisor.output_stream import Output
 
 
 class Writer:

@@ -11,7 +11,7 @@ import uvloop
 from tests.processes.scenes import ENV, sh, until_none_is
 from tests.unit.tools.processes import written
 
-from batch_agent.processes import Command, Ended, Limits, ProgramLost, TooMuchOutput, run_to_end, running
+from batch_agent.supervisor import Command, Ended, Limits, ProgramLost, TooMuchOutput, run_to_end, running
 
 uvloop.new_event_loop().close()  # opens what all its loops share, once
 PYTHON = [sys.executable, "-I", "-S", "-c"]

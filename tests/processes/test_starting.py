@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.processes.scenes import ENV
 
-from batch_agent.processes import CannotStart, Command, run_to_end, warden
+from batch_agent.supervisor import CannotStart, Command, run_to_end
+from batch_agent.supervisor import supervisor_process as warden
 
 
 @pytest.fixture

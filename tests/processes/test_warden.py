@@ -9,7 +9,8 @@ import pytest
 from tests.processes.scenes import sh, until_none_is
 from tests.unit.tools.processes import gone
 
-from batch_agent.processes import ProgramLost, run_to_end, warden
+from batch_agent.supervisor import ProgramLost, run_to_end
+from batch_agent.supervisor import supervisor_process as warden
 
 
 def as_warden(code: str) -> str:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from batch_agent.schedule.admission import PATIENCE, Admission, Rank, Ticket
+from batch_agent.schedule.slot_queue import PATIENCE, Admission, Rank, Ticket
 
 RANKS = st.builds(Rank, st.booleans(), st.integers(0, 3), st.integers(0, 3))
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from batch_agent.agent.actions import Final, read_action
-from batch_agent.agent.answer import find_answer, readings, without_thoughts
+from batch_agent.agent.action_mode import Final, read_action
+from batch_agent.agent.answer_extraction import find_answer, readings, without_thoughts
 from batch_agent.agent.output import output_type
+from batch_agent.core.agent_config import InvalidOutput, OutputType
 from batch_agent.core.messages import ToolCall
-from batch_agent.core.rules import InvalidOutput, OutputType
 
 
 def made(schema: Any) -> OutputType:

@@ -9,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.anthropic_answers import StreamDecoder, decode_reply
-from batch_agent.backends.dialects.anthropic_messages import AnthropicMessages
-from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.dialects.anthropic.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
+from batch_agent.core.messages import (
+    Assistant,
+    Message,
+    Prompt,
+    Thought,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    ToolSpec,
+    User,
+)
 from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, Request, Sampling, TextDelta
 
 json_values = st.recursive(

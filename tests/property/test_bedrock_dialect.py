@@ -14,10 +14,19 @@ from hypothesis import strategies as st
 from tests.unit.backends.bedrock_server import Said, event, events, exception, raw_frame
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.bedrock_answers import StreamDecoder, decode_reply
-from batch_agent.backends.dialects.bedrock_converse import BedrockConverse
-from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.dialects.bedrock.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
+from batch_agent.core.messages import (
+    Assistant,
+    Message,
+    Prompt,
+    Thought,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    ToolSpec,
+    User,
+)
 from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, Request, Sampling, TextDelta
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch_agent.plan.chunk import split
+from batch_agent.plan.chunks import split
 
 PIECES = st.sampled_from(
     [

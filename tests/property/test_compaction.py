@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tests.unit.agent.talks import rules
 
 from batch_agent.agent.compaction import Compact, Held, plan_compaction
+from batch_agent.agent.context_size import Size, chars_in
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate, Step
-from batch_agent.agent.size import Size, chars_in
+from batch_agent.core.agent_config import Compaction, Job, Rules, ToolMode
 from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
 from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.core.rules import Compaction, Job, Rules, ToolMode
 from batch_agent.store.codec import decode, encode
 
 JOB = Job(0, "key", "input", "Do it. " * 20)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.completions_answers import Answer, ManyDecoder, Piece, PromptDone, decode_whole
+from batch_agent.backends.dialects.completions.decoder import Answer, ManyDecoder, Piece, PromptDone, decode_whole
 from batch_agent.core.requests import FinishReason, Usage
 
 cuts = st.lists(st.integers(0, 6000), max_size=12)

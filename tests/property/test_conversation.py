@@ -13,10 +13,10 @@ from tests.unit.agent.talks import LAST, TURN, City, rules
 
 from batch_agent.agent.compaction import Compact
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
+from batch_agent.core.agent_config import Job, Rules
 from batch_agent.core.facts import Fact, Replied, Returned
 from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import FinishReason, Reply, Request, Usage
-from batch_agent.core.rules import Job, Rules
 
 TEXTS = st.sampled_from(
     [

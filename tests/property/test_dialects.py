@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.openai_answers import StreamDecoder, decode_reply
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
-from batch_agent.backends.sse import SseEvent, SseParser
-from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.dialects.openai.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
+from batch_agent.backends.http.sse import SseEvent, SseParser
+from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, Request, Sampling, TextDelta
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from batch_agent import Tool
-from batch_agent.core.interfaces import CallsPast
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolFabric
 from batch_agent.tools.session import FabricSession

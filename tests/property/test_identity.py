@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.plan.identity import Keys
+from batch_agent.plan.fingerprint import Keys
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters())
 JSON = st.recursive(

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
-from batch_agent.core.fields import Fields
+from batch_agent.core.task_fields import Fields
 from batch_agent.plan.layout import Layout, lay_out
 from batch_agent.plan.template import BadInput, Template, block, parse_template, template_of
 

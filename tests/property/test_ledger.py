@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batch_agent.schedule.ledger import Ledger
+from batch_agent.schedule.kv_ledger import Ledger
 
 CAPACITY = 1000
 SPEEDS = st.sampled_from([None, 100.0, 1e5])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.core.prompt import ToolSpec
+from batch_agent.core.messages import ToolSpec
 from batch_agent.plan.lint import MOST_FINDINGS, find_breaks
 
 KINDS = {

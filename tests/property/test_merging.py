@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch_agent.plan.merging import Entry, Merge, MergeTree
+from batch_agent.plan.merge_tree import Entry, Merge, MergeTree
 
 ROOM = 100
 Shape = tuple[tuple[tuple[str, ...], bool], ...]

@@ -6,7 +6,7 @@ from itertools import pairwise, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.plan.ordering import arrange, shared_prefix
+from batch_agent.plan.prefix_order import arrange, shared_prefix
 
 Table = list[list[str]]
 

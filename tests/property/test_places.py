@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.flows.places import Places, Position
+from batch_agent.flows.item_order import Places, Position
 
 Tree = list["Tree"]
 """What became of a position: nothing, or so many positions in its place."""

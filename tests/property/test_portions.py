@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.property.test_ledger import Accounts
 
-from batch_agent.cluster.budget import share_purse
-from batch_agent.cluster.limits import share_limits
+from batch_agent.cluster.budget_sharing import share_purse
+from batch_agent.cluster.limit_sharing import share_limits
+from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import BackendError, StoreError
-from batch_agent.core.hub import Document
 from batch_agent.core.requests import Usage
-from batch_agent.engine.gate import Gate
+from batch_agent.engine.admission import Gate
+from batch_agent.engine.budget import Purse
 from batch_agent.engine.slots import Slots
-from batch_agent.engine.spending import Purse
-from batch_agent.schedule.admission import Rank
 from batch_agent.schedule.budget import Amount, Budget, Price
-from batch_agent.schedule.limit import InflightLimit
-from batch_agent.schedule.portions import Claim, portion, shares
+from batch_agent.schedule.concurrency_limit import InflightLimit
+from batch_agent.schedule.fair_share import Claim, portion, shares
+from batch_agent.schedule.slot_queue import Rank
 from batch_agent.testing import run_virtual
 
 LASTS = 5.0

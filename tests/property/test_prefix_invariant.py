@@ -24,18 +24,17 @@ from tests.unit.plan.plans import plan
 
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.backends import flavors
-from batch_agent.backends.dialects.anthropic_messages import AnthropicMessages
-from batch_agent.backends.dialects.bedrock_converse import BedrockConverse, keeps_schema
+from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, keeps_schema
 from batch_agent.backends.dialects.dialect import Dialect
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.embedded import guided
 from batch_agent.backends.flavors import Flavor
+from batch_agent.core.agent_config import ToolMode
 from batch_agent.core.facts import Replied, Returned
-from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.prompt import ToolSpec
+from batch_agent.core.messages import ToolCall, ToolResult, ToolSpec
+from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import FinishReason, Reply, Request, Usage
-from batch_agent.core.rules import ToolMode
-from batch_agent.core.traits import Traits
 from batch_agent.plan.compile import Plan
 
 TOOLS = (

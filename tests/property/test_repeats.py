@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.openai_answers import StreamDecoder
+from batch_agent.backends.dialects.openai.decoder import StreamDecoder
 from batch_agent.core.requests import ReasoningDelta, TextDelta
 
 Write = Callable[[Any], bytes]

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
-from batch_agent.core.load import Load
 from batch_agent.core.options import Retry
-from batch_agent.schedule.limit import Change, InflightLimit
+from batch_agent.core.protocols import Load
+from batch_agent.schedule.concurrency_limit import Change, InflightLimit
 from batch_agent.schedule.retry import asks_for_less, retry_delay
 
 SECONDS = st.floats(0.0, 1e6)

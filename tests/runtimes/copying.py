@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from batch_agent.runtimes.copies import Copies
-from batch_agent.runtimes.copy_listing import Most
-from batch_agent.runtimes.copy_touched import Bounds
-from batch_agent.runtimes.original import Original
+from batch_agent.programs.workspace.changes import Bounds
+from batch_agent.programs.workspace.file_list import Most
+from batch_agent.programs.workspace.snapshot import Original
+from batch_agent.programs.workspace.workspaces import Copies
 
 _NOBODY = 65534
 _WHO = {f"GIT_{who}_{what}": "someone" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batch_agent.core.runtime import Address, House
+from batch_agent.core.program_runtime import Address, House
 
 FAKE = Path(__file__).with_name("fake_opencode.py")
 

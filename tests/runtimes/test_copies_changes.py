@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.runtimes.copying import contents, copies_of, git, marking, repository, unprivileged, write
 
-from batch_agent.core.work import Changes, FileChange
-from batch_agent.runtimes.copies import Copies
-from batch_agent.runtimes.copy_touched import Bounds, Copy
+from batch_agent.core.results import Changes, FileChange
+from batch_agent.programs.workspace.changes import Bounds, Copy
+from batch_agent.programs.workspace.workspaces import Copies
 
 FILES = {"a": "1\n2\n", "b": "1\n", "dir/c": "1\n", "dir/d": "2\n", ".gitignore": "*.log\n"}
 

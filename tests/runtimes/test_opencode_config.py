@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from batch_agent import SpecError
-from batch_agent.runtimes import OpenCodeRuntime
-from batch_agent.runtimes.opencode_config import Wishes, config_text
+from batch_agent.programs.runtimes import OpenCodeRuntime
+from batch_agent.programs.runtimes.opencode.config import Wishes, config_text
 
 NONE = Wishes()
 ROOT, SHELL = Path("/house/agents"), Path("/house/bash")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from batch_agent.core.messages import Assistant, Thought, ToolResults, User
+from batch_agent.core.program_runtime import ProgramFailed
 from batch_agent.core.requests import NO_USAGE, Usage
-from batch_agent.core.runtime import ProgramFailed
-from batch_agent.runtimes.opencode_messages import answered, gathered, read_event, read_messages
+from batch_agent.programs.runtimes.opencode.messages import answered, gathered, read_event, read_messages
 
 
 def told(role: str, *parts: dict[str, Any], **info: Any) -> dict[str, Any]:

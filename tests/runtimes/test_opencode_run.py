@@ -12,9 +12,9 @@ from tests.runtimes.houses import Doors, fake_opencode, house
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
+from batch_agent.core.program_runtime import Crew, ProgramFailed, Seat
 from batch_agent.core.requests import Usage
-from batch_agent.core.runtime import Crew, ProgramFailed, Seat
-from batch_agent.runtimes import OpenCodeRuntime
+from batch_agent.programs.runtimes import OpenCodeRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

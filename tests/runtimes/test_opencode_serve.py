@@ -15,9 +15,9 @@ from tests.runtimes.houses import Doors, fake_opencode, house
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
+from batch_agent.core.program_runtime import Crew, ProgramFailed, Seat
 from batch_agent.core.requests import Usage
-from batch_agent.core.runtime import Crew, ProgramFailed, Seat
-from batch_agent.runtimes import OpenCodeRuntime
+from batch_agent.programs.runtimes import OpenCodeRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -177,7 +177,7 @@ async def test_when_the_server_dies_its_agents_may_be_tried_again_on_a_new_one(o
 async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.runtimes.opencode_serve._MOST_STARTS", 2)
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.serve_mode._MOST_STARTS", 2)
     async with opened() as crew:
         for _ in range(2):
             assert (await failure(await crew.seat("one"), "DIE")).retryable
@@ -187,7 +187,7 @@ async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
 
 
 async def test_a_server_that_cannot_be_told_to_stop_is_replaced(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.runtimes.opencode_server._STOPS_IN", 0.1)
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STOPS_IN", 0.1)
     async with opened(broken={"deaf": True}) as crew:
         first = await said(crew, "TELL pid")
         seat = await crew.seat("one")
@@ -224,7 +224,7 @@ async def test_a_wrong_opencode_is_one_clear_error_before_anything_starts(
 async def test_a_server_that_does_not_get_ready_is_not_waited_for_any_longer(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.runtimes.opencode_server._STARTS_IN", 0.5)
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STARTS_IN", 0.5)
     with pytest.raises(SpecError, match="did not start in"):
         async with opened(broken={"start": "hangs"}):
             pass

@@ -8,11 +8,11 @@ import pytest
 from tests.runtimes.copying import contents, copied, copies_of, git, marking, repository, stamps, unprivileged, write
 
 from batch_agent.core.errors import SpecError
-from batch_agent.core.runtime import ProgramFailed
-from batch_agent.runtimes.copy_import import Import
-from batch_agent.runtimes.copy_listing import Most
-from batch_agent.runtimes.copy_tree import Entry, erase
-from batch_agent.runtimes.original import Original
+from batch_agent.core.program_runtime import ProgramFailed
+from batch_agent.programs.workspace.file_list import Most
+from batch_agent.programs.workspace.object_store import Import
+from batch_agent.programs.workspace.snapshot import Original
+from batch_agent.programs.workspace.tree import Entry, erase
 
 
 async def test_what_is_tracked_changed_or_new_is_in_it_and_what_git_ignores_is_not(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 from tests.runtimes.houses import Doors, house
 
 from batch_agent import SpecError
-from batch_agent.core.runtime import Address, ProgramFailed, Seat
-from batch_agent.runtimes import ProcessRuntime
-from batch_agent.runtimes.environment import user_environment
-from batch_agent.runtimes.process_words import Words
+from batch_agent.core.program_runtime import Address, ProgramFailed, Seat
+from batch_agent.programs.runtimes import ProcessRuntime
+from batch_agent.programs.runtimes.command.template import Words
+from batch_agent.programs.runtimes.environment import user_environment
 
 PYTHON = [sys.executable, "-S", "-c"]
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), sys.stdin.read()]))"

@@ -12,13 +12,13 @@ import pytest
 from tests.unit.tools.processes import written
 
 from batch_agent import BatchAgent, ProcessRuntime
-from batch_agent.runtimes import scratch
-from batch_agent.runtimes.scratch import remove_abandoned, scratch_folder
+from batch_agent.programs import scratch_dir as scratch
+from batch_agent.programs.scratch_dir import remove_abandoned, scratch_folder
 from batch_agent.testing import ScriptedBackend, say
 
 _HOLDS = """
 import os, pathlib, signal, sys
-from batch_agent.runtimes.scratch import scratch_folder
+from batch_agent.programs.scratch_dir import scratch_folder
 
 with scratch_folder() as folder:
     inner = folder / "copy" / "read-only"

@@ -9,8 +9,8 @@ import pytest
 from tests.runtimes.houses import Doors, house
 
 from batch_agent.core.errors import SpecError
-from batch_agent.core.runtime import ProgramFailed
-from batch_agent.runtimes.working import Place, Workshop
+from batch_agent.core.program_runtime import ProgramFailed
+from batch_agent.programs.workspace.workspace import Place, Workshop
 
 AGENTS = ("one", "../two", "three/x", "", "ONE")
 

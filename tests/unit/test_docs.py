@@ -4,10 +4,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from scripts.backend_table import FLAVORS, table
-from scripts.benchmark_tables import PAGE, TABLES, written
+from scripts.benchmark_tables import PAGES, TABLES, written
+from scripts.layer_picture import PICTURE, layers, picture
 
 import batch_agent
-import batch_agent.swarm
+import batch_agent.pools
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Together, Tooling
@@ -52,14 +53,23 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
 
 
 def test_the_tables_of_benchmarks_are_those_that_the_results_make() -> None:
-    page = PAGE.read_text()
-    assert written(page) == page, "run `python -m scripts.benchmark_tables`"
-    assert [name for name in TABLES if f"<!-- table: {name} -->" not in page] == []
+    pages = [page.read_text() for page in PAGES]
+    assert [written(page) for page in pages] == pages, "run `python -m scripts.benchmark_tables`"
+    assert [name for name in TABLES if f"<!-- table: {name} -->" not in "".join(pages)] == []
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((DOCS.parent / "README.md").read_text().split()) <= 700
+
+
+def test_the_picture_of_the_layers_shows_those_of_the_linter() -> None:
+    assert PICTURE.read_text() == picture(layers()), "run `python -m scripts.layer_picture`"
 
 
 def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
-    assert [name for name in batch_agent.__all__ if f"::: batch_agent.{name}\n" not in text] == []
-    aggregators = batch_agent.swarm.aggregators.__dict__
-    patterns = set(batch_agent.swarm.__all__) - set(aggregators) - set(batch_agent.__all__)
-    assert [name for name in patterns if f"::: batch_agent.swarm.{name}\n" not in text] == []
+    public = set(vars(batch_agent)["__all__"])
+    assert [name for name in public if f"::: batch_agent.{name}\n" not in text] == []
+    aggregators = batch_agent.pools.aggregators.__dict__
+    patterns = set(batch_agent.pools.__all__) - set(aggregators) - public
+    assert [name for name in patterns if f"::: batch_agent.pools.{name}\n" not in text] == []

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.backends.embedded.cache import written_atomically
+from batch_agent.atomic_file import atomic_replace, draft_of, remove_old_drafts, replacing, try_lock
+from batch_agent.backends.embedded.model_cache import written_atomically
 from batch_agent.core.results import AgentResult
-from batch_agent.data.exporting import to_parquet
-from batch_agent.files import draft_of, remove_old_drafts, replacing
+from batch_agent.data.export import to_parquet
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from batch_agent.files import replacing
+from batch_agent.atomic_file import replacing
 
 with replacing(Path(sys.argv[1])) as file:
     file.write(b"half")
@@ -95,3 +95,26 @@ def test_a_parquet_file_leaves_no_draft(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     to_parquet([AgentResult(0, "a", output="x")], tmp_path / "out.parquet")
     assert names(tmp_path) == {"out.parquet"}
+
+
+def test_a_file_is_replaced_when_the_block_ends_and_left_when_it_raises(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    with atomic_replace(path) as draft:
+        draft.write_text("one")
+        assert not path.exists()
+    with pytest.raises(UnicodeEncodeError), atomic_replace(path) as draft:
+        draft.write_text("two \ud800", encoding="utf-8")
+    assert path.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_lock_of_a_file_is_held_until_the_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open("rb") as one, path.open("rb") as two, path.open("rb") as three:
+        assert try_lock(one.fileno(), is_shared=True) is True
+        assert try_lock(two.fileno(), is_shared=True) is True
+        assert try_lock(three.fileno()) is False
+        one.close()
+        two.close()
+        assert try_lock(three.fileno()) is True

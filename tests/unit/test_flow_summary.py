@@ -15,12 +15,12 @@ from batch_agent.core.events import (
     Spent,
     ToolsUsed,
 )
-from batch_agent.core.flow import FlowResult, StageReport
+from batch_agent.core.flow_result import FlowResult, StageReport
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, Results, ToolUse
 from batch_agent.flows import Flow
-from batch_agent.observe.flow_summary import flow_lines_so_far, flow_summary_lines
-from batch_agent.observe.live.board import Board
+from batch_agent.observe.live.state import Board
+from batch_agent.observe.text.flow_summary import flow_lines_so_far, flow_summary_lines
 from batch_agent.testing import ScriptedBackend, say
 
 TIMEOUT = AgentError(ErrorKind.AGENT_TIMEOUT, "too slow " * 100)

@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.core.forecast import Behaviour, ExpectedTurn, Forecast, Life, prompts
 from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, Results, Timing
-from batch_agent.core.scheduling import Scheduling
-from batch_agent.core.sharing import PrefixReport
-from batch_agent.core.traits import Traits
+from batch_agent.core.run_reports import PrefixReport, Scheduling
 from batch_agent.forecasting import Speeds, behaviour_of, forecast, speeds_of
-from batch_agent.forecasting.rehearsal import Stage, rehearse
-from batch_agent.observe.forecasts import compared_lines, forecast_lines
+from batch_agent.forecasting.model import Behaviour, ExpectedTurn, Forecast, Life, prompts
+from batch_agent.forecasting.simulation import Stage, rehearse
+from batch_agent.forecasting.text import compared_lines, forecast_lines
 from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig
 

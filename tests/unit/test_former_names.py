@@ -13,8 +13,8 @@ from tests.unit.programs import Call
 
 import batch_agent
 from batch_agent import AgentError, AgentResult, BatchAgent, BatchSpec, ErrorKind, OpenCodeRuntime, SpecError, Tool
-from batch_agent.core.former_names import FORMER
 from batch_agent.core.spec import FORMER_SPELLINGS, OPTION_NAMES
+from batch_agent.core.validation import FORMER
 from batch_agent.testing import ScriptedBackend, say
 
 PAGE_TEXT = PAGE.read_text()
@@ -295,7 +295,7 @@ async def test_every_scheme_names_a_backend(scheme: str, monkeypatch: pytest.Mon
 
 
 def test_the_exported_names_are_there() -> None:
-    assert {"AgentResult", "BatchAgent", "BatchSpec", "Tool"} <= set(batch_agent.__all__)
+    assert {"AgentResult", "BatchAgent", "BatchSpec", "Tool"} <= set(vars(batch_agent)["__all__"])
     assert OpenCodeRuntime("vllm://127.0.0.1:8000", "m").model == "m"
 
 

@@ -28,11 +28,10 @@ from scripts import benchmark_cells, benchmark_gpu_peers
 
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.events import Event
-from batch_agent.core.interfaces import Backend, ReportsLoad
-from batch_agent.core.messages import Assistant, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.messages import Assistant, Prompt, ToolResults, ToolSpec, User
+from batch_agent.core.protocols import Backend, ReportsLoad
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
@@ -193,7 +192,7 @@ async def test_clients_in_processes_of_their_own_bring_the_same_answers(
     monkeypatch.setattr(benchmark_cells, "RESULTS", tmp_path)
     rows = benchmark_gpu_peers.real_peers().splitlines()
     assert len({row.count("|") for row in rows}) == 1
-    assert sum("aiohttp, by an expert | 1.00x" in row for row in rows) == 2
+    assert sum("aiohttp, hand-optimized | 1.00x" in row for row in rows) == 2
 
 
 @pytest.mark.slow

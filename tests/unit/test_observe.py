@@ -15,13 +15,13 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
-from batch_agent.observe.amounts import dollars, duration, per_time, rounded
 from batch_agent.observe.live import progress as progress_module
-from batch_agent.observe.live.board import Board
+from batch_agent.observe.live.detection import progress_if_seen
 from batch_agent.observe.live.progress import PlainProgress, progress_for
+from batch_agent.observe.live.state import Board
 from batch_agent.observe.live.terminal import LiveProgress
-from batch_agent.observe.seen import progress_if_seen
-from batch_agent.observe.summary import summary_lines
+from batch_agent.observe.text.formatting import dollars, duration, per_time, rounded
+from batch_agent.observe.text.summary import summary_lines
 
 
 def a_board() -> Board:

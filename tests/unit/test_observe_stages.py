@@ -21,9 +21,9 @@ from batch_agent.core.events import (
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult
 from batch_agent.observe.live import progress as progress_module
-from batch_agent.observe.live.board import Board
 from batch_agent.observe.live.dashboard import render
 from batch_agent.observe.live.progress import PlainProgress, Progress
+from batch_agent.observe.live.state import Board
 from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.testing import ScriptedBackend, say
 

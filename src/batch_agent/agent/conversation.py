@@ -1,24 +1,37 @@
-"""One agent's life as a machine: facts in, the next step out. Replaying the same facts gives the same life."""
+"""One agent's life as a machine: facts in, the next step out. Replaying the same facts gives the same life.
 
-from collections.abc import Iterable
+The result of an agent whose turns were the work of a program.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
+from ..core.agent_config import InvalidOutput, Job, Rules
 from ..core.errors import ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
-from ..core.interfaces import CallsPast
+from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
-from ..core.quick import dataclass
+from ..core.program_runtime import Work
+from ..core.protocols import CallsPast
 from ..core.requests import NO_USAGE, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, Timing
-from ..core.rules import InvalidOutput, Job, Rules
-from ..core.runtime import Work
-from .actions import as_told
-from .calls import Calls
-from .compaction import Compact
-from .reading import Answer, echo, read_reply
-from .shortening import Shortening
-from .size import chars_in, chars_of, said
-from .working import with_work
+from .action_mode import as_told
+from .call_state import Calls
+from .compaction import Compact, Shortening
+from .context_size import chars_in, chars_of, said
+from .reply_parser import Answer, echo, read_reply
+
+
+def with_work(result: AgentResult, works: Sequence[Work]) -> AgentResult:
+    """What the program did, in place of the one question that it was asked."""
+    return replace(
+        result,
+        turns=sum(work.turns for work in works),
+        tool_calls=tuple(call for work in works for call in work.calls),
+        transcript=works[-1].transcript or result.transcript,
+        changes=works[-1].changes,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import orjson
 
+from ..core.agent_config import InvalidOutput, OutputType
 from ..core.errors import SpecError
-from ..core.nesting import DEEPEST, is_too_deep
-from ..core.rules import InvalidOutput, OutputType
 from ..core.schema import JsonSchema, without_titles
+from ..core.validation import DEEPEST, is_too_deep
 
 _SHOWN_PROBLEMS = 5
 _SHOWN_CHARACTERS = 300

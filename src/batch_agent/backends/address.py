@@ -7,12 +7,12 @@ from ipaddress import ip_address
 from yarl import URL
 
 from ..core.errors import SpecError
-from ..core.quick import dataclass
-from ..core.suggestions import meant
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import mask_user_info
+from ..core.validation import meant
 from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, Flavor
 
 _LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")
-_PASSWORD = re.compile(r"//[^/@]*@")
 _PATHS_OF_APIS = ("/chat/completions", "/messages")
 
 
@@ -57,11 +57,11 @@ def key_of_environment(variable: str) -> str | None:
 
 def parse(url: str) -> URL:
     """Raises SpecError for what names no backend."""
-    given, url = url, _PASSWORD.sub("//***@", url)
+    given, url = url, mask_user_info(url)
     try:
         parsed = URL(given)
     except ValueError as error:
-        raise SpecError(f"backend={url!r} is not a URL: {_PASSWORD.sub('//***@', str(error))}.") from None
+        raise SpecError(f"backend={url!r} is not a URL: {mask_user_info(str(error))}.") from None
     schemes = ("local", "http", "https", *BY_SCHEME)
     if parsed.scheme in schemes and "://" not in given:
         raise SpecError(f"backend={url!r}: write two slashes after the colon, as in '{parsed.scheme}://...'.")

@@ -6,20 +6,19 @@ import re
 from yarl import URL
 
 from ..core.errors import SpecError
-from ..core.interfaces import Backend
-from ..core.quick import dataclass
-from ..core.traits import Traits
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import Backend, Traits
 from .address import key_of_environment
-from .dialects.anthropic_messages import AnthropicMessages
-from .dialects.bedrock_converse import BedrockConverse, caching, keeps_schema
+from .dialects.anthropic.encoder import AnthropicMessages
+from .dialects.bedrock.encoder import BedrockConverse, caching, keeps_schema
 from .dialects.dialect import Dialect
-from .dialects.openai_chat import OpenAIChat
+from .dialects.openai.encoder import OpenAIChat
 from .flavors import BEDROCK
-from .http import HttpBackend
+from .http.client import Server, Signer
+from .http.transport import Headers, Wire, open_wire
+from .http_backend import HttpBackend
 from .probe import choose, list_models
-from .server import Server, Signer
 from .signing import SigV4
-from .wire import Headers, Wire, open_wire
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ANTHROPIC_VERSION = "2023-06-01"

@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING
 from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
-from ..core.interfaces import Backend
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import Backend, Traits
 from ..core.requests import Usage
-from ..core.traits import Traits
 from .address import Address, address_of, parse, with_version
 from .dialects.dialect import Dialect
-from .dialects.openai_chat import PATH, OpenAIChat
-from .farewell import Farewells, close_session, final_request
+from .dialects.openai.encoder import PATH, OpenAIChat
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
 from .hostfile import Endpoint, parse_hostfile
-from .http import HttpBackend
-from .load import loads_of
+from .http.client import Server, shown
+from .http.transport import open_wire
+from .http_backend import HttpBackend
+from .load_metrics import loads_of
 from .probe import ServedModel, Sighting, beside, choose, list_models, look, takes_tools
-from .server import Server, shown
-from .tokens import counter_of
-from .wire import open_wire
+from .session_cleanup import Farewells, close_session, final_request
+from .token_counter import counter_of
 
 if TYPE_CHECKING:
-    from .fleet import Fleet
+    from .endpoint_pool import Fleet
 
 Notify = Callable[[str], None]
 
@@ -73,7 +72,7 @@ async def open_fleet(
 ) -> "Fleet":
     """`patience`: seconds in which each must have shown what it is. Raises as `connect` does."""
 
-    from .fleet import Fleet
+    from .endpoint_pool import Fleet
 
     async def open_one(url: str) -> Backend:
         try:
@@ -204,7 +203,7 @@ def _settle(address: Address, served: list[ServedModel]) -> Flavor:
 
 def _dialect(flavor: Flavor, sighting: Sighting, model: ServedModel) -> Dialect:
     if flavor.dialect == "anthropic":
-        from .dialects.anthropic_messages import AnthropicMessages
+        from .dialects.anthropic.encoder import AnthropicMessages
 
         return AnthropicMessages(longest_answer=model.longest_answer, strict_schema=flavor is ANTHROPIC)
     extras = flavor.extras

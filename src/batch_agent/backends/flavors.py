@@ -4,7 +4,7 @@ error on the next."""
 from dataclasses import field
 from typing import Literal
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 
 DialectName = Literal["openai", "anthropic", "bedrock"]
 

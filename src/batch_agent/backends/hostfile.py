@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 from yarl import URL
 
-from ..core.checks import port as check_port
 from ..core.errors import SpecError
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import mask_user_info
+from ..core.validation import port as check_port
 from .flavors import BEDROCK, BY_SCHEME
 
 DEFAULT_PORT = 8000
@@ -23,7 +24,6 @@ _LOOKS_LIKE = """A hostfile has one endpoint per line, as in
   gpu2:8000  role=worker  big   # what follows the address: fields and tags
   https://gateway:8443/base"""
 _COMMENT = re.compile(r"(^|\s)#.*")
-_PASSWORD = re.compile(r"//[^/\s]*@")
 _HOST = re.compile(r"\w([\w.-]*\w)?\.?")
 _BASE = re.compile(r"(/[^\s?#\0\ud800-\udfff]*)?")
 _LOOKS_LIKE_AN_ADDRESS = re.compile(r".*(://.*|:\d+(/.*)?)")
@@ -119,7 +119,7 @@ def _parse(lines: Iterable[str], name: str) -> list[Endpoint]:
                 raise _BadLineError(f"{endpoint.url} is already in line {first}")
             endpoints.append(endpoint)
         except _BadLineError as error:
-            bad.append(f"  line {number}: {_PASSWORD.sub('//***@', text)!r}: {error}")
+            bad.append(f"  line {number}: {mask_user_info(text)!r}: {error}")
     if bad:
         raise SpecError("\n".join([f"{name} has {len(bad)} bad line{'s' * (len(bad) > 1)}:", *bad]))
     if not endpoints:

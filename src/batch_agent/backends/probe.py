@@ -11,21 +11,20 @@ from typing import Any, TypeVar
 from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
-from ..core.interfaces import Backend
-from ..core.messages import User
-from ..core.prompt import Prompt, ToolSpec
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.messages import Prompt, ToolSpec, User
+from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
+from ..schedule.backoff import Backoff
 from .flavors import Flavor
-from .json_body import BadJson, loads
-from .server import Server, shown
+from .http.client import Server, shown
+from .http.json_body import BadJson, loads
 
 T = TypeVar("T")
 _WITHIN = 60.0
 _BESIDE_WITHIN = 5.0
 _TRIES = 4
-_BACKOFF = 0.5
-_LONGEST_WAIT = 10.0
+_BACKOFF = Backoff(first=0.5, longest=10.0)
 _LONGEST_ANSWER = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -165,7 +164,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
         except BackendError as error:
             if not error.retryable or error.status is None or tried == _TRIES - 1:
                 raise
-            await asyncio.sleep(min(_LONGEST_WAIT, error.retry_after or _BACKOFF * 2**tried))
+            await asyncio.sleep(min(_BACKOFF.longest, error.retry_after or _BACKOFF.delay(tried)))
     raise AssertionError("unreachable")
 
 

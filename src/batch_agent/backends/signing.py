@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
-from .dialects.bedrock_answers import NEEDS_BOTOCORE
-from .wire import Headers
+from .dialects.bedrock.decoder import NEEDS_BOTOCORE
+from .http.transport import Headers
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials  # type: ignore[import-untyped]

@@ -9,10 +9,10 @@ from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 
 from ..core.errors import BatchAgentError, SpecError
 from ..core.safe_text import safe_text
-from .commands import COMMANDS
-from .groups import OPTIONS
-from .mistakes import check_values, explained
+from .command_table import COMMANDS
+from .options.help_groups import OPTIONS
 from .signals import Interrupted, end_at_once_by_signals
+from .usage_errors import check_values, explained
 
 
 def _version() -> str:
@@ -69,7 +69,7 @@ for _position, _command in enumerate(COMMANDS):
         sort_key=_position,
     )
 app.command(
-    "batch_agent.cli.completion:install_completion",
+    "batch_agent.cli.commands.completion:install_completion",
     name="--install-completion",
     help="Let the shell complete commands and options.",
     help_epilogue="",

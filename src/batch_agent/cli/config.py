@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import SpecError
 from ..core.spec import OPTION_NAMES
-from ..core.suggestions import explained
-from .mistakes import FORMER
+from ..core.validation import explained
+from .usage_errors import FORMER
 
 COMMANDS = ("run", "plan", "lint")
 NAMES = ("batch.toml", "batch.yaml", "batch.yml")

@@ -1,15 +1,22 @@
-"""SIGINT and SIGTERM of a command: the first cancels it, so that it ends in good order; the next ends the process."""
+"""SIGINT and SIGTERM of a command: the first cancels it, so that it ends in good order; the next ends the process.
+
+How a run that was started from the command line ends.
+"""
 
 import asyncio
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
-from ..tasks.running import run
+from ..aio import run
+from ..core.errors import RunStopped
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import safe_text
 
 T = TypeVar("T")
 _STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -94,3 +101,36 @@ def _die_of(number: signal.Signals) -> NoReturn:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(_STATUS[number])
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Before its end."""
+
+    status: int
+    why: str
+
+
+def run_to_the_end(work: Coroutine[Any, Any, T]) -> T | Stopped:
+    """What it gives, unless somebody or something stops it. Other errors are raised."""
+    try:
+        return interruptible(work)
+    except Interrupted as error:
+        return Stopped(error.status, "Stopped by SIGTERM." if error.by_sigterm else "Stopped.")
+    except RunStopped as error:
+        return Stopped(2, f"Stopped. {error}")
+
+
+def say(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(safe_text(line), file=sys.stderr)
+
+
+def exit_status(stopped: Stopped | None, folder: Path, *, any_failed: bool) -> int:
+    """After saying how to go on."""
+    if stopped is not None:
+        say([stopped.why, f"What is done is kept: run the same command again to go on, or batch-agent resume {folder}"])
+        return stopped.status
+    if any_failed:
+        say(["Run the same command again to try the failed ones once more."])
+    return 1 if any_failed else 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from .safe_text import safe_text
 
 if TYPE_CHECKING:
-    from .flow import FlowResult
+    from .flow_result import FlowResult
     from .results import AgentResult, Results
 
 

@@ -1,11 +1,10 @@
 """What can be observed of a run. Emitted on the side; a sink can read a run, never change it."""
 
 from .errors import ErrorKind
-from .quick import dataclass
+from .fast_dataclass import dataclass
 from .requests import NO_USAGE, FinishReason, Usage
 from .results import AgentResult, CallRecord, ToolUse
-from .scheduling import Scheduling
-from .sharing import PrefixReport
+from .run_reports import PrefixReport, Scheduling
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult
-from .quick import dataclass
+from .program_runtime import Work
 from .requests import Reply
-from .runtime import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,15 @@
-"""What is said in a conversation."""
+"""What is said in a conversation.
 
+The part of the prompt that all agents of a run share, byte for byte.
+
+What some agent CLIs put before a system prompt.
+"""
+
+import re
 from typing import Literal
 
-from .quick import dataclass
+from .fast_dataclass import dataclass
+from .schema import JsonSchema
 
 ToolSource = Literal["executed", "shared", "cached", "recalled"]
 """Where a result came from: this call's own execution, another's that was under way, a result that was kept, or the
@@ -59,3 +66,28 @@ class ToolResults:
 
 
 Message = User | Assistant | ToolResults
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    parameters: JsonSchema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """Made once per run and compared by identity, so that a dialect serialises it once."""
+
+    system: str
+    tools: tuple[ToolSpec, ...] = ()
+    cache_salt: str | None = None
+    """Prompts with different salts never share what the server has cached."""
+
+
+_NAME = r"x-(?:(?:anthropic|amz)-[a-z0-9-]+|[a-z0-9-]+-header|session-id)"
+PREAMBLE = re.compile(rf"\A(?:[ \t]*{_NAME}[ \t]*:[^\n]*(?:\n|\Z)\s*)+", re.IGNORECASE)
+"""Lines such as `x-anthropic-billing-header: cch=...` or `x-amz-date: ...`, other in every session, before the prompt
+proper. Lines further down stay: there somebody may be writing about such headers (lint tells of them)."""

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal, Protocol
 
-from .messages import Message, Thought, ToolCall
-from .prompt import Prompt
-from .quick import dataclass
+from .fast_dataclass import dataclass
+from .messages import Message, Prompt, Thought, ToolCall
 from .schema import JsonSchema
 
 FinishReason = Literal["stop", "calls", "length", "refusal"]
@@ -17,12 +16,17 @@ class Sampling:
     """How the model chooses its tokens. None leaves the server's own default."""
 
     temperature: float | None = None
+    """Sampling temperature, at least 0."""
     top_p: float | None = None
+    """Nucleus sampling: above 0, up to 1."""
     seed: int | None = None
+    """Seed of the server's sampler."""
     max_tokens: int | None = None
+    """Tokens that the model may write in a turn."""
     stop: tuple[str, ...] = ()
+    """Texts that end a turn when the model writes one of them."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Sent as it is, for what only this server knows."""
+    """Further fields of the request, sent as they are."""
 
 
 class Charge(Protocol):

@@ -1,21 +1,62 @@
-"""What a caller gets back."""
+"""What a caller gets back.
+
+What the work of a coding agent changed.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from .errors import AgentsFailed, ErrorKind
+from .fast_dataclass import dataclass
 from .messages import Message, ToolSource
-from .quick import dataclass
 from .requests import NO_USAGE, FinishReason, Usage
-from .scheduling import Scheduling
-from .sharing import PrefixReport
-from .suggestions import explained
-from .work import Changes
+from .run_reports import PrefixReport, Scheduling
+from .validation import explained
+
+ChangeKind = Literal["added", "modified", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file that is other than it was. Lines are not counted in a binary one, nor in one that is too large."""
+
+    path: str
+    """From the working folder on. Bytes that are no UTF-8 are shown as `\\xff`; the patch has them as they are."""
+    kind: ChangeKind
+    added: int = 0
+    removed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What an agent changed in its copy of the working folder."""
+
+    files: tuple[FileChange, ...] = ()
+    """Sorted by path."""
+    patch: str = ""
+    """As `git apply` takes it."""
+    is_cut: bool = False
+    """Something is missing in the patch, such as a file that is too large. What it has can be applied."""
+
+    def __str__(self) -> str:
+        if not self.files:
+            return "no files changed"
+        added, removed = sum(each.added for each in self.files), sum(each.removed for each in self.files)
+        return f"{len(self.files)} file{'' if len(self.files) == 1 else 's'} changed, +{added} -{removed}"
+
 
 if TYPE_CHECKING:
-    from .flow import StageReport
+    from typing_extensions import TypeVar
+
+    from .flow_result import StageReport
+
+    T = TypeVar("T", default=Any)  # a plain AgentResult is an AgentResult[Any]
+else:
+    from typing import TypeVar  # has no defaults before Python 3.13
+
+    T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +121,16 @@ NO_TIMING = Timing()
 
 
 @dataclass(frozen=True, slots=True)
-class AgentResult:
-    """One per input. Either `output` holds the answer, or `error` says why there is none."""
+class AgentResult(Generic[T]):
+    """Result of one agent, one per input. Either `output` holds the answer, or `error` says why there is none.
+
+    `T` is the type of the answer, from `output_schema`: `AgentResult[Review]`; `AgentResult` alone is of any type."""
 
     index: int
     key: str
     input: Any = None
-    output: Any = None
+    output: T = None  # type: ignore[assignment]  # where `ok` is False
+    """The answer, an instance of `output_schema`; text without one. None where `ok` is False."""
     text: str = ""
     error: AgentError | None = None
     finish: FinishReason | None = None
@@ -117,11 +161,13 @@ class AgentResult:
             raise AttributeError(f"An AgentResult has no {name!r}.{explained('result field', name, self.__slots__)}")
 
 
+OnResult = Callable[[AgentResult], Any]
+
 _EXAMPLES = 3
 
 
-class Results(list[AgentResult]):
-    """One result per input, in input order.
+class Results(list[AgentResult[T]]):
+    """One result per input, in input order. `T` is the type of the answers, as in `AgentResult[T]`.
 
     As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has a row for each, and these columns: `index`,
     `key`, `ok`; `input.NAME` for each field of the inputs and `output.NAME` for each field of the answers (`input` and
@@ -132,7 +178,7 @@ class Results(list[AgentResult]):
 
     def __init__(
         self,
-        results: Iterable[AgentResult] = (),
+        results: Iterable[AgentResult[T]] = (),
         scheduling: Scheduling | None = None,
         prefix: PrefixReport | Callable[[], PrefixReport | None] | None = None,
     ) -> None:
@@ -153,7 +199,7 @@ class Results(list[AgentResult]):
         return {**vars(self), "_prefix": self.prefix}
 
     @property
-    def failed(self) -> "Results":
+    def failed(self) -> "Results[T]":
         """Those without an answer."""
         return Results((result for result in self if not result.ok), self.scheduling, self._prefix)
 
@@ -163,7 +209,7 @@ class Results(list[AgentResult]):
         return sum((result.usage for result in self), NO_USAGE)
 
     @property
-    def outputs(self) -> list[Any]:
+    def outputs(self) -> list[T | None]:
         """The answers; None where there is none."""
         return [result.output if result.ok else None for result in self]
 
@@ -180,31 +226,31 @@ class Results(list[AgentResult]):
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         return exporting.to_pandas(self)
 
     def to_polars(self) -> Any:
         """A polars DataFrame."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         return exporting.to_polars(self)
 
     def to_parquet(self, path: str | Path) -> None:
         """Needs the extra `data`."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         exporting.to_parquet(self, path)
 
     def to_csv(self, path: str | Path) -> None:
         """Lists and objects are JSON."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         exporting.to_csv(self, path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """One JSON object per line, as `batch-agent run` writes them: with the answers as they are."""
-        from ..data import exporting
+        from ..data import export as exporting
 
         exporting.to_jsonl(self, path)
 
@@ -221,7 +267,7 @@ class Results(list[AgentResult]):
         return f"<Results: {self}>"
 
     def _repr_html_(self) -> str:
-        from ..data import exporting
+        from ..data import export as exporting
 
         return exporting.as_html(self, str(self))
 

@@ -1,4 +1,15 @@
-"""Text of models, tools, servers and inputs, made safe to print to a terminal."""
+"""Text of models, tools, servers and inputs, made safe to print to a terminal.
+
+Keys and passwords, masked in what others say of them: as they are, and in the ways in which they may be quoted.
+"""
+
+import html
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from urllib.parse import quote, quote_plus
 
 _REPLACEMENT = 0xFFFD
 _BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -14,3 +25,77 @@ def safe_text(text: str) -> str:
     replacement character), marks that turn the writing direction, and surrogates. Line ends and tabs stay. Each
     character becomes one character."""
     return text if text.isprintable() else text.translate(_TABLE)
+
+
+_MASK = "***"
+_USER_INFO = re.compile(r"//[^/\s]*@")
+_SHORTEST_PART = 8
+"""Characters of a secret, or of its Base64, that are no coincidence."""
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """The text with a mask for each secret, also where it is escaped for a URL, JSON or HTML, is in Base64, or is cut
+    off by the end of the text."""
+    known = tuple(sorted({secret for secret in secrets if secret}))
+    if not known:
+        return text
+    return _without_cut_end(_pattern(known).sub(_MASK, text), known)
+
+
+def public_url(url: str) -> str:
+    """The URL without user, password and query, any of which may be secret. Only the scheme is left where an `@` behind
+    the first `?` may belong to a password or to a query."""
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    if "@" in rest.partition("?")[2]:
+        return f"{scheme}{mark}..."
+    return f"{scheme}{mark}{rest.rpartition('@')[2].partition('?')[0]}"
+
+
+def mask_user_info(text: str) -> str:
+    """The text with a mask for the user and the password of each URL in it."""
+    return _USER_INFO.sub(f"//{_MASK}@", text)
+
+
+def masked_bytes(data: bytes, secrets: Iterable[str]) -> bytes:
+    """The same, for what nobody has decoded yet."""
+    return masked(data.decode("latin-1"), secrets).encode("latin-1")
+
+
+@lru_cache(maxsize=32)
+def _pattern(secrets: tuple[str, ...]) -> re.Pattern[str]:
+    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
+    return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True))))
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    yield secret
+    for escaped in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        yield escaped
+        yield re.sub("%..", lambda found: found[0].lower(), escaped)
+    in_json = json.dumps(secret)[1:-1]
+    for escaped in (in_json, in_json.replace("/", "\\/")):
+        yield escaped
+        yield json.dumps(escaped)[1:-1]  # JSON in a text of JSON
+    yield html.escape(secret)
+    yield html.escape(secret, quote=False)
+    yield from _in_base64(secret.encode())
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """What is the same of its Base64 wherever it stands in what was encoded: with 0, 1 or 2 bytes before it in a group
+    of three. The ends, which depend on what is beside it, are left out."""
+    for before in range(3):
+        encoded = b64encode(bytes(before) + secret).decode()
+        whole = (before + len(secret)) // 3 * 4
+        part = encoded[(0, 2, 3)[before] : whole]
+        if len(part) >= _SHORTEST_PART:
+            yield part
+            yield part.translate({ord("+"): "-", ord("/"): "_"})
+
+
+def _without_cut_end(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        for size in range(len(secret) - 1, _SHORTEST_PART - 1, -1):
+            if text.endswith(secret[:size]):
+                return text[:-size] + _MASK
+    return text

@@ -5,21 +5,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import field, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from .checks import at_least, is_number, is_whole, path, text_or_none, whole_characters
 from .errors import SpecError
-from .fields import Fields
-from .inputs import check_inputs
-from .interfaces import Backend
+from .fast_dataclass import dataclass
 from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
-from .quick import dataclass
+from .options.run_options import SpecOptions
+from .program_runtime import Runtime
+from .protocols import Backend
 from .requests import Sampling
-from .results import AgentResult
-from .runtime import Runtime
-from .suggestions import explained
-
-OnResult = Callable[[AgentResult], Any]
+from .results import OnResult
+from .task_fields import Fields, check_inputs
+from .validation import at_least, explained, is_number, is_whole, path, text_or_none, whole_characters
 
 _MOST_AGENTS = 10_000
 _MOST_PROGRAMS = 20
@@ -36,22 +33,28 @@ class BatchSpec:
     for type checkers `BatchSpec.of(...)`."""
 
     task: str | Fields
+    """Prompt template of an agent: `{field}` is replaced by that field of its input."""
     inputs: Any
     """An iterable, sync or async; or a file, a folder, a table, a dataset or a query that holds them: docs/data.md."""
     tools: Collection[Any] = ()
+    """Functions, `Tool` objects, MCP servers or LangChain tools that agents may call: docs/tools.md."""
     output_schema: Any = None
+    """Type of an answer: a Pydantic model, any type, or a JSON schema as a dict. None: text."""
     model: str | None = None
+    """Name of the model. None: the only one that the server has."""
     backend: str | Sequence[str] | Backend = "local://"
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
     runtime: Runtime | None = None
-    """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model count more
-    than those above."""
+    """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model
+    override those of the run."""
     checkpoint_dir: Path | None = None
+    """Directory that records every turn. A run with the same directory continues where the last one stopped."""
     plan_changed: Literal["stop", "rerun"] = "stop"
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
     its answers for what they were and ask everything anew."""
     on_result: OnResult | None = None
+    """Function that is called with each result as it arrives, sync or async."""
     out: Path | None = None
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
     limits: Limits = field(default_factory=Limits)
@@ -84,7 +87,7 @@ class BatchSpec:
             raise SpecError(f"plan_changed must be 'stop' or 'rerun'; got {self.plan_changed!r}.")
         if self.on_result is not None and not callable(self.on_result):
             raise SpecError("on_result must be a function that takes one AgentResult.")
-        for name, group in _GROUPS.items():
+        for name, group in OPTION_GROUPS.items():
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
         _check_sampling(self.sampling)
@@ -122,7 +125,7 @@ class BatchSpec:
                 object.__setattr__(self, name, getattr(runtime, name))
 
     @classmethod
-    def of(cls, **options: Any) -> Self:
+    def of(cls, **options: Unpack[SpecOptions]) -> Self:
         """Builds a spec from flat options; a group may also be given whole, as in `limits=Limits(...)`."""
         own = _grouped(options)
         for required in ("task", "inputs"):
@@ -139,7 +142,7 @@ class BatchSpec:
             raise AttributeError(f"A BatchSpec has no {name!r}.{explained('option', name, OPTION_NAMES)}")
 
 
-_GROUPS: dict[str, type[Any]] = {
+OPTION_GROUPS: dict[str, type[Any]] = {
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,
@@ -150,22 +153,21 @@ _GROUPS: dict[str, type[Any]] = {
     "together": Together,
     "sampling": Sampling,
 }
+
+
+def flat_name(group: str, name: str) -> str:
+    """Name of a group's field among the flat options."""
+    return f"timeout_per_{name}" if group == "timeouts" else name
+
+
 _OWN_FIELDS = {f.name for f in fields(BatchSpec)}
 _FLAT: dict[str, tuple[str, str]] = {
-    **{f.name: ("limits", f.name) for f in fields(Limits)},
-    **{f"timeout_per_{f.name}": ("timeouts", f.name) for f in fields(Timeouts)},
-    **{f.name: ("retry", f.name) for f in fields(Retry)},
-    **{f.name: ("context", f.name) for f in fields(Context)},
-    **{f.name: ("prefix", f.name) for f in fields(Prefix)},
-    **{f.name: ("tooling", f.name) for f in fields(Tooling)},
-    **{f.name: ("spend", f.name) for f in fields(Spend)},
-    **{f.name: ("together", f.name) for f in fields(Together)},
-    **{f.name: ("sampling", f.name) for f in fields(Sampling)},
+    flat_name(group, f.name): (group, f.name) for group, kind in OPTION_GROUPS.items() for f in fields(kind)
 }
 FORMER_SPELLINGS = {"max_concurrent": "max_inflight", "max_dispatched": "max_agents"}
 """Of batch-agent 0.2, still good."""
 _FLAT |= {former: _FLAT[name] for former, name in FORMER_SPELLINGS.items()}
-OPTION_NAMES = (*sorted(_OWN_FIELDS - set(_GROUPS)), *_FLAT)
+OPTION_NAMES = (*sorted(_OWN_FIELDS - set(OPTION_GROUPS)), *_FLAT)
 
 
 def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +195,7 @@ def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
 def _made(group: str, members: Mapping[str, Any], names: Sequence[str]) -> Any:
     """An error is about a name of today, and says so where another was given."""
     try:
-        return _GROUPS[group](**members)
+        return OPTION_GROUPS[group](**members)
     except SpecError as error:
         for former in FORMER_SPELLINGS.keys() & set(names):
             if str(error).startswith(FORMER_SPELLINGS[former]):

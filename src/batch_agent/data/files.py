@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from ..core.errors import SpecError
-from .counted import Counted
-from .names import distinct
+from .columns import distinct
 from .parquet import parquet_rows
+from .row_iterators import Counted
 
 _MOST_BYTES = 256 * 1024 * 1024
 """Larger files are read line by line, while the run goes on."""

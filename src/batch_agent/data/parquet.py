@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from ..core.errors import SpecError
-from .counted import Counted
-from .extras import needed
-from .names import distinct
-from .values import plain_value
+from .columns import distinct
+from .optional_imports import needed
+from .plain_values import plain_value
+from .row_iterators import Counted
 
 _AT_ONCE = 1000
 _MOST_BYTES = 256 * 1024 * 1024

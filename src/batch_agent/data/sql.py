@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
-from .extras import needed
-from .names import distinct
-from .values import plain_value
+from .columns import distinct
+from .optional_imports import needed
+from .plain_values import plain_value
 
 _AT_ONCE = 1000
 

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.errors import SpecError
-from .counted import Counted
-from .extras import needed
-from .names import distinct
-from .threaded import Threaded
-from .values import plain_row, plain_value
+from .columns import distinct
+from .optional_imports import needed
+from .plain_values import plain_row, plain_value
+from .row_iterators import Counted, Threaded
 
 Rows = list[Any] | Counted | Threaded
 

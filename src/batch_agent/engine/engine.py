@@ -5,17 +5,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from .. import aio
+from ..aio import RunDeadline, is_failure
+from ..core.agent_config import Job
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost, RunStopped
 from ..core.events import AgentFinished, AgentMoved, AgentStarted
 from ..core.facts import Fact
-from ..core.interfaces import EventSink, Executor, Slot, Store, WorkSource
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
-from ..core.rules import Job
-from ..tasks.cancellation import is_failure
-from ..tasks.run_deadline import RunDeadline
-from .failures import first_of
-from .gate import Gate
+from .admission import Gate
 
 _log = logging.getLogger("batch_agent")
 _LAST_WORDS = 2.0
@@ -78,7 +77,7 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 broken = await self._dispatch(group)
         except BaseExceptionGroup as failures:
-            error = first_of(failures)
+            error = aio.unwrap_group(failures)
             if isinstance(error, RunStopped) and self._source.total is not None:
                 await self._hand_over_what_is_done()
             raise error from None

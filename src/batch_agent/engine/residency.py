@@ -6,11 +6,12 @@ import itertools
 import math
 from types import TracebackType
 
+from .. import aio
 from ..core.requests import Usage
-from ..schedule.admission import Rank
-from ..schedule.ledger import Ledger
-from ..schedule.portions import Demand
-from ..schedule.speed import ToolWaits
+from ..schedule.estimators import ToolWaits
+from ..schedule.fair_share import Demand
+from ..schedule.kv_ledger import Ledger
+from ..schedule.slot_queue import Rank
 
 _LEARNING = 0.2
 _PUSHES_OUT = 8
@@ -90,7 +91,7 @@ class Residency:
         if chars is not None and usage.input:
             self._learn(chars / usage.input)
         self._turn_seconds += _LEARNING * (seconds - self._turn_seconds)
-        self.ledger.speed.heard(usage, seconds, ttft, _now())
+        self.ledger.speed.heard(usage, seconds, ttft, aio.now())
         self.ledger.heard(agent, usage.input, usage.cached, usage.output, is_crowded=self.is_crowded)
 
     def on_lease(self, agent: str, tools: list[str]) -> "Lease":
@@ -123,7 +124,7 @@ class Residency:
         self.ledger.shared = self._shared_chars / self._chars_per_token
 
     async def _let_in(self, agent: str, rank: Rank) -> None:
-        if self.ledger.is_resident(agent) or (not self._queue and self.ledger.let_in(agent, _now())):
+        if self.ledger.is_resident(agent) or (not self._queue and self.ledger.let_in(agent, aio.now())):
             self._busy.add(agent)
             return
         granted = asyncio.get_running_loop().create_future()
@@ -139,7 +140,7 @@ class Residency:
         """Lets in who can be let in, and sets the clock for when that may change by itself."""
         if not self._queue and self._timer is None:
             return
-        now = _now()
+        now = aio.now()
         while (first := self._first()) is not None and self.ledger.let_in(first, now, as_guest=self._is_idle(now)):
             heapq.heappop(self._queue)[3].set_result(None)
             self._busy.add(first)
@@ -205,7 +206,7 @@ class Lease:
         self._began = 0.0
 
     def __enter__(self) -> float | None:
-        self._began = _now()
+        self._began = aio.now()
         return self._residency.wait(self._agent, self._tools, self._began)
 
     def __exit__(
@@ -213,10 +214,6 @@ class Lease:
     ) -> None:
         try:
             if kind is None:
-                self._residency.waited(self._tools, _now() - self._began)
+                self._residency.waited(self._tools, aio.now() - self._began)
         finally:
             self._residency.ledger.resume(self._agent)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

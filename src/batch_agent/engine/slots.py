@@ -4,14 +4,13 @@ import asyncio
 from dataclasses import replace
 
 from ..core.events import Event, LimitChanged, Paused, Resumed
-from ..core.interfaces import EventSink
-from ..core.load import Load
-from ..core.scheduling import LimitChange
-from ..schedule.admission import Admission, Rank, Ticket
+from ..core.protocols import EventSink, Load
+from ..core.run_reports import LimitChange
+from ..schedule.concurrency_limit import Change, InflightLimit
+from ..schedule.fair_share import Demand
 from ..schedule.health import Health
-from ..schedule.limit import Change, InflightLimit
-from ..schedule.portions import Demand
-from ..schedule.refusals import Refusals
+from ..schedule.overload_detector import Refusals
+from ..schedule.slot_queue import Admission, Rank, Ticket
 
 _PAUSE = 0.5
 _BUSY = 0.75

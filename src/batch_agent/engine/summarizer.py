@@ -6,12 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..core.errors import BackendError
-from ..core.interfaces import Backend
-from ..core.messages import User
-from ..core.prompt import Prompt
+from ..core.messages import Prompt, User
+from ..core.protocols import Backend
 from ..core.requests import Request, Sampling, Usage
-from ..schedule.admission import Rank
-from .replies import collect
+from ..schedule.slot_queue import Rank
+from .reply_assembly import collect
 from .slots import Slots
 
 _CHARS_PER_TOKEN = 4

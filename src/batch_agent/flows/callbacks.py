@@ -4,8 +4,8 @@ import logging
 
 from ..core.errors import ErrorKind
 from ..core.events import CallbackFailed
-from ..core.flow import Item
-from ..core.interfaces import EventSink
+from ..core.flow_result import Item
+from ..core.protocols import EventSink
 from ..core.results import AgentError
 
 _log = logging.getLogger("batch_agent")

@@ -1,16 +1,19 @@
 """Stages in a row, each an agent for every item: what people compose."""
 
 import sys
-from typing import Any
+from typing import Any, Unpack
 
 from ..core.errors import SpecError
-from ..core.fields import Fields
-from ..core.flow import FlowResult, OnFailure
+from ..core.flow_result import FlowResult, OnFailure
+from ..core.options.run_options import StageOptions
+from ..core.options.signature import lists_options
+from ..core.protocols import EventSinks
 from ..core.spec import BatchSpec
-from ..engine.blocking import run_blocking
-from ..observe.seen import progress_if_seen
-from ..observe.watching import Watchers, watched_by
-from .driving import drive
+from ..core.task_fields import Fields
+from ..engine.sync import run_blocking
+from ..observe.live.detection import progress_if_seen
+from ..observe.sinks import watched_by
+from .driver import drive
 from .steps import Expand, Filter, GroupBy, Into, Keep, Map, Reduce, Shown, Step
 
 
@@ -21,7 +24,8 @@ class Flow:
     field of the item, by the stage's name. Stages may have models and backends of their own, and share slots, the
     ledger of the KV cache, tools and one budget. A flow is never changed: each method gives a longer one."""
 
-    def __init__(self, inputs: Any, **options: Any) -> None:
+    @lists_options(StageOptions)
+    def __init__(self, inputs: Any, **options: Unpack[StageOptions]) -> None:
         """`inputs` and `options`: as `BatchAgent.run` takes them; the options are for all stages."""
         if "task" in options:
             raise SpecError("Each stage of a flow has a task of its own: Flow(inputs, ...).map(name, task).")
@@ -30,7 +34,10 @@ class Flow:
         self._options = options
         self._steps: tuple[Step, ...] = ()
 
-    def map(self, name: str, task: str | Fields, *, on_failure: OnFailure = "keep", **options: Any) -> "Flow":
+    @lists_options(StageOptions, default="...")
+    def map(
+        self, name: str, task: str | Fields, *, on_failure: OnFailure = "keep", **options: Unpack[StageOptions]
+    ) -> "Flow":
         """An agent for each item. `options`: for this stage alone, such as output_schema, tools, model and backend."""
         return self.with_step(Map(name, task, on_failure, options))
 
@@ -42,6 +49,7 @@ class Flow:
         """Many items of one: for each value of `into(item)` one with that value as field `name`, and its `index`."""
         return self.with_step(Expand(name, into))
 
+    @lists_options(StageOptions, default="...")
     def reduce(
         self,
         name: str,
@@ -50,7 +58,7 @@ class Flow:
         group_by: str | GroupBy | None = None,
         shown: Shown | None = None,
         on_failure: OnFailure = "keep",
-        **options: Any,
+        **options: Unpack[StageOptions],
     ) -> "Flow":
         """One item of all, or of each group: an agent is given the task and what is `shown(item)` of each (by default
         its answers since it was expanded, and what else of it is short; of failures, their error). What does not fit
@@ -58,7 +66,7 @@ class Flow:
         group's key, and {results} where they shall stand, if not at the end."""
         return self.with_step(Reduce(name, task, group_by, shown, on_failure, options))
 
-    async def run(self, *, events: Watchers = None, progress: bool | None = None) -> FlowResult:
+    async def run(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
         """Raises as `BatchAgent.run` does. RunStopped also comes of a stage with on_failure='stop'; what was done by
         then is in its `flow`."""
         watched = watched_by(
@@ -66,7 +74,7 @@ class Flow:
         )
         return await drive(self._steps, self._inputs, self._options, watched)
 
-    def run_sync(self, *, events: Watchers = None, progress: bool | None = None) -> FlowResult:
+    def run_sync(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
         """`run` for scripts and notebooks."""
         return run_blocking(lambda: self.run(events=events, progress=progress))
 

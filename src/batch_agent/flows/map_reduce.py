@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 
 from ..core.errors import RunStopped, SpecError
-from ..core.flow import FlowResult, Item
-from ..core.interfaces import EventSink
+from ..core.flow_result import FlowResult, Item
+from ..core.protocols import EventSink
 from ..core.results import Results
 from ..plan.template import parse_template
 from .flow import Flow

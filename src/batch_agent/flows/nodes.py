@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from ..core.flow import Item
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.flow_result import Item
 from .callbacks import Callbacks
-from .places import Position
+from .item_order import Position
 from .steps import Expand, Filter
 
 MOST_EXPANDED = 1_000_000

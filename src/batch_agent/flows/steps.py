@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from ..core.fields import Fields
-from ..core.flow import Item, OnFailure
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.flow_result import Item, OnFailure
+from ..core.task_fields import Fields
 
 Keep = Callable[[Item], Any]
 Into = Callable[[Item], Iterable[Any]]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from ..core.forecast import Behaviour, ExpectedTurn, Life
+from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolResults, User
-from ..core.quick import dataclass
 from ..core.results import AgentResult
-from ..core.sharing import PrefixReport
+from ..core.run_reports import PrefixReport
+from .model import Behaviour, ExpectedTurn, Life
 
 Runs = Sequence[Sequence[AgentResult]]
 """Agents that started together, in the order in which these groups ran, one after the other."""

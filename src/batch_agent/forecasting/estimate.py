@@ -6,16 +6,16 @@ from random import Random
 from statistics import fmean
 
 from ..core.errors import SpecError
-from ..core.forecast import Behaviour, Forecast, Life, prompts
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import Traits
 from ..core.requests import Usage
-from ..core.sharing import PrefixReport
-from ..core.traits import Traits
+from ..core.run_reports import PrefixReport
 from ..schedule.budget import Price
-from ..schedule.ledger import Ledger
+from ..schedule.kv_ledger import Ledger
 from ..sim import SimConfig
-from .rehearsal import Rehearsal, Stage, SteadyServer, rehearse, rehearse_steadily
-from .speeds import Speeds
+from .calibration import Speeds
+from .model import Behaviour, Forecast, Life, prompts
+from .simulation import Rehearsal, Stage, SteadyServer, rehearse, rehearse_steadily
 
 _ENOUGH_TURNS = 800
 _MOST_TURNS = 2_400

@@ -6,20 +6,19 @@ from typing import Any
 
 import orjson
 
+from ..core.agent_config import WRAPPED_ANSWER, Compaction, Job, OutputType, Rules, ToolMode
 from ..core.errors import ErrorKind, SpecError
-from ..core.fields import Fields
+from ..core.messages import PREAMBLE, Prompt, ToolSpec
 from ..core.options import Prefix
-from ..core.preamble import PREAMBLE
-from ..core.prompt import Prompt, ToolSpec
+from ..core.protocols import Traits
 from ..core.results import AgentError
-from ..core.rules import WRAPPED_ANSWER, Compaction, Job, OutputType, Rules, ToolMode
 from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
-from ..core.traits import Traits
-from . import actions
-from .identity import Keys, canonical, fingerprint
+from ..core.task_fields import Fields
+from . import action_mode as actions
+from .action_mode import inject, is_kept
+from .fingerprint import Keys, canonical, fingerprint
 from .layout import Layout
-from .schemas import inject, is_kept
 from .template import BadInput
 
 _TEXT: JsonSchema = {"type": "string"}

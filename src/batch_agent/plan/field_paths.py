@@ -8,8 +8,8 @@ from itertools import islice
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType, TracebackType
 from typing import Any
 
-from ..core.models import is_model
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.schema import is_model
 
 PATH = r"""[^\W\d]\w*(?:\.\w+|\[(?:"[^"{}\n]*"|'[^'{}\n]*'|[^\[\]{}"'\n]+)\])*"""
 _WHOLE = re.compile(PATH)

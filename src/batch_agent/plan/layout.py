@@ -5,9 +5,10 @@ from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
-from ..core.quick import dataclass
-from .ordering import arrange
-from .template import BadInput, Template, block, sendable
+from ..core.fast_dataclass import dataclass
+from ..core.json import replace_surrogates
+from .prefix_order import arrange
+from .template import BadInput, Template, block
 
 _WORTH_HOISTING = 200
 """Characters. Of less, a mention of it would be no shorter."""
@@ -65,7 +66,8 @@ class Layout:
         if any(cells[cell] != text for cell, text in self.constants):
             return self.template.render(value), 0  # not the input that the layout was made for
         pieces = self.orders[row] if row < len(self.orders) else self.pieces  # lists may have grown since
-        text = sendable(self.lead + "".join([piece if isinstance(piece, str) else cells[piece] for piece in pieces]))
+        parts = [piece if isinstance(piece, str) else cells[piece] for piece in pieces]
+        text = replace_surrogates(self.lead + "".join(parts))
         return text, min(len(text), self.shared[row] if row < len(self.shared) else len(self.lead))
 
 

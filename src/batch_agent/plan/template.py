@@ -1,6 +1,5 @@
 """Task templates: `{field}` is replaced, everything else is left alone."""
 
-import json
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -8,14 +7,13 @@ from dataclasses import is_dataclass, replace
 from enum import Enum
 from typing import Any
 
-import orjson
-
 from ..core.errors import SpecError
-from ..core.fields import Fields
-from ..core.models import is_model
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.json import dumps_any, replace_surrogates
+from ..core.schema import is_model
+from ..core.task_fields import Fields
 from .field_paths import PATH, FieldMissing, find
-from .plain import plain
+from .jsonable import plain
 
 _SPEC = r"[^{}\"']*"
 _LENIENT = re.compile(
@@ -97,7 +95,8 @@ class Template:
     def render(self, value: Any) -> str:
         """The task for one input, as text that can be sent. Raises BadInput."""
         lookup = self._lookup(value)
-        return sendable("".join([part if isinstance(part, str) else _show(part, lookup) for part in self.parts]))
+        shown = [part if isinstance(part, str) else _show(part, lookup) for part in self.parts]
+        return replace_surrogates("".join(shown))
 
     def cells(self, value: Any) -> list[str]:
         """What one input puts in the place of each field of the task. Raises BadInput."""
@@ -237,15 +236,8 @@ def _text(value: Any) -> str:
     if isinstance(value, Enum):
         return _text(value.value)
     if is_model(value) or isinstance(value, Mapping | list | tuple | set | frozenset) or is_dataclass(value):
-        return _json(value)
+        return dumps_any(value, _plain)
     return str(value)
-
-
-def _json(value: Any) -> str:
-    try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # what orjson refuses: long numbers, lone surrogates
-        return json.dumps(value, default=_plain, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
@@ -256,12 +248,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):  # in the same order in every process
         return sorted(value, key=repr)
     return list(value) if isinstance(value, tuple) else str(value)
-
-
-def sendable(text: str) -> str:
-    """Half of a character, left over where somebody cut a text, cannot be sent to anyone."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 from ..backends.connect import Trial
 from ..backends.prices import price_of
 from ..core.events import Spent
-from ..core.interfaces import Backend, EventSink, Store
 from ..core.options import Spend
+from ..core.protocols import Backend, EventSink, Store
 from ..core.requests import NO_USAGE, Usage
 from ..core.spec import BatchSpec
-from ..engine.account import keep_account
-from ..engine.spending import PriceOf, Purse, Spending
+from ..engine.budget import PriceOf, Purse, Spending, keep_account
 from ..schedule.budget import FREE, Amount, Budget, Price
 from ..store.memory import NoStore
 
 if TYPE_CHECKING:
-    from ..cluster.joined import Joined
+    from ..cluster.session import Joined
 
 
 class RunBudget:

@@ -7,12 +7,11 @@ from typing import Any, NoReturn
 
 from ..core.errors import ErrorKind, RunStopped
 from ..core.facts import Fact, Started
-from ..core.interfaces import Store
+from ..core.protocols import Store, Traits
 from ..core.requests import Delta, Request
-from ..core.traits import Traits
-from ..engine.loop import recalled
-from ..engine.source import Inputs, InputSource
-from ..engine.window import digest, open_window
+from ..engine.agent_loop import recalled
+from ..engine.context_window import digest, open_window
+from ..engine.inputs import Inputs, InputSource
 from ..plan.compile import Plan
 from ..plan.layout import Layout
 from .setup import RunSetup, asking_order

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 
+from ..core.agent_config import ToolMode
 from ..core.errors import PlanMismatch
-from ..core.interfaces import Store
-from ..core.rules import ToolMode
+from ..core.protocols import Store
 
 _SHOWN = 60
 _BEFORE = 20

@@ -6,32 +6,32 @@ from pathlib import Path
 from typing import Any
 
 from ..agent.output import output_type
+from ..aio import Deadlines
+from ..core.agent_config import Job
 from ..core.errors import SpecError
 from ..core.facts import Fact
-from ..core.prompt import ToolSpec
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.messages import ToolSpec
+from ..core.protocols import Traits
 from ..core.results import AgentResult
-from ..core.rules import Job
 from ..core.spec import BatchSpec
-from ..core.traits import Traits
 from ..data import gather_inputs
-from ..engine.asking import Asking
+from ..engine.admission import Gate
+from ..engine.agent_loop import AgentLoop
 from ..engine.engine import Engine, EngineConfig
-from ..engine.gate import Gate
-from ..engine.loop import AgentLoop
-from ..engine.replay import RecordedBackend, RecordedToolbox, Recording, Tape
+from ..engine.inputs import Inputs, InputSource
+from ..engine.recorded_backend import RecordedBackend, RecordedToolbox, Recording, Tape
 from ..engine.slots import Slots
-from ..engine.source import Inputs, InputSource
-from ..observe.recorded import answer_schema, recorded_job, recorded_sampling, recorded_tools
+from ..engine.turn_runner import Asking
+from ..observe.checkpoint_results import answer_schema, recorded_job, recorded_sampling, recorded_tools
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import settled_by
 from ..plan.layout import as_they_come
 from ..plan.template import template_of
+from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.health import Health
-from ..schedule.limit import InflightLimit
 from ..store.memory import NoStore
 from ..store.reader import CheckpointReader
-from ..tasks.deadlines import Deadlines
 from ..tools import ToolProvider, as_tool
 
 _INFLIGHT = 64

@@ -11,30 +11,27 @@ from functools import cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from ..aio import RunDeadline, starting
 from ..backends.connect import Trial, connect
+from ..core.coordinator import Hub
 from ..core.errors import BackendError, SpecError
 from ..core.events import ToolsUsed
-from ..core.hub import Hub
-from ..core.interfaces import Backend, EventSink, HasEndpoints, ReportsLoad, Store, Toolbox
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, Toolbox
 from ..core.requests import NO_USAGE, Usage
-from ..core.scheduling import Scheduling
-from ..core.sharing import Finding, PrefixReport
+from ..core.run_reports import Finding, PrefixReport, Scheduling
 from ..core.spec import BatchSpec
-from ..engine.collector import rarer_collections
-from ..engine.gate import Gate
-from ..engine.opening import calibrate, open_gate
-from ..engine.sampling import sampling
-from ..engine.source import Inputs
+from ..engine.admission import Gate, calibrate, open_gate
+from ..engine.context_window import Window, open_window
+from ..engine.gc_tuning import rarer_collections
+from ..engine.inputs import Inputs
+from ..engine.monitor import sampling, upkeep
 from ..engine.summarizer import Summarizer
-from ..engine.upkeep import upkeep
-from ..engine.window import Window, open_window
 from ..plan.compile import Plan, prefix_chars
 from ..plan.layout import Layout
-from ..plan.report import CHARS_PER_TOKEN, prefix_report
+from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
 from ..store.memory import NoStore
-from ..tasks.run_deadline import RunDeadline, starting
 from ..tools import NoTools, Selection, Tool, ToolFabric, ToolProvider, open_tools, toolsets
 from .budget import RunBudget
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, unmarked
@@ -42,7 +39,7 @@ from .plan_check import check_plan, is_same_question
 from .setup import ANY_SERVER, RunSetup
 
 if TYPE_CHECKING:
-    from ..cluster.joined import Joined
+    from ..cluster.session import Joined
 
 _ON_THIS_MACHINE = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _PATIENCE_PER_RETRY = 5.0
@@ -374,7 +371,7 @@ async def _leave(events: AbstractContextManager[Any], *why: Any) -> None:
 
 
 async def _join(hub: Hub, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool) -> "Joined":
-    from ..cluster.joined import join  # only for shared runs
+    from ..cluster.session import join  # only for shared runs
 
     return await stack.enter_async_context(
         join(hub, lasts=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)

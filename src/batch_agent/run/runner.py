@@ -3,23 +3,22 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from ..aio import Deadlines
 from ..backends.prices import known_price
+from ..core.coordinator import Hub
 from ..core.events import RunStarted, Scheduled, Shared
-from ..core.hub import Hub
-from ..core.interfaces import EventSink, WorkSource
+from ..core.protocols import EventSink, WorkSource
 from ..core.results import AgentResult
-from ..engine.asking import Asking, Turns
-from ..engine.chunked import Chunked
-from ..engine.delivery import Delivery
+from ..engine.agent_loop import AgentLoop
+from ..engine.chunking_executor import Chunked
 from ..engine.engine import Deliver, Engine, EngineConfig, Fit, Leave
-from ..engine.loop import AgentLoop
-from ..engine.source import InputSource
-from ..engine.splitting import Splitting
-from ..engine.stream import Outbox
-from ..engine.warming import Warming
+from ..engine.input_chunker import Splitting
+from ..engine.inputs import InputSource
+from ..engine.prefix_warmup import Warming
+from ..engine.result_stream import Delivery, Outbox
+from ..engine.turn_runner import Asking, Turns
 from ..plan.compile import prefix_chars
 from ..store.memory import NoStore
-from ..tasks.deadlines import Deadlines
 from .complete_checkpoint import mark_finished
 from .resources import RunResources, format_findings, open_resources
 from .setup import RunSetup, asking_order
@@ -130,7 +129,7 @@ class _Execution:
 
     async def work(self) -> None:
         """Runs agents for other processes."""
-        from ..cluster.working import ending_at  # only for shared runs
+        from ..cluster.worker import ending_at  # only for shared runs
 
         joined = self._resources.joined
         assert joined is not None
@@ -159,8 +158,8 @@ class _Execution:
         works: bool,
     ) -> None:
         """Posts the inputs for all processes that share the run, and collects the results."""
-        from ..cluster.calling import Calling
-        from ..cluster.working import work_and_collect
+        from ..cluster.submitter import Calling
+        from ..cluster.worker import work_and_collect
 
         resources, joined = self._resources, self._resources.joined
         assert joined is not None
@@ -187,7 +186,7 @@ class _Execution:
         if spec.runtime is None or resources.is_finished:
             await run_agents(asking, resources.backend.leave if resources.server.traits.keeps_agents else None)
             return
-        from ..staffing import staffed  # brings a web server, which other runs do not need
+        from ..programs.host import staffed  # brings a web server, which other runs do not need
 
         rules, traits = resources.plan.rules, resources.server.traits
         async with staffed(spec, rules, traits, asking, resources.setup.notify) as handing:

@@ -9,18 +9,17 @@ from itertools import chain, count, takewhile
 from typing import Any
 
 from ..agent.output import output_type
+from ..core.agent_config import OutputType, ToolMode
 from ..core.errors import PlanMismatch
 from ..core.events import Notice
-from ..core.interfaces import EventSink
-from ..core.prompt import ToolSpec
-from ..core.quick import dataclass
-from ..core.rules import OutputType, ToolMode
+from ..core.fast_dataclass import dataclass
+from ..core.messages import ToolSpec
+from ..core.protocols import EventSink, Traits
 from ..core.safe_text import safe_text
 from ..core.spec import BatchSpec
-from ..core.traits import Traits
 from ..data import check_apart, gather_inputs
-from ..engine.source import Inputs
-from ..observe.safe_log import make_safe
+from ..engine.inputs import Inputs
+from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import check_first, escaped_fields, settled_by
 from ..plan.layout import Layout, as_they_come, lay_out

@@ -1,7 +1,7 @@
 """What a run may spend. The worst case is reserved before a request goes out, and what it came to is settled after, so
 that no number of requests in flight can spend more than there is."""
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 from ..core.requests import Usage
 
 _UNLIMITED = float("inf")

@@ -2,9 +2,9 @@
 
 from ..core.errors import BackendError, ErrorKind
 from ..core.options import Retry
+from .backoff import Backoff
 
 _LONGEST_RETRY_AFTER = 300.0
-_MOST_DOUBLINGS = 60
 _PATIENCE = 10
 """A busy server is not a broken one: a 429 may be retried this many times as often."""
 _OVERLOADED = 529
@@ -35,9 +35,9 @@ def retry_delay(
     ceiling = retry.backoff_max if patience == 1 else retry.backoff_max / 3
     is_soon = is_lone and (error.retry_after is not None or not asks_for_less(error))
     first = retry.backoff / _SOONER if is_soon else retry.backoff
-    backoff = min(ceiling, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+    backoff = Backoff(first, ceiling)
     if error.retry_after is None:
-        return backoff * (0.5 + jitter / 2)
+        return backoff.jittered(failures - 1, jitter)
     if error.retry_after > _LONGEST_RETRY_AFTER:
         return None
-    return error.retry_after + min(backoff, max(1.0, error.retry_after)) * jitter
+    return error.retry_after + min(backoff.delay(failures - 1), max(1.0, error.retry_after)) * jitter

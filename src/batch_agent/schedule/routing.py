@@ -6,11 +6,10 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import NewType
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 from .affinity import Affinity
-from .crew import Crew
-from .standing import Standing
-from .throughput import Throughput
+from .circuit_breaker import Standing
+from .throughput import Crew, Throughput
 
 Ticket = NewType("Ticket", int)
 

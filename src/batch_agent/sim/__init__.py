@@ -3,9 +3,8 @@
 `SimServer` runs one in its own process; `serve` runs one in this process until it is told to stop.
 """
 
-from .config import FaultRates, SimConfig
-from .listen import serve
+from .config import FaultRates, Script, SimConfig
 from .process import SimServer
-from .script import Script
+from .serve import serve
 
 __all__ = ["FaultRates", "Script", "SimConfig", "SimServer", "serve"]

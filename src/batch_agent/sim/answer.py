@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 from .faults import FaultOrder
 from .tokens import CALL_CLOSING, END, TOKEN_BYTES, call_opening, pad, render_call
 

@@ -3,7 +3,7 @@
 import zlib
 from enum import StrEnum
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 from .config import FaultRates
 
 

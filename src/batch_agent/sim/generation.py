@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 from .answer import Reply
 from .faults import FaultOrder
+from .kv_engine.sequence import Sequence as EngineSequence
 from .openai import Wire
-from .sequence import Sequence as EngineSequence
 
 
 @dataclass(frozen=True, slots=True)

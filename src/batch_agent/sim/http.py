@@ -7,7 +7,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import cast
 
-from .reader import BadRequest, HttpRequest, RequestReader
+from .http_parser import BadRequest, HttpRequest, RequestReader
 
 _RESET_DELAY_S = 0.005
 """Lets what was written leave before a reset would discard it."""

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from ..core.quick import dataclass
-from .config import FaultRates, SimConfig
-from .script import Script
+from ..core.fast_dataclass import dataclass
+from .config import FaultRates, Script, SimConfig
 
 # The simulator needs nothing of what `import batch_agent` loads, which takes longer than all else it does at its start:
 # the new process sees the package as a bare folder.

@@ -4,7 +4,7 @@ import struct
 from typing import Any
 
 from .config import SimConfig
-from .refusal import RequestError, invalid
+from .errors import RequestError, invalid
 from .tokens import encode, from_ids, render_chat
 
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, struct.error)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .answer import Answer, Reply, reply_of
-from .author import Author
-from .config import SimConfig
+from .answer_script import Author
+from .config import Script, SimConfig
+from .errors import RequestError, invalid, too_long, unknown_model
 from .generation import Generation, Poison
+from .kv_engine.sequence import Sequence
 from .openai import Wire
 from .prompts import UNREADABLE, chat_prompt, text_prompts
-from .refusal import RequestError, invalid, too_long, unknown_model
-from .script import Script
-from .sequence import Sequence
 from .tokens import TOKEN_BYTES, block_hashes
 
 Part = tuple[bytes, Reply]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 
 MAX_DEPTH = 8
 """Below this depth only required properties are filled and arrays stay as short as they may."""

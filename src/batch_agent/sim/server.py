@@ -1,26 +1,57 @@
-"""The simulated engine's routes: who answers what, and what goes wrong on the way."""
+"""What a request costs before the engine sees it.
+
+The simulated engine's routes: who answers what, and what goes wrong on the way.
+"""
 
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
-from .config import SimConfig
-from .delivery import Delivery
+from .config import Script, SimConfig
+from .errors import RequestError
 from .faults import Fault, Faults, Kind
-from .front_end import FrontEnd
 from .generation import Generation
 from .http import Connection
-from .metrics import metrics_text
+from .http_parser import HttpRequest
+from .info_routes import Pages, metrics_text, openapi
+from .kv_engine.driver import Pump
 from .openai import DONE, error_body
-from .pages import Pages, openapi
-from .pump import Pump
-from .reader import HttpRequest
-from .refusal import RequestError
 from .requests import Requests
-from .script import Script
+from .response_writer import Delivery
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """The part of an event loop that is needed here."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> Timer: ...
+
+
+class FrontEnd:
+    """Spends the overhead of requests on one after the other, as vLLM's one API process does, without using CPU."""
+
+    def __init__(self, config: SimConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._has_overhead = config.front_end_seconds(1) > 0
+        self._free_at = 0.0
+
+    def take(self, prompts: int, connection: Connection, then: Callable[[], None]) -> None:
+        """Call `then` when this request's overhead is spent: at once if there is none, never if the client leaves."""
+        if not self._has_overhead:
+            then()
+            return
+        self._free_at = max(self._free_at, self._clock.time()) + self._config.front_end_seconds(prompts)
+        connection.on_gone = self._clock.call_at(self._free_at, then).cancel
+
 
 Post = Callable[[dict[str, Any]], Generation | bytes]
 

@@ -1,17 +1,17 @@
 """Facts, jobs and endings as bytes. The bytes are a promise: what was written by one version is read by the next."""
 
-import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ..core.agent_config import Job
+from ..core.coordinator import Ending
 from ..core.errors import ErrorKind
 from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
-from ..core.hub import Ending
+from ..core.json import dumps
 from ..core.results import AgentError
-from ..core.rules import Job
-from ..plan.plain import plain
+from ..plan.jsonable import plain
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -77,4 +77,4 @@ def _dump(value: Any) -> bytes:
 
 def _with_oddities(value: Any) -> bytes:
     """Half a character, as names of files may have, or a number of many digits."""
-    return json.dumps(plain(value), ensure_ascii=False).encode(errors="replace")
+    return dumps(plain(value))

@@ -3,13 +3,8 @@
 import os
 from pathlib import Path
 
+from ..atomic_file import open_private, try_lock
 from ..core.errors import StoreError
-from ..files import open_private
-
-try:
-    import fcntl
-except ImportError:  # Windows: SQLite's own locking is what is left
-    fcntl = None  # type: ignore[assignment]
 
 
 class DirectoryLock:
@@ -23,18 +18,17 @@ class DirectoryLock:
     def take(self) -> None:
         """Raises StoreError when another process works on this folder."""
         file = open_private(self._path, os.O_RDWR)
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(file)
-                raise StoreError(
-                    f"Another run is using the checkpoint {str(self._path.parent)!r}. "
-                    "Wait until it ends, or give this run another checkpoint_dir."
-                ) from error
-            except OSError:  # a file system without locks
-                os.close(file)
-                raise
+        try:
+            is_locked = try_lock(file)  # None on Windows: SQLite's own locks are left
+        except OSError:  # a file system without locks
+            os.close(file)
+            raise
+        if is_locked is False:
+            os.close(file)
+            raise StoreError(
+                f"Another run is using the checkpoint {str(self._path.parent)!r}. "
+                "Wait until it ends, or give this run another checkpoint_dir."
+            )
         self._file = file
         _held.add(self)
 

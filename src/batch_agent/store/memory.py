@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.facts import Fact, Replied
-from ..core.interfaces import Account
+from ..core.protocols import Account
 from ..core.requests import NO_USAGE, Usage
 
 

@@ -12,9 +12,9 @@ import orjson
 
 from ..core.errors import SpecError, StoreError
 from ..core.facts import Fact, Started
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 from ..core.requests import Usage
-from ..plan.identity import Keys, fingerprint
+from ..plan.fingerprint import Keys, fingerprint
 from .codec import decode
 from .sqlite import SCHEMA_VERSION
 

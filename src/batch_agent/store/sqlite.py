@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
+from ..atomic_file import make_private_folder, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
-from ..core.interfaces import Account
+from ..core.protocols import Account
 from ..core.requests import Usage
-from ..files import make_private_folder, open_private
 from .codec import decode, encode
 from .lock import DirectoryLock
 from .sync_marker import SyncMarker

@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 
 _BATCH = 500
 

@@ -6,12 +6,12 @@ import typing
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from ..core.checks import LONGEST, at_least, is_number
+from ..aio import is_being_cancelled, is_failure
 from ..core.errors import SpecError
-from ..core.quick import dataclass
-from ..tasks.cancellation import is_being_cancelled, is_failure
-from .claim import Claim, Entry
-from .texts import ToolTimeout, Worded, describe_error
+from ..core.fast_dataclass import dataclass
+from ..core.validation import LONGEST, at_least, is_number
+from .result_text import ToolTimeout, Worded, describe_error
+from .write_claims import Claim, Entry
 
 
 @dataclass(frozen=True, slots=True)

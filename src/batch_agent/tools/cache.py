@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 
 from cachetools import TLRUCache
 
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
 
 _OVERHEAD = 512
 """Bytes that an entry takes beside its text: a million empty results are not free."""

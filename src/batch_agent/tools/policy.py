@@ -3,9 +3,9 @@
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, get_args
 
-from ..core.checks import at_least, flags, is_number, seconds
 from ..core.errors import SpecError
-from ..core.quick import dataclass
+from ..core.fast_dataclass import dataclass
+from ..core.validation import at_least, flags, is_number, seconds
 
 Effect = Literal["pure", "read", "stateful", "write"]
 """What a call does beside giving a result. pure: nothing, and the same arguments always give the same. read: nothing,

@@ -6,17 +6,18 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ..core.interfaces import CallsPast, Journal
+from .. import aio
 from ..core.messages import ToolCall, ToolResult, ToolSource
-from .arguments import BadArguments
+from ..core.protocols import CallsPast, Journal
 from .cache import Outcome
-from .claim import Claim
-from .flights import Found, cancel_all
-from .keys import same_arguments
+from .call_key import same_arguments
+from .parameters import BadArguments
+from .single_flight import Found, cancel_all
 from .tool import Tool
+from .write_claims import Claim
 
 if TYPE_CHECKING:
-    from .fabric import ToolFabric
+    from .executor import ToolFabric
 
 _NOTHING_PAST = CallsPast()
 _NEVER = -1
@@ -101,7 +102,7 @@ class FabricSession:
         return await self._answer(call, past) if early is None else replace(await early, call=call)
 
     async def _answer(self, call: ToolCall, past: CallsPast) -> ToolResult:
-        started = _now()
+        started = aio.now()
         tool = self._tool(call.name)
         if tool is None:
             return self._no_such_tool(call)
@@ -120,7 +121,7 @@ class FabricSession:
         else:
             outcome, source = await known.found("shared")
         self._fabric.account(tool, call, source, outcome)
-        return ToolResult(call, outcome.content, outcome.is_error, _now() - started, source)
+        return ToolResult(call, outcome.content, outcome.is_error, aio.now() - started, source)
 
     def _no_such_tool(self, call: ToolCall) -> ToolResult:
         names = self._fabric.names if self._only is None else self._only
@@ -207,7 +208,3 @@ def _key(run: str, agent: str, past: CallsPast, call: ToolCall) -> str:
     what = blake2b(call.arguments.encode(errors="surrogatepass"), digest_size=8).hexdigest()
     key = f"{agent}-{past.life}-{past.turn}-{call.id}-{what}"
     return f"{run}-{key}" if run else key
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

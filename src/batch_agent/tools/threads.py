@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from .texts import Worded, describe_error
+from .result_text import Worded, describe_error
 
 _log = logging.getLogger("batch_agent")
 

@@ -8,13 +8,12 @@ from dataclasses import field, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from ..core.checks import at_least, text_or_none
 from ..core.errors import SpecError
-from ..core.prompt import ToolSpec
-from ..core.quick import dataclass
-from ..core.suggestions import explained
-from .arguments import ReadsArguments
+from ..core.fast_dataclass import dataclass
+from ..core.messages import ToolSpec
+from ..core.validation import at_least, explained, text_or_none
 from .batching import Batch, single
+from .parameters import ReadsArguments
 from .policy import Effect, Pace, Sharing
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -199,7 +198,7 @@ def make_tool(
     **options: Unpack[ToolOptions],
 ) -> Tool:
     """`namespace` holds the names that string annotations may use besides the function's own module."""
-    from .schema import Arguments, describe  # brings Pydantic, which runs without tools do not need
+    from .parameters import Arguments, describe  # brings Pydantic, which runs without tools do not need
 
     chosen: dict[str, Any] = dict(options)
     named, said = chosen.pop("name", None), chosen.pop("description", None)

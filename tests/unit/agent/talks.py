@@ -6,12 +6,11 @@ from pydantic import BaseModel
 
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.agent.output import output_type
+from batch_agent.core.agent_config import Compaction, Job, Rules, ToolMode
 from batch_agent.core.facts import Replied, Returned
-from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.messages import Prompt, ToolCall, ToolResult, ToolSpec
 from batch_agent.core.requests import FinishReason, Reply, Request, Sampling, Usage
 from batch_agent.core.results import AgentResult
-from batch_agent.core.rules import Compaction, Job, Rules, ToolMode
 
 TURN: dict[str, Any] = {"type": "object", "description": "any turn"}
 LAST: dict[str, Any] = {"type": "object", "description": "the last turn"}

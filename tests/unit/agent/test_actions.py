@@ -2,9 +2,10 @@
 
 import pytest
 
-from batch_agent.agent.actions import Final, as_json, read_action, show_results
+from batch_agent.agent.action_mode import Final, read_action, show_results
+from batch_agent.core.agent_config import InvalidOutput
+from batch_agent.core.json import dumps_ascii
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.rules import InvalidOutput
 
 CALL = '{"tool": "look", "arguments": {"at": "é"}}'
 
@@ -74,9 +75,9 @@ def test_results_are_shown_with_their_tool_and_outcome() -> None:
 
 
 def test_arguments_stay_text_that_can_be_stored() -> None:
-    assert as_json({"a": "é"}) == '{"a":"é"}'
-    assert as_json({"a": 2**70}) == '{"a": 1180591620717411303424}'
-    assert as_json({"a": "\ud800"}) == '{"a": "\\ud800"}'
+    assert dumps_ascii({"a": "é"}) == '{"a":"é"}'
+    assert dumps_ascii({"a": 2**70}) == '{"a": 1180591620717411303424}'
+    assert dumps_ascii({"a": "\ud800"}) == '{"a": "\\ud800"}'
     text = '{"tool": "look", "arguments": {"at": "\\ud800", "n": 1180591620717411303424}}'
     action = read_action(text, "id")
     assert isinstance(action, ToolCall)

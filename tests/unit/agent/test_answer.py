@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from batch_agent.agent.answer import find_answer, fit, without_thoughts
+from batch_agent.agent.answer_extraction import find_answer, fit, without_thoughts
 from batch_agent.agent.output import output_type
-from batch_agent.core.rules import InvalidOutput, OutputType
+from batch_agent.core.agent_config import InvalidOutput, OutputType
 
 
 class City(BaseModel):

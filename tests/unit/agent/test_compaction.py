@@ -4,13 +4,13 @@ import pytest
 from tests.unit.agent.talks import call, give, say, talk
 
 from batch_agent.agent.compaction import Compact, Held, plan_compaction
+from batch_agent.agent.context_size import Size
 from batch_agent.agent.conversation import Conversation, Generate
-from batch_agent.agent.size import Size
+from batch_agent.core.agent_config import Compaction
 from batch_agent.core.facts import Claimed, Compacted, Replied, Returned, Settled, Shortened
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.options import Context
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.core.rules import Compaction
 
 
 def held(*lengths: int, newest: int = 1, **more: bool) -> list[Held]:

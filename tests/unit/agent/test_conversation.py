@@ -7,12 +7,12 @@ import pytest
 from tests.unit.agent.talks import LAST, TURN, City, asked, call, done, give, rules, say, talk
 
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
+from batch_agent.core.agent_config import Job
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Replied
 from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentError, CallRecord, Timing
-from batch_agent.core.rules import Job
 
 ROMA = '{"name": "Roma"}'
 TASK = User("Do it.")

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import TypedDict
 
 from batch_agent.agent.output import output_type
+from batch_agent.core.agent_config import InvalidOutput, OutputType
 from batch_agent.core.errors import SpecError
-from batch_agent.core.rules import InvalidOutput, OutputType
 
 
 class Color(Enum):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.agent.repair import repaired_values
+from batch_agent.agent.answer_extraction import repaired_values
 
 
 @pytest.mark.parametrize(

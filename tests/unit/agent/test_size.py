@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_agent.agent.size import Size, chars_of
+from batch_agent.agent.context_size import Size, chars_of
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import Reply, Usage
 

@@ -8,8 +8,8 @@ from tests.unit.swarm.hosts import BATCH, CHAT, COMPLETIONS, STEPS, Host, Odd, p
 
 from batch_agent import BatchAgent, Results, Tool
 from batch_agent.core.events import Event, Notice
-from batch_agent.observe.live.board import Board
-from batch_agent.observe.summary import summary_lines
+from batch_agent.observe.live.state import Board
+from batch_agent.observe.text.summary import summary_lines
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import Connection
 
@@ -28,7 +28,8 @@ class Notices:
 async def run(*hosts: Host, count: int = 60, **options: Any) -> Results:
     inputs = [f"case {number}" for number in range(count)]
     urls = [host.url for host in hosts]
-    return await BatchAgent.run(task="Look at {it}", inputs=inputs, backend=urls, progress=False, **options)
+    results: Results = await BatchAgent.run(task="Look at {it}", inputs=inputs, backend=urls, progress=False, **options)
+    return results
 
 
 def saying(status: int, body: bytes, kind: bytes = b"application/json", extra: bytes = b"") -> Odd:

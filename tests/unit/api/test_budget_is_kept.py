@@ -14,7 +14,7 @@ from tests.unit.programs import Programs
 
 from batch_agent import BatchAgent, ErrorKind, Tool
 from batch_agent.core.events import Event, Spent
-from batch_agent.observe.tally import Tally
+from batch_agent.observe.run_stats import Tally
 
 INPUTS = [f"{n:040}" for n in range(600)]
 FAST: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "backoff": 0.001, "backoff_max": 0.002}

@@ -28,9 +28,10 @@ async def read(key: str) -> str:
 
 
 async def run(server: SimServer, **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(
+    results: list[AgentResult] = await BatchAgent.run(
         task="Read {it}.", inputs=list("abcdef"), tools=[read], backend=server.url, max_turns=TURNS, **options
     )
+    return results
 
 
 def timeless(results: list[AgentResult]) -> list[AgentResult]:

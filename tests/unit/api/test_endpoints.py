@@ -18,7 +18,8 @@ def urls(*hosts: Host) -> list[str]:
 
 async def run(backend: Any, count: int = 12, **options: Any) -> list[AgentResult]:
     given: dict[str, Any] = {"task": "Look at {it}", "inputs": [f"case {n}" for n in range(count)], "progress": False}
-    return await BatchAgent.run(backend=backend, **given | options)
+    results: list[AgentResult] = await BatchAgent.run(backend=backend, **given | options)
+    return results
 
 
 async def test_agents_share_the_endpoints_of_a_list() -> None:

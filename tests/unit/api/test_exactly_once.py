@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Tool
+from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Results, Tool
 from batch_agent.core.messages import ToolCall, ToolResults
 from batch_agent.core.requests import Request
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
@@ -20,7 +20,7 @@ from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, s
 NURSERY = """
 import asyncio, concurrent.futures.thread, gc, importlib.resources, json, os, random, signal, sys, time
 from pathlib import Path
-import batch_agent.observe.report.first_hand, batch_agent.observe.report.writing  # before the fork
+import batch_agent.observe.report.live_builder, batch_agent.observe.report.html  # before the fork
 import batch_agent.tools.session
 from batch_agent import BatchAgent, Tool
 from batch_agent.core.messages import ToolCall, ToolResults
@@ -295,7 +295,10 @@ def test_there_is_no_moment_at_which_the_writes_of_a_failed_agent_are_forgotten(
 
 
 async def run(backend: ScriptedBackend, folder: Path | None, **options: Any) -> AgentResult:
-    [result] = await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=folder, **options)
+    results: Results = await BatchAgent.run(
+        task="{it}", inputs=["a"], backend=backend, checkpoint_dir=folder, **options
+    )
+    [result] = results
     return result
 
 

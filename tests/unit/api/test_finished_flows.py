@@ -11,7 +11,7 @@ from tests.engine.harness import EventLog
 
 from batch_agent import BackendError, BatchAgent, Flow, Tool
 from batch_agent.core.events import AgentFinished, FlowStarted, InStage
-from batch_agent.core.flow import FlowResult, Item
+from batch_agent.core.flow_result import FlowResult, Item
 from batch_agent.core.results import AgentResult
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say

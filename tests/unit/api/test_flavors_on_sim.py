@@ -1,6 +1,7 @@
 """Every flavor of server that speaks as OpenAI does, played by the simulator: with tools, a schema, both or neither."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -31,7 +32,7 @@ def address() -> Iterator[str]:
 @pytest.mark.parametrize("tools", [[], [look_up]], ids=["alone", "tools"])
 @pytest.mark.parametrize("scheme", ["http", "vllm", "sglang", "dynamo", "openai"])
 async def test_all_agents_answer_in_the_asked_form_and_use_their_tools(
-    address: str, monkeypatch: pytest.MonkeyPatch, scheme: str, tools: list[Tool], schema: type | None, mode: str
+    address: str, monkeypatch: pytest.MonkeyPatch, scheme: str, tools: list[Tool], schema: type | None, mode: Any
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     results = await BatchAgent.run(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from batch_agent import BatchAgent, SpecError, Tool
-from batch_agent.core.checks import LONGEST, MOST
 from batch_agent.core.spec import OPTION_NAMES
+from batch_agent.core.validation import LONGEST, MOST
 from batch_agent.testing import ScriptedBackend, say
 from batch_agent.tools.tool import ToolOptions
 

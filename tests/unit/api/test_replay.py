@@ -37,7 +37,8 @@ def timeless(results: list[AgentResult]) -> list[AgentResult]:
 
 async def run(folder: Path, backend: Any, inputs: Any = ("a", "b"), **options: Any) -> list[AgentResult]:
     options.setdefault("task", "Describe {it}")
-    return await BatchAgent.run(inputs=inputs, backend=backend, checkpoint_dir=folder, **options)
+    results: list[AgentResult] = await BatchAgent.run(inputs=inputs, backend=backend, checkpoint_dir=folder, **options)
+    return results
 
 
 async def test_a_replay_gives_the_results_of_the_run(sim: SimServer, tmp_path: Path) -> None:

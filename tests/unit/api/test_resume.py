@@ -37,7 +37,8 @@ def timeless(results: list[AgentResult]) -> list[AgentResult]:
 
 async def run(backend: Any, inputs: Any, folder: Path, **options: Any) -> list[AgentResult]:
     options.setdefault("task", "{it}")
-    return await BatchAgent.run(inputs=inputs, backend=backend, checkpoint_dir=folder, **options)
+    results: list[AgentResult] = await BatchAgent.run(inputs=inputs, backend=backend, checkpoint_dir=folder, **options)
+    return results
 
 
 async def test_a_finished_run_is_read_back_without_a_request(sim: SimServer, tmp_path: Path) -> None:

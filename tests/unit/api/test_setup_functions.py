@@ -34,7 +34,7 @@ def test_a_plain_run_does_not_pay_for_what_it_does_not_use(
 
 
 def _linted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    from batch_agent.plan import report
+    from batch_agent.plan import prefix_report as report
 
     seen: list[str] = []
     find_breaks = report.find_breaks

@@ -10,7 +10,7 @@ from tests.engine.harness import asked
 
 from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.core.messages import ToolResults
-from batch_agent.observe.report.writing import REPORT, write_report
+from batch_agent.observe.report.html import REPORT, write_report
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 TEXTS = {
@@ -98,9 +98,8 @@ async def test_a_tool_gives_any_text_and_a_model_names_any_tool(tmp_path: Path, 
 async def test_a_place_has_any_name_that_the_file_system_takes(tmp_path: Path, text: str, option: str) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     place = f"{tmp_path}/{text[:20]}"
-    run = BatchAgent.run(
-        task="Do {it}", inputs=["a"], backend=backend, progress=False, **{option: place + ".jsonl" * (option == "out")}
-    )
+    named: dict[str, Any] = {option: place + ".jsonl" * (option == "out")}
+    run = BatchAgent.run(task="Do {it}", inputs=["a"], backend=backend, progress=False, **named)
     if "\0" in text or "\ud800" in text:
         with pytest.raises(SpecError, match=f"^{option} must be a path"):
             await run

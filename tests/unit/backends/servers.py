@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from yarl import URL
 
-from batch_agent.backends.server import Server
-from batch_agent.backends.wire import open_wire
+from batch_agent.backends.http.client import Server
+from batch_agent.backends.http.transport import open_wire
 
 
 @dataclass

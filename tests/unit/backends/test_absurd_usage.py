@@ -6,7 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent.backends.dialects import anthropic_answers, bedrock_answers, completions_answers, openai_answers
+from batch_agent.backends.dialects.anthropic import decoder as anthropic_answers
+from batch_agent.backends.dialects.bedrock import decoder as bedrock_answers
+from batch_agent.backends.dialects.completions import decoder as completions_answers
+from batch_agent.backends.dialects.openai import decoder as openai_answers
 from batch_agent.core.requests import Finished, Usage
 
 Told = Callable[[Any, Any, Any], Usage]

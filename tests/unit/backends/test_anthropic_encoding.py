@@ -6,9 +6,18 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent.backends.dialects.anthropic_messages import AnthropicMessages
-from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
+from batch_agent.core.messages import (
+    Assistant,
+    Message,
+    Prompt,
+    Thought,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    ToolSpec,
+    User,
+)
 from batch_agent.core.requests import Request, Sampling
 
 LOOK = ToolSpec("look", "Look something up.", {"type": "object", "properties": {"q": {"type": "string"}}})

@@ -11,10 +11,10 @@ from tests.unit.backends.servers import Answer, Line, RawRequest, RawServer, raw
 from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.batched import ListWire
-from batch_agent.backends.dialects.completions_answers import Piece, PromptDone, PromptEvent
-from batch_agent.backends.server import Server
-from batch_agent.backends.wire import open_wire
+from batch_agent.backends.batch_completions import ListWire
+from batch_agent.backends.dialects.completions.decoder import Piece, PromptDone, PromptEvent
+from batch_agent.backends.http.client import Server
+from batch_agent.backends.http.transport import open_wire
 from batch_agent.core.requests import Sampling, Usage
 
 SAMPLING = Sampling(max_tokens=8)

@@ -13,9 +13,8 @@ from botocore.exceptions import ClientError, EventStreamError  # type: ignore[im
 from botocore.session import Session  # type: ignore[import-untyped]
 from tests.unit.backends.bedrock_server import KEY, SECRET, TOKEN, Fault, Said, bedrock_server, use_keys
 
-from batch_agent.backends.dialects.bedrock_converse import BedrockConverse
-from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
+from batch_agent.core.messages import Assistant, Prompt, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
 
 SESSION = Session()

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.backends.bedrock_server import Said, event, events, exception, frame
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.dialects.bedrock_answers import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.bedrock.decoder import StreamDecoder, decode_reply
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 

@@ -6,9 +6,18 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent.backends.dialects.bedrock_converse import BedrockConverse, caching, keeps_schema
-from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, caching, keeps_schema
+from batch_agent.core.messages import (
+    Assistant,
+    Message,
+    Prompt,
+    Thought,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    ToolSpec,
+    User,
+)
 from batch_agent.core.requests import Request, Sampling
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"

@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from batch_agent import BackendError, ErrorKind, SpecError
-from batch_agent.backends.dialects.completions import encode, encode_chats
-from batch_agent.backends.dialects.completions_answers import (
+from batch_agent.backends.dialects.completions.decoder import (
     Answer,
     ManyDecoder,
     Piece,
@@ -16,6 +15,7 @@ from batch_agent.backends.dialects.completions_answers import (
     Whole,
     decode_whole,
 )
+from batch_agent.backends.dialects.completions.encoder import encode, encode_chats
 from batch_agent.core.requests import Sampling, Usage
 
 SHORT = Sampling(max_tokens=12)

@@ -13,10 +13,10 @@ from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
 from batch_agent import BackendError, BatchAgentError, ErrorKind, SpecError
 from batch_agent.backends import probe as probing
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling
+from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import SimServer
 
 
@@ -261,7 +261,7 @@ async def test_tools_are_tried_only_where_they_are_used() -> None:
 
 
 async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_BACKOFF", 0.01)
+    monkeypatch.setattr(probing, "_BACKOFF", Backoff(0.01, 10.0))
     async with serving(model("m"), tools=500) as server:
         error = await refused(server.url, uses_tools=True)
         assert isinstance(error, BackendError)

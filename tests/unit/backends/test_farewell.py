@@ -9,7 +9,7 @@ from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server,
 from yarl import URL
 
 from batch_agent import BatchAgent
-from batch_agent.backends.farewell import Farewells, close_session
+from batch_agent.backends.session_cleanup import Farewells, close_session
 
 INFO: dict[str, Any] = {
     "version": "0.5.23",

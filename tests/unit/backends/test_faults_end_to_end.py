@@ -23,11 +23,12 @@ from tests.unit.programs import Programs, typed
 from yarl import URL
 
 from batch_agent import AgentResult, BackendError, BatchAgent, BatchAgentError, ErrorKind, RunStopped, SpecError, Tool
-from batch_agent.backends import load, probe
+from batch_agent.backends import load_metrics as load
+from batch_agent.backends import probe
 from batch_agent.backends.address import address_of, parse
 from batch_agent.backends.connect import connect
-from batch_agent.backends.doctor import Check, examine
-from batch_agent.backends.farewell import Farewells, close_session
+from batch_agent.backends.diagnostics import Check, examine
+from batch_agent.backends.session_cleanup import Farewells, close_session
 from batch_agent.core.events import Event, Paused
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -141,7 +142,10 @@ def numbers(count: int) -> list[str]:
 
 
 async def run(url: str, inputs: list[str], **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(task="{it}", inputs=inputs, backend=url, progress=False, **options)
+    results: list[AgentResult] = await BatchAgent.run(
+        task="{it}", inputs=inputs, backend=url, progress=False, **options
+    )
+    return results
 
 
 @pytest.mark.slow

@@ -6,10 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, COMPATIBLE, DYNAMO, OPENAI, SGLANG, VLLM, Flavor
-from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.messages import Assistant, Prompt, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
 
 CALL = ToolCall("c", "look", "{}")

@@ -9,22 +9,23 @@ import pytest
 from tests.unit.swarm.hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, ErrorKind, SpecError
-from batch_agent.backends import fleet_member, probe
+from batch_agent.backends import pool_member as fleet_member
+from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
-from batch_agent.backends.fleet import Fleet
-from batch_agent.backends.fleet_member import Member
-from batch_agent.core.interfaces import Backend
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.backends.endpoint_pool import Fleet
+from batch_agent.backends.pool_member import Member
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling, TextDelta
-from batch_agent.schedule import standing
+from batch_agent.schedule import circuit_breaker as standing
+from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import Connection
 
 
 @pytest.fixture(autouse=True)
 def short_ejections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "_SHORTEST_EJECTION", 0.1)
+    monkeypatch.setattr(standing, "_EJECTION", Backoff(0.1, 60.0))
 
 
 @asynccontextmanager
@@ -73,7 +74,7 @@ async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits
     status: int, extra: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "_TRIES", 1)
-    monkeypatch.setattr(standing, "_SHORTEST_EJECTION", 1000.0)
+    monkeypatch.setattr(standing, "_EJECTION", Backoff(1000.0, 1000.0))
     bad, good = Host(odd=answering(status, extra)), Host()
     async with up(bad, good):
         fleet = await connect([bad.url, good.url], None, uses_tools=True, notify=list[str]().append)

@@ -12,10 +12,13 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, raw_server
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
-from batch_agent.backends.dialects import anthropic_answers, bedrock_answers, completions_answers, openai_answers
-from batch_agent.backends.failures import translate_status
-from batch_agent.backends.json_body import BadJson, loads
-from batch_agent.backends.load import sglang_loads
+from batch_agent.backends.dialects.anthropic import decoder as anthropic_answers
+from batch_agent.backends.dialects.bedrock import decoder as bedrock_answers
+from batch_agent.backends.dialects.completions import decoder as completions_answers
+from batch_agent.backends.dialects.openai import decoder as openai_answers
+from batch_agent.backends.error_mapping import translate_status
+from batch_agent.backends.http.json_body import BadJson, loads
+from batch_agent.backends.load_metrics import sglang_loads
 from batch_agent.core.requests import TextDelta
 
 Read = Callable[[bytes], Any]

@@ -21,14 +21,13 @@ from tests.unit.backends.servers import Line, RawRequest, raw_server
 from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
-from batch_agent.backends.http import HttpBackend
-from batch_agent.backends.server import Server
-from batch_agent.backends.wire import open_wire
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
+from batch_agent.backends.http.client import Server
+from batch_agent.backends.http.transport import open_wire
+from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
-from batch_agent.core.traits import Traits
 
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=4)
 PLAIN = Request(Prompt("Be brief."), (User("Hi"),), "m", Sampling())

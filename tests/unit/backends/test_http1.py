@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.backends.http1 import AnswerReader
-from batch_agent.backends.http1_body import AnswerTooLarge, BadAnswer
+from batch_agent.backends.http.h1_parser import AnswerReader, AnswerTooLarge, BadAnswer
 
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 5\r\n\r\nHello"
 CHUNKED = (

@@ -12,9 +12,9 @@ from tests.unit.backends.servers import Line as ServerLine
 from tests.unit.backends.servers import RawRequest, RawServer, raw_server
 from yarl import URL
 
-from batch_agent.backends import lines as connections
-from batch_agent.backends.lines import Lines
-from batch_agent.backends.wire import Dropped, NoConnection, WireError
+from batch_agent.backends.http import connection_pool as connections
+from batch_agent.backends.http.connection_pool import Lines
+from batch_agent.backends.http.transport import Dropped, NoConnection, WireError
 
 
 @asynccontextmanager

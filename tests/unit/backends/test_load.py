@@ -9,15 +9,13 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server, server_at
 
 from batch_agent.backends.connect import connect
-from batch_agent.backends.doctor import examine
+from batch_agent.backends.diagnostics import examine
 from batch_agent.backends.flavors import VLLM
-from batch_agent.backends.http import HttpBackend
-from batch_agent.backends.load import Loads, loads_of, sglang_loads, sglang_metrics, vllm_metrics
-from batch_agent.core.load import Load
-from batch_agent.core.messages import User
-from batch_agent.core.prompt import Prompt
+from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.backends.load_metrics import Loads, loads_of, sglang_loads, sglang_metrics, vllm_metrics
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Load, Traits
 from batch_agent.core.requests import Request, Sampling
-from batch_agent.core.traits import Traits
 from batch_agent.sim import Script, SimConfig, SimServer
 
 VLLM_PAGE = b"""\

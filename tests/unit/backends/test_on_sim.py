@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -74,7 +74,7 @@ async def test_a_conversation_that_does_not_fit_is_said_not_to_fit(sim: SimServe
 @both
 @pytest.mark.parametrize("tool_mode", ["native", "action"])
 async def test_parallel_agents_use_their_tools_and_answer_in_shape(
-    sim: SimServer, streaming: bool, tool_mode: str
+    sim: SimServer, streaming: bool, tool_mode: Literal["native", "action"]
 ) -> None:
     asked: list[str] = []
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.dialects.openai_answers import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.openai.decoder import StreamDecoder, decode_reply
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, TextDelta, Usage
 

@@ -10,9 +10,9 @@ from tests.unit.backends.servers import Line, RawRequest, raw_server
 from yarl import URL
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
-from batch_agent.backends.lines import Lines
-from batch_agent.backends.proxy import proxy_of
-from batch_agent.backends.wire import open_wire
+from batch_agent.backends.http.connection_pool import Lines
+from batch_agent.backends.http.proxy import proxy_of
+from batch_agent.backends.http.transport import open_wire
 
 PROXY = "http://proxy:3128"
 

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from batch_agent.backends.dialects.repeats import Repeats, Said
+from batch_agent.backends.dialects.openai.chunk_fast_path import Repeats, Said
 from batch_agent.core.requests import ReasoningDelta, TextDelta
 
 SHAPE = b'{"model":"m","delta":{"content":%b},"end":null}'

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.backends.dialects.anthropic_messages import AnthropicMessages
-from batch_agent.backends.dialects.bedrock_converse import BedrockConverse
+from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
 from batch_agent.backends.dialects.dialect import Dialect, halves
-from batch_agent.backends.dialects.openai_chat import OpenAIChat
-from batch_agent.core.fields import Fields
-from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.backends.dialects.openai.encoder import OpenAIChat
+from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
+from batch_agent.core.task_fields import Fields
 from batch_agent.plan.layout import lay_out
 from batch_agent.plan.template import template_of
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.backends import sse
-from batch_agent.backends.sse import SseEvent, SseParser
+from batch_agent.backends.http import sse
+from batch_agent.backends.http.sse import SseEvent, SseParser
 from batch_agent.core.errors import BackendError
 
 

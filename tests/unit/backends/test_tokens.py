@@ -9,7 +9,7 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
 
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import Backend, CountsTokens
+from batch_agent.core.protocols import Backend, CountsTokens
 from batch_agent.sim import SimServer
 
 

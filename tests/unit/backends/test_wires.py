@@ -9,9 +9,9 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, raw_server, server_at
 from yarl import URL
 
-from batch_agent.backends.lines import Lines
-from batch_agent.backends.session import Session
-from batch_agent.backends.wire import Answer, Dropped, NoConnection, Stale, TooLarge, Wire, WireError
+from batch_agent.backends.http.aiohttp_transport import Session
+from batch_agent.backends.http.connection_pool import Lines
+from batch_agent.backends.http.transport import Answer, Dropped, NoConnection, Stale, TooLarge, Wire, WireError
 
 Make = Callable[..., Wire]
 NOWHERE = URL("http://127.0.0.1:9")

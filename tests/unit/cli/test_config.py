@@ -13,8 +13,8 @@ from tests.unit.programs import Call
 
 from batch_agent import SpecError
 from batch_agent.cli.app import app
-from batch_agent.cli.asked import Asked
 from batch_agent.cli.config import COMMANDS, kinds
+from batch_agent.cli.options.run import Asked
 from batch_agent.sim import Script, SimConfig, SimServer
 
 LEAST = 'task = "Say {text}"\ninputs = "in.jsonl"\n'

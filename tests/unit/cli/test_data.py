@@ -13,8 +13,8 @@ import duckdb
 import pytest
 from tests.unit.programs import Call, Programs
 
-from batch_agent.cli.kept_command import read_command, without_secrets
-from batch_agent.cli.stages import forget
+from batch_agent.cli.checkpoint import forget
+from batch_agent.cli.saved_command import read_command, without_secrets
 from batch_agent.core.errors import StoreError
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.store.lock import DirectoryLock

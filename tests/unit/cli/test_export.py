@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from tests.unit.programs import PROGRAM, Programs
 
 from batch_agent import BatchAgent, SpecError, Tool
-from batch_agent.cli.export import export
+from batch_agent.cli.commands.export import export
 from batch_agent.core.errors import StoreError
 from batch_agent.core.requests import Request
 from batch_agent.core.results import AgentResult
@@ -47,7 +47,10 @@ def timeless(row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def run(folder: Path, backend: Any, inputs: Any = ("ä", "字"), **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, checkpoint_dir=folder, **options)
+    results: list[AgentResult] = await BatchAgent.run(
+        task="{it}", inputs=inputs, backend=backend, checkpoint_dir=folder, **options
+    )
+    return results
 
 
 async def test_rows_are_those_of_the_run(tmp_path: Path) -> None:
@@ -154,7 +157,7 @@ async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeyp
     def break_down(*_: Any) -> Iterator[Any]:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("batch_agent.cli.export.recorded_result", break_down)
+    monkeypatch.setattr("batch_agent.cli.commands.export.recorded_result", break_down)
     with pytest.raises(RuntimeError):
         export(tmp_path / "c", out=tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text() == "old\n"

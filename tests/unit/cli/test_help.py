@@ -11,8 +11,8 @@ from cyclopts import Argument
 from tests.unit.programs import Call
 
 from batch_agent.cli.app import app, main
-from batch_agent.cli.commands import COMMANDS
-from batch_agent.cli.completion import install_completion
+from batch_agent.cli.command_table import COMMANDS
+from batch_agent.cli.commands.completion import install_completion
 
 DOCS = Path(__file__).parents[3] / "docs"
 NAMES = [command.name for command in COMMANDS]

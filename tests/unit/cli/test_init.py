@@ -10,7 +10,7 @@ import pytest
 from tests.unit.programs import Call
 
 from batch_agent import SpecError
-from batch_agent.cli.init import init
+from batch_agent.cli.commands.init import init
 from batch_agent.sim import Script, SimConfig, SimServer
 
 MADE = {"batch.toml", "inputs.jsonl", "schema.py", "tools.py", "README.md", ".gitignore"}

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.programs import Programs, typed
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, SpecError, StoreError, Tool, Usage
-from batch_agent.cli.inspect import inspect
+from batch_agent.cli.commands.inspect import inspect
 from batch_agent.core.requests import Request
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, say
 

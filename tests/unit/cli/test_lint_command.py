@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.unit.programs import Call, typed
 
-from batch_agent.cli.asked import Asked, asked_again
-from batch_agent.cli.kept_command import read_command
-from batch_agent.core.fields import Fields
+from batch_agent.cli.options.run import Asked, asked_again
+from batch_agent.cli.saved_command import read_command
+from batch_agent.core.task_fields import Fields
 from batch_agent.sim import Script, SimConfig, SimServer
 
 MANUAL = "Read the manual first. " * 20

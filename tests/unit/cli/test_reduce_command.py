@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.programs import Call, Programs, typed
 
-from batch_agent.cli.kept_command import read_command
+from batch_agent.cli.saved_command import read_command
 from batch_agent.sim import Script, SimConfig, SimServer
 
 TOTAL = '{"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}'

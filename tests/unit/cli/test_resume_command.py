@@ -11,8 +11,7 @@ import pytest
 from tests.unit.programs import Call, Programs, typed
 
 from batch_agent import BatchAgent
-from batch_agent.cli.kept_command import read_command
-from batch_agent.cli.signature import is_own, secret_file, sign
+from batch_agent.cli.saved_command import is_own, read_command, secret_file, sign
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 

@@ -19,10 +19,10 @@ from tests.unit.observe.logs import real_flow, real_run
 from tests.unit.programs import Call, Program, Programs
 
 from batch_agent import StoreError
-from batch_agent.observe.log import FILE
-from batch_agent.observe.report.following import Following
-from batch_agent.observe.report.serving import served
-from batch_agent.observe.report.writing import write_report
+from batch_agent.observe.event_log import FILE
+from batch_agent.observe.report.html import write_report
+from batch_agent.observe.report.log_follower import Following
+from batch_agent.observe.report.server import served
 from batch_agent.sim import Script, SimConfig, SimServer
 
 AGENTS = 5

@@ -20,17 +20,16 @@ from tests.unit.programs import Call, Program, Programs, typed
 
 from batch_agent import SpecError, StoreError
 from batch_agent.cli.app import main
-from batch_agent.cli.asked import Asked
-from batch_agent.cli.shared_command import SharedCommand
-from batch_agent.cli.shared_run import COMMAND, SharedRun
-from batch_agent.cli.sharing import shown
-from batch_agent.cli.trusted import Trusted
-from batch_agent.cli.worker import Part
-from batch_agent.cluster.callers import Callers
+from batch_agent.cli.commands.worker import Part
+from batch_agent.cli.options.run import Asked
+from batch_agent.cli.remote_run import COMMAND, SharedRun
+from batch_agent.cli.trust_policy import Trusted
+from batch_agent.cli.worker_manifest import SharedCommand
+from batch_agent.cluster.presence import Callers
+from batch_agent.core.agent_config import Job
 from batch_agent.core.errors import PlanMismatch
-from batch_agent.core.fields import Fields
-from batch_agent.core.rules import Job
 from batch_agent.core.spec import BatchSpec
+from batch_agent.core.task_fields import Fields
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.tools import as_tool
 
@@ -555,19 +554,3 @@ class _Hears(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
-
-
-@pytest.mark.parametrize(
-    ("url", "public"),
-    [
-        ("redis://host:6379/0", "redis://host:6379/0"),
-        ("rediss://me:s3cret@host:6379/0", "rediss://host:6379/0"),
-        ("redis://:s3c/r@e?t@host/1", "redis://..."),
-        ("redis://:s3/c#ret@host/1", "redis://host/1"),
-        ("redis://host/1?password=s3cret", "redis://host/1"),
-        ("redis://host/1?password=s3@cret", "redis://..."),
-        ("unix://me:s3cret@/run/redis.sock?db=1", "unix:///run/redis.sock"),
-    ],
-)
-def test_a_url_is_shown_without_its_secrets(url: str, public: str) -> None:
-    assert shown(url) == public

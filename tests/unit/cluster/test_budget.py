@@ -6,13 +6,14 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import pytest
-from tests.unit.cluster.test_limits import BEAT, LASTS, Link, beats, virtual
+from tests.support.virtual_time import virtual
+from tests.unit.cluster.test_limits import BEAT, LASTS, Link, beats
 
-from batch_agent.cluster.budget import share_purse
-from batch_agent.cluster.local import LocalHub
+from batch_agent.cluster.budget_sharing import share_purse
+from batch_agent.cluster.memory import LocalHub
 from batch_agent.core.errors import BackendError, ErrorKind, StoreError
 from batch_agent.core.requests import Usage
-from batch_agent.engine.spending import Purse
+from batch_agent.engine.budget import Purse
 from batch_agent.schedule.budget import FREE, Amount, Budget, Price, Reservation
 from batch_agent.store.memory import MemoryStore
 

@@ -1,7 +1,6 @@
 """A call that one worker makes for all: claimed, landed, let go of; without a hub, each makes its own."""
 
 import asyncio
-import functools
 import logging
 import math
 from collections import Counter
@@ -10,27 +9,17 @@ from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
+from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError
-from batch_agent.cluster.calls import SharedCalls, decode, encode
-from batch_agent.cluster.local import LocalHub
-from batch_agent.core.commons import Made
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.shared_tool_calls import SharedCalls, decode, encode
+from batch_agent.core.coordinator import Made
 from batch_agent.store.memory import MemoryStore
-from batch_agent.testing import run_virtual
 
 P = ParamSpec("P")
 T = TypeVar("T")
 FOR_EVER = math.inf
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 class Line:

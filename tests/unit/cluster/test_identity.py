@@ -6,9 +6,9 @@ from typing import Any
 from tests.redis_server import redis_of_its_own
 
 from batch_agent import BatchAgent, Tool
-from batch_agent.cluster.local import LocalHub
-from batch_agent.cluster.member import Member
-from batch_agent.cluster.store import SharedStore
+from batch_agent.cluster.membership import Member
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.shared_store import SharedStore
 from batch_agent.store.memory import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, call, say

@@ -1,46 +1,30 @@
 """Several workers use one server: together they keep to its limits, and portions go to where the work is."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import wraps
-from typing import Any
 
 import pytest
+from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.limits import LimitSharing, change, pause, share_limits
-from batch_agent.cluster.local import LocalHub
+from batch_agent.cluster.limit_sharing import LimitSharing, change, pause, share_limits
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
-from batch_agent.core.hub import Document
-from batch_agent.core.load import Load
+from batch_agent.core.protocols import Load
 from batch_agent.core.requests import Usage
-from batch_agent.engine.gate import Gate
+from batch_agent.engine.admission import Gate
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
-from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
-from batch_agent.schedule.ledger import Ledger
-from batch_agent.schedule.limit import InflightLimit
+from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.schedule.slot_queue import Rank
 from batch_agent.store.memory import MemoryStore
-from batch_agent.testing import run_virtual
 
 FRESH = Rank(is_fresh=True)
 LASTS = 5.0
 BEAT = 0.5
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in virtual time. It must leave no task behind."""
-
-    @wraps(test)
-    def run(*args: Any, **options: Any) -> None:
-        async def main() -> None:
-            await test(*args, **options)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        run_virtual(main())
-
-    return run
 
 
 class Link:

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from batch_agent.cluster.outgoing import A_WHILE, MOMENT, Outgoing
+from batch_agent.cluster.shared_store import A_WHILE, MOMENT, Outgoing
+from batch_agent.core.coordinator import Append, Write
 from batch_agent.core.facts import Claimed, Replied, Started
-from batch_agent.core.hub import Append, Write
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import Reply, Usage
 

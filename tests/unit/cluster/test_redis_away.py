@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from tests.contract.hub_contract import LONG, STARTED, ends, jobs, leased, told
 from tests.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis import RedisHub, runs_known
-from batch_agent.cluster.redis_settings import NEEDED
+from batch_agent.cluster.redis.coordinator import RedisHub, runs_known
+from batch_agent.cluster.redis.durability_check import NEEDED
 from batch_agent.core.errors import StoreError
 
 __all__ = ["redis_server"]
@@ -291,7 +291,7 @@ async def test_a_newer_redis_and_one_that_does_not_tell_are_taken(version: str) 
 
 
 def test_the_docs_say_which_redis_is_needed() -> None:
-    said = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
+    said = (Path(__file__).parents[3] / "docs" / "distributed-runs.md").read_text()
     assert NEEDED.removesuffix(", is needed.") in said
 
 

@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 from tests.contract.hub_contract import ANSWERED, ASKED, LONG, RETURNED, SHORT, STARTED, ends, jobs, leased, told
 from tests.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis import RedisHub, runs_known
+from batch_agent.cluster.redis.coordinator import RedisHub, runs_known
+from batch_agent.core.coordinator import Append
 from batch_agent.core.errors import SpecError, StoreError
-from batch_agent.core.hub import Append
 
 __all__ = ["redis_server"]
 
@@ -207,11 +207,11 @@ async def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
 
 
 def test_whoever_has_no_redis_package_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("batch_agent.cluster.redis")]:
+    for name in [name for name in sys.modules if name.startswith("batch_agent.cluster.redis.coordinator")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("redis", "redis.asyncio"):
         monkeypatch.setitem(sys.modules, name, None)
-    module = importlib.import_module("batch_agent.cluster.redis")
+    module = importlib.import_module("batch_agent.cluster.redis.coordinator")
     with pytest.raises(SpecError, match=r"pip install 'batch-agent\[redis\]'"):
         module.RedisHub("redis://localhost", "run")
 

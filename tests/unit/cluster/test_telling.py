@@ -1,19 +1,19 @@
 """What happens at one worker of a run is seen by whoever asked for it: told, heard, and made one story."""
 
 import asyncio
-import functools
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ParamSpec
 
 import pytest
+from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Usage
-from batch_agent.cluster.hearing import Hearing
-from batch_agent.cluster.local import LocalHub
-from batch_agent.cluster.told import Told, encoded, read
+from batch_agent.cluster.events.message import Told, encoded, read
+from batch_agent.cluster.events.relay import Hearing
+from batch_agent.cluster.memory import LocalHub
 from batch_agent.core.events import (
     AgentFinished,
     AgentMoved,
@@ -33,23 +33,13 @@ from batch_agent.core.events import (
     TurnStarted,
 )
 from batch_agent.core.results import AgentResult, CallRecord, ToolUse
-from batch_agent.core.scheduling import Scheduling
-from batch_agent.observe.live.board import Board
+from batch_agent.core.run_reports import Scheduling
+from batch_agent.observe.live.state import Board
 from batch_agent.store.memory import MemoryStore
 from batch_agent.testing import run_virtual
 
 P = ParamSpec("P")
 RUN = RunStarted("vllm", "m", 8, 10)
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 def now() -> float:

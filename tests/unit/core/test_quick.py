@@ -1,4 +1,4 @@
-"""A dataclass of core/quick.py is one of the standard library's in all that can be seen of it."""
+"""A dataclass of core/fast_dataclass.py is one of the standard library's in all that can be seen of it."""
 
 import copy
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import TypeAdapter
 
-from batch_agent.core.quick import dataclass
+from batch_agent.core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

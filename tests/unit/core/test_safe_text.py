@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batch_agent import BackendError, ErrorKind, RunStopped, SpecError
 from batch_agent.core.safe_text import safe_text
-from batch_agent.observe.safe_log import make_safe
+from batch_agent.observe.sanitize import make_safe
 
 CONTROLS = [chr(code) for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
 BIDI = list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.core.secret_text import masked, masked_bytes
+from batch_agent.core.safe_text import mask_user_info, masked, masked_bytes, public_url
 
 KEY = 'sk-a/b+c"d=e&f<g 0123'
 WAYS: dict[str, Callable[[str], str]] = {
@@ -61,3 +61,26 @@ def test_other_words_stay() -> None:
         assert masked("nothing to hide \x1b é", secrets) == "nothing to hide \x1b é"
     assert masked_bytes(b"\xff\x00 \xc3\xa9", ["sk-secret"]) == b"\xff\x00 \xc3\xa9"
     assert masked("one two", ["one", "two"]) == "*** ***"
+
+
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("rediss://me:s3cret@host:6379/0", "rediss://host:6379/0"),
+        ("redis://:s3c/r@e?t@host/1", "redis://..."),
+        ("redis://:s3/c#ret@host/1", "redis://host/1"),
+        ("redis://:s3c://ret@host/1", "redis://host/1"),
+        ("redis://host/1?password=s3cret", "redis://host/1"),
+        ("redis://host/1?password=s3@cret", "redis://..."),
+        ("unix://me:s3cret@/run/redis.sock?db=1", "unix:///run/redis.sock"),
+        ("me:s3cret@host/1", "host/1"),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: str, public: str) -> None:
+    assert public_url(url) == public
+
+
+def test_users_and_passwords_of_urls_are_masked_in_a_text() -> None:
+    text = "http://me:s3@cret@one/v1 and https://two/v1"
+    assert mask_user_info(text) == "http://***@one/v1 and https://two/v1"

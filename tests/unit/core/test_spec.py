@@ -11,7 +11,7 @@ from batch_agent.core.errors import SpecError
 from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import OPTION_NAMES, BatchSpec
-from batch_agent.core.suggestions import nearest
+from batch_agent.core.validation import nearest
 
 # One value per option that is not the default: (flat name, group, member, value).
 OPTIONS: list[tuple[str, str, str, Any]] = [

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
-from batch_agent.core.strict_schema import strict_form
+from batch_agent.core.schema import strict_form
 
 
 class Part(BaseModel):

@@ -11,7 +11,7 @@ from tests.unit.programs import Programs
 
 from batch_agent import SpecError
 from batch_agent.data import check_apart, files, gather_inputs, parquet, read_inputs
-from batch_agent.data.counted import Counted
+from batch_agent.data.row_iterators import Counted
 
 
 def written(path: Path, content: str | bytes) -> Path:

@@ -21,8 +21,7 @@ from pydantic import BaseModel, RootModel
 
 from batch_agent import AgentError, AgentResult, ErrorKind, Results, SpecError, Usage
 from batch_agent.core.errors import AgentsFailed
-from batch_agent.core.results import CallRecord, Timing
-from batch_agent.core.work import Changes, FileChange
+from batch_agent.core.results import CallRecord, Changes, FileChange, Timing
 from batch_agent.data import as_row, open_results, read_inputs
 
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from batch_agent import SpecError
-from batch_agent.data import SqlQuery, gather_inputs, read_inputs, reading
-from batch_agent.data.threaded import Threaded
+from batch_agent.data import SqlQuery, gather_inputs, read_inputs
+from batch_agent.data import inputs as reading
+from batch_agent.data.row_iterators import Threaded
 
 
 @pytest.fixture

@@ -16,11 +16,10 @@ import pytest
 
 from batch_agent import SpecError
 from batch_agent.core.spec import BatchSpec
-from batch_agent.data import counted as counting
 from batch_agent.data import read_inputs
-from batch_agent.data.counted import Counted
-from batch_agent.data.threaded import Threaded
-from batch_agent.plan.identity import canonical
+from batch_agent.data import row_iterators as counting
+from batch_agent.data.row_iterators import Counted, Threaded
+from batch_agent.plan.fingerprint import canonical
 
 ROWS: list[dict[str, Any]] = [
     {"n": 1, "text": "ä", "share": 0.5, "tags": ["x"]},

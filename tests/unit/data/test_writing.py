@@ -18,8 +18,9 @@ import pytest
 from tests.unit.programs import Programs
 
 from batch_agent import AgentResult, SpecError
-from batch_agent.data import ResultWriter, open_results, spooled
-from batch_agent.files import replacing
+from batch_agent.atomic_file import replacing
+from batch_agent.data import ResultWriter, open_results
+from batch_agent.data import parquet_writer as spooled
 
 NAMES = ["out.jsonl", "out.csv", "out.parquet"]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from batch_agent.backends.embedded import EmbeddedModelError
-from batch_agent.backends.embedded.download import download
-from batch_agent.backends.embedded.weights import WEIGHTS_FILE
+from batch_agent.backends.embedded.weights import WEIGHTS_FILE, download
 
 TINY_GGUF = b"GGUF" + b"\x03\0\0\0" + b"\0" * 16
 TINY_SHA256 = hashlib.sha256(TINY_GGUF).hexdigest()

@@ -1,7 +1,7 @@
 from typing import Any
 
 from batch_agent.backends.embedded import guided
-from batch_agent.backends.embedded.schema import MOST_CHARACTERS, MOST_ITEMS
+from batch_agent.backends.embedded.schema_hints import MOST_CHARACTERS, MOST_ITEMS
 
 ACTION: dict[str, Any] = {
     "$defs": {"Note": {"type": "object", "properties": {"text": {"type": "string"}}}},

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tests.unit.tools.processes import children_of
 
-from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, child, guided, server
+from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, guided, server
+from batch_agent.backends.embedded import server_process as child
 from batch_agent.backends.embedded.dequantise import dequantise
 from batch_agent.backends.embedded.weights import DEFAULT_MODEL
 

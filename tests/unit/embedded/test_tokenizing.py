@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batch_agent.backends.connect import connect
-from batch_agent.core.interfaces import CountsTokens
+from batch_agent.core.protocols import CountsTokens
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from batch_agent.backends.embedded import EmbeddedModelError, weights
-from batch_agent.backends.embedded.cache import cache_directory
-from batch_agent.backends.embedded.verified import is_as_made, is_verified, record_made
+from batch_agent.backends.embedded.model_cache import cache_directory, is_as_made, is_verified, record_made
 from batch_agent.backends.embedded.weights import WEIGHTS_FILE, find_weights
 
 TINY_GGUF = b"GGUF" + b"\x03\0\0\0" + b"\0" * 16

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batch_agent.engine.collector import rarer_collections
+from batch_agent.engine.gc_tuning import rarer_collections
 
 
 @pytest.fixture(autouse=True)

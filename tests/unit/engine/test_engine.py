@@ -5,19 +5,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from batch_agent.core.agent_config import Job
+from batch_agent.core.coordinator import Ending
 from batch_agent.core.errors import BatchAgentError, ErrorKind, StoreError
 from batch_agent.core.facts import Fact, Replied
-from batch_agent.core.hub import Ending
-from batch_agent.core.interfaces import Slot, Store
+from batch_agent.core.protocols import Slot, Store
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentResult
-from batch_agent.core.rules import Job
+from batch_agent.engine.admission import Gate
 from batch_agent.engine.engine import Engine, EngineConfig
-from batch_agent.engine.gate import Gate
+from batch_agent.engine.inputs import Inputs, InputSource
 from batch_agent.engine.slots import Slots
-from batch_agent.engine.source import Inputs, InputSource
-from batch_agent.schedule.admission import Rank
-from batch_agent.schedule.limit import InflightLimit
+from batch_agent.schedule.concurrency_limit import InflightLimit
+from batch_agent.schedule.slot_queue import Rank
 from batch_agent.store.memory import MemoryStore, NoStore
 
 

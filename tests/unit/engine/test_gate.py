@@ -1,41 +1,27 @@
 """Slots and places together: an agent needs both, and loses neither to somebody's bad luck."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from functools import wraps
 from typing import Any
 
 import pytest
+from tests.support.virtual_time import virtual
 
+from batch_agent.core.agent_config import Job
 from batch_agent.core.facts import Compacted, Replied, Returned, Shortened, Started
-from batch_agent.core.load import Load
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import Load
 from batch_agent.core.requests import Usage
-from batch_agent.core.rules import Job
-from batch_agent.core.scheduling import LimitChange, Scheduling
-from batch_agent.engine.gate import Gate
+from batch_agent.core.run_reports import LimitChange, Scheduling
+from batch_agent.engine.admission import Gate
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
-from batch_agent.schedule.ledger import Ledger
-from batch_agent.schedule.limit import InflightLimit
-from batch_agent.testing import run_virtual, say
+from batch_agent.schedule.concurrency_limit import InflightLimit
+from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.testing import say
 
 LOOK = (ToolCall("1", "look", "{}"),)
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in virtual time. It must leave no task behind."""
-
-    @wraps(test)
-    def run(*args: Any, **options: Any) -> None:
-        async def main() -> None:
-            await test(*args, **options)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        run_virtual(main())
-
-    return run
 
 
 def gate(

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.prompt import Prompt
+from batch_agent.core.agent_config import Job, Rules
+from batch_agent.core.messages import Prompt
 from batch_agent.core.requests import Sampling
-from batch_agent.core.rules import Job, Rules
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.gate import Gate
-from batch_agent.engine.opening import calibrate, open_gate
+from batch_agent.engine.admission import Gate, calibrate, open_gate
 from batch_agent.plan.compile import prefix_chars
-from batch_agent.plan.report import CHARS_PER_TOKEN
-from batch_agent.schedule.admission import Rank
+from batch_agent.plan.prefix_report import CHARS_PER_TOKEN
+from batch_agent.schedule.slot_queue import Rank
 from batch_agent.testing import ScriptedBackend, say
 
 RULES = Rules(Prompt("Be brief. " * 40), "m", Sampling(), "native", None, None, None, max_turns=4, max_retries=0)

@@ -1,20 +1,19 @@
 """Places in the KV cache, in virtual time: who gets one when, and that nothing is left behind."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from functools import wraps
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.virtual_time import in_virtual_time
 
 from batch_agent.core.requests import Usage
 from batch_agent.engine.residency import Residency
-from batch_agent.schedule.admission import Rank
-from batch_agent.schedule.ledger import Ledger
-from batch_agent.testing import run_virtual
+from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.schedule.slot_queue import Rank
 
 FRESH, RETURNING = Rank(is_fresh=True), Rank(is_fresh=False)
 _TOO_MANY = 20_000
@@ -42,29 +41,20 @@ def places(
     return Watched(ledger, shared_chars, chars_per_token)
 
 
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in virtual time. It must end, and leave neither a task nor a timer behind."""
-
-    @wraps(test)
-    def run(*args: Any, **options: Any) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(1e6):
-                await test(*args, **options)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-            assert armed() == []
-
-        run_virtual(main())
-
-    return run
-
-
 def now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def no_timer_is_armed() -> None:
+    assert armed() == []
 
 
 def armed() -> list[asyncio.TimerHandle]:
     scheduled: list[asyncio.TimerHandle] = getattr(asyncio.get_running_loop(), "_scheduled")  # noqa: B009
     return [handle for handle in scheduled if not handle.cancelled() and "Timeout" not in repr(handle)]
+
+
+virtual = in_virtual_time(limit=1e6, check=no_timer_is_armed)
 
 
 async def enter(residency: Residency, *agents: str, tokens: int = 100) -> None:

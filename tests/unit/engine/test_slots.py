@@ -8,9 +8,9 @@ import pytest
 
 from batch_agent.core.events import Event, LimitChanged, Resumed
 from batch_agent.engine.slots import HeldSlot, Slots
-from batch_agent.schedule.admission import Rank
+from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
-from batch_agent.schedule.limit import InflightLimit
+from batch_agent.schedule.slot_queue import Rank
 
 
 def refuse(granting: Slots, retry_after: Sequence[float | None], *, sent: Health | None = None, gap: int = 0) -> None:

@@ -7,12 +7,12 @@ from contextlib import nullcontext
 import pytest
 
 from batch_agent.core.errors import BackendError, ErrorKind
-from batch_agent.core.load import Load
-from batch_agent.engine.gate import Gate
+from batch_agent.core.protocols import Load
+from batch_agent.engine.admission import Gate
+from batch_agent.engine.monitor import upkeep
 from batch_agent.engine.slots import Slots
-from batch_agent.engine.upkeep import upkeep
-from batch_agent.schedule.admission import Rank
-from batch_agent.schedule.limit import InflightLimit
+from batch_agent.schedule.concurrency_limit import InflightLimit
+from batch_agent.schedule.slot_queue import Rank
 from batch_agent.testing import run_virtual
 
 

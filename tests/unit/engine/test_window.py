@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from batch_agent.core.agent_config import Job, Rules
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.prompt import Prompt, ToolSpec
+from batch_agent.core.messages import Prompt, ToolSpec
 from batch_agent.core.requests import Sampling
 from batch_agent.core.results import AgentError
-from batch_agent.core.rules import Job, Rules
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.window import Window, open_window
+from batch_agent.engine.context_window import Window, open_window
 from batch_agent.testing import ScriptedBackend, say
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from batch_agent import ErrorKind
-from batch_agent.core.flow import Item
+from batch_agent.core.flow_result import Item
 from batch_agent.core.results import AgentError
-from batch_agent.flows.entries import entry_of, excuses
+from batch_agent.flows.reduce_prompt import entry_of, excuses
 
 FAILED = AgentError(ErrorKind.MAX_TURNS, "no answer in 10 turns")
 

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel, RootModel
 from tests.unit.programs import Programs
 
-from batch_agent.core.flow import Item
-from batch_agent.flows.writing import written
+from batch_agent.core.flow_result import Item
+from batch_agent.flows.reduce_prompt import written
 
 
 class Colour(enum.Enum):
@@ -88,7 +88,7 @@ def test_what_holds_itself_is_said_to_have_no_end() -> None:
 @pytest.mark.slow
 def test_sets_are_written_alike_in_every_process(programs: Programs) -> None:
     code = (
-        "from batch_agent.flows.writing import written\n"
+        "from batch_agent.flows.reduce_prompt import written\n"
         "from pydantic import BaseModel\n"
         "class Found(BaseModel):\n    tags: set[str]\n"
         "print(written({'a': set('abcdefgh'), 'b': Found(tags=set('stuvwxyz'))}))"

@@ -13,9 +13,9 @@ from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStart
 from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Reply, Request
 from batch_agent.core.results import AgentError, AgentResult, Timing
-from batch_agent.observe.lines import event_line
-from batch_agent.observe.log import FILE, closed_line, opened_line
-from batch_agent.observe.report.following import Following
+from batch_agent.observe.event_codec import event_line
+from batch_agent.observe.event_log import FILE, closed_line, opened_line
+from batch_agent.observe.report.log_follower import Following
 from batch_agent.testing import Script, ScriptedBackend, call, say
 
 BEGAN = 1_700_000_000.0

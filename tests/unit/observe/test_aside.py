@@ -12,9 +12,9 @@ import pytest
 
 from batch_agent import BatchAgent, SpecError
 from batch_agent.core.events import Event, Notice, Resumed
-from batch_agent.observe.aside import Aside
-from batch_agent.observe.live.board import Board
-from batch_agent.observe.watching import Together, watched_by
+from batch_agent.observe.background_sink import Aside
+from batch_agent.observe.live.state import Board
+from batch_agent.observe.sinks import Together, watched_by
 from batch_agent.testing import ScriptedBackend, by_turn, say
 
 

@@ -31,8 +31,8 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.requests import NO_USAGE, Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
-from batch_agent.observe.growth import Growth
-from batch_agent.observe.live.board import Board, Stage
+from batch_agent.observe.live.state import Board, Stage
+from batch_agent.observe.run_stats import Growth
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 STARTED = RunStarted("vllm", "m", 8, 100, prices=(2.0, 0.5, 8.0))

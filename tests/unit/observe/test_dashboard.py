@@ -26,8 +26,8 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, Timing
-from batch_agent.observe.live.board import Board
 from batch_agent.observe.live.dashboard import render
+from batch_agent.observe.live.state import Board
 
 FULL: list[Event] = [
     RunStarted("vllm", "Qwen/Qwen3-32B", 8, 100, prices=(1.0, 0.1, 2.0)),

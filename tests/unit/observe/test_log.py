@@ -39,11 +39,10 @@ from batch_agent.core.events import (
     TurnStarted,
 )
 from batch_agent.core.results import AgentResult, CallRecord, ToolUse
-from batch_agent.core.scheduling import LimitChange, Scheduling
-from batch_agent.core.sharing import Finding, PrefixReport
-from batch_agent.observe.lines import event_line
-from batch_agent.observe.log import FILE, LogReader, closed_line, opened_line
-from batch_agent.observe.recording import Recording
+from batch_agent.core.run_reports import Finding, LimitChange, PrefixReport, Scheduling
+from batch_agent.observe.event_codec import event_line
+from batch_agent.observe.event_log import FILE, LogReader, closed_line, opened_line
+from batch_agent.observe.event_recorder import Recording
 from batch_agent.testing import ScriptedBackend, say
 
 EVERY_KIND: list[Event] = [

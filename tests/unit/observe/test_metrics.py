@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batch_agent import AgentError, AgentResult, BatchAgent, ErrorKind, Flow, Results, SpecError, Tool
-from batch_agent.cli.watchers import watchers
+from batch_agent.cli.options.observability import watchers
 from batch_agent.core.events import (
     AgentFinished,
     AgentStarted,
@@ -119,7 +119,10 @@ def now_in(registry: CollectorRegistry) -> Scraped:
 
 async def run(sim: SimServer, *watched_by: Any, **options: Any) -> Results:
     options = {"task": "Describe {it}", "inputs": inputs(), "tools": [look], "streaming": True, **options}
-    return await BatchAgent.run(backend=sim.url, model="sim", prices=PRICES, events=list(watched_by), **options)
+    results: Results = await BatchAgent.run(
+        backend=sim.url, model="sim", prices=PRICES, events=list(watched_by), **options
+    )
+    return results
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from jupyter_client.manager import start_new_kernel
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import AgentFinished, AgentStarted, FlowStarted, InStage, Notice, RunStarted, Sampled
 from batch_agent.core.results import AgentError, AgentResult
-from batch_agent.observe.live.board import Board
+from batch_agent.observe.live.detection import is_notebook
 from batch_agent.observe.live.notebook_html import board_html
-from batch_agent.observe.seen import is_notebook
+from batch_agent.observe.live.state import Board
 from batch_agent.sim import Script, SimConfig, SimServer
 
 HOSTILE = '<img src=x onerror="alert(1)">\x1b[2J'

@@ -15,14 +15,13 @@ from benchmarks.dashboard import life
 from tests.unit.observe.logs import BEGAN, STARTED, answered, real_run, seen, started, written
 
 from batch_agent import SpecError, StoreError
-from batch_agent.cli.report import check_is_run
+from batch_agent.cli.commands.report import check_is_run
 from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStarted
-from batch_agent.observe.lines import event_line
-from batch_agent.observe.log import FILE, closed_line, opened_line
+from batch_agent.observe.event_codec import event_line
+from batch_agent.observe.event_log import FILE, closed_line, opened_line
+from batch_agent.observe.report.html import REPORT, page_files, report_of, write_report
 from batch_agent.observe.report.model import model_of
-from batch_agent.observe.report.page_files import page_files
-from batch_agent.observe.report.view import RunView
-from batch_agent.observe.report.writing import REPORT, report_of, write_report
+from batch_agent.observe.report.run_view import RunView
 
 DATA = re.compile(r'<script type="application/json" id="run">(.*?)</script>', re.DOTALL)
 

@@ -37,7 +37,7 @@ def test_prefill_is_what_the_server_found_in_its_cache(tmp_path: Path) -> None:
 def test_a_server_that_names_no_cached_tokens_leaves_it_open(tmp_path: Path) -> None:
     row = saved(tmp_path, [*started(("a", 0)), *turns("a", Usage(100, 0, 10))])["prefill tokens not computed"]
     assert (row["saved"], row["without"]) == (None, None)
-    assert row["basis"].startswith("Not known")
+    assert row["basis"].startswith("Unknown")
 
 
 def test_tools_save_what_was_shared_or_kept(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_time_that_sharing_saved_is_not_guessed_before_the_tools_tell_it(tmp
     rows = saved(tmp_path, [*started(("a", 0)), (1.0, shared)])
     assert rows["tool executions avoided"]["saved"] == 1
     assert rows["tool time saved"]["saved"] is None
-    assert "f did not yet" in rows["tool time saved"]["basis"]
+    assert "not yet reported by f." in rows["tool time saved"]["basis"]
 
 
 def test_a_run_without_tools_says_nothing_of_them(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_request_that_is_sent_again_saves_the_turns_before_it(tmp_path: Path) 
     before = 110 + 220
     assert row["saved"] == 2 * before
     assert row["without"] == before + 330 + 2 * before
-    assert row["basis"].startswith("2 requests sent again and 0 answers")
+    assert row["basis"].startswith("2 retried requests and 0 rejected answers")
 
 
 def test_a_first_turn_that_is_sent_again_saves_nothing(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_an_answer_that_is_asked_for_again_saves_the_turns_before_it(tmp_path: P
     ]
     row = saved(tmp_path, events)[AFTER_ERRORS]
     assert row["saved"] == 110  # the turn itself is paid for again either way
-    assert row["basis"].startswith("0 requests sent again and 1 answer asked")
+    assert row["basis"].startswith("0 retried requests and 1 rejected answer")
 
 
 def test_parts_of_a_long_input_are_agents_of_their_own_in_this(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_each_process_saves_the_answers_that_it_found(tmp_path: Path) -> None:
     again: list[tuple[float, Event]] = [*started(), (0.1, answered("a", 0, resumed=True, usage=Usage(100, 0, 10)))]
     row = saved(tmp_path, first, again, again)[AFTER_RESTARTS]
     assert (row["saved"], row["without"]) == (2 * 110, 110 + 2 * 110)
-    assert row["basis"].startswith("2 answers from the checkpoint, and 0 agents")
+    assert row["basis"].startswith("2 answers from the checkpoint and 0 continued agents")
 
 
 def test_an_agent_that_a_later_process_goes_on_with_saves_its_turns_so_far(tmp_path: Path) -> None:

@@ -32,14 +32,14 @@ from batch_agent.core.events import (
     TurnStarted,
 )
 from batch_agent.core.results import CallRecord, ToolUse
-from batch_agent.observe.fullness import Fullness
-from batch_agent.observe.lines import event_line, read_line
-from batch_agent.observe.live.board import Board
+from batch_agent.observe.event_codec import event_line, read_line
 from batch_agent.observe.live.dashboard import render
 from batch_agent.observe.live.progress import PlainProgress
-from batch_agent.observe.summary import saved_by_sharing
+from batch_agent.observe.live.state import Board
+from batch_agent.observe.run_stats import Fullness
 from batch_agent.observe.telemetry.metrics import Metrics
 from batch_agent.observe.telemetry.traces import Traces
+from batch_agent.observe.text.summary import saved_by_sharing
 
 USAGE = Usage(100, 60, 10)
 BEGINS = RunStarted("vllm", "m", 8, 2)

@@ -10,12 +10,11 @@ from pydantic import BaseModel
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool, Usage
 from batch_agent.core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Shortened, Started
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
+from batch_agent.core.program_runtime import Work
 from batch_agent.core.requests import Reply
-from batch_agent.core.results import CallRecord
-from batch_agent.core.runtime import Work
-from batch_agent.core.work import Changes, FileChange
-from batch_agent.observe.recorded import recorded_rules
-from batch_agent.observe.story import story
+from batch_agent.core.results import CallRecord, Changes, FileChange
+from batch_agent.observe.checkpoint_results import recorded_rules
+from batch_agent.observe.text.agent_trace import story
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, by_turn, call, calls, say
 

@@ -21,9 +21,9 @@ from rich.console import Console
 from tests.unit.programs import Program, Programs
 
 from batch_agent.core.events import RunStarted
-from batch_agent.observe.live.frame import Frame
-from batch_agent.observe.live.redirecting import Redirecting, is_redirected
+from batch_agent.observe.live.stream_redirect import Redirecting, is_redirected
 from batch_agent.observe.live.terminal import LiveProgress
+from batch_agent.observe.live.terminal_frame import Frame
 from batch_agent.sim import Script, SimConfig, SimServer
 
 BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"

@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from batch_agent import BatchAgent, Flow, Results, SpecError, Tool
-from batch_agent.cli.watchers import watchers
+from batch_agent.cli.options.observability import watchers
 from batch_agent.core.events import AgentFinished, AgentStarted, Notice, Paused, Resumed, RunStarted
 from batch_agent.core.results import AgentResult
-from batch_agent.observe.telemetry import genai
+from batch_agent.observe.telemetry import semconv as genai
 from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -96,7 +96,8 @@ async def fail(key: str) -> str:
 
 async def run(sim: SimServer, *watched_by: Any, **options: Any) -> Results:
     options = {"task": "Describe {it}", "tools": [look, fail], "streaming": True, **options}
-    return await BatchAgent.run(backend=sim.url, model="sim", events=list(watched_by), **options)
+    results: Results = await BatchAgent.run(backend=sim.url, model="sim", events=list(watched_by), **options)
+    return results
 
 
 async def test_a_run_is_a_tree_of_agents_turns_and_calls(sim: SimServer) -> None:

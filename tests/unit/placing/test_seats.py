@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.placing.seats import Node, alive, is_each_its_own, seats
+from batch_agent.ray.node_assignment import Node, alive, is_each_its_own, seats
 
 HEAD, FIRST, SECOND = Node("head", "10.0.0.1", 4.0), Node("first", "10.0.0.2", 8.0), Node("second", "10.0.0.3", 8.0)
 

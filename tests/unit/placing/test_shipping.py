@@ -11,10 +11,10 @@ import pytest
 
 from batch_agent import BackendError, BatchSpec, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from batch_agent.core.errors import BatchAgentError, LeaseLost
-from batch_agent.engine.stream import ResultStream
-from batch_agent.placing import RayRun
-from batch_agent.placing.errors import Told
-from batch_agent.placing.shipping import for_workers, packed, unpacked
+from batch_agent.engine.result_stream import ResultStream
+from batch_agent.ray import RayRun
+from batch_agent.ray.remote_error import Told
+from batch_agent.ray.serialization import for_workers, packed, unpacked
 from batch_agent.run.setup import RunSetup
 from batch_agent.testing import ScriptedBackend, say
 
@@ -118,5 +118,5 @@ async def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nobody_loads_ray_who_does_not_ask_for_it() -> None:
-    command = "import sys, batch_agent.placing, batch_agent.api; sys.exit('ray' in sys.modules)"
+    command = "import sys, batch_agent.ray, batch_agent.api; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", command]).returncode == 0

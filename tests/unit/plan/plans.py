@@ -3,10 +3,10 @@
 from typing import Any
 
 from batch_agent.agent.output import output_type
-from batch_agent.core.prompt import ToolSpec
-from batch_agent.core.rules import Rules
+from batch_agent.core.agent_config import Rules
+from batch_agent.core.messages import ToolSpec
+from batch_agent.core.protocols import Traits
 from batch_agent.core.spec import BatchSpec
-from batch_agent.core.traits import Traits
 from batch_agent.plan.compile import Plan, compile_plan
 from batch_agent.plan.layout import as_they_come
 from batch_agent.plan.template import parse_template

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.prompt import ToolSpec
-from batch_agent.plan.actions import instructions
+from batch_agent.core.messages import ToolSpec
+from batch_agent.plan.action_mode import instructions
 
 
 def line(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> str:

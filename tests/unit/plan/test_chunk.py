@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from batch_agent.plan.chunk import TextField, longest_text, merge_task, part_task, split, with_text
+from batch_agent.plan.chunks import TextField, longest_text, merge_task, part_task, split, with_text
 
 PARAGRAPH = "One sentence is here. Another one follows it.\n\n"
 

@@ -8,9 +8,9 @@ import pytest
 from pydantic import BaseModel
 from tests.unit.plan.plans import SEARCH, plan, rules, traits
 
+from batch_agent.core.agent_config import Rules
 from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.core.prompt import ToolSpec
-from batch_agent.core.rules import Rules
+from batch_agent.core.messages import ToolSpec
 from batch_agent.core.schema import JsonSchema
 
 INJECTED = "It must fit this JSON schema:\n"

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from tests.unit.plan.plans import SEARCH, plan, traits
 
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.prompt import ToolSpec
-from batch_agent.plan.identity import Keys, fingerprint
+from batch_agent.core.messages import ToolSpec
+from batch_agent.plan.fingerprint import Keys, fingerprint
 
 
 class Color(Enum):
@@ -118,7 +118,7 @@ def test_a_model_is_the_data_that_it_holds() -> None:
 
 def test_keys_are_the_same_in_every_process() -> None:
     program = (
-        "from batch_agent.plan.identity import Keys; import datetime;"
+        "from batch_agent.plan.fingerprint import Keys; import datetime;"
         "print(Keys(b'run').key({'s': {'x', 'y', 'z'}, 'd': datetime.date(2024, 1, 1), 'e': 'é'}))"
     )
     value = {"e": "é", "d": date(2024, 1, 1), "s": {"x", "y", "z"}}

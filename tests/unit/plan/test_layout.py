@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.fields import Fields
+from batch_agent.core.task_fields import Fields
 from batch_agent.plan.layout import Layout, as_they_come, lay_out
 from batch_agent.plan.template import BadInput, parse_template, template_of
 

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 from tests.unit.plan.plans import rules
 
-from batch_agent.core.prompt import ToolSpec
-from batch_agent.core.sharing import Finding
+from batch_agent.core.messages import ToolSpec
+from batch_agent.core.run_reports import Finding
 from batch_agent.plan.lint import MOST_FINDINGS, find_breaks
 
 SESSION = "3f2a9c1d-77b0-4e21-9c0a-1b5d8e6f7a90"

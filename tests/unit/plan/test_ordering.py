@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_agent.plan.ordering import Arrangement, arrange, greedy, shared_prefix
+from batch_agent.plan.prefix_order import Arrangement, arrange, greedy, shared_prefix
 
 
 def prompts(table: list[list[str]], found: Arrangement) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 _SHOW = """
 from pydantic import BaseModel
-from batch_agent.plan.identity import Keys
+from batch_agent.plan.fingerprint import Keys
 from batch_agent.plan.template import parse_template
 
 class Paper(BaseModel):

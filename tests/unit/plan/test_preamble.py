@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from batch_agent.core.preamble import PREAMBLE
+from batch_agent.core.messages import PREAMBLE
 
 PROMPT = "You are kind.\nAnswer briefly."
 FORMER = re.compile(r"^(x-anthropic-[^\n]*\n|x-amz-[^\n]*\n)", re.MULTILINE | re.IGNORECASE)

@@ -9,11 +9,11 @@ from pydantic import BaseModel
 from tests.unit.plan.plans import plan
 
 from batch_agent import BatchAgent, Fields, Tool
-from batch_agent.core.sharing import Finding, PrefixReport
+from batch_agent.core.run_reports import Finding, PrefixReport
 from batch_agent.core.spec import BatchSpec
-from batch_agent.observe.sharing import outcome_line, prefix_lines
+from batch_agent.observe.text.prefix import outcome_line, prefix_lines
 from batch_agent.plan.layout import as_they_come, lay_out
-from batch_agent.plan.report import prefix_report
+from batch_agent.plan.prefix_report import prefix_report
 from batch_agent.plan.template import template_of
 from batch_agent.sim import Script, SimConfig, SimServer
 

@@ -1,6 +1,6 @@
 """Slots go to those who are furthest, and never beyond the limit."""
 
-from batch_agent.schedule.admission import PATIENCE, Admission, Rank
+from batch_agent.schedule.slot_queue import PATIENCE, Admission, Rank
 
 FRESH = Rank(is_fresh=True)
 

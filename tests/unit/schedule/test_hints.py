@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.core.load import Load
-from batch_agent.schedule.hints import WarmthPlan
+from batch_agent.core.protocols import Load
+from batch_agent.schedule.keep_warm_policy import WarmthPlan
 
 KV = 100_000
 LOOK = 0.5

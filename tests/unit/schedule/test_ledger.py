@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batch_agent.schedule.leases import Leases
-from batch_agent.schedule.ledger import _HEADROOM, Ledger
-from batch_agent.schedule.losses import _ROUNDING
+from batch_agent.schedule.cache_misses import _ROUNDING
+from batch_agent.schedule.kv_ledger import _HEADROOM, Ledger
+from batch_agent.schedule.residency_leases import Leases
 
 
 def ledger(limit: int | None = 1000, *, speed: float | None = None, grown: bool = True, shared: float = 0.0) -> Ledger:

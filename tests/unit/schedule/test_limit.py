@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from batch_agent.core.load import Load
-from batch_agent.schedule.limit import Change, InflightLimit
+from batch_agent.core.protocols import Load
+from batch_agent.schedule.concurrency_limit import Change, InflightLimit
 
 BUSY = Load(running=8)
 

@@ -1,6 +1,6 @@
 """How much of the last requests went wrong."""
 
-from batch_agent.schedule.outcomes import Outcomes
+from batch_agent.schedule.health import Outcomes
 
 
 def outcomes(good: int, bad: int) -> Outcomes:

@@ -1,7 +1,7 @@
 """Who gets how much of what is shared, and what is leased of a budget."""
 
 from batch_agent.schedule.budget import Amount
-from batch_agent.schedule.portions import Claim, Demand, Share, lease, portion, shares, wanted
+from batch_agent.schedule.fair_share import Claim, Demand, Share, lease, portion, shares, wanted
 
 ALL = None
 """What a worker wants that is short."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from batch_agent.schedule.refusals import Refusals
+from batch_agent.schedule.overload_detector import Refusals
 
 
 def told(seen: Refusals, refused: Iterable[int]) -> list[int]:

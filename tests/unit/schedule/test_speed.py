@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.requests import Usage
-from batch_agent.schedule.speed import PrefillSpeed, ToolWaits
+from batch_agent.schedule.estimators import PrefillSpeed, ToolWaits
 
 
 def heard(speed: PrefillSpeed, computed: int, seconds: float, now: float) -> None:

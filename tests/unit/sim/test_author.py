@@ -4,11 +4,10 @@ from typing import Any
 import pytest
 
 from batch_agent.sim.answer import Answer, reply_of
-from batch_agent.sim.author import Author
-from batch_agent.sim.config import FaultRates
+from batch_agent.sim.answer_script import Author
+from batch_agent.sim.config import FaultRates, Script
 from batch_agent.sim.directive import DirectiveError
 from batch_agent.sim.faults import Kind
-from batch_agent.sim.script import Script
 from batch_agent.sim.tokens import render_chat
 
 

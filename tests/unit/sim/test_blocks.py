@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from batch_agent.sim.blocks import BlockPool
+from batch_agent.sim.kv_engine.blocks import BlockPool
 
 
 def test_a_released_block_is_found_again_by_its_content() -> None:

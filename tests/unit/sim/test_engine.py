@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.sim.blocks import BlockPool
 from batch_agent.sim.config import SimConfig
-from batch_agent.sim.engine import Engine
-from batch_agent.sim.sequence import Progress, Sequence
+from batch_agent.sim.kv_engine.blocks import BlockPool
+from batch_agent.sim.kv_engine.engine import Engine
+from batch_agent.sim.kv_engine.sequence import Progress, Sequence
 
 SMALL = SimConfig(
     num_blocks=64,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from batch_agent.sim import SimConfig, SimServer
-from batch_agent.sim.front_end import FrontEnd
 from batch_agent.sim.http import Connection
+from batch_agent.sim.server import FrontEnd
 
 from .conftest import Send, raw, until
 

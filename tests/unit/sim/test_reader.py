@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.sim.reader import MAX_HEAD_BYTES, BadRequest, HttpRequest, RequestReader
+from batch_agent.sim.http_parser import MAX_HEAD_BYTES, BadRequest, HttpRequest, RequestReader
 
 PLAIN = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=1\r\nde\r\n0\r\n\r\n"

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.sim.answer import Answer, Call, reply_of
+from batch_agent.sim.answer_script import read_chat
 from batch_agent.sim.tokens import block_hashes, decode, encode, from_ids, render_chat, text_of, to_ids
-from batch_agent.sim.transcript import read_chat
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_agent.core.agent_config import Job
+from batch_agent.core.coordinator import Ending
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
-from batch_agent.core.hub import Ending
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentError
-from batch_agent.core.rules import Job
 from batch_agent.store.codec import decode, decode_ending, decode_job, encode, encode_ending, encode_job
 
 seconds = st.floats(0, 1e6, allow_nan=False)

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.programs import Call
 
 from batch_agent import BatchAgent, Flow, SpecError, Tool
-from batch_agent.files import make_private_folder, replacing
+from batch_agent.atomic_file import make_private_folder, replacing
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 

@@ -19,9 +19,10 @@ from batch_agent.testing import Answer, ScriptedBackend, say
 
 async def run(folder: Path, inputs: Any, **options: Any) -> list[AgentResult]:
     backend = ScriptedBackend(lambda request: say("done", Usage(10, 4, 1)))
-    return await BatchAgent.run(
+    results: list[AgentResult] = await BatchAgent.run(
         **{"task": "{it}", "inputs": inputs, "backend": backend, "checkpoint_dir": folder, **options}
     )
+    return results
 
 
 async def test_agents_come_in_the_order_of_their_index_with_their_facts(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import pytest
 
-from batch_agent.schedule import standing
-from batch_agent.swarm import lanes
+from batch_agent.pools import endpoint_state as lanes
+from batch_agent.schedule import circuit_breaker as standing
+from batch_agent.schedule.backoff import Backoff
 
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "_SHORTEST_EJECTION", 0.1)
+    monkeypatch.setattr(standing, "_EJECTION", Backoff(0.1, 60.0))
     monkeypatch.setattr(lanes, "_SOON", 0.3)

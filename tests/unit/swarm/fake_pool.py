@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from batch_agent.backends.hostfile import Endpoint
 from batch_agent.core.errors import ErrorKind
-from batch_agent.swarm.interface import OnResponse
-from batch_agent.swarm.response import Response
+from batch_agent.pools.protocol import OnResponse
+from batch_agent.pools.response import Response
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import orjson
 from batch_agent import VLLMPool
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import Connection
-from batch_agent.sim.reader import HttpRequest
+from batch_agent.sim.http_parser import HttpRequest
 from batch_agent.sim.server import Server
 
 COMPLETIONS, CHAT, BATCH = "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch"

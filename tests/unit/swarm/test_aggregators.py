@@ -6,7 +6,7 @@ import pytest
 from tests.unit.swarm.fake_pool import cut, failed
 
 from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.swarm.aggregators import (
+from batch_agent.pools.aggregators import (
     best_of,
     concat,
     failure_report,
@@ -15,7 +15,7 @@ from batch_agent.swarm.aggregators import (
     structured_merge,
     top_k,
 )
-from batch_agent.swarm.response import Response
+from batch_agent.pools.response import Response
 
 
 def said(*texts: str) -> list[Response]:

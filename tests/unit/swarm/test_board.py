@@ -5,8 +5,8 @@ from tests.unit.swarm.fake_pool import Asked, FakePool, failed, with_roles
 
 from batch_agent.backends.hostfile import Endpoint
 from batch_agent.core.errors import BackendError, ErrorKind, SpecError
-from batch_agent.swarm.board import Blackboard, BoardState, blackboard
-from batch_agent.swarm.response import Response
+from batch_agent.pools.blackboard import Blackboard, BoardState, blackboard
+from batch_agent.pools.response import Response
 
 SECTIONS = ["ideas", "doubts"]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.swarm.lanes import Asked, Batch, Lane, lane_for, to_take_back
-from batch_agent.swarm.setbacks import TAKEN_BACK, set_back, tells_of_endpoint
+from batch_agent.pools.endpoint_state import Asked, Batch, Lane, lane_for, to_take_back
+from batch_agent.pools.failure_policy import TAKEN_BACK, set_back, tells_of_endpoint
 
 
 def batch(place: int, count: int = 10) -> Batch:

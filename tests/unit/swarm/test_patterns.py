@@ -6,14 +6,8 @@ import pytest
 from tests.unit.swarm.fake_pool import Asked, FakePool, cut, endpoints, failed
 
 from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.swarm.patterns import (
-    broadcast,
-    broadcast_and_reduce,
-    fan_out_fan_in,
-    map_gather,
-    scatter_gather,
-)
-from batch_agent.swarm.response import Response
+from batch_agent.pools.patterns import broadcast, broadcast_and_reduce, fan_out_fan_in, map_gather, scatter_gather
+from batch_agent.pools.response import Response
 
 
 def but(bad: dict[int, Response | str], *, on: str = "Q") -> FakePool:

@@ -9,8 +9,8 @@ from tests.unit.swarm.hosts import Host, pool_of, up
 
 from batch_agent import BackendError, Endpoint, ErrorKind, SpecError, VLLMPool, parse_hostfile
 from batch_agent.core.requests import Sampling
+from batch_agent.pools import AgentEndpoint
 from batch_agent.sim import SimConfig
-from batch_agent.swarm import AgentEndpoint
 
 
 def numbered(count: int) -> list[str]:

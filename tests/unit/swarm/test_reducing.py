@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.swarm.fake_pool import Answer, Asked, FakePool, cut, endpoints, failed
 
 from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.swarm.interface import OnResponse
-from batch_agent.swarm.reducing import tree_reduce
-from batch_agent.swarm.response import Response
+from batch_agent.pools.protocol import OnResponse
+from batch_agent.pools.response import Response
+from batch_agent.pools.tree_reduce import tree_reduce
 
 ITEM = "leaf {item}"
 REDUCE = "L{level}: {responses}"

@@ -7,9 +7,9 @@ import pytest
 from tests.unit.swarm.hosts import CHAT, COMPLETIONS, STEPS, Host, pool_of, soon, up
 
 from batch_agent import ErrorKind, Response
+from batch_agent.pools import endpoint_state as lanes
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import Connection
-from batch_agent.swarm import lanes
 
 GENERATE = (COMPLETIONS, CHAT)
 

@@ -4,9 +4,9 @@ import pytest
 from tests.unit.swarm.fake_pool import Asked, FakePool, cut, endpoints, failed
 
 from batch_agent.core.errors import BackendError, ErrorKind, SpecError
-from batch_agent.swarm.aggregators import concat, majority_vote
-from batch_agent.swarm.response import Response
-from batch_agent.swarm.stages import Stage, pipeline, run_pipeline
+from batch_agent.pools.aggregators import concat, majority_vote
+from batch_agent.pools.pipeline import Stage, pipeline, run_pipeline
+from batch_agent.pools.response import Response
 
 
 def by_agent(**bad: Response | str) -> FakePool:

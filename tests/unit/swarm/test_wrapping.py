@@ -10,9 +10,9 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
 from yarl import URL
 
-from batch_agent.backends.server import Server
-from batch_agent.backends.wire import open_wire
-from batch_agent.swarm.wrapping import Wrapping, find_wrapping, has_batch_route
+from batch_agent.backends.http.client import Server
+from batch_agent.backends.http.transport import open_wire
+from batch_agent.pools.chat_template import Wrapping, find_wrapping, has_batch_route
 
 Template = Callable[[str], str]
 _TOKENS = re.compile(r"<[^<>]*>|\w+|\s+|.", re.DOTALL)

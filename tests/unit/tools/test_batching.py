@@ -1,32 +1,21 @@
 """Calls that arrive together become one call of a function that answers many."""
 
 import asyncio
-import functools
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
 import orjson
 import pytest
+from tests.support.virtual_time import virtual
 
 from batch_agent import SpecError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.testing import run_virtual
 from batch_agent.tools import ToolFabric
 
 P = ParamSpec("P")
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 @asynccontextmanager

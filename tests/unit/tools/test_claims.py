@@ -1,32 +1,20 @@
 """A write is claimed when its function is about to be entered, and not before; what was not entered is taken back."""
 
 import asyncio
-import functools
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
 import orjson
 import pytest
+from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
-from batch_agent.core.interfaces import CallsPast
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.testing import run_virtual
+from batch_agent.core.protocols import CallsPast
 from batch_agent.tools import ToolFabric, as_tool
-from batch_agent.tools.claim import Claim
+from batch_agent.tools.write_claims import Claim
 
 P = ParamSpec("P")
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 class Notes:

@@ -2,11 +2,10 @@
 hold for all together."""
 
 import asyncio
-import functools
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
@@ -14,31 +13,22 @@ import orjson
 import pytest
 from tests.property.test_fabric_histories import World, an_agent, check_writes
 from tests.property.test_fabric_histories import tools as tools_of
+from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
-from batch_agent.cluster.calls import SharedCalls
-from batch_agent.cluster.local import LocalHub
-from batch_agent.core.interfaces import CallsPast
+from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.shared_tool_calls import SharedCalls
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.core.results import CallRecord
 from batch_agent.core.spec import BatchSpec
 from batch_agent.store.memory import MemoryStore
-from batch_agent.testing import VirtualTimeLoop, run_virtual
+from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolFabric, open_tools
 from batch_agent.tools.session import FabricSession
 
 P = ParamSpec("P")
 LEASE = 10.0
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 class Hub(LocalHub):

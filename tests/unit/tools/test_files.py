@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batch_agent import Tool
 from batch_agent.tools.builtin.files import grep_tool, list_files_tool, read_file_tool
-from batch_agent.tools.builtin.folder import Folder
+from batch_agent.tools.builtin.rooted_folder import Folder
 
 SECRET = "the-secret"
 
@@ -104,7 +104,7 @@ def test_a_folder_that_becomes_a_link_while_it_is_opened_is_not_followed(
         (root / "below").symlink_to(root.parent)
         return status
 
-    monkeypatch.setattr("batch_agent.tools.builtin.folder.os.stat", stat_and_swap)
+    monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder.os.stat", stat_and_swap)
     with pytest.raises(FileNotFoundError):
         Folder(root).open("below/b.txt")
 
@@ -142,7 +142,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_while_it_is_opened_is_not_waited_
         os.mkfifo(root / "a.txt")
         return status
 
-    monkeypatch.setattr("batch_agent.tools.builtin.folder.os.stat", stat_and_swap)
+    monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder.os.stat", stat_and_swap)
     opened = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
         Folder(root).open("a.txt")
@@ -261,7 +261,7 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_end_is_left_and_that_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.tools.builtin.folder._MOST_FILES", 1)
+    monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder._MOST_FILES", 1)
     for text in (list_files_tool(root)(), grep_tool(root)(pattern="Gr")):
         assert text.endswith("[there are too many files: not all folders were looked into]")
 
@@ -325,7 +325,7 @@ def test_a_file_that_may_not_be_read_is_said_to_be_that(root: Path, monkeypatch:
     def refuse(*arguments: object, **options: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("batch_agent.tools.builtin.folder.os.open", refuse)  # the tests may run as root
+    monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder.os.open", refuse)  # the tests may run as root
     with pytest.raises(PermissionError, match="may not be read"):
         read_file_tool(root)(path="a.txt")
     assert grep_tool(root)(pattern=".").startswith("No line matches")

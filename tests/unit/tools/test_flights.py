@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batch_agent.tools.cache import Outcome
-from batch_agent.tools.flights import Flights
+from batch_agent.tools.single_flight import Flights
 
 OUTCOME = Outcome("found", False, 1, 0.0)
 

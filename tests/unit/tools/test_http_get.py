@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import ToolFabric
-from batch_agent.tools.builtin.client import RequestFailed, RequestMayPass
-from batch_agent.tools.builtin.guard import Guard, is_public
-from batch_agent.tools.builtin.text import plain
+from batch_agent.tools.builtin.html_text import plain
+from batch_agent.tools.builtin.http_session import RequestFailed, RequestMayPass
+from batch_agent.tools.builtin.ssrf_guard import Guard, is_public
 from batch_agent.tools.builtin.web import http_get_tool
 
 ARTICLE = (

@@ -9,9 +9,8 @@ from pydantic import BaseModel, Field
 from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolFabric
-from batch_agent.tools.arguments import BadArguments
-from batch_agent.tools.langchain import from_langchain
-from batch_agent.tools.raw_arguments import RawArguments, sound_name
+from batch_agent.tools.adapters import from_langchain
+from batch_agent.tools.parameters import BadArguments, RawArguments, sound_name
 
 
 class Search(BaseModel):

@@ -460,7 +460,7 @@ def test_a_command_is_split_as_a_shell_does_and_secrets_are_not_shown() -> None:
     server = MCP("npx -y 'a server' --key secret", env={"KEY": "secret"})
     assert server.command == ["npx", "-y", "a server", "--key", "secret"]
     assert repr(server) == "MCP('npx a server')"
-    assert repr(MCP("https://me:secret@host/mcp?key=secret", headers={"Key": "secret"})) == "MCP('host/mcp')"
+    assert repr(MCP("https://me:secret@host/mcp?key=secret", headers={"Key": "secret"})) == "MCP('https://host/mcp')"
 
 
 async def _raised(call: Any) -> MCPServerGone:

@@ -50,7 +50,7 @@ async def run(tool: Tool, folder: Path, log: Log | None = None, inputs: Any = ("
         tools=[tool],
         backend=ScriptedBackend(answer),
         tool_cache_dir=folder,
-        **({} if log is None else {"events": log}),
+        events=log,
         **options,
     )
     assert all(result.ok for result in results), results
@@ -176,7 +176,7 @@ async def test_a_folder_that_cannot_be_used_is_said_before_anything_is_asked(tmp
 async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from batch_agent.tools.memory import ToolMemory
+    from batch_agent.tools.disk_cache import ToolMemory
 
     async def broken(self: ToolMemory, key: bytes) -> None:
         raise StoreError("The disk is full.")
@@ -192,7 +192,7 @@ async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
 def test_what_a_function_does_is_told_the_same_way_in_every_process() -> None:
     program = """
 from batch_agent import Tool
-from batch_agent.tools.memory import code_digest
+from batch_agent.tools.disk_cache import code_digest
 
 @Tool.define(effect="pure")
 def known(word: str) -> bool:

@@ -1,30 +1,19 @@
 """Whoever joins a call that is under way has a time of its own. Across workers: test_commons.py."""
 
 import asyncio
-import functools
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
 import orjson
+from tests.support.virtual_time import virtual
 
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.testing import run_virtual
 from batch_agent.tools import ToolFabric, as_tool
 
 P = ParamSpec("P")
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 @asynccontextmanager

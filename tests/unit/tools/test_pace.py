@@ -1,7 +1,6 @@
 """A tool is worked as hard as it allows: so many at once, so many a second, each within its time."""
 
 import asyncio
-import functools
 import itertools
 import threading
 from collections import Counter
@@ -11,10 +10,11 @@ from typing import Any, ParamSpec
 
 import orjson
 import pytest
+from tests.support.virtual_time import in_virtual_time
 
 from batch_agent import SpecError, Tool
-from batch_agent.core.interfaces import CallsPast
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolFabric, as_tool
 
@@ -35,15 +35,7 @@ class WatchfulLoop(VirtualTimeLoop):
         return now
 
 
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=WatchfulLoop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return run
+virtual = in_virtual_time(WatchfulLoop)
 
 
 @asynccontextmanager

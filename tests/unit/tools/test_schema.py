@@ -16,8 +16,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from batch_agent import SpecError, Tool
-from batch_agent.tools.arguments import BadArguments
-from batch_agent.tools.schema import Arguments, describe
+from batch_agent.tools.parameters import Arguments, BadArguments, describe
 
 
 class Colour(Enum):

@@ -1,11 +1,10 @@
 """One execution serves every agent that may share it, and nobody else."""
 
 import asyncio
-import functools
 import itertools
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,28 +13,18 @@ from typing import Any, ParamSpec
 import orjson
 import pytest
 from pydantic import BaseModel, SecretStr
+from tests.support.virtual_time import virtual
 
 from batch_agent import SpecError, Tool
-from batch_agent.core.interfaces import CallsPast
 from batch_agent.core.messages import ToolCall, ToolResult
+from batch_agent.core.protocols import CallsPast
 from batch_agent.core.results import ToolUse
-from batch_agent.testing import run_virtual
 from batch_agent.tools import ToolFabric, as_tool
-from batch_agent.tools.arguments import ReadsArguments
-from batch_agent.tools.ledger import ToolLedger
+from batch_agent.tools.parameters import ReadsArguments
 from batch_agent.tools.session import FabricSession
+from batch_agent.tools.stats import ToolLedger
 
 P = ParamSpec("P")
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs a test in virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ import pytest
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import ToolFabric, as_tool
-from batch_agent.tools.texts import as_text
+from batch_agent.tools.result_text import as_text
 
 
 @dataclass

@@ -17,10 +17,11 @@ from ddgs.exceptions import DDGSException
 
 from batch_agent import SpecError, Tool
 from batch_agent.tools.builtin import corpus as corpus_module
-from batch_agent.tools.builtin import providers, search
-from batch_agent.tools.builtin.client import RequestFailed, RequestMayPass
-from batch_agent.tools.builtin.providers import APIS, BRAVE, EXA, SERPAPI, TAVILY, Hit, SearchApi
+from batch_agent.tools.builtin import search
+from batch_agent.tools.builtin import search_providers as providers
+from batch_agent.tools.builtin.http_session import RequestFailed, RequestMayPass
 from batch_agent.tools.builtin.search import web_search_tool
+from batch_agent.tools.builtin.search_providers import APIS, BRAVE, EXA, SERPAPI, TAVILY, Hit, SearchApi
 
 KEY = "k3y-that-nobody-may-see"
 TWO = "A & B\nhttps://a.example/\nAbout a.\n---\nC\nhttps://c.example/\nAbout c.\n---"

@@ -1,13 +1,13 @@
 """What a wire format has to do: pure encoding, and decoding piece by piece."""
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
+from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import Delta, Request
 
@@ -63,13 +63,6 @@ class Once:
         if found is None:
             found = self._made[key] = (shared, make())
         return found[1]
-
-
-def dumps(body: Any) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError:  # half of a surrogate pair, from an odd file name or a broken input, or a number of many digits
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def arguments_object(call: ToolCall) -> bytes:

@@ -1,7 +1,7 @@
 """The embedded model: llama.cpp in a process of its own, behind the OpenAI HTTP API."""
 
-from batch_agent.backends.embedded.errors import EmbeddedModelError
-from batch_agent.backends.embedded.schema import guided
-from batch_agent.backends.embedded.server import LocalServer
+from .model_cache import EmbeddedModelError
+from .schema_hints import guided
+from .server import LocalServer
 
 __all__ = ["EmbeddedModelError", "LocalServer", "guided"]

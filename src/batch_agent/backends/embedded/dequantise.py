@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from batch_agent.backends.embedded.cache import cache_directory, written_atomically
-from batch_agent.backends.embedded.errors import EmbeddedModelError
-from batch_agent.backends.embedded.verified import is_as_made, record_made
+from .model_cache import EmbeddedModelError, cache_directory, is_as_made, record_made, written_atomically
 
 ALIGNMENT = 32
 ROWS_AT_ONCE = 4096

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Self
 
-from batch_agent.backends.embedded import child
-from batch_agent.backends.embedded.child import ChildConfig
-from batch_agent.backends.embedded.dequantise import fastest_weights
-from batch_agent.backends.embedded.errors import EmbeddedModelError
-from batch_agent.backends.embedded.settings import LocalSettings
-from batch_agent.backends.embedded.weights import DEFAULT_MODEL, find_weights
+from . import server_process as child
+from .dequantise import fastest_weights
+from .model_cache import EmbeddedModelError
+from .server_process import ChildConfig
+from .settings import LocalSettings
+from .weights import DEFAULT_MODEL, find_weights
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 5.0

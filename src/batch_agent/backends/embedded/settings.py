@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from batch_agent.backends.embedded.errors import EmbeddedModelError
-
-from ...core.quick import dataclass
+from ...core.fast_dataclass import dataclass
+from .model_cache import EmbeddedModelError
 
 DEFAULT_SLOTS = 4
 DEFAULT_CONTEXT_TOKENS = 3072  # a prompt of 2,000 tokens and a long answer

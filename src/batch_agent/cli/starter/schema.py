@@ -1,4 +1,4 @@
-"""What each answer must be."""
+"""The schema of the answers."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class Review(BaseModel):
-    """Of one order. An answer that does not fit is asked for again."""
+    """Review of one order. An invalid answer is requested again."""
 
     order: int
     product: Literal["lamp", "phone", "desk", "blender"]

@@ -1,4 +1,4 @@
-"""What agents may call: plain functions, whose docstrings and types the model sees."""
+"""The tools of the agents: plain functions, whose docstrings and types the model sees."""
 
 LETTERS = {
     4137: "I love the lamp, it works perfectly.",
@@ -13,5 +13,5 @@ LETTERS = {
 def read_letter(order: int) -> str:
     """Read what the customer wrote about an order."""
     if order not in LETTERS:
-        raise KeyError(f"There is no letter about order {order}.")  # the model reads this, and can try again
+        raise KeyError(f"There is no letter about order {order}.")  # the model sees this and can try again
     return f"Order {order}: {LETTERS[order]}"

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from ...core.quick import dataclass
-from ..calm import calm
-from .board import Board, Stage
-from .rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
+from ...core.fast_dataclass import dataclass
+from ..sanitize import calm
+from .state import Board, Stage
+from .view_rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "busy": "cyan", "quiet": "dim"}
 _LABEL = 11

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...core.events import Event
-from ..flow_summary import flow_lines_so_far
-from ..summary import summary_lines
-from .board import Board
+from ..text.flow_summary import flow_lines_so_far
+from ..text.summary import summary_lines
 from .notebook_html import board_html
-from .redrawing import Redrawing
+from .redraw_loop import Redrawing
+from .state import Board
 
 _TIMES_A_SECOND = 4
 

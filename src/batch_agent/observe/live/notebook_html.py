@@ -4,10 +4,10 @@ read on both, and needs nothing from elsewhere."""
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ..amounts import duration
-from ..calm import calm
-from .board import Board, Stage
-from .rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
+from ..sanitize import calm
+from ..text.formatting import duration
+from .state import Board, Stage
+from .view_rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
 
 _GREEN, _RED, _BLUE, _GREY = "#2e9e5b", "#d9534f", "#3b8fc4", "rgba(128,128,128,.25)"
 _STYLES: dict[Tone, str] = {

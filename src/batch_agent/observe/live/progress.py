@@ -11,13 +11,12 @@ from rich.console import Console
 
 from ...core.events import AtWorker, Event, InStage, Notice, RunStarted
 from ...core.safe_text import safe_text
-from ..amounts import duration, per_time
-from ..seen import is_notebook
-from ..whose import at_worker
-from .board import Board, Stage
+from ..text.formatting import at_worker, duration, per_time
+from .detection import is_notebook
 from .notebook import NotebookProgress
-from .rows import said_before
+from .state import Board, Stage
 from .terminal import LiveProgress
+from .view_rows import said_before
 
 _SECONDS_BETWEEN_LINES = 5.0
 

@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from ...core.events import Event
-from .board import Board
 from .dashboard import render
-from .frame import Frame
-from .redirecting import Redirecting, is_redirected
-from .redrawing import Redrawing
-from .rows import said_before
+from .redraw_loop import Redrawing
+from .state import Board
+from .stream_redirect import Redirecting, is_redirected
+from .terminal_frame import Frame
+from .view_rows import said_before
 
 _TIMES_A_SECOND = 8
 

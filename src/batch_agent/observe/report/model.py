@@ -6,12 +6,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ...core.scheduling import Scheduling
+from ...core.run_reports import Scheduling
 from .activity import GENERATING, TOOLS, WAITING
+from .run_view import RunView
 from .savings import savings
 from .stage_view import Counts, StageView
 from .timeline import ANSWERED, FAILED, UNDER_WAY
-from .view import RunView
 
 FORMAT = 1
 

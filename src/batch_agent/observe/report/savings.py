@@ -1,12 +1,12 @@
-"""What a run did not have to do, each against what would have been done without."""
+"""Savings of a run: work that sharing, caching and resuming avoided, each with its baseline."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...core.quick import dataclass
+from ...core.fast_dataclass import dataclass
 from ...core.requests import Usage
-from ..amounts import many
+from ..text.formatting import many
 from .tool_uses import Use
 
 _NOTHING, _ASKED, _ANSWERED, _CALLED, _TO_BE_SENT_AGAIN = range(5)
@@ -14,7 +14,7 @@ _NOTHING, _ASKED, _ANSWERED, _CALLED, _TO_BE_SENT_AGAIN = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """`saved`: None where nobody knows, and `basis` says why. `without`: what it would have been."""
+    """One saving. `saved` is None where it is unknown, and `basis` tells why. `without` is the baseline."""
 
     name: str
     saved: float | None
@@ -100,20 +100,21 @@ def savings(turns: Usage, tools: Sequence[Use], repeats: Repeats) -> list[Saving
             repeats.tokens_again,
             "tokens",
             used + repeats.tokens_again,
-            "For each request that was sent again and each answer that was asked for again: input and output of the "
-            "turns of that agent before it. A loop that starts the agent anew pays for them again.",
-            f"{many(repeats.sent_again, 'request')} sent again and {many(repeats.asked_again, 'answer')} asked for "
-            "again, by the log; tokens as the server counted them.",
+            "For each retried request and each rejected answer: the input and output tokens of the earlier turns of "
+            "that agent. A loop that restarts the agent pays for them again.",
+            f"{many(repeats.sent_again, 'retried request')} and {many(repeats.asked_again, 'rejected answer')} in the "
+            "event log; tokens as reported by the server.",
         ),
         Saving(
             "tokens not paid again after a restart",
             repeats.tokens_kept,
             "tokens",
             used + repeats.tokens_kept,
-            "Input and output of each answer that a later process found in the checkpoint, and of the turns that an "
-            "agent had behind it when a later process went on with it. Each process that starts anew pays for them.",
-            f"{many(repeats.recalled, 'answer')} from the checkpoint, and {many(repeats.went_on, 'agent')} that "
-            "went on in the middle, by the log.",
+            "Input and output tokens of each answer that a later process read from the checkpoint, and of the "
+            "completed turns of each agent that a later process continued. A run without a checkpoint pays for them "
+            "again.",
+            f"{many(repeats.recalled, 'answer')} from the checkpoint and {many(repeats.went_on, 'continued agent')} in "
+            "the event log.",
         ),
     ]
 
@@ -125,8 +126,8 @@ def _prefill(turns: Usage) -> Saving:
         turns.cached if is_known else None,
         "tokens",
         turns.input if is_known else None,
-        "The cached part of the input of all turns. Without a prefix cache, every prompt is computed in full.",
-        "As the server counted." if is_known else "Not known: the server names no cached tokens.",
+        "Cached input tokens of all turns. Without a prefix cache, every prompt is computed in full.",
+        "As reported by the server." if is_known else "Unknown: the server does not report cached tokens.",
     )
 
 
@@ -142,18 +143,18 @@ def _tools(tools: Sequence[Use]) -> list[Saving]:
             avoided,
             "calls",
             requested,
-            "Calls that were answered by another agent's execution while it ran, or by a kept result. Without, each "
-            "agent runs its own.",
-            "As the tools counted.",
+            "Calls served by another agent's execution in progress or by a cached result. Without sharing, each agent "
+            "executes its own calls.",
+            "As counted by the tools.",
         ),
         Saving(
             "tool time saved",
             None if saved is None else round(saved, 3),
             "seconds",
             None if saved is None else round(saved + sum(tool.seconds for tool in tools), 3),
-            "For each call that was not executed, the seconds that the execution took whose result it got.",
-            "As the tools counted."
+            "For each call that was not executed, the duration of the execution whose result it received.",
+            "As counted by the tools."
             if saved is not None
-            else f"Not known: tools tell it at the end of a run, and {', '.join(unknown)} did not yet.",
+            else f"Unknown until the end of the run: not yet reported by {', '.join(unknown)}.",
         ),
     ]

@@ -8,9 +8,9 @@ from typing import Any
 from ...core.events import AgentFinished, RunStarted
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
-from ...core.sharing import PrefixReport
-from ..lines import LONGEST, said
-from ..tally import Tokens
+from ...core.run_reports import PrefixReport
+from ..event_codec import LONGEST, said
+from ..run_stats import Tokens
 
 _LATEST = 8
 _SLOWEST = 10

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
 
-from ...core.quick import dataclass
+from ...core.fast_dataclass import dataclass
 from ...core.results import CallRecord, ToolUse
 from ..tool_counts import ToolCount
 from .distribution import Distribution

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...core.requests import Usage
-from ..tally import Tokens
+from ..run_stats import Tokens
 
 
 class Workers:

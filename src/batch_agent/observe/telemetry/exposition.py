@@ -8,8 +8,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from ...core.checks import port as check_port
 from ...core.errors import SpecError
+from ...core.validation import port as check_port
 
 _NOTICES_THE_END_WITHIN = 0.05
 

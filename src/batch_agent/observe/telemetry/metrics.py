@@ -27,8 +27,8 @@ from ...core.events import (
     TurnStarted,
 )
 from ...core.requests import Usage
-from ..fullness import Fullness
-from .counting import Parts, Stage
+from ..run_stats import Fullness
+from .stage_metrics import Parts, Stage
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -29,7 +29,7 @@ from ...core.events import (
 )
 from ...core.requests import Usage
 from ...core.results import AgentResult
-from . import genai
+from . import semconv as genai
 
 Attributes = dict[str, AttributeValue]
 

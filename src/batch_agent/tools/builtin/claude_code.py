@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from ...processes import Command, Ended, Limits, ProgramError, TooMuchOutput, run_to_end
-from ...processes.secrets import without_secrets
+from ...supervisor import Command, Ended, Limits, ProgramError, TooMuchOutput, run_to_end
+from ...supervisor.environment_secrets import without_secrets
 from ..tool import Tool, make_tool
 
 _MOST_BYTES = 4_000_000

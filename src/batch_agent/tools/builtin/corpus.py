@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from ...core.quick import dataclass
-from .client import RequestFailed, first_words
-from .folder import Folder, Version
-from .providers import Hit
-from .text import decode
+from ...core.fast_dataclass import dataclass
+from .html_text import decode
+from .http_session import RequestFailed, first_words
+from .rooted_folder import Folder, Version
+from .search_providers import Hit
 
 _SUFFIXES = frozenset({".txt", ".text", ".md", ".markdown", ".rst"})
 _MOST_BYTES = 2_000_000

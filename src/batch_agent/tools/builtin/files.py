@@ -10,8 +10,8 @@ from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ..tool import Tool, make_tool
-from .folder import Folder, shown
-from .text import decode, encoding_of
+from .html_text import decode, encoding_of
+from .rooted_folder import Folder, shown
 
 _LOOKED_AT = 65_536
 _MOST_CHARS = 2_000_000

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from ...core.errors import SpecError
 from ..tool import Tool, make_tool
-from .client import RequestMayPass
 from .corpus import Corpus
-from .providers import APIS, DuckDuckGo, Hit, SearchProvider
+from .http_session import RequestMayPass
+from .search_providers import APIS, DuckDuckGo, Hit, SearchProvider
 
 _CORPUS = "BATCH_AGENT_SEARCH_CORPUS"
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...core.quick import dataclass
+from ...core.fast_dataclass import dataclass
 
 _PROGRAM = Path(__file__).with_name("sqlite_program.py")
 _TEMPORARY_BYTES = 100_000_000

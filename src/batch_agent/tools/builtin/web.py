@@ -10,9 +10,9 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from ..tool import Tool, make_tool
-from .client import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
-from .guard import Guard, PrivateAddress, checked
-from .text import charset_in, decode, plain, readable
+from .html_text import charset_in, decode, plain, readable
+from .http_session import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
+from .ssrf_guard import Guard, PrivateAddress, checked
 
 _MOST_BYTES = 2_000_000
 _MOST_REDIRECTS = 5

@@ -4,18 +4,18 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SpecError
+from ..parameters import RawArguments, sound_name
 from ..policy import Pace, Sharing
-from ..raw_arguments import RawArguments, sound_name
 from ..tool import Tool
+from .connection import Life
 from .errors import MCPServerGone, MCPToolError, Refusal
-from .life import Life
-from .texts import as_text
+from .result_text import as_text
 
 if TYPE_CHECKING:
     import mcp_types
     from mcp import MCPError
 
-    from .server import MCP
+    from .config import MCP
 
 _MOST_RESTARTS = 3
 """Of a command, in a row, without a call that was answered."""

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...processes import Command, Limits, Program, ProgramError, Stdin, running
+from ...supervisor import Command, Limits, Program, ProgramError, Stdin, running
 from .errors import LARGEST_MESSAGE
 
 if TYPE_CHECKING:
-    from .server import MCP
+    from .config import MCP
 
 _EXIT_SECONDS = 2.0
 """For a server to end by itself once its stdin is closed, as the protocol asks it to."""

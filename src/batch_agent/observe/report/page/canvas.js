@@ -1,12 +1,12 @@
 "use strict";
-/* Paints rows of agents. Only what is visible is looked at; where several agents share a pixel, their colours mix. */
+/* Canvas of the agent timeline. Only visible rows are drawn; where several agents share a pixel, their colours mix. */
 const canvas = (() => {
   const SHARED_BELOW = 1.5;
   const LABELS_APART = 15;
   let sums = null;
 
-  /** `shot` says what to paint: agents, rows, rowHeight, top (scrolled by), width, height, place, stages, stageRows,
-   * chosen, chosenRow, colors. */
+  /** `shot` is what to draw: agents, rows, rowHeight, top (scrolled by), width, height, xScale, stages, stageRows,
+   * selected, selectedRow, colors. */
   function draw(target, shot) {
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [Math.round(shot.width * ratio), Math.round(shot.height * ratio)];
@@ -18,7 +18,7 @@ const canvas = (() => {
     gridLines(pen, shot);
     pen.save();
     pen.beginPath();
-    pen.rect(shot.place.left, 0, shot.place.plot, shot.height);
+    pen.rect(shot.xScale.left, 0, shot.xScale.plot, shot.height);
     pen.clip();
     if (shot.rowHeight < SHARED_BELOW) mixed(pen, shot);
     else separate(pen, shot);
@@ -27,23 +27,23 @@ const canvas = (() => {
     labels(pen, shot);
   }
 
-  function gridLines(pen, { place, height, colors }) {
+  function gridLines(pen, { xScale, height, colors }) {
     pen.fillStyle = colors.line;
-    for (const time of span.ticks(place.plot, 90).found) pen.fillRect(Math.round(place.x(time)), 0, 1, height);
+    for (const time of span.ticks(xScale.plot, 90).found) pen.fillRect(Math.round(xScale.x(time)), 0, 1, height);
   }
 
   const firstRow = ({ top, rowHeight }) => Math.max(0, Math.floor(top / rowHeight));
   const lastRow = ({ top, height, rowHeight, rows }) => Math.min(rows.length, Math.ceil((top + height) / rowHeight));
 
-  /** Each agent has pixels of its own. */
+  /** Rows at least one pixel high: each agent is drawn by itself. */
   function separate(pen, shot) {
-    const { agents, rows, rowHeight, top, place, colors } = shot;
+    const { agents, rows, rowHeight, top, xScale, colors } = shot;
     const gap = rowHeight >= 9 ? 2 : rowHeight >= 4 ? 1 : 0;
     const y = (row) => Math.round(row * rowHeight - top);
-    const thick = (row) => y(row + 1) - y(row) - gap; // whole pixels: parts of them would pale the colours
+    const thick = (row) => y(row + 1) - y(row) - gap; // whole pixels: fractions would make the colours pale
     const [first, last] = [firstRow(shot), lastRow(shot)];
-    const scale = place.plot / (span.to - span.from);
-    const zero = place.left - span.from * scale;
+    const scale = xScale.plot / (span.to - span.from);
+    const zero = xScale.left - span.from * scale;
     const x = (hundredths) => zero + (hundredths / 100) * scale;
     const [least, most] = [span.from * 100, span.to * 100];
     const layers = [
@@ -79,8 +79,8 @@ const canvas = (() => {
     for (let row = first; row < last; row++) endMark(pen, shot, rows[row], y(row), thick(row), x);
   }
 
-  /** A failed agent ends in a cross (or a block, where a cross would be too small); one under way in an arrow. */
-  function endMark(pen, { agents, colors, chosen, place }, agent, y, thick, x) {
+  /** A failed agent ends in a cross (or a block, where a cross would be too small); one in progress in an arrow. */
+  function endMark(pen, { agents, colors, selected, xScale }, agent, y, thick, x) {
     const end = x(agents.end[agent]);
     if (agents.ok[agent] === 0) {
       pen.fillStyle = colors.failed;
@@ -94,13 +94,13 @@ const canvas = (() => {
       pen.lineTo(end + 2, y + thick - 1);
       pen.fill();
     }
-    if (agent === chosen) {
+    if (agent === selected) {
       pen.strokeStyle = colors.text;
       pen.lineWidth = 1.5;
       pen.strokeRect(
-        Math.max(place.left, x(agents.start[agent])) - 0.5,
+        Math.max(xScale.left, x(agents.start[agent])) - 0.5,
         y - 0.5,
-        Math.max(3, Math.min(place.right, end) - Math.max(place.left, x(agents.start[agent]))) + 1,
+        Math.max(3, Math.min(xScale.right, end) - Math.max(xScale.left, x(agents.start[agent]))) + 1,
         thick + 1,
       );
     }
@@ -117,10 +117,10 @@ const canvas = (() => {
     pen.stroke();
   }
 
-  /** Several agents per row of pixels: how much of each pixel is whose, by where segments begin and end in it. */
+  /** Several agents per row of pixels: each pixel is coloured by the time its agents spend in each state. */
   function mixed(pen, shot) {
-    const { agents, rows, rowHeight, top, place, colors } = shot;
-    const width = Math.max(1, Math.round(place.plot));
+    const { agents, rows, rowHeight, top, xScale, colors } = shot;
+    const width = Math.max(1, Math.round(xScale.plot));
     const height = Math.max(1, Math.round(shot.height));
     const sums = cleared(width, height);
     const scale = width / (span.to - span.from) / 100;
@@ -151,10 +151,10 @@ const canvas = (() => {
     }
     const image = blended(sums, colors.rgb);
     for (let at = 0; at < failures.length; at += 2) stamp(image, failures[at], failures[at + 1], colors.rgb.failed);
-    if (shot.chosenRow !== null) frame(image, Math.floor(shot.chosenRow * rowHeight - top), colors.rgb.text);
+    if (shot.selectedRow !== null) frame(image, Math.floor(shot.selectedRow * rowHeight - top), colors.rgb.text);
     const sheet = sheetOf(width, height);
     sheet.getContext("2d").putImageData(image, 0, 0);
-    pen.drawImage(sheet, 0, 0, width, height, place.left, 0, place.plot, shot.height);
+    pen.drawImage(sheet, 0, 0, width, height, xScale.left, 0, xScale.plot, shot.height);
   }
 
   function cleared(width, height) {
@@ -175,7 +175,7 @@ const canvas = (() => {
     return sums;
   }
 
-  /** Adds one from `from` to `to`, exact to parts of a pixel, as differences: summed up along the row later. */
+  /** Adds one from `from` to `to`, exact to fractions of a pixel, as differences that `blended` sums along the row. */
   function cover(counts, base, from, to, width) {
     const first = from > 0 ? from : 0;
     const last = to < width ? to : width;
@@ -188,7 +188,7 @@ const canvas = (() => {
     counts[base + b + 1] -= last - b;
   }
 
-  /** The colour of what most do stands out (squares): a plain mean of three colours is mud. */
+  /** Colours weighted by the square of each state's time: a plain mean of three colours would be grey-brown. */
   function blended({ width, height, alive, generating, tools, sharing, image }, rgb) {
     const pixels = image.data;
     const [wr, wg, wb] = rgb.waiting;
@@ -226,7 +226,7 @@ const canvas = (() => {
     }
   }
 
-  /** A line above and one below, as one pixel would not be found again. */
+  /** A line above and one below the row: one pixel alone would be hard to see. */
   function frame(image, row, color) {
     for (const y of [row - 1, row + 1])
       if (y >= 0 && y < image.height) for (let x = 1; x < image.width; x += 3) stamp(image, x, y, color);
@@ -240,28 +240,28 @@ const canvas = (() => {
   }
 
   function stageLines(pen, shot) {
-    const { agents, rows, rowHeight, top, place, stages, colors, height } = shot;
+    const { agents, rows, rowHeight, top, xScale, stages, colors, height } = shot;
     if (stages.length < 2) return;
     pen.font = "600 11px system-ui, sans-serif";
     for (const [stage, row] of shot.stageRows) {
       const y = row * rowHeight - top;
       if (y < -1 || y > height || rows.length === 0) continue;
       pen.fillStyle = colors.strong;
-      pen.fillRect(place.left, Math.round(y), place.plot, 1);
+      pen.fillRect(xScale.left, Math.round(y), xScale.plot, 1);
       const name = stages[agents.stage[rows[row]]]?.name || `stage ${stage + 1}`;
       const width = pen.measureText(name).width;
       pen.globalAlpha = 0.85;
       pen.fillStyle = colors.card;
-      pen.fillRect(place.right - width - 10, Math.round(y) + 1, width + 10, 16);
+      pen.fillRect(xScale.right - width - 10, Math.round(y) + 1, width + 10, 16);
       pen.globalAlpha = 1;
       pen.fillStyle = colors.text;
       pen.textAlign = "right";
-      pen.fillText(name, place.right - 5, y + 13);
+      pen.fillText(name, xScale.right - 5, y + 13);
     }
   }
 
   function labels(pen, shot) {
-    const { agents, rows, rowHeight, top, place, colors, height } = shot;
+    const { agents, rows, rowHeight, top, xScale, colors, height } = shot;
     const every = roundUp(LABELS_APART / rowHeight);
     pen.font = "10px system-ui, sans-serif";
     pen.fillStyle = colors.muted;
@@ -270,8 +270,8 @@ const canvas = (() => {
       const y = row * rowHeight - top + Math.min(rowHeight, LABELS_APART) / 2 + 3.5;
       if (y < 8 || y > height - 1) continue;
       pen.fillText(
-        words.short(agents.index[rows[row]]).length > 7 ? "…" : String(agents.index[rows[row]]),
-        place.left - 6,
+        format.short(agents.index[rows[row]]).length > 7 ? "…" : String(agents.index[rows[row]]),
+        xScale.left - 6,
         y,
       );
     }

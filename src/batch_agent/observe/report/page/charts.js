@@ -1,21 +1,21 @@
 "use strict";
-/* What is drawn against time: agents, requests in flight, the KV cache, pauses and resumes. */
+/* Charts over time: active agents, requests in flight, the KV cache, pauses and resumes. */
 const charts = (() => {
   const { morph } = dom;
-  const { list, record, text, number } = reading;
+  const { list, record, text, number } = runModel;
 
   let shown = [];
   let marks = [];
 
   function set(model) {
-    const activity = reading.columns(model.activity);
-    const series = reading.columns(model.series);
+    const activity = runModel.columns(model.activity);
+    const series = runModel.columns(model.series);
     shown = [agentsChart(activity), slotsChart(series), cacheChart(series)].filter(Boolean);
     marks = [
       ...list(model.processes)
         .slice(1)
         .filter(number)
-        .map((at, process) => ({ at, seconds: 0, tone: "resume", said: `process ${process + 2} took over` })),
+        .map((at, process) => ({ at, seconds: 0, tone: "resume", label: `resumed by process ${process + 2}` })),
       ...list(model.pauses)
         .map(record)
         .filter((pause) => number(pause.at) !== null)
@@ -23,7 +23,7 @@ const charts = (() => {
           at: pause.at,
           seconds: number(pause.seconds) ?? 0,
           tone: "pause",
-          said: `paused for ${words.seconds(pause.seconds)}: ${text(pause.reason)}`,
+          label: `paused for ${format.seconds(pause.seconds)}: ${text(pause.reason)}`,
         })),
     ];
     document.getElementById("time").hidden = shown.length === 0 && model.agents.count === 0;
@@ -40,25 +40,25 @@ const charts = (() => {
     ].filter(Boolean);
     return {
       id: "agents-chart",
-      title: "Agents under way",
+      title: "Active agents",
       height: 170,
       at: data.at,
       bands,
       lines: [],
-      asides: [line("done", "answered", data.done)].filter(Boolean),
-      write: words.exact,
+      tooltipOnly: [line("done", "answered", data.done)].filter(Boolean),
+      write: format.exact,
     };
   }
 
   function slotsChart(data) {
     if (!data.at || data.at.length < 2 || !data.inflight) return null;
     const lines = [
-      line("with a place in the cache", "place", data.residents),
+      line("resident in the KV cache", "residency", data.residents),
       line("limit", "limit", data.limit, { isStep: true, isLimit: true }),
     ].filter(Boolean);
-    const asides = [
-      line("running at the server", "plain", data.server_running),
-      line("waiting at the server", "plain", data.server_waiting),
+    const tooltipOnly = [
+      line("running (server)", "plain", data.server_running),
+      line("queued (server)", "plain", data.server_waiting),
     ].filter(Boolean);
     return {
       id: "slots-chart",
@@ -67,8 +67,8 @@ const charts = (() => {
       at: data.at,
       bands: [line("in flight", "generating", data.inflight)],
       lines,
-      asides,
-      write: words.exact,
+      tooltipOnly,
+      write: format.exact,
     };
   }
 
@@ -76,9 +76,9 @@ const charts = (() => {
     if (!data.at || data.at.length < 2 || !(data.kv_held || data.kv_usage)) return null;
     const lines = [
       line("limit", "limit", data.kv_limit, { isStep: true, isLimit: true }),
-      line("in use, says the server", "tools", data.kv_usage, {
+      line("in use (server)", "tools", data.kv_usage, {
         isShare: true,
-        write: (value) => words.share(value, 1),
+        write: (value) => format.share(value, 1),
       }),
     ].filter(Boolean);
     return {
@@ -87,10 +87,10 @@ const charts = (() => {
       unit: "tokens",
       height: 120,
       at: data.at,
-      bands: [line("held by agents", "place", data.kv_held)].filter(Boolean),
+      bands: [line("held by agents", "residency", data.kv_held)].filter(Boolean),
       lines,
-      asides: [],
-      write: words.exact,
+      tooltipOnly: [],
+      write: format.exact,
     };
   }
 
@@ -105,12 +105,12 @@ const charts = (() => {
     );
   }
 
-  /** Everything that is known of this moment, for a reader who points at it. */
+  /** All values at this time, for the tooltip. */
   function valuesAt(time) {
     const found = [];
     for (const chart of shown) {
       const at = nearest(chart.at, time);
-      for (const one of [...chart.bands, ...chart.lines, ...chart.asides]) {
+      for (const one of [...chart.bands, ...chart.lines, ...chart.tooltipOnly]) {
         const value = number(one.values[at]);
         if (value !== null)
           found.push({
@@ -127,7 +127,7 @@ const charts = (() => {
   function marksAt(time, slack) {
     return marks
       .filter((mark) => time >= mark.at - slack && time <= mark.at + mark.seconds + slack)
-      .map((mark) => mark.said);
+      .map((mark) => mark.label);
   }
 
   function nearest(at, time) {

@@ -1,14 +1,14 @@
 "use strict";
-/* How long things took: a histogram for each kind of thing. */
+/* Latency histograms: time to first token, turns, agents, queueing, tools. */
 const distributions = (() => {
   const { el, section } = dom;
-  const { list, record, number } = reading;
-  const { exact, seconds } = words;
+  const { list, record, number } = runModel;
+  const { exact, seconds } = format;
 
   const KINDS = [
     ["ttft", "Time to first token", "turns"],
     ["turn", "Turn", "turns"],
-    ["agent", "Agent, from start to end", "agents"],
+    ["agent", "Agent, start to end", "agents"],
     ["queued", "Waiting for a slot", "turns"],
     ["tool", "Tool execution", "executions"],
   ];
@@ -17,7 +17,7 @@ const distributions = (() => {
     const all = record(model.distributions);
     const shown = KINDS.filter(([name]) => number(record(all[name]).count) > 0);
     const cards = shown.map(([name, title, unit]) => distribution(title, unit, record(all[name])));
-    section("distributions", "How long things took", null, cards.length > 0 && el("div", { class: "cards" }, cards));
+    section("distributions", "Latency", null, cards.length > 0 && el("div", { class: "cards" }, cards));
   }
 
   function distribution(title, unit, data) {
@@ -36,10 +36,14 @@ const distributions = (() => {
       }),
     );
     const lines = marks.map(([name, value]) =>
-      el("b", { class: name, title: `${name}: ${seconds(value)}`, style: { left: `${100 * placeOf(edges, value)}%` } }),
+      el("b", {
+        class: name,
+        title: `${name}: ${seconds(value)}`,
+        style: { left: `${100 * positionOf(edges, value)}%` },
+      }),
     );
-    const said = [...marks, ["max", most]].map(([name, value]) => `${name} ${seconds(value)}`);
-    const label = `${title}: ${said.join(", ")}`;
+    const parts = [...marks, ["max", most]].map(([name, value]) => `${name} ${seconds(value)}`);
+    const label = `${title}: ${parts.join(", ")}`;
     return el(
       "article",
       { class: "card", "data-key": title },
@@ -63,8 +67,8 @@ const distributions = (() => {
     );
   }
 
-  /** Where a value lies between the first edge and the last, when all bins are drawn equally wide. */
-  function placeOf(edges, value) {
+  /** Position of a value between the first edge and the last (0 to 1), with all bins drawn equally wide. */
+  function positionOf(edges, value) {
     const bins = edges.length - 1;
     for (let at = 0; at < bins; at++) {
       if (value <= edges[at + 1])

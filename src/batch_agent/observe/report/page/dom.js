@@ -1,5 +1,5 @@
 "use strict";
-/* Elements from data, as text only: what a model wrote never becomes markup. */
+/* DOM elements from data. Text is always inserted as text: the output of a model never becomes markup. */
 const dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const opened = new Map();
@@ -30,8 +30,8 @@ const dom = (() => {
       .filter((child) => child !== null && child !== undefined && child !== false && child !== "");
   }
 
-  /** Makes the children of `host` equal to these, and touches only what differs: focus, scroll position, selected
-   * text and what the reader opened stay as they are while the numbers change. */
+  /** Makes the children of `host` equal to these and changes only what differs: focus, scroll position, selected text
+   * and open disclosures stay as they are while the numbers change. */
   function morph(host, ...children) {
     const fresh = present(children).map((child) =>
       typeof child === "object" ? child : document.createTextNode(String(child)),
@@ -74,7 +74,7 @@ const dom = (() => {
     morph(old, [...next.childNodes]);
   }
 
-  /** A disclosure that stays as the reader left it. */
+  /** A disclosure that stays open or closed across updates. */
   function details(key, summary, ...children) {
     return el("details", { "data-key": key, open: opened.get(key) }, el("summary", null, summary), children);
   }
@@ -88,7 +88,7 @@ const dom = (() => {
     true,
   );
 
-  /** A part of the page with its heading; one without contents is not shown. */
+  /** A section with its heading; hidden when it has no contents. */
   function section(id, title, note, ...children) {
     const host = document.getElementById(id);
     const contents = present(children);
@@ -104,7 +104,7 @@ const dom = (() => {
   }
 
   /** Columns are {name, cell, class, about}; one that is empty in all rows is left out. On a phone each row becomes a
-   * card, unless the table is said to be narrow. */
+   * card, unless the shape is "narrow". */
   function table(label, columns, rows, shape = "cards-on-phones") {
     const cells = columns.map((column) => rows.map(column.cell));
     const kept = columns
@@ -122,7 +122,7 @@ const dom = (() => {
           return el(
             "td",
             { class: column.class, "data-name": column.name },
-            cell === null ? el("span", { class: "unknown" }, words.UNKNOWN) : cell,
+            cell === null ? el("span", { class: "unknown" }, format.UNKNOWN) : cell,
           );
         }),
       ),
@@ -134,17 +134,17 @@ const dom = (() => {
     );
   }
 
-  /** Opens what is known of an agent. */
+  /** Button that opens the panel of an agent. */
   function agentButton(stage, index) {
-    const label = `Agent ${words.exact(index)}: what it did`;
+    const label = `Agent ${format.exact(index)}: details`;
     return el(
       "button",
       { type: "button", class: "agent", "data-agent": index, "data-stage": stage, "aria-label": label },
-      words.exact(index),
+      format.exact(index),
     );
   }
 
-  /** Parts of a whole side by side: [tone, value, name]. Said in words too, for whoever does not see it. */
+  /** Stacked bar of [tone, value, name], with `label` for screen readers. */
   function bar(label, total, pieces) {
     const all =
       Math.max(
@@ -155,7 +155,7 @@ const dom = (() => {
     const drawn = shown.map(([tone, value, name]) =>
       el("span", {
         class: tone,
-        title: Number.isInteger(value) ? `${name}: ${words.exact(value)}` : name,
+        title: Number.isInteger(value) ? `${name}: ${format.exact(value)}` : name,
         style: { width: `${(100 * value) / all}%` },
       }),
     );

@@ -1,18 +1,18 @@
 "use strict";
-/* What a pointer, a wheel and keys do over anything that has the time axis: read, choose a part, move, zoom. */
+/* Pointer, wheel and keyboard on everything with the time axis: tooltips, range selection, pan and zoom. */
 const gestures = (() => {
   const { el, morph } = dom;
   const CLICK = 5;
   const pointers = new Map();
-  let began = null;
-  let told = null;
+  let gesture = null;
+  let shownAt = null;
 
   const tip = () => document.getElementById("tip");
   const plotOf = (event) => event.target.closest?.(".plot, #rows");
   const offset = (plot, event) => event.clientX - plot.getBoundingClientRect().left;
 
-  /** Where what a plot shows lies in the window. */
-  function where(plot) {
+  /** Position of a plot's contents in the window, as text to compare. */
+  function windowPosition(plot) {
     const { left, top } = plot.getBoundingClientRect();
     return `${left} ${top - plot.scrollTop}`;
   }
@@ -35,30 +35,30 @@ const gestures = (() => {
     return read(plot, offset(plot, event), event.clientX, event.clientY);
   }
 
-  /** Shows what is known of the time at this place. */
+  /** Shows the tooltip for the time at this x position. */
   function read(plot, x, clientX, clientY) {
-    const place = plots.scale(plot.offsetWidth);
-    const within = Math.min(Math.max(x, place.left), place.right);
-    const time = place.time(within);
+    const xScale = plots.scale(plot.offsetWidth);
+    const within = Math.min(Math.max(x, xScale.left), xScale.right);
+    const time = xScale.time(within);
     point(within);
-    const lines = plot.id === "rows" ? timeline.saidAt(time, clientY, x) : chartLines(time, place);
+    const lines = plot.id === "rows" ? timeline.tooltipAt(time, clientY, x) : chartLines(time, xScale);
     if (!lines) return hide();
     show(lines, clientX, clientY);
-    told = { plot, at: where(plot) };
+    shownAt = { plot, at: windowPosition(plot) };
     return lines;
   }
 
-  function chartLines(time, place) {
+  function chartLines(time, xScale) {
     const values = charts.valuesAt(time);
     const rows = values.map((one, at) => [
       one.chart !== values[at - 1]?.chart && el("div", { class: "group" }, one.chart),
       el("div", { class: "value" }, el("span", { class: `key ${one.tone}` }, one.name), el("b", null, one.value)),
     ]);
-    const near = charts.marksAt(time, (4 / place.plot) * (span.to - span.from));
+    const near = charts.marksAt(time, (4 / xScale.plot) * (span.to - span.from));
     return [
-      el("div", { class: "when" }, `at ${words.moment(time, span.to - span.from)}`),
+      el("div", { class: "when" }, `at ${format.moment(time, span.to - span.from)}`),
       rows,
-      near.map((said) => el("div", { class: "mark-said" }, said)),
+      near.map((label) => el("div", { class: "mark-text" }, label)),
     ];
   }
 
@@ -82,13 +82,13 @@ const gestures = (() => {
   function hide() {
     if (tip().hidden) return;
     tip().hidden = true;
-    told = null;
+    shownAt = null;
     point(null);
   }
 
-  /** A scroll is heard of only with the next frame: it hides what it moved, not what was read after it. */
+  /** Scroll events arrive with the next frame: they hide a tooltip that was moved, not one that was opened since. */
   function scrolled() {
-    if (told && where(told.plot) !== told.at) hide();
+    if (shownAt && windowPosition(shownAt.plot) !== shownAt.at) hide();
   }
 
   function down(event) {
@@ -101,36 +101,36 @@ const gestures = (() => {
       return;
     pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     if (pointers.size === 1)
-      began = { plot, x: event.clientX, y: event.clientY, moved: false, isTouch: event.pointerType === "touch" };
-    else if (began) began.moved = true;
+      gesture = { plot, x: event.clientX, y: event.clientY, moved: false, isTouch: event.pointerType === "touch" };
+    else if (gesture) gesture.moved = true;
     plot.setPointerCapture?.(event.pointerId);
   }
 
   function drag(event) {
     const last = pointers.get(event.pointerId);
     const now = { x: event.clientX, y: event.clientY };
-    if (Math.abs(now.x - began.x) > CLICK) began.moved = true;
-    const place = plots.scale(began.plot.offsetWidth);
-    if (pointers.size === 2) pinch(event.pointerId, last, now, place);
-    else if (began.moved && began.isTouch) span.pan(((last.x - now.x) / place.plot) * (span.to - span.from));
-    else if (began.moved) select(now.x, place);
+    if (Math.abs(now.x - gesture.x) > CLICK) gesture.moved = true;
+    const xScale = plots.scale(gesture.plot.offsetWidth);
+    if (pointers.size === 2) pinch(event.pointerId, last, now, xScale);
+    else if (gesture.moved && gesture.isTouch) span.pan(((last.x - now.x) / xScale.plot) * (span.to - span.from));
+    else if (gesture.moved) select(now.x, xScale);
     pointers.set(event.pointerId, now);
   }
 
-  function pinch(moved, last, now, place) {
+  function pinch(moved, last, now, xScale) {
     const [other] = [...pointers].filter(([id]) => id !== moved).map(([, where]) => where);
-    const edge = began.plot.getBoundingClientRect().left;
+    const edge = gesture.plot.getBoundingClientRect().left;
     const before = Math.max(20, Math.abs(last.x - other.x));
     const after = Math.max(20, Math.abs(now.x - other.x));
-    span.zoom(before / after, place.time((now.x + other.x) / 2 - edge));
+    span.zoom(before / after, xScale.time((now.x + other.x) / 2 - edge));
   }
 
-  function select(clientX, place) {
-    const edge = began.plot.getBoundingClientRect().left;
-    const [first, last] = [began.x - edge, clientX - edge]
+  function select(clientX, xScale) {
+    const edge = gesture.plot.getBoundingClientRect().left;
+    const [first, last] = [gesture.x - edge, clientX - edge]
       .sort((a, b) => a - b)
-      .map((x) => Math.min(Math.max(x, place.left), place.right));
-    began.chosen = [place.time(first), place.time(last)];
+      .map((x) => Math.min(Math.max(x, xScale.left), xScale.right));
+    gesture.selected = [xScale.time(first), xScale.time(last)];
     for (const box of document.querySelectorAll(".selection")) {
       box.hidden = false;
       box.style.left = `${first}px`;
@@ -141,28 +141,28 @@ const gestures = (() => {
 
   function up(event) {
     if (!pointers.delete(event.pointerId) || pointers.size > 0) return;
-    const { plot, moved, chosen, isTouch } = began;
+    const { plot, moved, selected, isTouch } = gesture;
     finish();
-    if (chosen && chosen[1] > chosen[0]) span.show(...chosen);
-    else if (!moved && plot.id === "rows") timeline.chooseAt(event.clientY);
+    if (selected && selected[1] > selected[0]) span.show(...selected);
+    else if (!moved && plot.id === "rows") timeline.selectAt(event.clientY);
     else if (!moved && isTouch) read(plot, offset(plot, event), event.clientX, event.clientY);
   }
 
   function cancel(event) {
     pointers.delete(event.pointerId);
-    if (began) finish();
+    if (gesture) finish();
   }
 
   function finish() {
-    began = null;
+    gesture = null;
     for (const box of document.querySelectorAll(".selection")) box.hidden = true;
   }
 
-  /** A wheel scrolls, as everywhere; with Ctrl or Cmd (and so by pinching a touchpad) it zooms, with Shift it moves. */
+  /** The wheel scrolls the page; with Ctrl or Cmd (or a pinch on a touchpad) it zooms, with Shift it pans. */
   function wheel(event) {
     const plot = plotOf(event);
     if (!plot) return;
-    const place = plots.scale(plot.offsetWidth);
+    const xScale = plots.scale(plot.offsetWidth);
     const sideways = event.shiftKey
       ? event.deltaY || event.deltaX
       : Math.abs(event.deltaX) > Math.abs(event.deltaY)
@@ -170,10 +170,10 @@ const gestures = (() => {
         : 0;
     if (event.ctrlKey || event.metaKey) {
       event.preventDefault();
-      span.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.008), place.time(offset(plot, event)));
+      span.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.008), xScale.time(offset(plot, event)));
     } else if (sideways && !span.isWhole) {
       event.preventDefault();
-      span.pan((sideways / place.plot) * (span.to - span.from));
+      span.pan((sideways / xScale.plot) * (span.to - span.from));
     }
   }
 
@@ -197,19 +197,19 @@ const gestures = (() => {
     acts[event.key]();
   }
 
-  /** The values of the next moment, shown and said. */
+  /** Shows and announces the values of the next step in time. */
   function step(plot, direction) {
-    const place = plots.scale(plot.offsetWidth);
+    const xScale = plots.scale(plot.offsetWidth);
     const hair = plot.querySelector(".crosshair");
     const from = hair.hidden
       ? direction > 0
-        ? place.left
-        : place.right
-      : parseFloat(hair.style.left) + (direction * place.plot) / 40;
+        ? xScale.left
+        : xScale.right
+      : parseFloat(hair.style.left) + (direction * xScale.plot) / 40;
     const box = plot.getBoundingClientRect();
-    const x = Math.min(Math.max(from, place.left), place.right);
+    const x = Math.min(Math.max(from, xScale.left), xScale.right);
     read(plot, x, box.left + x, box.top + box.height / 2);
-    timeline.say(tip().innerText.replace(/\s*\n\s*/g, ", "));
+    timeline.announce(tip().innerText.replace(/\s*\n\s*/g, ", "));
   }
 
   return { attach, hide, scrolled };

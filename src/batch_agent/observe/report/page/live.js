@@ -1,7 +1,7 @@
 "use strict";
-/* A served page: fetches the run again whenever the server says that it changed, as often as it can be drawn. */
+/* Live page: fetches the run when the server reports a change, at most as often as it can be drawn. */
 const live = (() => {
-  const LEAST_PAUSE = 200;
+  const MIN_PAUSE = 200;
   const RETRY = 2000;
   const FIRST_RETRY = 500;
 
@@ -29,7 +29,7 @@ const live = (() => {
     };
     source.onmessage = stale;
     source.onerror = () => {
-      notice("Connection lost, trying again …");
+      notice("Connection lost. Retrying …");
       if (source.readyState !== EventSource.CLOSED) return;
       retries += 1;
       setTimeout(listen, retries === 1 ? FIRST_RETRY : RETRY);
@@ -41,25 +41,25 @@ const live = (() => {
     changed();
   }
 
-  /** One request at a time, none for a page that nobody sees, and time to draw between them. */
+  /** One request at a time, none while the page is hidden, and time to draw in between. */
   async function changed() {
     if (!isStale || isFetching || document.hidden) return;
     isFetching = true;
     isStale = false;
-    let pause = LEAST_PAUSE;
+    let pause = MIN_PAUSE;
     try {
-      const answer = await fetch("run.json", { cache: "no-store" });
-      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+      const response = await fetch("run.json", { cache: "no-store" });
+      if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const began = performance.now();
-      show(await answer.json());
+      show(await response.json());
       await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
       pause = Math.max(pause, 2 * (performance.now() - began));
       notice(null);
     } catch (error) {
       notice(
         error instanceof TypeError
-          ? "Connection lost, trying again …"
-          : `The run could not be read (${error.message}), trying again …`,
+          ? "Connection lost. Retrying …"
+          : `The run could not be loaded (${error.message}). Retrying …`,
       );
       isStale = true;
       pause = RETRY;
@@ -70,30 +70,28 @@ const live = (() => {
     }, pause);
   }
 
-  function notice(said) {
+  function notice(message) {
     const host = document.getElementById("notice");
-    host.hidden = said === null;
-    host.textContent = said ?? "";
+    host.hidden = message === null;
+    host.textContent = message ?? "";
   }
 
-  /** What an agent did and said, in the words of the server. */
-  async function story(index, stage) {
+  /** Trace of one agent, as the server writes it. */
+  async function trace(index, stage) {
     try {
-      const answer = await fetch(`agent/${index}?stage=${encodeURIComponent(stage)}`, { cache: "no-store" });
-      const said = await answer.text();
-      return {
-        said: answer.ok
-          ? said || "Nothing is written of it yet."
-          : `Its story could not be read: ${said.slice(0, 300) || answer.status}`,
-      };
+      const response = await fetch(`agent/${index}?stage=${encodeURIComponent(stage)}`, { cache: "no-store" });
+      const text = await response.text();
+      return response.ok
+        ? text || "No trace has been recorded yet."
+        : `The trace could not be loaded: ${text.slice(0, 300) || response.status}`;
     } catch {
-      return { said: "Its story could not be read: the connection is lost." };
+      return "The trace could not be loaded: connection lost.";
     }
   }
 
   return {
     start,
-    story,
+    trace,
     notice,
     get isLive() {
       return isLive;

@@ -1,12 +1,12 @@
 "use strict";
-/* Puts the page together: from the run inside the file, or, where there is none, from the server. */
+/* Entry point: shows the run embedded in the file or, without one, the run of the server. */
 const main = (() => {
   const { el, morph } = dom;
   const FORMAT = 1;
   let isDrawing = false;
 
   function show(raw) {
-    const model = reading.run(raw);
+    const model = runModel.run(raw);
     summary.draw(model);
     tables.draw(model);
     distributions.draw(model);
@@ -28,7 +28,7 @@ const main = (() => {
     timeline.draw();
   }
 
-  /** All that happens until the next frame is drawn at once. */
+  /** Draws once in the next frame, however often it is called before. */
   function drawSoon() {
     if (isDrawing) return;
     isDrawing = true;
@@ -42,7 +42,7 @@ const main = (() => {
     const links = sections.map((section) =>
       el("li", null, el("a", { href: `#${section.id}` }, section.querySelector("h2").textContent)),
     );
-    const done = totals.total ? `${words.share(totals.done, totals.total)} done` : `${words.exact(totals.done)} done`;
+    const done = totals.total ? `${format.share(totals.done, totals.total)} done` : `${format.exact(totals.done)} done`;
     morph(
       document.getElementById("contents"),
       el("ul", { class: "wide" }, links, isRunning && el("li", { class: "done" }, done)),
@@ -51,21 +51,21 @@ const main = (() => {
 
   function foot(model) {
     const written = [
-      `BatchAgent ${reading.text(model.version)}`.trim(),
-      words.isNumber(model.now) && `as of ${words.when(model.now)}`,
+      `BatchAgent ${runModel.text(model.version)}`.trim(),
+      format.isNumber(model.now) && `as of ${format.when(model.now)}`,
       model.format !== undefined &&
         model.format !== FORMAT &&
-        `written in a format (${reading.text(model.format)}) that this page does not know in full`,
+        `format ${runModel.text(model.format)} is unknown to this page: some data may be missing`,
     ];
     morph(document.getElementById("foot"), written.filter(Boolean).join(" · "));
   }
 
-  const ACTS = {
+  const ACTIONS = {
     "zoom-in": () => span.zoom(0.5),
     "zoom-out": () => span.zoom(2),
     "zoom-whole": () => span.reset(),
     "rows-taller": () => timeline.taller(),
-    "rows-lower": () => timeline.lower(),
+    "rows-shorter": () => timeline.shorter(),
     "rows-fit": () => timeline.fit(),
     "close-panel": () => panel.close(),
   };
@@ -73,7 +73,7 @@ const main = (() => {
   function click(event) {
     const button = event.target.closest?.("button");
     if (!button) return;
-    if (button.dataset.do) ACTS[button.dataset.do]?.();
+    if (button.dataset.do) ACTIONS[button.dataset.do]?.();
     if (button.dataset.agent === undefined) return;
     const agent = timeline.agentOf(Number(button.dataset.stage), Number(button.dataset.agent));
     if (agent !== null) timeline.open(agent);
@@ -84,7 +84,7 @@ const main = (() => {
     drawSoon();
   }
 
-  /** On paper: in light colours, with everything open that can be opened. */
+  /** Print layout: light colours, all disclosures open. */
   function printing(isOn) {
     document.documentElement.classList.toggle("paper", isOn);
     for (const details of document.querySelectorAll("details")) {
@@ -116,7 +116,7 @@ const main = (() => {
     try {
       return show(JSON.parse(inside));
     } catch (error) {
-      return live.notice(`This report cannot be read: ${error.message}`);
+      return live.notice(`The report could not be parsed: ${error.message}`);
     }
   }
 

@@ -1,20 +1,20 @@
 "use strict";
-/* Reads the view of a run. Any field may be missing or null; what is read here is always there. */
-const reading = (() => {
-  const { isNumber } = words;
+/* Run model: parses the JSON of a run. Any field of the input may be missing or null; those of the result are not. */
+const runModel = (() => {
+  const { isNumber } = format;
 
   const list = (value) => (Array.isArray(value) ? value : []);
   const record = (value) => (value !== null && typeof value === "object" && !Array.isArray(value) ? value : {});
   const text = (value) => (value === null || value === undefined ? "" : String(value));
   const number = (value) => (isNumber(value) ? value : null);
 
-  /** Of what is known; null when nothing is. */
+  /** Sum of the numbers among these values; null without any. */
   function sum(values) {
     const known = values.filter(isNumber);
     return known.length ? known.reduce((total, value) => total + value, 0) : null;
   }
 
-  /** Columns against the column `at`, of which only times are kept; those without any number are left out. */
+  /** Columns of a time series, for the points with a valid time in `at`. Columns without any number are left out. */
   function columns(raw) {
     const all = Object.entries(record(raw)).map(([name, values]) => [name, list(values)]);
     const times = list(record(raw).at);
@@ -139,7 +139,7 @@ const reading = (() => {
     }
   }
 
-  /** What the agent does at this time (1/100 s): 0 waits, 1 generates, 2 runs tools; null before and after its life. */
+  /** State of the agent at this time (1/100 s): 0 waiting, 1 generating, 2 in tools; null outside its run time. */
   function stateAt(agents, agent, time) {
     if (time < agents.start[agent] || time > agents.end[agent]) return null;
     for (let at = agents.first[agent]; at < agents.first[agent + 1]; at++) {
@@ -148,7 +148,7 @@ const reading = (() => {
     return 0;
   }
 
-  /** Agent numbers in the order to show them: stage by stage, those that `keep` says. */
+  /** Agent numbers that `keep` accepts, stage by stage in this order. */
   function ordered(agents, order, keep) {
     let count = 0;
     const rows = new Uint32Array(agents.count);

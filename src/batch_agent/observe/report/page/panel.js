@@ -1,23 +1,23 @@
 "use strict";
-/* What is known of one agent, beside the page. A served page asks for its story; a report shows what it has. */
+/* Side panel with the details of one agent. A live page also loads its trace from the server. */
 const panel = (() => {
   const { el, morph } = dom;
-  const { list, record, text } = reading;
+  const { list, record, text } = runModel;
   const KINDS = [
     ["waiting", "waited"],
     ["generating", "generated"],
     ["tools", "ran tools"],
   ];
-  const ENDS = [
+  const OUTCOMES = [
     ["failed", "Failed"],
     ["answered", "Answered"],
-    ["under-way", "Under way"],
+    ["in-progress", "In progress"],
   ];
-  const MOST_STEPS = 300;
+  const MAX_STEPS = 300;
 
   let model = null;
   let shown = null;
-  let story = null;
+  let trace = null;
   let opener = null;
 
   const host = () => document.getElementById("panel");
@@ -32,19 +32,19 @@ const panel = (() => {
     shown = agent === null ? null : { ...was, agent };
     if (!shown) return close();
     draw();
-    if (before !== model.agents.first[agent + 1] - model.agents.first[agent] + model.agents.ok[agent]) ask();
+    if (before !== model.agents.first[agent + 1] - model.agents.first[agent] + model.agents.ok[agent]) loadTrace();
   }
 
   function open(agent) {
     if (host().hidden) opener = document.activeElement;
     shown = { agent, stage: model.agents.stage[agent], index: model.agents.index[agent] };
-    story = live.isLive ? { said: "Reading its story …" } : null;
+    trace = live.isLive ? "Loading the trace …" : null;
     host().hidden = false;
     document.body.classList.add("with-panel");
     draw();
     host().scrollTop = 0;
     host().focus({ preventScroll: true });
-    ask();
+    loadTrace();
   }
 
   function close() {
@@ -52,50 +52,50 @@ const panel = (() => {
     host().hidden = true;
     shown = null;
     document.body.classList.remove("with-panel");
-    timeline.forget();
+    timeline.deselect();
     opener?.focus?.({ preventScroll: true });
   }
 
-  async function ask() {
+  async function loadTrace() {
     if (!live.isLive || !shown) return;
     const wanted = shown;
-    const answer = await live.story(wanted.index, text(model.stages[wanted.stage]?.name));
+    const loaded = await live.trace(wanted.index, text(model.stages[wanted.stage]?.name));
     if (shown?.index !== wanted.index || shown?.stage !== wanted.stage) return;
-    story = answer;
+    trace = loaded;
     draw();
   }
 
   function draw() {
     const { agent, stage, index } = shown;
     const { agents, stages } = model;
-    const [tone, ended] = ENDS[agents.ok[agent]] ?? ENDS[2];
+    const [tone, ended] = OUTCOMES[agents.ok[agent]] ?? OUTCOMES[2];
     const name = stages.length > 1 ? text(stages[stage]?.name) : "";
-    const parts = telling.durations(agents, agent);
+    const parts = tooltips.durations(agents, agent);
     morph(
       host(),
       el(
         "div",
         { class: "panel-head" },
-        el("h2", { id: "panel-title" }, `Agent ${words.exact(index)}`),
+        el("h2", { id: "panel-title" }, `Agent ${format.exact(index)}`),
         el("span", { class: `badge ${tone}` }, ended),
         el("button", { type: "button", "data-do": "close-panel", "aria-label": "Close", title: "Close (Esc)" }, "×"),
       ),
       name && el("p", { class: "note" }, `in ${name}`),
       dom.bar(
-        parts.map(([, what, value]) => `${what} ${words.seconds(value)}`).join(", "),
+        parts.map(([, what, value]) => `${what} ${format.seconds(value)}`).join(", "),
         parts[3][2],
-        parts.slice(0, 3).map(([color, what, value]) => [color, value, `${what}: ${words.seconds(value)}`]),
+        parts.slice(0, 3).map(([color, what, value]) => [color, value, `${what}: ${format.seconds(value)}`]),
       ),
       el(
         "dl",
         { class: "pairs" },
-        pair("Began at", words.seconds(agents.start[agent] / 100)),
-        parts.map(([, what, value]) => pair(what.charAt(0).toUpperCase() + what.slice(1), words.seconds(value))),
-        pair("Requests", words.exact(agents.turns[agent])),
+        pair("Started at", format.seconds(agents.start[agent] / 100)),
+        parts.map(([, what, value]) => pair(what.charAt(0).toUpperCase() + what.slice(1), format.seconds(value))),
+        pair("Requests", format.exact(agents.turns[agent])),
       ),
-      saidOf(stage, index),
-      story && el("h3", null, "Story"),
-      story && el("pre", { class: "story" }, story.said),
+      excerpts(stage, index),
+      trace && el("h3", null, "Trace"),
+      trace && el("pre", { class: "trace" }, trace),
       steps(agent),
     );
   }
@@ -104,8 +104,8 @@ const panel = (() => {
     return el("div", null, el("dt", null, name), el("dd", null, value));
   }
 
-  /** What the view happens to have of its words: as an example of a failure, or as one of the last results. */
-  function saidOf(stage, index) {
+  /** Error or result of the agent, where the report has it: as an example of a failure or one of the latest results. */
+  function excerpts(stage, index) {
     const of = record(model.stages[stage]);
     const examples = list(of.failures)
       .map(record)
@@ -116,13 +116,13 @@ const panel = (() => {
       .find((one) => one.index === index);
     return [
       failed && [
-        el("h3", null, "Why it failed"),
+        el("h3", null, "Error"),
         el("p", null, el("code", null, failed.kind)),
-        el("p", { class: "said" }, text(failed.message)),
+        el("p", { class: "quote" }, text(failed.message)),
       ],
       result &&
         !failed &&
-        text(result.text) && [el("h3", null, "Result"), el("p", { class: "said" }, text(result.text))],
+        text(result.text) && [el("h3", null, "Result"), el("p", { class: "quote" }, text(result.text))],
     ];
   }
 
@@ -131,7 +131,7 @@ const panel = (() => {
     const [first, last] = [agents.first[agent], agents.first[agent + 1]];
     const rows = [];
     let clock = agents.start[agent];
-    for (let at = first; at < last && rows.length < MOST_STEPS; at++) {
+    for (let at = first; at < last && rows.length < MAX_STEPS; at++) {
       if (agents.from[at] > clock) rows.push([0, clock, agents.from[at]]);
       rows.push([agents.kind[at], agents.from[at], agents.to[at]]);
       clock = agents.to[at];
@@ -142,12 +142,12 @@ const panel = (() => {
       return el(
         "li",
         null,
-        el("span", { class: "at" }, words.seconds(from / 100)),
+        el("span", { class: "at" }, format.seconds(from / 100)),
         el("span", { class: `key ${tone}` }, did),
-        el("b", null, words.seconds((to - from) / 100)),
+        el("b", null, format.seconds((to - from) / 100)),
       );
     });
-    return [el("h3", null, "Step by step"), el("ol", { class: "steps" }, items)];
+    return [el("h3", null, "Steps"), el("ol", { class: "steps" }, items)];
   }
 
   return {

@@ -1,16 +1,16 @@
 "use strict";
-/* Draws charts against time: areas on each other, lines over them, one axis for all. */
+/* SVG charts over time: stacked areas and lines on a time axis that all charts share. */
 const plots = (() => {
   const { el, svg } = dom;
-  const { number } = reading;
+  const { number } = runModel;
 
   const RIGHT = 16;
   const left = () => (window.innerWidth < 600 ? 40 : 54);
-  /** How many times higher than the rest a limit may be to be drawn. */
-  const BEYOND = 5;
+  /** A limit more than this many times above the other values is written in the legend and not drawn. */
+  const MAX_LIMIT_RATIO = 5;
   const MARKS = { resume: "resumed", pause: "paused" };
 
-  /** Where times lie in a host of this width. */
+  /** Maps times to x positions in an element of this width, and back. */
   function scale(width) {
     const plot = Math.max(1, width - left() - RIGHT);
     return {
@@ -22,17 +22,17 @@ const plots = (() => {
     };
   }
 
-  /** One chart with its legend; `kinds` are those of marks to explain in it. */
+  /** One chart with its legend, which also explains these `kinds` of marks. */
   function figure(chart, marks, kinds, width) {
     const top = topOf(chart);
-    const beyond = chart.lines.filter((one) => one.isLimit && maximum(one.values) > top);
+    const hiddenLimits = chart.lines.filter((one) => one.isLimit && maximum(one.values) > top);
     const legend = [...chart.bands, ...chart.lines, ...kinds.map((tone) => ({ name: MARKS[tone], tone }))].map(
       (one) => [
         el(
           "span",
           { class: `key ${one.tone} ${one.isLimit ? "dashed" : ""} ${one.isShare ? "thin" : ""}` },
           one.name,
-          beyond.includes(one) && ` (${words.exact(one.values.findLast(words.isNumber))}, above the chart)`,
+          hiddenLimits.includes(one) && ` (${format.exact(one.values.findLast(format.isNumber))}, above the chart)`,
         ),
         " ",
       ],
@@ -58,12 +58,12 @@ const plots = (() => {
 
   function described(chart) {
     const most = chart.bands.map((band) => `${band.name} up to ${chart.write(maximum(band.values))}`).join(", ");
-    return `${chart.title} over time: ${most}. Arrow keys read the values, plus and minus zoom.`;
+    return `${chart.title} over time: ${most}. Arrow keys read values, plus and minus zoom.`;
   }
 
   function drawing(chart, marks, top, width) {
     const { height } = chart;
-    const place = scale(width);
+    const xScale = scale(width);
     const bottom = height - 20;
     const y = (value) => 6 + (bottom - 6) * (1 - value / top);
     const ys = { left: y, share: (value) => y(value * top) };
@@ -72,72 +72,72 @@ const plots = (() => {
     return svg(
       "svg",
       { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
-      svg("clipPath", { id: clip }, svg("rect", { x: place.left, y: 0, width: place.plot, height: bottom + 1 })),
-      grid(top, y, place, chart),
-      timeAxis(place, bottom),
+      svg("clipPath", { id: clip }, svg("rect", { x: xScale.left, y: 0, width: xScale.plot, height: bottom + 1 })),
+      grid(top, y, xScale, chart),
+      timeAxis(xScale, bottom),
       svg(
         "g",
         { "clip-path": `url(#${clip})` },
-        marked(marks, place, bottom),
-        areas(chart, range, place, y),
+        marked(marks, xScale, bottom),
+        areas(chart, range, xScale, y),
         chart.lines.map((one) =>
           svg("path", {
             class: `line ${one.tone} ${one.isLimit ? "dashed" : ""}`,
-            d: path(chart.at, one.values, range, place.x, one.isShare ? ys.share : ys.left, one.isStep),
+            d: path(chart.at, one.values, range, xScale.x, one.isShare ? ys.share : ys.left, one.isStep),
           }),
         ),
       ),
-      chart.lines.some((one) => one.isShare) && shareAxis(place, y, top),
+      chart.lines.some((one) => one.isShare) && shareAxis(xScale, y, top),
     );
   }
 
-  function grid(top, y, place, chart) {
+  function grid(top, y, xScale, chart) {
     const steps = chart.height > 140 ? 4 : 2;
     const whole = top % steps === 0 ? steps : top % 2 === 0 ? 2 : 1;
     return Array.from({ length: whole + 1 }, (_, at) => (top * at) / whole).map((value) => [
-      svg("line", { class: "grid", x1: place.left, x2: place.right, y1: y(value), y2: y(value) }),
-      svg("text", { class: "tick", x: place.left - 6, y: y(value) + 3.5, "text-anchor": "end" }, words.short(value)),
+      svg("line", { class: "grid", x1: xScale.left, x2: xScale.right, y1: y(value), y2: y(value) }),
+      svg("text", { class: "tick", x: xScale.left - 6, y: y(value) + 3.5, "text-anchor": "end" }, format.short(value)),
     ]);
   }
 
-  function shareAxis(place, y, top) {
+  function shareAxis(xScale, y, top) {
     return [
       ["100 %", top],
       ["50 %", top / 2],
     ].map(([label, value]) =>
       svg(
         "text",
-        { class: "tick share", x: place.right - 4, y: y(value) + (value === top ? 11 : -3), "text-anchor": "end" },
+        { class: "tick share", x: xScale.right - 4, y: y(value) + (value === top ? 11 : -3), "text-anchor": "end" },
         label,
       ),
     );
   }
 
-  function timeAxis(place, bottom) {
-    const { step, found } = span.ticks(place.plot, 90);
+  function timeAxis(xScale, bottom) {
+    const { step, found } = span.ticks(xScale.plot, 90);
     return found.map((time) => [
-      svg("line", { class: "grid faint", x1: place.x(time), x2: place.x(time), y1: 6, y2: bottom }),
+      svg("line", { class: "grid faint", x1: xScale.x(time), x2: xScale.x(time), y1: 6, y2: bottom }),
       svg(
         "text",
-        { class: "tick", x: place.x(time), y: bottom + 14, "text-anchor": anchor(place, place.x(time)) },
-        words.axis(time, step),
+        { class: "tick", x: xScale.x(time), y: bottom + 14, "text-anchor": anchor(xScale, xScale.x(time)) },
+        format.axis(time, step),
       ),
     ]);
   }
 
-  const anchor = (place, x) => (x < place.left + 12 ? "start" : x > place.right - 22 ? "end" : "middle");
+  const anchor = (xScale, x) => (x < xScale.left + 12 ? "start" : x > xScale.right - 22 ? "end" : "middle");
 
-  function marked(marks, place, bottom) {
+  function marked(marks, xScale, bottom) {
     return marks.map((mark) => {
-      const x = place.x(mark.at);
-      const width = Math.max(mark.seconds ? 2 : 0, place.x(mark.at + mark.seconds) - x);
+      const x = xScale.x(mark.at);
+      const width = Math.max(mark.seconds ? 2 : 0, xScale.x(mark.at + mark.seconds) - x);
       return mark.tone === "pause"
         ? svg("rect", { class: "mark pause", x, y: 0, width, height: bottom })
         : svg("line", { class: "mark resume", x1: x, x2: x, y1: 0, y2: bottom });
     });
   }
 
-  /** The points inside the shown part, and one on each side. */
+  /** First and last index of the points in the visible range, and one more on each side. */
   function visible(at) {
     let [first, last] = [0, at.length - 1];
     while (first < last && at[first + 1] < span.from) first += 1;
@@ -145,12 +145,12 @@ const plots = (() => {
     return [first, last];
   }
 
-  function areas(chart, range, place, y) {
+  function areas(chart, range, xScale, y) {
     const floor = new Float64Array(chart.at.length);
     return chart.bands.map((band) => {
       const [up, down] = [[], []];
       for (let at = range[0]; at <= range[1]; at++) {
-        const x = place.x(chart.at[at]).toFixed(1);
+        const x = xScale.x(chart.at[at]).toFixed(1);
         down.push(`${x},${y(floor[at]).toFixed(1)}`);
         floor[at] += number(band.values[at]) ?? 0;
         up.push(`${x},${y(floor[at]).toFixed(1)}`);
@@ -174,7 +174,7 @@ const plots = (() => {
     return drawn;
   }
 
-  /** A round number that all fits under; a limit far above the rest would flatten it, and is said instead. */
+  /** Upper end of the y axis, rounded up. A limit far above the other values is left out: it would flatten them. */
   function topOf(chart) {
     let most = 0;
     for (let at = 0; at < chart.at.length; at++) {
@@ -186,7 +186,7 @@ const plots = (() => {
     for (const one of chart.lines) if (!one.isShare && !one.isLimit) most = Math.max(most, maximum(one.values));
     for (const one of chart.lines) {
       const limit = one.isLimit ? maximum(one.values) : 0;
-      if (most === 0 || limit <= BEYOND * most) most = Math.max(most, limit);
+      if (most === 0 || limit <= MAX_LIMIT_RATIO * most) most = Math.max(most, limit);
     }
     return rounded(most);
   }
@@ -199,7 +199,7 @@ const plots = (() => {
   }
 
   function maximum(values) {
-    return values.reduce((most, value) => (words.isNumber(value) && value > most ? value : most), 0);
+    return values.reduce((most, value) => (format.isNumber(value) && value > most ? value : most), 0);
   }
 
   return { scale, figure, timeAxis };

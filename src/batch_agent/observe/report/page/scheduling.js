@@ -1,24 +1,24 @@
 "use strict";
-/* Why the run went as it did: what prompts shared, which limits held, what interrupted it. */
+/* Scheduling: the shared prompt prefix, limits and their changes, pauses and resumes. */
 const scheduling = (() => {
   const { el, section, table, details } = dom;
-  const { list, record, text, number } = reading;
-  const { exact, seconds } = words;
+  const { list, record, text, number } = runModel;
+  const { exact, seconds } = format;
 
   const FIGURES = [
-    ["kv_tokens", "KV cache of the server", (value) => `${exact(value)} tokens`],
-    ["kv_limit", "Kept to", (value) => `${exact(value)} tokens`],
-    ["most_residents", "Most agents with a place at once", exact],
-    ["gave_up", "Places given up during long tools", exact],
-    ["guests", "Agents let in beyond the capacity", exact],
-    ["lost", "Turns that found their context gone", exact],
+    ["kv_tokens", "KV cache size", (value) => `${exact(value)} tokens`],
+    ["kv_limit", "KV cache limit", (value) => `${exact(value)} tokens`],
+    ["most_residents", "Peak resident agents", exact],
+    ["gave_up", "Evictions during long tool calls", exact],
+    ["guests", "Agents admitted over capacity", exact],
+    ["lost", "Turns whose context was evicted", exact],
   ];
 
   function draw(model) {
     prompts(model);
     const how = record(model.scheduling);
     const known = FIGURES.filter(([name]) => number(how[name]) !== null);
-    section("scheduling", "How it was scheduled", null, [
+    section("scheduling", "Scheduling", null, [
       known.length > 0 &&
         el(
           "dl",
@@ -37,8 +37,8 @@ const scheduling = (() => {
       .filter(([, prefix]) => Object.values(prefix).some((value) => value !== null));
     section(
       "prompts",
-      "What prompts share",
-      "What all prompts begin with is computed once, if the server keeps it",
+      "Shared prompt prefix",
+      "A server with a prefix cache computes it once",
       cards.length > 0 &&
         el(
           "div",
@@ -59,19 +59,19 @@ const scheduling = (() => {
         el(
           "p",
           null,
-          `${exact(shared)} tokens of a prompt are the same for all`,
-          all !== null && `, of ${exact(all)} in an average one`,
+          `All prompts share their first ${exact(shared)} tokens`,
+          all !== null && `; the average prompt has ${exact(all)}`,
           ".",
         ),
       el(
         "div",
         { class: "gauges" },
-        gauge("expected", number(prefix.predicted)),
-        gauge("measured", number(prefix.measured)),
+        gauge("Expected", number(prefix.predicted)),
+        gauge("Measured", number(prefix.measured)),
       ),
       text(prefix.diverges_at) && [
-        el("p", { class: "note" }, "Prompts differ from here on:"),
-        el("p", { class: "said" }, text(prefix.diverges_at)),
+        el("p", { class: "note" }, "Prompts diverge at:"),
+        el("p", { class: "quote" }, text(prefix.diverges_at)),
       ],
       findings.length > 0 &&
         el(
@@ -87,15 +87,15 @@ const scheduling = (() => {
     return el(
       "div",
       { class: "gauge" },
-      el("span", null, `From the cache, ${name}`),
-      el("strong", { class: isKnown ? null : "unknown" }, isKnown ? words.share(share, 1) : words.UNKNOWN),
-      isKnown && dom.bar(`${name}: ${words.share(share, 1)}`, 1, [["saved", share, name]]),
+      el("span", null, `${name} cache hit rate`),
+      el("strong", { class: isKnown ? null : "unknown" }, isKnown ? format.share(share, 1) : format.UNKNOWN),
+      isKnown && dom.bar(`${name}: ${format.share(share, 1)}`, 1, [["saved", share, name]]),
     );
   }
 
   function backends({ stages }) {
-    const seen = new Set(stages.flatMap((stage) => list(stage.seen).map(text).filter(Boolean)));
-    return seen.size > 0 && el("p", { class: "note" }, `Seen of the server: ${[...seen].join(", ")}`);
+    const detected = new Set(stages.flatMap((stage) => list(stage.seen).map(text).filter(Boolean)));
+    return detected.size > 0 && el("p", { class: "note" }, `Detected server: ${[...detected].join(", ")}`);
   }
 
   function limits(model) {
@@ -103,14 +103,14 @@ const scheduling = (() => {
     const columns = [
       { name: "At", class: "number", cell: (row) => (number(row.at) === null ? null : seconds(row.at)) },
       { name: "Slots", class: "number", cell: (row) => (number(row.inflight) === null ? null : exact(row.inflight)) },
-      { name: "Why", class: "broad", cell: (row) => text(row.reason) || null },
+      { name: "Reason", class: "broad", cell: (row) => text(row.reason) || null },
     ];
     return (
       rows.length > 0 &&
       details(
         "limits",
-        `How the limit of requests in flight changed (${exact(rows.length)})`,
-        table("Changes of the limit", columns, rows, "narrow"),
+        `Changes of the concurrency limit (${exact(rows.length)})`,
+        table("Changes of the concurrency limit", columns, rows, "narrow"),
       )
     );
   }
@@ -125,8 +125,8 @@ const scheduling = (() => {
     const rows = [...pauses, ...starts].sort((a, b) => a[0] - b[0]);
     const columns = [
       { name: "At", class: "number", cell: ([at]) => (number(at) === null ? null : seconds(at)) },
-      { name: "What", class: "name", cell: ([, what]) => what },
-      { name: "Why", class: "broad", cell: ([, , why]) => why },
+      { name: "Event", class: "name", cell: ([, what]) => what },
+      { name: "Reason", class: "broad", cell: ([, , why]) => why },
     ];
     return (
       rows.length > 0 &&

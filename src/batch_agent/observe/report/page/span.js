@@ -1,5 +1,5 @@
 "use strict";
-/* The part of the run that all charts show. One for the page, so that they can be read against each other. */
+/* Visible time range, shared by all charts and the timeline. */
 const span = (() => {
   const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
   const listeners = [];
@@ -10,7 +10,7 @@ const span = (() => {
 
   const narrowest = () => Math.min(whole, Math.max(0.05, whole / 50000));
 
-  /** The run has become longer. A chosen part stays chosen. */
+  /** Sets the length of the run. A selected range stays selected. */
   function grow(seconds) {
     whole = seconds > 0 ? seconds : 1;
     if (isWhole || to > whole) show(isWhole ? 0 : from, isWhole ? whole : to);
@@ -35,7 +35,7 @@ const span = (() => {
     show(first, first + width);
   }
 
-  /** Round times inside the shown part, at most one per `room` pixels. */
+  /** Round times inside the visible range, at most one per `room` pixels. */
   function ticks(width, room) {
     const rough = ((to - from) * room) / Math.max(width, 1);
     const step = stepOf(rough);

@@ -1,5 +1,5 @@
 "use strict";
-/* The whole run as a strip: drag over it to choose a part, drag its ends to change it, drag its middle to move it. */
+/* Range selector over the whole run: drag to select a range, drag its ends to resize it, drag its middle to move it. */
 const strip = (() => {
   const { el, svg, morph } = dom;
   const HEIGHT = 34;
@@ -10,12 +10,12 @@ const strip = (() => {
   const host = () => document.getElementById("range");
 
   function set(model) {
-    const { at = [], generating = [], tools = [], waiting = [] } = reading.columns(model.activity);
+    const { at = [], generating = [], tools = [], waiting = [] } = runModel.columns(model.activity);
     const columns = [generating, tools, waiting];
     silhouette =
       at.length < 2
         ? null
-        : { at, values: at.map((_, point) => reading.sum(columns.map((column) => column[point])) ?? 0) };
+        : { at, values: at.map((_, point) => runModel.sum(columns.map((column) => column[point])) ?? 0) };
   }
 
   function draw() {
@@ -43,11 +43,11 @@ const strip = (() => {
       "data-end": end,
       tabindex: "0",
       role: "slider",
-      "aria-label": end === "from" ? "Shown from" : "Shown until",
+      "aria-label": end === "from" ? "Start of the visible range" : "End of the visible range",
       "aria-valuemin": 0,
       "aria-valuemax": span.whole.toFixed(2),
       "aria-valuenow": time.toFixed(2),
-      "aria-valuetext": words.seconds(time),
+      "aria-valuetext": format.seconds(time),
       style: { left: `${x}px` },
     });
   }

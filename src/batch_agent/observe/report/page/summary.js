@@ -1,19 +1,19 @@
 "use strict";
-/* The head of the page: what ran, how far it is, what it came to, and what was saved. */
+/* Head of the page: title, progress, key figures and savings. */
 const summary = (() => {
   const { el, morph, bar } = dom;
-  const { list, record, text, number } = reading;
+  const { list, record, text, number } = runModel;
 
   const BADGES = { waiting: "Waiting", running: "Running", finished: "Finished", "ended early": "Ended early" };
 
   const NOTHING = {
-    waiting: "The run has not written anything yet. This page shows it as soon as it does.",
-    else: "Nothing is written of this run.",
+    waiting: "The run has not recorded any events yet. This page updates when it does.",
+    else: "This run has no recorded events.",
   };
 
   function draw(model) {
     document.title = `${text(model.title) || "Run"} · BatchAgent`;
-    morph(document.getElementById("head"), heading(model), origin(model), progress(model));
+    morph(document.getElementById("head"), heading(model), details(model), progress(model));
     const host = document.getElementById("summary");
     host.hidden = false;
     morph(
@@ -35,17 +35,20 @@ const summary = (() => {
     );
   }
 
-  function origin(model) {
+  function details(model) {
     const runs = list(model.processes).length;
     const facts = [
       models(model.stages),
-      number(model.began) !== null && ["began ", el("time", { datetime: isoOf(model.began) }, words.when(model.began))],
-      model.seconds > 0 && `${model.isRunning ? "running for" : "took"} ${words.seconds(model.seconds)}`,
-      runs > 1 && `${runs} processes, ${words.plural(runs - 1, "resume")}`,
+      number(model.began) !== null && [
+        "started ",
+        el("time", { datetime: isoOf(model.began) }, format.when(model.began)),
+      ],
+      model.seconds > 0 && `${model.isRunning ? "running for" : "took"} ${format.seconds(model.seconds)}`,
+      runs > 1 && `${runs} processes, ${format.plural(runs - 1, "resume")}`,
     ];
     return el(
       "ul",
-      { class: "origin" },
+      { class: "run-details" },
       facts.filter(Boolean).map((fact) => el("li", null, fact)),
     );
   }
@@ -65,14 +68,14 @@ const summary = (() => {
   }
 
   function progress({ totals, isRunning }) {
-    const underWay = totals.waiting + totals.generating + totals.tools;
+    const inProgress = totals.waiting + totals.generating + totals.tools;
     const ended = [
       ["answered", totals.answered ?? 0, "answered"],
       ["failed", totals.failed ?? 0, "failed"],
     ];
-    const said =
-      ended.map(([, value, name]) => `${words.exact(value)} ${name}`).join(", ") +
-      (totals.total === null ? "" : ` of ${words.exact(totals.total)}`);
+    const label =
+      ended.map(([, value, name]) => `${format.exact(value)} ${name}`).join(", ") +
+      (totals.total === null ? "" : ` of ${format.exact(totals.total)}`);
     const total = totals.total ?? totals.started ?? totals.done;
     if (!total) return null;
     const legend = [
@@ -80,16 +83,19 @@ const summary = (() => {
       ["generating", totals.generating, "generating"],
       ["tools", totals.tools, "in tools"],
       ["waiting", totals.waiting, "waiting"],
-      ["rest", (total ?? 0) - (totals.done ?? 0) - underWay, "not begun"],
+      ["rest", (total ?? 0) - (totals.done ?? 0) - inProgress, "not started"],
     ].filter(([, value]) => value > 0);
     return el(
       "div",
       { class: "progress" },
-      bar(said, total, isRunning ? [...ended, ["under-way", underWay, "under way"]] : ended),
+      bar(label, total, isRunning ? [...ended, ["in-progress", inProgress, "in progress"]] : ended),
       el(
         "p",
         { class: "legend" },
-        legend.map(([tone, value, name]) => [el("span", { class: `key ${tone}` }, words.exact(value), " ", name), " "]),
+        legend.map(([tone, value, name]) => [
+          el("span", { class: `key ${tone}` }, format.exact(value), " ", name),
+          " ",
+        ]),
       ),
     );
   }
@@ -99,19 +105,19 @@ const summary = (() => {
     return [
       answers(totals),
       throughput(model),
-      model.isRunning && tile("Time left", words.seconds(number(record(model.throughput).eta)), "at the present rate"),
+      model.isRunning && tile("Time left", format.seconds(number(record(model.throughput).eta)), "at the current rate"),
       totals.input !== null &&
-        tile("Tokens in", words.amount(totals.input), cachedNote(totals), words.exact(totals.input)),
+        tile("Tokens in", format.amount(totals.input), cachedNote(totals), format.exact(totals.input)),
       totals.output !== null &&
-        tile("Tokens out", words.amount(totals.output), outputNote(model), words.exact(totals.output)),
+        tile("Tokens out", format.amount(totals.output), outputNote(model), format.exact(totals.output)),
       cost(totals),
       calls(model),
-      totals.turns !== null && tile("Turns", words.amount(totals.turns), turnsNote(totals)),
+      totals.turns !== null && tile("Turns", format.amount(totals.turns), turnsNote(totals)),
     ];
   }
 
   function tile(name, value, note, title) {
-    const isKnown = value !== words.UNKNOWN;
+    const isKnown = value !== format.UNKNOWN;
     return el(
       "div",
       { class: "tile", "data-key": name },
@@ -123,56 +129,51 @@ const summary = (() => {
 
   function answers(totals) {
     const notes = [
-      totals.total !== null && `of ${words.exact(totals.total)}`,
-      totals.failed > 0 ? `${words.exact(totals.failed)} failed` : totals.done > 0 && "none failed",
-      totals.resumed > 0 && `${words.exact(totals.resumed)} from the checkpoint`,
+      totals.total !== null && `of ${format.exact(totals.total)}`,
+      totals.failed > 0 ? `${format.exact(totals.failed)} failed` : totals.done > 0 && "no failures",
+      totals.resumed > 0 && `${format.exact(totals.resumed)} from the checkpoint`,
     ].filter(Boolean);
-    return tile("Answered", words.exact(totals.answered), notes.join(", "));
+    return tile("Answered", format.exact(totals.answered), notes.join(", "));
   }
 
   function throughput(model) {
-    const [value, unit] = words.rate(number(record(model.throughput).per_second));
-    const note = model.isRunning ? "agents, lately" : "agents, over the run";
-    return value !== words.UNKNOWN && tile("Throughput", [value, el("small", null, ` ${unit}`)], note);
+    const [value, unit] = format.rate(number(record(model.throughput).per_second));
+    const note = model.isRunning ? "agents, recent" : "agents, average";
+    return value !== format.UNKNOWN && tile("Throughput", [value, el("small", null, ` ${unit}`)], note);
   }
 
   function cachedNote({ input, cached }) {
-    if (cached === null) return "how many were cached is not known";
-    return input > 0 ? `${words.share(cached, input)} from the prefix cache` : null;
+    if (cached === null) return "cached tokens unknown";
+    return input > 0 ? `${format.share(cached, input)} from the prefix cache` : null;
   }
 
   function outputNote({ totals, seconds }) {
-    return seconds > 0 && totals.output > 0 ? words.rate(totals.output / seconds).join(" ") : null;
+    return seconds > 0 && totals.output > 0 ? format.rate(totals.output / seconds).join(" ") : null;
   }
 
   function cost({ usd, isPriced, answered }) {
     if (usd === null && !answered) return null;
-    if (usd === null) return tile("Cost", words.UNKNOWN, "no price for this model");
-    const each = answered > 0 && usd > 0 ? `${words.dollars(usd / answered)} per answer` : null;
-    return tile("Cost", words.dollars(usd), isPriced ? each : "of the stages with a known price");
+    if (usd === null) return tile("Cost", format.UNKNOWN, "no price for this model");
+    const each = answered > 0 && usd > 0 ? `${format.dollars(usd / answered)} per answer` : null;
+    return tile("Cost", format.dollars(usd), isPriced ? each : "of the stages with a known price");
   }
 
   function calls(model) {
     const tools = list(model.tools).map(record);
-    const requested = reading.sum(tools.map((tool) => tool.requested));
+    const requested = runModel.sum(tools.map((tool) => tool.requested));
     if (!requested) return null;
-    const executed = reading.sum(tools.map((tool) => tool.executed));
-    const failed = reading.sum(tools.map((tool) => tool.failed));
+    const executed = runModel.sum(tools.map((tool) => tool.executed));
+    const failed = runModel.sum(tools.map((tool) => tool.failed));
     const notes = [];
-    if (executed !== null) notes.push(`${words.exact(executed)} executed`);
-    if (failed) notes.push(`${words.exact(failed)} failed`);
-    return tile(
-      "Tool calls",
-      words.amount(requested),
-      notes.join(", ") || null,
-      words.exact(requested),
-    );
+    if (executed !== null) notes.push(`${format.exact(executed)} executed`);
+    if (failed) notes.push(`${format.exact(failed)} failed`);
+    return tile("Tool calls", format.amount(requested), notes.join(", ") || null, format.exact(requested));
   }
 
   function turnsNote({ retries, compactions }) {
     const notes = [];
-    if (retries) notes.push(`${words.plural(retries, "request")} sent again`);
-    if (compactions) notes.push(words.plural(compactions, "compaction"));
+    if (retries) notes.push(format.plural(retries, "retry", "retries"));
+    if (compactions) notes.push(format.plural(compactions, "compaction"));
     return notes.join(", ");
   }
 
@@ -180,7 +181,7 @@ const summary = (() => {
     const rows = list(model.savings)
       .map(record)
       .filter((row) => text(row.name));
-    const note = "Beside the same work without sharing, caching and resuming";
+    const note = "Compared with the same work without sharing, caching and resuming";
     dom.section("savings", "Saved", note, rows.length > 0 && el("div", { class: "cards" }, rows.map(saving)));
   }
 
@@ -197,13 +198,13 @@ const summary = (() => {
       "article",
       { class: "card saving", "data-key": text(row.name) },
       el("h3", null, capital(text(row.name))),
-      el("p", { class: "figure" }, isKnown ? figure(saved, unit) : el("span", { class: "unknown" }, words.UNKNOWN)),
-      part && bar(`${words.share(saved, without)} saved`, without, [["saved", saved, "saved"]]),
+      el("p", { class: "figure" }, isKnown ? figure(saved, unit) : el("span", { class: "unknown" }, format.UNKNOWN)),
+      part && bar(`${format.share(saved, without)} saved`, without, [["saved", saved, "saved"]]),
       el(
         "p",
         { class: "note" },
         part
-          ? `${words.share(saved, without)} of ${measured(without, unit)} without it`
+          ? `${format.share(saved, without)} of ${measured(without, unit)} without it`
           : isKnown
             ? ""
             : text(row.basis) || text(row.formula),
@@ -213,14 +214,14 @@ const summary = (() => {
   }
 
   function figure(value, unit) {
-    const isCount = measured(value, unit) === `${words.amount(value)} ${unit}`;
-    return isCount ? [words.amount(value), el("small", null, ` ${unit}`)] : measured(value, unit);
+    const isCount = measured(value, unit) === `${format.amount(value)} ${unit}`;
+    return isCount ? [format.amount(value), el("small", null, ` ${unit}`)] : measured(value, unit);
   }
 
   function measured(value, unit) {
-    if (unit === "seconds" || unit === "s") return words.seconds(value);
-    if (unit === "usd" || unit === "dollars") return words.dollars(value);
-    return unit ? `${words.amount(value)} ${unit}` : words.amount(value);
+    if (unit === "seconds" || unit === "s") return format.seconds(value);
+    if (unit === "usd" || unit === "dollars") return format.dollars(value);
+    return unit ? `${format.amount(value)} ${unit}` : format.amount(value);
   }
 
   function capital(name) {

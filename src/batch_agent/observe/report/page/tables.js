@@ -1,9 +1,9 @@
 "use strict";
-/* The parts of the page that are lists: stages, workers, failures, tools, slowest agents, last results. */
+/* Tables and lists: stages, workers, failures, tools, slowest agents, latest results. */
 const tables = (() => {
   const { el, section, table, agentButton, bar, details } = dom;
-  const { list, record, text, number } = reading;
-  const { exact, seconds } = words;
+  const { list, record, text, number } = runModel;
+  const { exact, seconds } = format;
 
   function draw(model) {
     stages(model);
@@ -30,30 +30,30 @@ const tables = (() => {
       { name: "Progress", class: "broad", cell: stageProgress },
       { name: "Answered", class: "number", cell: (stage) => known(stage.answered, exact) },
       { name: "Failed", class: "number", cell: (stage) => some(number(stage.failed)) },
-      { name: "Of", class: "number", cell: (stage) => known(stage.total, exact) },
+      { name: "Total", class: "number", cell: (stage) => known(stage.total, exact) },
       { name: "Turns", class: "number", cell: (stage) => known(stage.turns, exact) },
-      { name: "Sent again", class: "number", cell: (stage) => some(number(stage.retries)) },
-      { name: "Tokens in", class: "number", cell: (stage) => known(usage(stage).input, words.amount) },
+      { name: "Retries", class: "number", cell: (stage) => some(number(stage.retries)) },
+      { name: "Tokens in", class: "number", cell: (stage) => known(usage(stage).input, format.amount) },
       {
         name: "Cached",
         class: "number",
-        cell: (stage) => known(usage(stage).cached, (cached) => words.share(cached, usage(stage).input || 1)),
+        cell: (stage) => known(usage(stage).cached, (cached) => format.share(cached, usage(stage).input || 1)),
       },
-      { name: "Tokens out", class: "number", cell: (stage) => known(usage(stage).output, words.amount) },
-      { name: "Cost", class: "number", cell: (stage) => known(stage.usd, words.dollars) },
+      { name: "Tokens out", class: "number", cell: (stage) => known(usage(stage).output, format.amount) },
+      { name: "Cost", class: "number", cell: (stage) => known(stage.usd, format.dollars) },
     ];
     return section("stages", "Stages", null, table("Stages of the flow", columns, all));
   }
 
   function stageProgress(stage) {
     const states = record(stage.states);
-    const underWay = (states.waiting ?? 0) + (states.generating ?? 0) + (states.tools ?? 0);
+    const inProgress = (states.waiting ?? 0) + (states.generating ?? 0) + (states.tools ?? 0);
     const done = (stage.answered ?? 0) + (stage.failed ?? 0);
-    const label = number(stage.total) === null ? `${exact(done)} done` : `${words.share(done, stage.total)} done`;
+    const label = number(stage.total) === null ? `${exact(done)} done` : `${format.share(done, stage.total)} done`;
     return bar(label, stage.total ?? stage.started, [
       ["answered", stage.answered ?? 0, "answered"],
       ["failed", stage.failed ?? 0, "failed"],
-      ["under-way", underWay, "under way"],
+      ["in-progress", inProgress, "in progress"],
     ]);
   }
 
@@ -62,22 +62,22 @@ const tables = (() => {
     const usage = (worker) => record(worker.usage);
     const most = Math.max(1, ...rows.map((worker) => number(worker.turns) ?? 0));
     const columns = [
-      { name: "Worker", class: "name", cell: (worker) => text(worker.name) || "the one that asked" },
+      { name: "Worker", class: "name", cell: (worker) => text(worker.name) || "submitting process" },
       { name: "", class: "broad", cell: (worker) => bar("", most, [["plain", worker.turns ?? 0, "turns"]]) },
       {
         name: "Agents",
         class: "number",
-        about: "Agents that came to their end there",
+        about: "Agents that finished on this worker",
         cell: (worker) => known(worker.agents, exact),
       },
       { name: "Turns", class: "number", cell: (worker) => known(worker.turns, exact) },
-      { name: "Tokens in", class: "number", cell: (worker) => known(usage(worker).input, words.amount) },
+      { name: "Tokens in", class: "number", cell: (worker) => known(usage(worker).input, format.amount) },
       {
         name: "Cached",
         class: "number",
-        cell: (worker) => known(usage(worker).cached, (cached) => words.share(cached, usage(worker).input || 1)),
+        cell: (worker) => known(usage(worker).cached, (cached) => format.share(cached, usage(worker).input || 1)),
       },
-      { name: "Tokens out", class: "number", cell: (worker) => known(usage(worker).output, words.amount) },
+      { name: "Tokens out", class: "number", cell: (worker) => known(usage(worker).output, format.amount) },
     ];
     section("workers", "Workers", null, rows.length > 0 && table("Workers", columns, rows));
   }
@@ -87,7 +87,7 @@ const tables = (() => {
       list(stage.failures).map((group) => ({ ...record(group), stage: at, stageName: text(stage.name) })),
     );
     groups.sort((a, b) => (b.count ?? 0) - (a.count ?? 0));
-    const note = totals.failed > 0 ? `${exact(totals.failed)} of ${exact(totals.done)} agents that ended` : null;
+    const note = totals.failed > 0 ? `${exact(totals.failed)} of ${exact(totals.done)} finished agents` : null;
     section(
       "failures",
       "Failures",
@@ -110,8 +110,8 @@ const tables = (() => {
       el(
         "span",
         { class: "count" },
-        words.plural(group.count, "agent"),
-        failed > 0 && el("span", { class: "note" }, ` ${words.share(group.count, failed)}`),
+        format.plural(group.count, "agent"),
+        failed > 0 && el("span", { class: "note" }, ` ${format.share(group.count, failed)}`),
       ),
     ];
     if (!examples.length)
@@ -127,7 +127,7 @@ const tables = (() => {
             "li",
             null,
             agentButton(group.stage, example.index),
-            el("p", { class: "said" }, text(example.message) || "(no message)"),
+            el("p", { class: "quote" }, text(example.message) || "(no message)"),
           ),
         ),
       ),
@@ -138,54 +138,54 @@ const tables = (() => {
     const rows = list(model.tools).map(record);
     const columns = [
       { name: "Tool", class: "name", cell: (tool) => el("code", null, text(tool.name) || "(unnamed)") },
-      { name: "How they were answered", class: "broad", cell: toolBar },
+      { name: "How calls were served", class: "broad", cell: toolBar },
       {
         name: "Requested",
         class: "number",
-        about: "Calls that agents asked for",
+        about: "Calls requested by agents",
         cell: (tool) => known(tool.requested, exact),
       },
       {
         name: "Executed",
         class: "number",
-        about: "Calls that were really run",
+        about: "Calls that were executed",
         cell: (tool) => known(tool.executed, exact),
       },
       {
         name: "Shared",
         class: "number",
-        about: "Calls that got the result of one that was under way",
+        about: "Calls that got the result of one in progress",
         cell: (tool) => some(number(tool.shared)),
       },
       {
         name: "Cached",
         class: "number",
-        about: "Calls that got an earlier result",
+        about: "Cache hits",
         cell: (tool) => some(number(tool.cached)),
       },
       { name: "Failed", class: "number", cell: (tool) => some(number(tool.failed)) },
       {
         name: "p50",
         class: "number",
-        about: "Half of the executions took no longer",
+        about: "Median execution time",
         cell: (tool) => known(tool.p50, seconds),
       },
       {
         name: "p99",
         class: "number",
-        about: "99 of 100 executions took no longer",
+        about: "99th percentile of the execution time",
         cell: (tool) => known(tool.p99, seconds),
       },
       {
         name: "Time",
         class: "number",
-        about: "Of all executions together",
+        about: "Total execution time",
         cell: (tool) => known(tool.seconds, seconds),
       },
       {
         name: "Saved",
         class: "number",
-        about: "What the shared and cached calls would have taken",
+        about: "Execution time that the shared and cached calls would have taken",
         cell: (tool) => known(tool.seconds_saved, seconds),
       },
     ];
@@ -238,7 +238,7 @@ const tables = (() => {
     rows.sort((a, b) => (b.at ?? 0) - (a.at ?? 0));
     section(
       "latest",
-      "Last results",
+      "Latest results",
       null,
       rows.length > 0 && el("ol", { class: "results" }, rows.slice(0, 8).map(result)),
     );
@@ -261,7 +261,7 @@ const tables = (() => {
         outcome && el("span", { class: `key ${outcome[0]}` }, outcome[1]),
         el("span", { class: "note" }, facts.join(" · ")),
       ),
-      text(row.text) && el("p", { class: "said" }, text(row.text)),
+      text(row.text) && el("p", { class: "quote" }, text(row.text)),
     );
   }
 

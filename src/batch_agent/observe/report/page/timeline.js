@@ -1,35 +1,35 @@
 "use strict";
-/* The timeline of every agent: its rows, how tall they are, which one is chosen, and what they answer to. */
+/* Agent timeline: rows, row height, selection, keyboard and pointer. */
 const timeline = (() => {
   const { morph } = dom;
   const HEIGHTS = [1, 2, 4, 8, 16];
   const TALLEST = 16;
 
-  let asked = asking.START;
+  let filters = timelineFilters.DEFAULTS;
   let ownHeight = null;
   let model = null;
   let rows = new Uint32Array(0);
   let stageRows = [];
-  let chosen = null;
+  let selected = null;
   let isStale = true;
 
   const scroller = () => document.getElementById("rows");
-  const say = (said) => {
-    document.getElementById("rows-said").textContent = said;
+  const announce = (message) => {
+    document.getElementById("rows-announcement").textContent = message;
   };
 
   function set(next) {
-    const kept = chosen === null || !model ? null : [model.agents.stage[chosen], model.agents.index[chosen]];
+    const kept = selected === null || !model ? null : [model.agents.stage[selected], model.agents.index[selected]];
     model = next;
-    chosen = kept && agentOf(...kept);
+    selected = kept && agentOf(...kept);
     document.getElementById("agents").hidden = model.agents.count === 0;
     isStale = true;
-    if (model.agents.count) asking.draw(model);
+    if (model.agents.count) timelineFilters.draw(model);
   }
 
   function order() {
     const { agents } = model;
-    rows = reading.ordered(agents, asked.order, asking.keeper(asked, agents));
+    rows = runModel.ordered(agents, filters.order, timelineFilters.predicate(filters, agents));
     stageRows = [];
     for (let row = 0; row < rows.length; row++) {
       const of = agents.stage[rows[row]];
@@ -37,8 +37,8 @@ const timeline = (() => {
     }
     isStale = false;
     const shown =
-      rows.length === agents.count ? "" : `${words.plural(rows.length, "agent")} of ${words.exact(agents.count)}`;
-    document.getElementById("agents-note").textContent = rows.length === 0 ? "No agent is like this." : shown;
+      rows.length === agents.count ? "" : `${format.plural(rows.length, "agent")} of ${format.exact(agents.count)}`;
+    document.getElementById("agents-note").textContent = rows.length === 0 ? "No agents match the filter." : shown;
   }
 
   const room = () => Math.max(180, Math.min(560, Math.round(window.innerHeight * 0.6)));
@@ -58,15 +58,15 @@ const timeline = (() => {
     paint(width, host);
     timeline.drawnIn = performance.now() - began;
     const view = document.getElementById("rows-view");
-    const place = plots.scale(view.clientWidth);
+    const xScale = plots.scale(view.clientWidth);
     morph(
       document.getElementById("rows-axis"),
-      dom.svg("svg", { width: view.clientWidth, height: 20 }, plots.timeAxis(place, 0)),
+      dom.svg("svg", { width: view.clientWidth, height: 20 }, plots.timeAxis(xScale, 0)),
     );
-    for (const button of document.querySelectorAll('[data-do="rows-lower"], [data-do="rows-fit"]'))
+    for (const button of document.querySelectorAll('[data-do="rows-shorter"], [data-do="rows-fit"]'))
       button.disabled = rowHeight() <= fitted();
     document.querySelector('[data-do="rows-taller"]').disabled = rowHeight() >= TALLEST;
-    host.setAttribute("aria-label", `Timeline of ${words.plural(rows.length, "agent")}`);
+    host.setAttribute("aria-label", `Timeline of ${format.plural(rows.length, "agent")}`);
   }
 
   function paint(width, host) {
@@ -74,8 +74,8 @@ const timeline = (() => {
     const height = host.clientHeight;
     target.style.width = `${width}px`;
     target.style.height = `${height}px`;
-    const place = plots.scale(document.getElementById("rows-view").clientWidth);
-    const row = chosen === null ? -1 : rows.indexOf(chosen);
+    const xScale = plots.scale(document.getElementById("rows-view").clientWidth);
+    const row = selected === null ? -1 : rows.indexOf(selected);
     canvas.draw(target, {
       agents: model.agents,
       rows,
@@ -83,11 +83,11 @@ const timeline = (() => {
       top: host.scrollTop,
       width,
       height,
-      place,
+      xScale,
       stages: model.stages,
       stageRows,
-      chosen,
-      chosenRow: row < 0 ? null : row,
+      selected,
+      selectedRow: row < 0 ? null : row,
       colors: colors(),
     });
   }
@@ -104,7 +104,7 @@ const timeline = (() => {
     return palette;
   }
 
-  /** The rows that share the pixel at this height of the window. */
+  /** First and last of the rows that share the pixel at this height of the window. */
   function rowsAt(clientY) {
     const host = scroller();
     const y = clientY - host.getBoundingClientRect().top + host.scrollTop;
@@ -116,17 +116,17 @@ const timeline = (() => {
       : [Math.max(0, first), Math.max(first, Math.min(last, rows.length - 1))];
   }
 
-  function saidAt(time, clientY) {
+  function tooltipAt(time, clientY) {
     const at = rowsAt(clientY);
     if (!at) return null;
     const [first, last] = at;
     return first === last
-      ? telling.one(model, rows[first], time)
-      : telling.many(model, rows.subarray(first, last + 1), time);
+      ? tooltips.agent(model, rows[first], time)
+      : tooltips.agents(model, rows.subarray(first, last + 1), time);
   }
 
-  /** Opens the agent there; where several share a pixel, makes rows tall enough to tell them apart first. */
-  function chooseAt(clientY) {
+  /** Opens the agent at this height. Where several share a pixel, makes the rows tall enough to separate them. */
+  function selectAt(clientY) {
     const at = rowsAt(clientY);
     gestures.hide();
     if (!at) return;
@@ -140,10 +140,10 @@ const timeline = (() => {
     panel.open(agent);
   }
 
-  /** Marks the agent and brings its row into view. */
+  /** Selects the agent and scrolls its row into view. */
   function reveal(agent) {
     const { agents } = model;
-    chosen = agent;
+    selected = agent;
     if (agents.end[agent] / 100 < span.from || agents.start[agent] / 100 > span.to) {
       const width = span.to - span.from;
       span.show(agents.start[agent] / 100 - width / 4, agents.start[agent] / 100 + (width * 3) / 4);
@@ -163,7 +163,7 @@ const timeline = (() => {
   }
 
   const taller = () => resize(HEIGHTS.find((height) => height > rowHeight()) ?? TALLEST);
-  const lower = () => resize(HEIGHTS.findLast((height) => height < rowHeight()) ?? null);
+  const shorter = () => resize(HEIGHTS.findLast((height) => height < rowHeight()) ?? null);
 
   function agentOf(stage, index) {
     const { agents } = model;
@@ -172,42 +172,42 @@ const timeline = (() => {
     return null;
   }
 
-  /** The next agent with this index, among stages too: asking again goes on to the next stage. */
+  /** Opens the agent with this index. Where several stages have one, each search goes on to the next stage. */
   function find(wanted) {
     const index = Number(wanted.replace(/[^\d]/g, "") || NaN);
     const { agents } = model;
     const found = [];
     for (let agent = 0; agent < agents.count; agent++) if (agents.index[agent] === index) found.push(agent);
     if (!found.length) return missing(wanted);
-    const next = found[(found.indexOf(chosen) + 1) % found.length];
+    const next = found[(found.indexOf(selected) + 1) % found.length];
     if (rows.indexOf(next) < 0) show({ only: "all", stage: "all" });
     if (rowHeight() < canvas.SHARED_BELOW) resize(8);
     return open(next);
   }
 
   function missing(wanted) {
-    const said = `There is no agent “${wanted}” here.`;
-    document.getElementById("agents-note").textContent = said;
-    say(said);
+    const message = `Agent “${wanted}” was not found.`;
+    document.getElementById("agents-note").textContent = message;
+    announce(message);
   }
 
   function show(changes) {
-    asked = { ...asked, ...changes };
-    asking.fill(asked);
+    filters = { ...filters, ...changes };
+    timelineFilters.sync(filters);
     isStale = true;
     draw();
   }
 
   function key(event) {
-    const row = chosen === null ? -1 : rows.indexOf(chosen);
+    const row = selected === null ? -1 : rows.indexOf(selected);
     const page = Math.max(1, Math.floor(scroller().clientHeight / rowHeight()) - 1);
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length };
-    if (event.key === "Enter" && row >= 0) open(chosen);
+    if (event.key === "Enter" && row >= 0) open(selected);
     else if (event.key in moves && rows.length) {
       event.preventDefault();
       const next = rows[Math.max(0, Math.min(rows.length - 1, row + moves[event.key]))];
       reveal(next);
-      say(telling.inWords(model.agents, next));
+      announce(tooltips.description(model.agents, next));
     }
   }
 
@@ -222,27 +222,27 @@ const timeline = (() => {
     span.listen(() => {
       isStale = true;
     });
-    asking.attach(show, find);
+    timelineFilters.attach(show, find);
   }
 
   return {
     set,
     draw,
     attach,
-    saidAt,
-    chooseAt,
+    tooltipAt,
+    selectAt,
     open,
     agentOf,
     taller,
-    lower,
-    say,
+    shorter,
+    announce,
     drawnIn: 0,
     fit: () => resize(null),
     recolor: () => {
       palette = null;
     },
-    forget: () => {
-      chosen = null;
+    deselect: () => {
+      selected = null;
       draw();
     },
     get rows() {

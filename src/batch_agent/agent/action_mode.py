@@ -1,0 +1,50 @@
+"""Action mode as the agent reads it: a turn's one JSON object is a tool call or the final answer."""
+
+from typing import Any
+
+from ..core.agent_config import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL, InvalidOutput
+from ..core.fast_dataclass import dataclass
+from ..core.json import dumps_ascii
+from ..core.messages import Message, ToolCall, ToolResult, ToolResults, User
+from .answer_extraction import readings
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    value: Any
+
+
+def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall | Final:
+    """The first action in `text`: what a model writes after a call, before it has seen the result, is made up.
+    Raises InvalidOutput when there is none."""
+    for values in readings(text, is_whole=is_whole):
+        for value in values:
+            if not isinstance(value, dict):
+                continue
+            if isinstance(value.get(ACTION_TOOL), str):
+                return ToolCall(call_id, value[ACTION_TOOL], _arguments(value.get(ACTION_ARGUMENTS)))
+            if ACTION_FINAL in value:
+                return Final(value[ACTION_FINAL])
+    raise InvalidOutput(
+        "it must be one JSON object, "
+        f'{{"{ACTION_TOOL}": ..., "{ACTION_ARGUMENTS}": {{...}}}} or {{"{ACTION_FINAL}": ...}}'
+    )
+
+
+def show_results(results: tuple[ToolResult, ...]) -> str:
+    """What the model reads after its calls."""
+    return "\n\n".join(
+        f"{'Error' if result.is_error else 'Result'} of {result.call.name}: {result.content}" for result in results
+    )
+
+
+def as_told(message: Message) -> Message:
+    """The message as a model without native calls reads it."""
+    return User(show_results(message.results)) if isinstance(message, ToolResults) else message
+
+
+def _arguments(value: Any) -> str:
+    """As the tool reads them. Some models quote the object."""
+    if isinstance(value, str) and value.strip():
+        return value
+    return dumps_ascii(value or {})

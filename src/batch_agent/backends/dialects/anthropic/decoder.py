@@ -1,0 +1,182 @@
+"""Answers in the Anthropic Messages format, from Anthropic or from who speaks like it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....core.errors import BackendError, ErrorKind
+from ....core.json import dumps
+from ....core.messages import ToolCall
+from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
+from ...error_mapping import reported_error
+from ...http.sse import SseParser
+from ..response_body import any_object, object_or_empty, text_or_empty, token_count
+
+_FINISH: Mapping[str, FinishReason] = {
+    "tool_use": "calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
+
+
+def decode_reply(body: bytes) -> list[Delta]:
+    """A plain answer as deltas. Raises BackendError for what is not of the format."""
+    answer = _object(body)
+    content, reason = answer.get("content"), answer.get("stop_reason")
+    if not isinstance(content, list):
+        raise BackendError(ErrorKind.SERVER, f"The answer has no content: {body[:200]!r}")
+    if reason is None:
+        raise BackendError(ErrorKind.SERVER, "The server gave the answer up: it has no stop_reason.")
+    blocks = [block for block in content if isinstance(block, dict)]
+    deltas: list[Delta] = []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            is_cut_off = block is blocks[-1] and _FINISH.get(str(reason)) == "length"
+            deltas.append(_OpenCall(block).whole(is_cut_off=is_cut_off))
+        else:
+            deltas += _said(block)
+    made_calls = any(isinstance(delta, CallDelta) for delta in deltas)
+    counts: dict[str, int] = {}
+    _count(answer.get("usage"), counts)
+    return [*deltas, Finished(_finish(reason, made_calls), _usage(counts))]
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call of which more may come."""
+
+    block: dict[str, Any]
+    index: Any = None
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces) or _json_text(self.block.get("input"))
+
+    def whole(self, *, is_cut_off: bool) -> CallDelta:
+        """Of a call that was cut off before its first argument, nobody knows what it was to be given."""
+        name = text_or_empty(self.block.get("name"))
+        if not name:
+            raise BackendError(ErrorKind.SERVER, "The answer has a tool call without a name.")
+        arguments = self.arguments or ("" if is_cut_off else "{}")
+        return CallDelta(ToolCall(text_or_empty(self.block.get("id")), name, arguments))
+
+
+class StreamDecoder:
+    """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is known to be whole."""
+
+    def __init__(self) -> None:
+        self._events = SseParser()
+        self._call: _OpenCall | None = None
+        self._made_calls = False
+        self._reason: Any = None
+        self._counts: dict[str, int] = {}
+        self._ended = False
+
+    def feed(self, chunk: bytes) -> Iterator[Delta]:
+        for data, name in self._events.feed(chunk):
+            if self._ended:
+                return
+            if data.strip():
+                yield from self._event(_object(data, is_error=name == b"error"))
+
+    def close(self) -> Iterator[Delta]:
+        """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
+        self._ended = True
+        if self._reason is None:
+            raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
+        yield from self._close_call(is_cut_off=_FINISH.get(str(self._reason)) == "length")
+        yield Finished(_finish(self._reason, self._made_calls), _usage(self._counts))
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def _event(self, event: dict[str, Any]) -> Iterator[Delta]:
+        match event.get("type"):
+            case "message_start":
+                _count(object_or_empty(event.get("message")).get("usage"), self._counts)
+                self._counts.pop("output_tokens", None)  # so far; how many it came to is told at the end
+            case "content_block_start":
+                yield from self._close_call()
+                yield from self._start(event.get("index"), object_or_empty(event.get("content_block")))
+            case "content_block_delta":
+                yield from self._add(event.get("index"), object_or_empty(event.get("delta")))
+            case "content_block_stop":
+                # Without arguments it may have none, or be cut off: that shows only in what comes next.
+                if self._call is not None and self._call.arguments:
+                    yield from self._close_call()
+            case "message_delta":
+                self._reason = object_or_empty(event.get("delta")).get("stop_reason") or self._reason
+                _count(event.get("usage"), self._counts)
+            case "message_stop":
+                yield from self.close()
+
+    def _start(self, index: Any, block: dict[str, Any]) -> Iterator[Delta]:
+        if block.get("type") == "tool_use":
+            self._call = _OpenCall(block, index)
+        else:
+            yield from _said(block)
+
+    def _add(self, index: Any, delta: dict[str, Any]) -> Iterator[Delta]:
+        match delta:
+            case {"type": "text_delta", "text": str(text)} if text:
+                yield TextDelta(text)
+            case {"type": "thinking_delta", "thinking": str(thought)} if thought:
+                yield ReasoningDelta(thought)
+            case {"type": "signature_delta", "signature": str(signature)} if signature:
+                yield ReasoningDelta(signature=signature)
+            case {"type": "input_json_delta", "partial_json": str(piece)}:
+                if self._call is not None and self._call.index == index:  # not one that the server makes itself
+                    self._call.pieces.append(piece)
+
+    def _close_call(self, *, is_cut_off: bool = False) -> Iterator[Delta]:
+        call, self._call = self._call, None
+        if call is not None:
+            self._made_calls = True
+            yield call.whole(is_cut_off=is_cut_off)
+
+
+def _object(data: bytes, *, is_error: bool = False) -> dict[str, Any]:
+    value = any_object(data)
+    if is_error or value.get("type") == "error" or value.get("error"):
+        raise reported_error(value)
+    return value
+
+
+def _said(block: dict[str, Any]) -> list[Delta]:
+    """What a block holds that is no call of ours. Kinds that are not known are passed over."""
+    match block:
+        case {"type": "text", "text": str(text)} if text:
+            return [TextDelta(text)]
+        case {"type": "thinking"}:
+            thought = ReasoningDelta(text_or_empty(block.get("thinking")), text_or_empty(block.get("signature")))
+            return [thought] if thought.text or thought.signature else []
+        case {"type": "redacted_thinking", "data": str(data)} if data:
+            return [ReasoningDelta(redacted=data)]
+    return []
+
+
+def _finish(reason: Any, made_calls: bool) -> FinishReason:
+    finish = _FINISH.get(str(reason), "stop")
+    return "calls" if finish == "stop" and made_calls else finish
+
+
+def _count(usage: Any, counts: dict[str, int]) -> None:
+    """Later counts replace earlier ones; what a later one leaves out still holds."""
+    if isinstance(usage, dict):
+        counts |= {name: tokens for name, told in usage.items() if (tokens := token_count(told)) or told == 0}
+
+
+def _usage(counts: Mapping[str, int]) -> Usage:
+    cached = counts.get("cache_read_input_tokens", 0)
+    computed = counts.get("input_tokens", 0) + counts.get("cache_creation_input_tokens", 0)
+    return Usage(input=computed + cached, cached=cached, output=counts.get("output_tokens", 0))
+
+
+def _json_text(value: Any) -> str:
+    """Arguments that came as data; nothing for none."""
+    if not value or isinstance(value, str):
+        return value or ""
+    return dumps(value).decode()

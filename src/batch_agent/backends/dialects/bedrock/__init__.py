@@ -1,0 +1,1 @@
+"""Amazon Bedrock Converse wire format."""

@@ -1,0 +1,231 @@
+"""Requests in the format of Amazon Bedrock's Converse API."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Literal, assert_never
+from urllib.parse import quote
+
+from ....core.fast_dataclass import dataclass
+from ....core.json import dumps
+from ....core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
+from ....core.requests import Delta, Request
+from ....core.schema import JsonSchema, strict_form
+from ..dialect import Once, arguments_object, halves, known_id
+from .decoder import StreamDecoder, decode_reply
+
+Role = Literal["user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """Where a model takes cache points; a request may have four."""
+
+    in_tools: bool
+    after: tuple[int, ...]
+    """After which of the user's messages, counted from 1."""
+
+
+_CLAUDE = Caching(in_tools=True, after=(1, 2, 4))
+_NOVA = Caching(in_tools=False, after=(1,))
+_CACHING = (
+    (r"anthropic\.claude-3-5-haiku", _CLAUDE),
+    (r"anthropic\.claude-3-7-sonnet", _CLAUDE),
+    (r"anthropic\.claude-[a-z]+-\d", _CLAUDE),  # from Claude 4 on the family comes before the number
+    (r"amazon\.nova-(micro|lite|pro|premier)", _NOVA),
+)
+_KEEPS_SCHEMA = (
+    r"anthropic\.claude-(haiku|sonnet|opus)-4-5",
+    r"anthropic\.claude-(sonnet|opus)-4-6",
+    r"deepseek\.v3",
+    r"google\.gemma-3-(12|27)b",
+    r"mistral\.(devstral-2|magistral-small|ministral-3|mistral-large-3|voxtral)",
+    r"moonshot(ai)?\.kimi-k2",
+    r"nvidia\.nemotron",
+    r"openai\.gpt-oss",
+    r"qwen\.qwen3",
+    r"zai\.glm-(4\.7|5)",
+)
+"""Those that the user guide and the model cards name. A model that is not here is asked in words."""
+_MOST_POINTS = 4
+_CACHE_POINT = {"cachePoint": {"type": "default"}}
+_KNOWN_ID = re.compile("[a-zA-Z0-9_.:-]{1,64}")
+_NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_-]")
+_NOTHING = "(empty)"
+"""In place of a blank text, which the API refuses."""
+
+
+@cache
+def caching(model: str) -> Caching | None:
+    return next((found for pattern, found in _CACHING if _is_named(model, pattern)), None)
+
+
+def keeps_schema(model: str) -> bool:
+    """Whether this model's answers can be kept to a JSON schema."""
+    return any(_is_named(model, pattern) for pattern in _KEEPS_SCHEMA)
+
+
+def _is_named(model: str, pattern: str) -> bool:
+    """Ids also come with a region in front (us.anthropic...) and at the end of an ARN."""
+    return re.search(rf"(^|[./]){pattern}", model) is not None
+
+
+class BedrockConverse:
+    """What a run's requests share is serialised once and comes first, so that turn n's bytes, up to its last content
+    block, are a prefix of turn n+1's."""
+
+    stream_type = "application/vnd.amazon.eventstream"
+
+    def __init__(self) -> None:
+        self._once = Once()
+
+    def path(self, request: Request) -> str:
+        """Percent-encoded: ids hold colons, and ARNs slashes."""
+        return f"/model/{quote(request.model, safe='')}/{'converse-stream' if request.stream else 'converse'}"
+
+    def headers(self, request: Request) -> Mapping[str, str] | None:
+        return None
+
+    def encode(self, request: Request) -> bytes:
+        shared = (request.prompt, request.model, request.sampling)
+        head = self._once.get(shared, lambda: _head(request)) if request.must_call is None else _head(request)
+        tail = self._once.get((request.sampling, request.answer_schema), lambda: _tail(request))
+        return head + _messages(request) + tail
+
+    def decode_reply(self, body: bytes) -> list[Delta]:
+        return decode_reply(body)
+
+    def decoder(self) -> StreamDecoder:
+        return StreamDecoder()
+
+
+def _head(request: Request) -> bytes:
+    prompt, sampling, caches = request.prompt, request.sampling, caching(request.model)
+    body: dict[str, Any] = {}
+    # The cache reads the tools first, then the system prompt: one point at the end of both holds them for all agents.
+    if prompt.tools:
+        body["toolConfig"] = {"tools": [_tool(t.name, t.description, t.parameters) for t in prompt.tools]}
+        if request.must_call is not None:
+            name = request.must_call
+            body["toolConfig"]["toolChoice"] = {"tool": {"name": name}} if name else {"any": {}}
+        if caches and caches.in_tools and not prompt.system.strip():
+            body["toolConfig"]["tools"].append(_CACHE_POINT)
+    if prompt.system.strip():
+        body["system"] = [{"text": prompt.system}, *([_CACHE_POINT] if caches else [])]
+    settings = {
+        "maxTokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "topP": sampling.top_p,
+        "stopSequences": list(sampling.stop) or None,
+    }
+    if given := {name: value for name, value in settings.items() if value is not None}:
+        body["inferenceConfig"] = given
+    for name, value in sampling.extra.items():
+        if name != "outputConfig":  # it comes at the end, with the schema
+            ours = body.get(name)
+            body[name] = {**ours, **value} if isinstance(ours, dict) and isinstance(value, Mapping) else value
+    return dumps(body)[:-1] + (b',"messages":[' if body else b'"messages":[')
+
+
+def _tail(request: Request) -> bytes:
+    """Nothing here forbids tool calls: the API has no such choice, and refuses a conversation with calls in it that
+    comes without its tools."""
+    config: dict[str, Any] = dict(request.sampling.extra.get("outputConfig") or {})
+    if request.answer_schema is not None:
+        config["textFormat"] = _text_format(request.answer_schema)
+    return b']}],"outputConfig":' + dumps(config) + b"}" if config else b"]}]}"
+
+
+def _text_format(schema: JsonSchema) -> dict[str, Any]:
+    text = dumps(strict_form(schema, keeps_limits=False) or schema).decode()
+    return {"type": "json_schema", "structure": {"jsonSchema": {"schema": text, "name": "answer"}}}
+
+
+def _tool(name: str, description: str, parameters: JsonSchema) -> dict[str, Any]:
+    spec: dict[str, Any] = {"name": name, "inputSchema": {"json": {"type": "object", **parameters}}}
+    return {"toolSpec": {**spec, "description": description} if description.strip() else spec}
+
+
+def _messages(request: Request) -> bytes:
+    """All messages but for the end of the last, which `_tail` closes: roles must alternate, so whatever the same role
+    says next goes on in the same message."""
+    marked = _marked(request)
+    parts: list[bytes] = []
+    last: Role | None = None
+    heard = 0
+    for message in request.messages:
+        role: Role = "assistant" if isinstance(message, Assistant) else "user"
+        if role == last:
+            parts.append(b",")
+        else:
+            parts.append((b"]}," if last else b"") + b'{"role":"' + role.encode() + b'","content":[')
+        last = role
+        parts.append(b",".join(_blocks(message, marks_shared=caching(request.model) is not None)))
+        if role == "user":
+            heard += 1
+            if heard in marked:
+                parts.append(b"," + dumps(_CACHE_POINT))
+    return b"".join(parts)
+
+
+def _marked(request: Request) -> tuple[int, ...]:
+    """The user's messages that end with a cache point, for agents with tools: they send their conversation again.
+
+    A point at the end of the last message would cache the most, but it would move with each turn, and the bytes before
+    it with it. So points stand in fixed places, early and ever farther apart, and never depend on the turn."""
+    caches = caching(request.model) if request.prompt.tools else None
+    if caches is None:
+        return ()
+    first = request.messages[0]
+    is_shared = isinstance(first, User) and halves(first.text, first.shared) is not None
+    return caches.after[: _MOST_POINTS - 1 - is_shared]  # one is at the end of the shared prompt
+
+
+def _blocks(message: Message, *, marks_shared: bool) -> Iterator[bytes]:
+    match message:
+        case User(text, shared):
+            parts = halves(text, shared) if marks_shared else None
+            if parts is None:
+                yield _text(text)
+            else:
+                yield from (_text(parts[0]), dumps(_CACHE_POINT), _text(parts[1]))
+        case Assistant():
+            for thought in message.thoughts:
+                if thought.signature or thought.redacted:
+                    yield _reasoning(thought)
+            if message.text.strip() or not message.calls:
+                yield _text(message.text)
+            for call in message.calls:
+                yield _tool_use(call)
+        case ToolResults():
+            for result in message.results:
+                yield _tool_result(result)
+        case _:
+            assert_never(message)
+
+
+def _text(text: str) -> bytes:
+    return dumps({"text": text if text.strip() else _NOTHING})
+
+
+def _reasoning(thought: Thought) -> bytes:
+    if thought.redacted:
+        return dumps({"reasoningContent": {"redactedContent": thought.redacted}})
+    return dumps({"reasoningContent": {"reasoningText": {"text": thought.text, "signature": thought.signature}}})
+
+
+def _tool_use(call: ToolCall) -> bytes:
+    """With the model's own arguments, byte for byte."""
+    use = dumps({"toolUseId": known_id(call, _KNOWN_ID), "name": _name(call)})
+    return b'{"toolUse":' + use[:-1] + b',"input":' + arguments_object(call) + b"}}"
+
+
+def _tool_result(result: ToolResult) -> bytes:
+    said = [{"text": result.content if result.content.strip() else _NOTHING}]
+    block: dict[str, Any] = {"toolUseId": known_id(result.call, _KNOWN_ID), "content": said}
+    return dumps({"toolResult": {**block, "status": "error"} if result.is_error else block})
+
+
+def _name(call: ToolCall) -> str:
+    """Models call tools that do not exist, by names that the API would not take back."""
+    return _NOT_IN_A_NAME.sub("_", call.name)[:64] or "_"

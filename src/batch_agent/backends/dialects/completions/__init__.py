@@ -1,0 +1,1 @@
+"""Wire format of requests that carry many prompts."""

@@ -1,0 +1,125 @@
+"""How requests get to a server, and what can go wrong on the way, whoever carries them."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from yarl import URL
+
+from .proxy import proxy_of
+
+Headers = Mapping[str, str]
+
+LARGEST_BODY = 64 * 2**20
+"""Bytes of an answer that is read as one. The longest answer of a model has a few megabytes, details included."""
+LARGEST_STREAM = 256 * 2**20
+"""Bytes of a streamed answer, each token of which comes with some hundred bytes around it."""
+LARGEST_PAGE = 16 * 2**20
+"""Bytes of a page that a server has beside its API, such as its metrics or its models."""
+
+
+class WireError(OSError):
+    """A connection that broke; the message says how."""
+
+
+class Dropped(WireError):
+    """The server ended the connection before it answered. The request may have reached it."""
+
+
+class Stale(Dropped):
+    """The same on a connection that had carried an answer before, without a single byte of the next one: servers close
+    idle connections, and may do so just as a request goes out."""
+
+
+class NoConnection(WireError):
+    """Nobody takes connections there."""
+
+
+class NoConnectionInTime(WireError):
+    """Nobody answers there."""
+
+
+class NotSecure(WireError):
+    """No connection that both sides trust."""
+
+
+class BadAddress(WireError):
+    """There can be nobody there."""
+
+
+class TooLarge(WireError):
+    """The answer has more bytes than are read of one. The rest was not read, and the connection was closed."""
+
+
+class Answer(Protocol):
+    """An HTTP answer whose head is there. Reading raises OSError."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+    @property
+    def sent_headers(self) -> Headers:
+        """Of the request."""
+        ...
+
+    @property
+    def content_type(self) -> str: ...
+
+    @property
+    def is_whole(self) -> bool:
+        """It was read to its end."""
+        ...
+
+    async def read(self, most: int = LARGEST_BODY) -> bytes:
+        """The whole body. Raises TooLarge for one of more than `most` bytes."""
+        ...
+
+    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
+        """What has come of the body; empty at its end. Raises TooLarge for a body of more than `most` bytes in all."""
+        ...
+
+    def close(self) -> None:
+        """Keeps the connection for another request if the answer is whole. If not, this aborts the request."""
+        ...
+
+
+class Wire(Protocol):
+    """Connections to one server, with what is sent on each of them."""
+
+    @property
+    def headers(self) -> Headers:
+        """Of every request."""
+        ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Answer:
+        """Never follows a redirect: the key is for this server. Raises OSError."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def open_wire(root: URL, headers: Headers, *, keeps_alive: bool = True) -> Wire:
+    """Slots bound the connections, the turn timeout bounds the waiting. Raises BackendError for a proxy that the
+    environment names and that cannot be used."""
+    every = {"Content-Type": "application/json", "Accept-Encoding": "identity", **headers}
+    proxy = proxy_of(root)
+    if root.scheme == "http" and proxy is None:
+        from .connection_pool import Lines
+
+        return Lines(root, every, keeps_alive=keeps_alive)
+    from .aiohttp_transport import Session  # for TLS and proxies; importing aiohttp takes longer than all the rest
+
+    return Session(every, keeps_alive=keeps_alive, proxy=proxy)
+
+
+def said_size(count: int) -> str:
+    """A number of bytes, in words."""
+    for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} bytes"

@@ -1,0 +1,1 @@
+"""Commands of `batch-agent`, one module each."""

@@ -1,0 +1,48 @@
+"""batch-agent doctor."""
+
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from ...backends.diagnostics import Check, State, examine
+from ...core.safe_text import safe_text
+from ..signals import interruptible
+
+_MARKS: dict[State, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "off": ("off", "yellow"),
+    "unknown": ("?", "dim"),
+    "failed": ("FAILED", "red"),
+}
+
+
+def doctor(url: str = "local://", *, model: str | None = None) -> int:
+    """Prints what it finds; returns 1 if the backend cannot be used.
+
+    Parameters
+    ----------
+    url
+        The backend, as in vllm://127.0.0.1:8000.
+    model
+        The model's name; not needed where a server has only one.
+    """
+    return interruptible(_examine(url, model))
+
+
+async def _examine(url: str, model: str | None) -> int:
+    console = Console(highlight=False)
+    failed = False
+    async for check in examine(url, model, lambda text: print(safe_text(text), file=sys.stderr, flush=True)):
+        console.print(_line(check))
+        failed = failed or check.state == "failed"
+    console.print("This backend cannot be used as it is." if failed else "This backend can be used.")
+    return 1 if failed else 0
+
+
+def _line(check: Check) -> Text:
+    mark, style = _MARKS[check.state]
+    line = Text.assemble((f"{mark:>6}  ", style), (f"{check.name:<14}", "bold"), safe_text(check.found))
+    if check.advice:
+        line.append(f"\n{'':24}-> {safe_text(check.advice)}", style="cyan")
+    return line

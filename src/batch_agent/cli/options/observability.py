@@ -1,0 +1,121 @@
+"""Who else watches a run that was started from the command line: Prometheus, a collector of traces.
+
+How a run is shown while it goes on.
+"""
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ...core.errors import SpecError
+from ...core.events import Event
+from ...core.protocols import SlowSink
+from ...observe.telemetry.metrics import Metrics
+from ...observe.telemetry.traces import Traces
+from .help_groups import OUTPUT
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+_SERVICE = "batch-agent"
+_MISSING = (
+    "--traces sends OpenTelemetry spans, which needs the SDK and an exporter: pip install 'batch-agent[otel]' "
+    "opentelemetry-sdk opentelemetry-exporter-otlp-proto-{0}"
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watching:
+    """What is asked of it on the command line; with nothing said, nobody else watches."""
+
+    metrics_port: Annotated[
+        int | None,
+        Parameter(help="Serve Prometheus metrics on this port of 127.0.0.1, while the run goes.", group=OUTPUT),
+    ] = None
+    traces: Annotated[
+        bool,
+        Parameter(
+            help="Send OpenTelemetry spans to where the OTEL_... variables of the environment say.", group=OUTPUT
+        ),
+    ] = False
+
+    def sinks(self) -> list[SlowSink]:
+        """Raises SpecError. A port is taken from here on."""
+        return watchers(self.metrics_port, self.traces)
+
+
+def watchers(metrics_port: int | None, traces: bool) -> list[SlowSink]:
+    """For `BatchAgent.stream(events=...)`. Raises SpecError for what is not installed, and for a port that is taken."""
+    sinks: list[SlowSink] = []
+    if metrics_port is not None:
+        sinks.append(Metrics(metrics_port))
+    if traces:
+        sinks.append(_traces())
+    return sinks
+
+
+def _traces() -> SlowSink:
+    """To where the standard environment variables say (OTEL_EXPORTER_OTLP_ENDPOINT and the like), unless somebody who
+    wrapped this program has set OpenTelemetry up already."""
+    try:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace import get_tracer_provider
+    except ImportError as error:
+        raise SpecError(_MISSING.format("http")) from error
+    if isinstance(get_tracer_provider(), TracerProvider):
+        return Traces()
+    return _Exported()
+
+
+class _Exported:
+    """Traces with an SDK of their own, which sends what is left before the program ends."""
+
+    def __init__(self) -> None:
+        self._provider = _provider(_exporter())
+        self._traces = Traces(self._provider)
+
+    def take(self, at: float, event: Event) -> None:
+        self._traces.take(at, event)
+
+    def flush(self) -> None:
+        self._traces.flush()
+
+    def close(self) -> None:
+        self._traces.close()
+        self._provider.shutdown()
+
+
+def _provider(exporter: "SpanExporter") -> "TracerProvider":
+    from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create({SERVICE_NAME: _SERVICE}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def _exporter() -> "SpanExporter":
+    said = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = "grpc" if said == "grpc" else "http"
+    try:
+        module = import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.trace_exporter")
+    except ImportError as error:
+        raise SpecError(_MISSING.format(protocol)) from error
+    exporter: SpanExporter = module.OTLPSpanExporter()
+    return exporter
+
+
+Dashboard = Annotated[
+    bool | None,
+    Parameter(
+        negative="--no-dashboard",
+        help="Show the run as it goes, or only a plain line now and then; if not given, what the terminal can show.",
+    ),
+]

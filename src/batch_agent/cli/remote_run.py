@@ -1,0 +1,135 @@
+"""A run at a server, where others can join it.
+
+A worker that waits for its run: often it is started first.
+"""
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from ..cluster.connect import hub_of, run_id_of
+from ..cluster.presence import Callers
+from ..cluster.redis.coordinator import runs_known
+from ..core.coordinator import Hub
+from ..core.errors import BackendError, PlanMismatch, SpecError, StoreError
+from ..core.safe_text import public_url
+from ..core.spec import BatchSpec
+from .options.cluster import STORE
+
+COMMAND = "command"
+"""The document that says what the run asks."""
+
+
+class SharedRun:
+    """By its name. Everything raises StoreError when the server cannot be reached."""
+
+    def __init__(self, store: str, run_id: str | None, task: Any = "none", lease: float = 15.0) -> None:
+        """`task`: for a run that has no other name. Raises SpecError."""
+        self._spec = BatchSpec.of(task=task, inputs=[], store=store, run_id=run_id, lease=lease)
+        self._store = store
+        self.name = run_id_of(self._spec)
+        self.place = public_url(store)
+
+    @asynccontextmanager
+    async def hub(self) -> AsyncIterator[Hub]:
+        """Open, for as long as the block runs."""
+        hub = hub_of(self._spec)
+        assert hub is not None
+        try:
+            await hub.open()
+            yield hub
+        finally:
+            await hub.aclose()
+
+    async def is_called(self, hub: Hub) -> bool:
+        """Whether somebody waits for its results."""
+        return await Callers(hub, self._spec.together.lease).are_there()
+
+    @asynccontextmanager
+    async def offering(self, command: bytes) -> AsyncIterator[None]:
+        """Whoever joins from now on asks what this command does. One that is refused, because the run asks something
+        else, or that names a backend which is not there, is taken back."""
+        async with self.hub() as hub:
+            before = (await hub.read(COMMAND)).data
+            await hub.swap(COMMAND, before, command)  # another one may be quicker: it is as good
+        try:
+            yield
+        except (PlanMismatch, BackendError):
+            async with self.hub() as hub:
+                await hub.swap(COMMAND, command, before)
+            raise
+
+    async def forget(self) -> None:
+        """Raises StoreError where somebody is at work."""
+        async with self.hub() as hub:
+            if await self.is_called(hub):
+                raise StoreError(
+                    f"Another process works on run {self.name!r} at {self.place}. Wait until it ends, or give this one "
+                    f"another name with --run-id. One that was killed is taken to be gone after "
+                    f"{self._spec.together.lease:g} seconds."
+                )
+            await hub.forget()
+
+    def how_to_join(self, flags: Sequence[str] = ()) -> list[str]:
+        """In words. `flags`: what else a worker has to be told."""
+        words = ["batch-agent", "worker", "--store", self.place, "--run", self.name, *flags]
+        lines = [f"Run {self.name}: others can join with", f"  {shlex.join(words)}"]
+        if self.place != self._store:
+            lines.append(f"  (the password goes into the URL, as it does here, or the whole URL into {STORE})")
+        return lines
+
+
+_LOOK = 1.0
+"""Seconds until it is looked for again, where nothing is heard."""
+
+
+async def awaited(run: SharedRun, store: str, patience: float, tell: Callable[[str], None]) -> bytes | None:
+    """What the run asks, as soon as there is something to do; None for one that is done, and that nobody has started
+    again in `patience` seconds. Raises SpecError for one that nobody knows by then, or that cannot be joined."""
+    now = asyncio.get_running_loop().time
+    until = now() + patience
+    async with run.hub() as hub:
+        after, is_told = await hub.latest(), False
+        while not await _has_work(run, hub):
+            if (left := until - now()) <= 0:
+                await _check_known(run, hub, store)
+                return None
+            if not is_told:
+                tell(await _waiting(run, hub, store, patience))
+                is_told = True
+            after = (await hub.news(after, wait=min(left, _LOOK))).after
+        command = (await hub.read(COMMAND)).data
+    if command is None:
+        raise SpecError(
+            f"Run {run.name!r} at {run.place} was not started by `batch-agent run`. To join it, start the same program "
+            "here that has started it, with the same store= and run_id=."
+        )
+    return command
+
+
+async def _has_work(run: SharedRun, hub: Hub) -> bool:
+    return await run.is_called(hub) or await hub.left() > 0
+
+
+async def _waiting(run: SharedRun, hub: Hub, store: str, patience: float) -> str:
+    if (await hub.read(COMMAND)).data is not None:
+        return f"Run {run.name} at {run.place} has nothing to do. Waiting up to {patience:g} s for more ..."
+    return f"Waiting up to {patience:g} s for run {run.name} at {run.place} ... {await _listed(store)}"
+
+
+async def _check_known(run: SharedRun, hub: Hub, store: str) -> None:
+    """Raises SpecError."""
+    if (await hub.read(COMMAND)).data is None:
+        raise SpecError(
+            f"There is no run {run.name!r} at {run.place}. {await _listed(store)} A run is started with "
+            f"batch-agent run --store {run.place} --run-id {run.name}"
+        )
+
+
+async def _listed(store: str) -> str:
+    known: list[str] = []
+    with suppress(StoreError):  # nobody needs it
+        known = await runs_known(store)
+    return f"Runs there: {', '.join(known)}." if known else "There are no runs there yet."

@@ -1,0 +1,88 @@
+"""What is said of a command that cannot be understood."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from cyclopts import (
+    App,
+    Argument,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+
+from ..core.errors import SpecError
+from ..core.validation import explained as named_now
+from ..core.validation import meant
+
+_NOTHING_SAID = """\
+{name} needs a task and inputs, and there is no batch.toml here that has them.
+  batch-agent {name} --task "Summarize: {{text}}" --inputs texts.jsonl
+  batch-agent init (makes a project that runs as it is)
+  batch-agent {name} --help (shows all options)"""
+FORMER = ("command option", "option")
+"""Tables of names that batch-agent 0.2 had, on the command line and in its spec files."""
+
+
+def explained(error: CycloptsError, app: App) -> str:
+    """What is wrong, with which word, and where to read on."""
+    chain = error.command_chain or ()
+    words = ["batch-agent", *chain]
+    match error:
+        case MissingArgumentError(argument=Argument() as argument):
+            known = _options(app[chain[0]].assemble_argument_collection()) if chain else []
+            if unknown := [token for token in error.unused_tokens or () if _is_unknown(token, known)]:
+                what = _unknown(unknown[0], known)
+            elif argument.name == "--task" and "--task" not in _typed(error):
+                return _NOTHING_SAID.format(name=words[-1])
+            else:
+                what = _missing(error, argument, words[-1])
+        case UnknownOptionError(token=token) if token.source == "cli":
+            what = _unknown(token.keyword or token.value, _options(error.argument_collection))
+        case UnusedCliTokensError(unused_tokens=[first, *_]):
+            what = f"{first!r} is not expected here: all options begin with --."
+        case UnknownCommandError(unused_tokens=[first, *_]) if first.startswith("-"):
+            what = _unknown(first, ("--help", "--version", "--install-completion"))
+        case UnknownCommandError(unused_tokens=[first, *_]):
+            what = f"Unknown command {first!r}.{meant(first, (name for name in app if not name.startswith('-')))}"
+        case _:
+            what = str(error)
+    return f"{what}\nSee {' '.join(words)} --help"
+
+
+def check_values(typed: Sequence[str]) -> None:
+    """Raises SpecError for an option whose value is empty, as that of a variable of the shell that is not set: an empty
+    path would be the current folder, and an empty name none."""
+    for before, word in zip(["", *typed], typed, strict=False):
+        option, equals, value = word.partition("=")
+        if word == "" and before.startswith("--"):
+            raise SpecError(f"{before} needs a value; got an empty one.")
+        if option.startswith("--") and equals and not value:
+            raise SpecError(f"{option} needs a value; got an empty one.")
+        if word == "":
+            raise SpecError("One of the values is empty: a variable of the shell may not be set.")
+
+
+def _unknown(option: str, known: Iterable[str]) -> str:
+    name = option.partition("=")[0]
+    return f"Unknown option {name}.{named_now(FORMER, name, known, '{}')}"
+
+
+def _is_unknown(token: str, known: Collection[str]) -> bool:
+    return token.startswith("--") and token.partition("=")[0] not in known
+
+
+def _options(arguments: Iterable[Argument]) -> list[str]:
+    return [name for argument in arguments if argument.show for name in argument.names if name.startswith("--")]
+
+
+def _missing(error: MissingArgumentError, argument: Argument, command: str) -> str:
+    if argument.name in _typed(error):
+        return f"{argument.name} needs a value."
+    name = argument.name if argument.index is None else argument.name.lstrip("-").upper()
+    return f"{command} needs {name}."
+
+
+def _typed(error: CycloptsError) -> list[str]:
+    return error.root_input_tokens or []

@@ -1,0 +1,20 @@
+"""The hub that a run asks for."""
+
+from hashlib import blake2b
+
+from ..core.coordinator import Hub
+from ..core.spec import BatchSpec
+
+
+def hub_of(spec: BatchSpec) -> Hub | None:
+    """None for a run that keeps to itself. Raises SpecError where its library is missing."""
+    if spec.together.store is None:
+        return None
+    from .redis.coordinator import RedisHub  # an extra
+
+    return RedisHub(spec.together.store, run_id_of(spec))
+
+
+def run_id_of(spec: BatchSpec) -> str:
+    """The name under which others find it."""
+    return spec.together.run_id or blake2b(str(spec.task).encode(errors="replace"), digest_size=4).hexdigest()

@@ -1,0 +1,1 @@
+"""Coordinator in Redis. Needs the extra `redis`."""

@@ -1,0 +1,67 @@
+"""JSON: orjson, and the standard library for what orjson refuses.
+
+orjson refuses integers of more than 64 bits and lone surrogates, which file names and texts that were cut in the middle
+of a character hold."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+Default = Callable[[Any], Any]
+
+
+def dumps(value: Any) -> bytes:
+    """Compact JSON of plain data. A lone surrogate becomes a question mark. Raises TypeError for other values, and
+    ValueError or RecursionError for values that contain themselves."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def dumps_ascii(value: Any) -> str:
+    """JSON of plain data as text that can be encoded and read again: what orjson refuses is escaped."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value)
+
+
+def dumps_any(value: Any, default: Default) -> str:
+    """JSON of any value: `default` converts the types that JSON does not have. Lone surrogates stay in the text; see
+    `replace_surrogates`."""
+    try:
+        return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        return json.dumps(value, default=default, ensure_ascii=False, separators=(",", ":"))
+
+
+def loads(
+    data: bytes | str,
+    *,
+    parse_constant: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], Any] | None = None,
+) -> Any:
+    """Reads JSON; a lone surrogate becomes U+FFFD. `parse_constant` is called for NaN and Infinity, which are refused
+    without it, `parse_float` for floating-point numbers where orjson refuses the document. Raises ValueError, and
+    RecursionError for deep nesting."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        value = json.loads(data, parse_constant=parse_constant or _refuse_constant, parse_float=parse_float)
+        return orjson.loads(replace_surrogates(json.dumps(value, ensure_ascii=False)))
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which has no encoding in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,263 @@
+"""The options of a run, in small groups. Every field is validated here, before anything is sent."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import SpecError
+from ..fast_dataclass import dataclass
+from ..validation import at_least, flags, is_number, is_whole, path, seconds, text_or_none
+
+_SHOWN = 20
+_PARTS_OF_A_PRICE = 3
+_STORES = ("redis://", "rediss://", "unix://")
+_RUN_ID = re.compile(r"[\w.-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may happen at once, and how long an agent may talk."""
+
+    max_inflight: int | None = None
+    """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
+    max_agents: int | None = None
+    """Agents alive at once, counting those that wait for their tools. None: 10,000; 20 where each is a program."""
+    max_turns: int | None = None
+    """Requests to the model that an agent may make. None: 10; 50 where it is a program."""
+    priority: int = 0
+    """Priority against other users of the server: higher goes first, where the server takes priorities."""
+    backpressure_ceiling: int | None = None
+    """Requests that may wait at the server, where it tells: fewer are sent when more do. None: a few."""
+    calibrate_backend: bool = False
+    """Find the number of requests in flight from a low start, by the run's own requests."""
+
+    def __post_init__(self) -> None:
+        self._read_old_spellings()
+        if self.backpressure_ceiling is not None:
+            at_least("backpressure_ceiling", self.backpressure_ceiling, 1)
+        if not is_whole(self.priority) or abs(self.priority) > 10_000:
+            raise SpecError(f"priority must be a whole number between -10000 and 10000; got {self.priority!r}.")
+        for name in ("max_inflight", "max_agents", "max_turns"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+        flags(self, "calibrate_backend")
+
+    def _read_old_spellings(self) -> None:
+        """As batch-agent 0.2 wrote what is the default now: -1 and 0 for no limit."""
+        if self.max_inflight == -1:
+            object.__setattr__(self, "max_inflight", None)
+        if self.max_agents == -1:
+            object.__setattr__(self, "max_agents", None)
+        if self.backpressure_ceiling == 0 and self.backpressure_ceiling is not False:
+            object.__setattr__(self, "backpressure_ceiling", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; None waits for ever. An agent's clock starts with its first turn, not while it is queued."""
+
+    agent: float | None = 1800.0
+    """Seconds for an agent, from its first turn on."""
+    turn: float | None = 300.0
+    """Seconds for a request to the model."""
+    tool: float | None = 60.0
+    """Seconds for a tool call."""
+
+    def __post_init__(self) -> None:
+        for name in ("agent", "turn", "tool"):
+            seconds(f"timeout_per_{name}", getattr(self, name), or_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A failed request is sent again, and an answer that does not fit is asked again, each at most so often."""
+
+    max_retries: int = 3
+    """Retries of a failed request, and repairs of an answer that does not fit the schema."""
+    backoff: float = 0.5
+    """Seconds before the first retry; doubles each time, with jitter."""
+    backoff_max: float = 30.0
+    """Longest wait before a retry, in seconds."""
+    retry_failed: bool = True
+    """Agents that failed for good in an earlier run with the same checkpoint start again."""
+
+    def __post_init__(self) -> None:
+        at_least("max_retries", self.max_retries, 0)
+        seconds("backoff_max", self.backoff_max)
+        if not (is_number(self.backoff) and 0 < self.backoff <= self.backoff_max):
+            raise SpecError(f"backoff must be between 0 and backoff_max ({self.backoff_max!r}); got {self.backoff!r}.")
+        flags(self, "retry_failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What the run may spend. Kept across resume; what it cannot pay for any more fails, what is done is kept."""
+
+    max_total_tokens: int | None = None
+    """Tokens that all agents may use, input and output. A request that might take more than is left is not sent."""
+    max_usd: float | None = None
+    """Dollars that all agents may spend, by `prices`."""
+    deadline: float | None = None
+    """Seconds for the run; what is under way then ends."""
+    prices: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
+
+    def __post_init__(self) -> None:
+        if self.max_total_tokens is not None:
+            at_least("max_total_tokens", self.max_total_tokens, 1)
+        if self.max_usd is not None and not (is_number(self.max_usd) and self.max_usd > 0):
+            raise SpecError(f"max_usd must be more than 0, or None; got {self.max_usd!r}.")
+        seconds("deadline", self.deadline, or_none=True)
+        if not isinstance(self.prices, Mapping) or not all(isinstance(model, str) for model in self.prices):
+            raise SpecError(f"prices must be a dict by model; got {self.prices!r}.")
+        for model, price in self.prices.items():
+            if not _is_price(price):  # a NaN would make every budget endless
+                raise SpecError(
+                    f"prices[{model!r}] must be (input, cached input, output), in dollars for a million tokens; got "
+                    f"{price!r}."
+                )
+
+    @property
+    def counts_tokens(self) -> bool:
+        return (self.max_total_tokens, self.max_usd) != (None, None)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.counts_tokens or self.deadline is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What may enter an agent's context."""
+
+    max_tool_tokens: int = 8_000
+    """A longer tool result is cut, with a marker that says so (a token is counted as 4 characters)."""
+    streaming: bool = False
+    """Stream every turn, so that the time to the first token is measured. Costs more client CPU."""
+    streaming_tool_dispatch: bool = False
+    """Start a tool as soon as its call is whole, while the model still speaks; only tools of effect pure or read."""
+    context_tokens: int | None = None
+    """Context window of the model. None: as the server says; where it does not, nothing is checked or compacted."""
+    oversized: Literal["refuse", "chunk"] = "refuse"
+    """An input that does not fit the window fails before it is sent, or is split, and the answers to its parts are
+    merged."""
+    compact_at: float | None = 0.85
+    """Share of the window beyond which old tool results are taken out of a conversation. None: never."""
+    compact_with: Literal["elide", "summarize"] = "elide"
+    """What replaces tool results that are taken out: a line that says so, or a summary by the model."""
+    compact_model: str | None = None
+    """Model that writes the summaries, if not the model of the run."""
+
+    def __post_init__(self) -> None:
+        at_least("max_tool_tokens", self.max_tool_tokens, 1)
+        if self.context_tokens is not None:
+            at_least("context_tokens", self.context_tokens, 1)
+        if self.oversized not in ("refuse", "chunk"):
+            raise SpecError(f"oversized must be 'refuse' or 'chunk'; got {self.oversized!r}.")
+        if self.compact_at is not None and not (is_number(self.compact_at) and 0 < self.compact_at <= 1):
+            raise SpecError(f"compact_at must be a share above 0 and up to 1, or None; got {self.compact_at!r}.")
+        if self.compact_with not in ("elide", "summarize"):
+            raise SpecError(f"compact_with must be 'elide' or 'summarize'; got {self.compact_with!r}.")
+        flags(self, "streaming", "streaming_tool_dispatch")
+        text_or_none("compact_model", self.compact_model)
+        if self.compact_model is not None and self.compact_with != "summarize":
+            raise SpecError("compact_model= makes summaries: it needs compact_with='summarize'.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tooling:
+    """What tools remember beyond one call."""
+
+    tool_cache_mb: int = 256
+    """Memory for tool results that agents share, in MiB."""
+    tool_cache_dir: Path | None = None
+    """Directory that keeps the results of pure tools for later runs."""
+    predictive_prewarm: bool = False
+    """Make the calls of pure tools ahead that earlier runs of the same task made. Needs tool_cache_dir."""
+
+    def __post_init__(self) -> None:
+        at_least("tool_cache_mb", self.tool_cache_mb, 1)
+        flags(self, "predictive_prewarm")
+        if self.tool_cache_dir is not None:
+            object.__setattr__(self, "tool_cache_dir", path("tool_cache_dir", self.tool_cache_dir))
+        elif self.predictive_prewarm:
+            raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs left what they called.")
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Work that is shared with other processes, and with other machines."""
+
+    cluster: str | None = None
+    """Agents run on a Ray cluster: "ray" for the one that this process belongs to, or a local one; "ray://host:10001"
+    for one elsewhere."""
+    workers: int | None = None
+    """Processes of the cluster that run agents. None: one for each node."""
+    store: str | None = None
+    """Progress is kept on this Redis server ("redis://host:6379/0"), where others can join the run: the same program
+    started again, here or elsewhere, or `batch-agent worker`."""
+    run_id: str | None = None
+    """Name of the run in the store. None: made from the task."""
+    lease: float = 15.0
+    """Seconds after which a worker that is not heard of is taken to be gone, and others go on with its agents."""
+
+    def __post_init__(self) -> None:
+        for name in ("cluster", "store", "run_id"):
+            text_or_none(name, getattr(self, name))
+        if self.cluster is not None and self.cluster != "ray" and not self.cluster.startswith("ray://"):
+            raise SpecError(f"cluster must be 'ray', or 'ray://host:port'; got {self.cluster!r}.")
+        if self.store is not None and not self.store.startswith(_STORES):
+            kind = self.store.partition("://")[0][:_SHOWN]  # no more: it may hold a password
+            raise SpecError(f"store must be a URL such as 'redis://127.0.0.1:6379/0'; this one begins with {kind!r}.")
+        if self.workers is not None:
+            at_least("workers", self.workers, 1)
+            if self.cluster is None:
+                raise SpecError("workers= are those of a cluster: say cluster='ray' too.")
+        if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
+            raise SpecError(f"run_id must be of letters, digits, '.', '_' and '-'; got {self.run_id!r}.")
+        if self.run_id is not None and self.store is None:
+            raise SpecError("run_id= names a run on a server: say store='redis://...' too.")
+        seconds("lease", self.lease, least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What every agent's prompt starts with."""
+
+    system_prompt: str | None = None
+    """First message of each conversation, the same for all agents."""
+    tool_mode: Literal["auto", "native", "action"] = "auto"
+    """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
+    strip_preamble: bool = True
+    """Take session headers, as some agent CLIs put them first, out of the system prompt: they defeat prefix caches."""
+    cache_salt: str | None = None
+    """Share the server's prefix cache only with runs of the same salt, where the server knows salts."""
+    warm_prefix: bool | None = None
+    """Send the shared prefix ahead of the first agents. None: where it pays."""
+    hoist: bool = True
+    """Put what is the same in all inputs, and stands behind what is not, into the shared part of the prompt."""
+    reorder: bool = True
+    """Ask inputs that begin alike one after the other. Results are in input order whatever the order of asking."""
+    strict_prefix: bool = False
+    """Refuse a run whose prompts have something that keeps them from being shared."""
+    kvflow: bool = False
+    """Touch the context of an agent that waits for its tools before the server throws it out, where the server tells
+    enough to know when, and has nothing better to do."""
+
+    def __post_init__(self) -> None:
+        flags(self, "strip_preamble", "hoist", "reorder", "strict_prefix", "kvflow")
+        if self.warm_prefix is not None:
+            flags(self, "warm_prefix")
+        text_or_none("system_prompt", self.system_prompt)
+        text_or_none("cache_salt", self.cache_salt)
+        if self.cache_salt == "":
+            raise SpecError("cache_salt must be a text that is not empty, or None.")
+        if self.tool_mode not in ("auto", "native", "action"):
+            raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
+
+
+def _is_price(price: Any) -> bool:
+    is_list = isinstance(price, Sequence) and not isinstance(price, str) and len(price) == _PARTS_OF_A_PRICE
+    return is_list and all(is_number(part) and part >= 0 for part in price)

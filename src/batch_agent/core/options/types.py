@@ -1,0 +1,160 @@
+"""Types of the options of a run, for type checkers and editors.
+
+Written by `python -m scripts.option_types` from the dataclasses of options.py, requests.py and spec.py: do not edit."""
+
+from collections.abc import Collection, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, TypedDict
+
+from ..program_runtime import Runtime
+from ..protocols import Backend
+from ..requests import Sampling
+from ..results import OnResult
+from . import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
+
+
+class AgentOptions(TypedDict, total=False):
+    """Options that say how agents work."""
+
+    tools: Collection[Any]
+    """Functions, `Tool` objects, MCP servers or LangChain tools that agents may call: docs/tools.md."""
+    model: str | None
+    """Name of the model. None: the only one that the server has."""
+    runtime: Runtime | None
+    """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model override
+    those of the run."""
+    plan_changed: Literal["stop", "rerun"]
+    """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
+    its answers for what they were and ask everything anew."""
+    max_inflight: int | None
+    """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
+    max_agents: int | None
+    """Agents alive at once, counting those that wait for their tools. None: 10,000; 20 where each is a program."""
+    max_turns: int | None
+    """Requests to the model that an agent may make. None: 10; 50 where it is a program."""
+    priority: int
+    """Priority against other users of the server: higher goes first, where the server takes priorities."""
+    backpressure_ceiling: int | None
+    """Requests that may wait at the server, where it tells: fewer are sent when more do. None: a few."""
+    calibrate_backend: bool
+    """Find the number of requests in flight from a low start, by the run's own requests."""
+    limits: Limits
+    """The options of `Limits` as a group, instead of one by one."""
+    timeout_per_agent: float | None
+    """Seconds for an agent, from its first turn on."""
+    timeout_per_turn: float | None
+    """Seconds for a request to the model."""
+    timeout_per_tool: float | None
+    """Seconds for a tool call."""
+    timeouts: Timeouts
+    """The options of `Timeouts` as a group, instead of one by one."""
+    max_retries: int
+    """Retries of a failed request, and repairs of an answer that does not fit the schema."""
+    backoff: float
+    """Seconds before the first retry; doubles each time, with jitter."""
+    backoff_max: float
+    """Longest wait before a retry, in seconds."""
+    retry_failed: bool
+    """Agents that failed for good in an earlier run with the same checkpoint start again."""
+    retry: Retry
+    """The options of `Retry` as a group, instead of one by one."""
+    max_tool_tokens: int
+    """A longer tool result is cut, with a marker that says so (a token is counted as 4 characters)."""
+    streaming: bool
+    """Stream every turn, so that the time to the first token is measured. Costs more client CPU."""
+    streaming_tool_dispatch: bool
+    """Start a tool as soon as its call is whole, while the model still speaks; only tools of effect pure or read."""
+    context_tokens: int | None
+    """Context window of the model. None: as the server says; where it does not, nothing is checked or compacted."""
+    oversized: Literal["refuse", "chunk"]
+    """An input that does not fit the window fails before it is sent, or is split, and the answers to its parts are
+    merged."""
+    compact_at: float | None
+    """Share of the window beyond which old tool results are taken out of a conversation. None: never."""
+    compact_with: Literal["elide", "summarize"]
+    """What replaces tool results that are taken out: a line that says so, or a summary by the model."""
+    compact_model: str | None
+    """Model that writes the summaries, if not the model of the run."""
+    context: Context
+    """The options of `Context` as a group, instead of one by one."""
+    system_prompt: str | None
+    """First message of each conversation, the same for all agents."""
+    tool_mode: Literal["auto", "native", "action"]
+    """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
+    strip_preamble: bool
+    """Take session headers, as some agent CLIs put them first, out of the system prompt: they defeat prefix caches."""
+    cache_salt: str | None
+    """Share the server's prefix cache only with runs of the same salt, where the server knows salts."""
+    warm_prefix: bool | None
+    """Send the shared prefix ahead of the first agents. None: where it pays."""
+    hoist: bool
+    """Put what is the same in all inputs, and stands behind what is not, into the shared part of the prompt."""
+    reorder: bool
+    """Ask inputs that begin alike one after the other. Results are in input order whatever the order of asking."""
+    strict_prefix: bool
+    """Refuse a run whose prompts have something that keeps them from being shared."""
+    kvflow: bool
+    """Touch the context of an agent that waits for its tools before the server throws it out, where the server tells
+    enough to know when, and has nothing better to do."""
+    prefix: Prefix
+    """The options of `Prefix` as a group, instead of one by one."""
+    tool_cache_mb: int
+    """Memory for tool results that agents share, in MiB."""
+    tool_cache_dir: str | PathLike[str] | None
+    """Directory that keeps the results of pure tools for later runs."""
+    predictive_prewarm: bool
+    """Make the calls of pure tools ahead that earlier runs of the same task made. Needs tool_cache_dir."""
+    tooling: Tooling
+    """The options of `Tooling` as a group, instead of one by one."""
+    max_total_tokens: int | None
+    """Tokens that all agents may use, input and output. A request that might take more than is left is not sent."""
+    max_usd: float | None
+    """Dollars that all agents may spend, by `prices`."""
+    deadline: float | None
+    """Seconds for the run; what is under way then ends."""
+    prices: Mapping[str, Sequence[float]]
+    """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
+    spend: Spend
+    """The options of `Spend` as a group, instead of one by one."""
+    cluster: str | None
+    """Agents run on a Ray cluster: "ray" for the one that this process belongs to, or a local one; "ray://host:10001"
+    for one elsewhere."""
+    workers: int | None
+    """Processes of the cluster that run agents. None: one for each node."""
+    store: str | None
+    """Progress is kept on this Redis server ("redis://host:6379/0"), where others can join the run: the same program
+    started again, here or elsewhere, or `batch-agent worker`."""
+    run_id: str | None
+    """Name of the run in the store. None: made from the task."""
+    lease: float
+    """Seconds after which a worker that is not heard of is taken to be gone, and others go on with its agents."""
+    together: Together
+    """The options of `Together` as a group, instead of one by one."""
+    temperature: float | None
+    """Sampling temperature, at least 0."""
+    top_p: float | None
+    """Nucleus sampling: above 0, up to 1."""
+    seed: int | None
+    """Seed of the server's sampler."""
+    max_tokens: int | None
+    """Tokens that the model may write in a turn."""
+    stop: list[str] | tuple[str, ...]
+    """Texts that end a turn when the model writes one of them."""
+    extra: Mapping[str, Any]
+    """Further fields of the request, sent as they are."""
+    sampling: Sampling
+    """The options of `Sampling` as a group, instead of one by one."""
+
+
+class CommonOptions(AgentOptions, total=False):
+    """Options that every run, and every stage of a flow, takes."""
+
+    backend: str | Sequence[str] | Backend
+    """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
+    that the caller has opened and will close."""
+    checkpoint_dir: str | PathLike[str] | None
+    """Directory that records every turn. A run with the same directory continues where the last one stopped."""
+    on_result: OnResult | None
+    """Function that is called with each result as it arrives, sync or async."""
+    out: str | PathLike[str] | None
+    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""

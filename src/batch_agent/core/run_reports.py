@@ -1,0 +1,93 @@
+"""How a run was scheduled, for whoever wants to know why it took as long as it did.
+
+What the prompts of a run share, as expected before it and as seen after it.
+"""
+
+from .fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """The number of requests that may be in flight changed."""
+
+    at: float
+    """Seconds from the start of the run."""
+    inflight: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """What `kvflow=True` did: touches of contexts that would have been thrown out during a tool wait."""
+
+    touches: int = 0
+    tokens: int = 0
+    """Computed for touches."""
+    hits: int = 0
+    """Touches that found the context still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """Of one run."""
+
+    inflight: int = 0
+    """Requests that might be in flight at the end."""
+    limits: tuple[LimitChange, ...] = ()
+    kv_tokens: int | None = None
+    """What the server's KV cache holds; None where nobody knows."""
+    kv_limit: int | None = None
+    """What residents may hold of it, as was found at the end."""
+    most_residents: int | None = None
+    """Agents that had a place in the KV cache at once; None where places were not counted."""
+    gave_up: int = 0
+    """Places that were given up during a long tool wait."""
+    guests: int = 0
+    """Agents that were let in beyond the capacity, because the engine had nothing to do."""
+    lost: int = 0
+    """Turns that found less than half of their context in the cache although they had a place."""
+    warmth: Warmth | None = None
+    unavailable: tuple[str, ...] = ()
+    """Endpoints out of service at the end, of several, each with its last error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that keeps prompts from being shared, and what to do about it."""
+
+    kind: str
+    """A stable word, safe to group by: timestamp, uuid, unordered, system_prompt, session_header, tool_order ..."""
+    message: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixReport:
+    """Of the first prompts of all agents; what an agent says to itself in later turns is not in here."""
+
+    agents: int | None
+    """None when the inputs are read lazily: then nothing is known of them but the first."""
+    shared_tokens: int
+    """At the beginning of every prompt."""
+    prompt_tokens: int
+    """Of a prompt, on average."""
+    diverges_at: str | None
+    """Where the prompts of two agents first differ, in words; None: nowhere."""
+    groups: int = 0
+    """Sets of agents whose prompts share more than all do."""
+    predicted: float | None = None
+    """Share of all first prompts that is expected from the prefix cache, if that is large enough."""
+    measured: float | None = None
+    """The same as the server counted it; None before the run, and where the server does not say."""
+    is_calibrated: bool = False
+    """The server said how many tokens the first prompt has; else four characters are taken for one."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def sharing(self) -> float | None:
+        """Tokens that are sent for each one that has to be computed: N(S+U)/(S+NU), what sharing without loss can
+        give at most."""
+        return None if self.predicted is None else 1 / (1 - self.predicted) if self.predicted < 1 else None

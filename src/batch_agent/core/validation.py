@@ -1,0 +1,210 @@
+"""Whether what somebody gave is of the kind that was asked for.
+
+Nesting of plain data. Code that goes through it level by level, ours or a library's, has a limit.
+
+What is said of a name that is not known: its name of today if batch-agent 0.2 had it, else the nearest names.
+
+Names of batch-agent 0.2 that have another name now, or none. docs/migration/from-0.2.md has the same tables.
+
+Names that work as they did are in none of them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from os import PathLike, fsencode
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from .errors import SpecError
+
+MOST = 2**53
+"""What JSON, Lua and SQLite all keep exactly."""
+LONGEST = 1e9
+"""Seconds, some 30 years: more than that no event loop can wait."""
+
+
+def at_least(name: str, value: Any, least: int) -> None:
+    if not is_whole(value) or value < least:
+        raise SpecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+    if value > MOST:
+        raise SpecError(f"{name} must be a whole number of at most {MOST}; got {value!r}.")
+
+
+def seconds(name: str, value: Any, *, least: float = 0.0, or_none: bool = False) -> None:
+    """More than 0 of them, or at least `least` where that is given."""
+    if value is None and or_none:
+        return
+    none = ", or None" if or_none else ""
+    if not is_number(value) or (value < least if least else value <= 0):
+        wanted = f"at least {least:g} second" if least else "more than 0 seconds"
+        raise SpecError(f"{name} must be {wanted}{none}; got {value!r}.")
+    if value > LONGEST:
+        raise SpecError(f"{name} must be at most {LONGEST:,.0f} seconds{none}; got {value!r}.")
+
+
+def port(name: str, value: Any, *, least: int = 0) -> None:
+    """Raises SpecError. Some systems take a port that is too large modulo 65536."""
+    if not is_whole(value) or not least <= value <= 65535:
+        raise SpecError(f"{name} must be a whole number from {least} to 65535; got {value!r}.")
+
+
+def text_or_none(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise SpecError(f"{name} must be a text or None; got {value!r}.")
+    whole_characters(name, value)
+
+
+def whole_characters(name: str, text: str) -> None:
+    """Half of a surrogate pair, from bytes that were read as another encoding, cannot be sent as it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(f"{name} must be a text of whole characters; {text[error.start]!r} is half of one.") from None
+
+
+def path(name: str, place: Any) -> Path:
+    """Raises SpecError for what no file system takes."""
+    try:
+        if isinstance(place, str | PathLike) and str(place) and b"\0" not in fsencode(str(place)):
+            return Path(place)
+    except UnicodeEncodeError:
+        pass
+    raise SpecError(f"{name} must be a path; got {place!r}.")
+
+
+def flags(options: Any, *names: str) -> None:
+    """Fields of `options` that are True or False; a text such as "no" would count as True."""
+    for name in names:
+        if not isinstance(getattr(options, name), bool):
+            raise SpecError(f"{name} must be True or False; got {getattr(options, name)!r}.")
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Neither NaN nor infinite: comparisons with the one are always false, and no clock counts to the other."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
+
+
+DEEPEST = 200
+"""Levels that every library in use can take."""
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether lists and dicts are nested deeper than DEEPEST."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+_ALIKE = 0.75
+"""Least similarity of two spellings. Below it are names that share a part only, such as reduce and reorder."""
+_SHORT, _ALIKE_IF_SHORT = 4, 0.66
+"""Letters, and the likeness of words of so many: one letter of three may be another."""
+_MOST = 3
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Names spelt like this one, or made of its words and more (turns: max_turns); the best first, at most three."""
+    wanted = _plain(name)
+    scored = [(_likeness(wanted, _plain(other)), other) for other in dict.fromkeys(known)]
+    least = _ALIKE_IF_SHORT if len(wanted) <= _SHORT else _ALIKE
+    found = sorted((pair for pair in scored if pair[0] >= least), key=lambda pair: (-pair[0], pair[1]))
+    if found and found[0][0] == 1:  # the same but for its case or its dashes
+        found = found[:1]
+    return [other for _, other in found[:_MOST]]
+
+
+def meant(name: str, known: Iterable[str], write: str = "{!r}") -> str:
+    """A question to put behind an error, or nothing. `write`: how a name is shown."""
+    close = nearest(name, known)
+    return f" Did you mean {' or '.join(write.format(other) for other in close)}?" if close else ""
+
+
+def explained(kinds: str | Sequence[str], name: str, known: Iterable[str], write: str = "{!r}") -> str:
+    """What to write in the place of an unknown name. `kinds`: tables of `former_names`, the first counts most."""
+    pass
+
+    for kind in [kinds] if isinstance(kinds, str) else kinds:
+        if (former := FORMER[kind].get(_plain(name))) is not None:
+            return f" batch-agent 0.2 had this name; now {former}."
+    return meant(name, known, write)
+
+
+def _likeness(one: str, other: str) -> float:
+    if set(one.split("_")) <= set(other.split("_")):
+        return max(_ALIKE, SequenceMatcher(None, one, other).ratio())
+    return SequenceMatcher(None, one, other).ratio()
+
+
+def _plain(name: str) -> str:
+    return name.strip().lstrip("-").replace("-", "_").lower()
+
+
+FORMER: Mapping[str, Mapping[str, str]] = {
+    "option": {
+        "no_hoist": "write `hoist=False`",
+        "model_max_context": "write `context_tokens=`, or leave it out: the server is asked",
+        "min_response_tokens": "leave it out: `max_tokens=` is the room that is kept for an answer",
+        "nvext_agent_hints": "leave it out: Dynamo (`dynamo://`) is always sent them, with `priority=`",
+        "compaction_backend_url": "write `compact_with='summarize'`, and `compact_model=` for another model",
+        "reduce": "call `BatchAgent.run_with_reduce(reduce=...)`",
+        "reduce_schema": "call `BatchAgent.run_with_reduce(reduce=..., reduce_schema=...)`",
+        "distributed": "write `store='redis://HOST:6379/0'`, and start `batch-agent worker` elsewhere",
+        "node_id": "leave it out: workers find a name of their own; `store=` and `run_id=` name the run",
+        "diff_kv": "leave it out: no change of the server is needed",
+        "effective_max_inflight": "read `spec.limits.max_inflight`; None: it is found while the run goes",
+    },
+    "runtime option": {
+        "opencode_bin": "write `command=`",
+        "working_dir": "write `workdir=`: each agent works in a copy of it, and `result.changes` has what it changed",
+        "model_alias": "leave it out: OpenCode is told the model's own name",
+        "context_limit": "leave it out: OpenCode is told the server's window, or `context_tokens=` of `BatchAgent.run`",
+        "output_limit": "write `max_tokens=` of `BatchAgent.run`",
+        "temperature": "write `temperature=`, a number, of `BatchAgent.run`",
+        "tool_call": "leave it out: OpenCode always calls tools; `tools=` says which",
+        "extra_env": "write `env=`",
+    },
+    "tool option": {
+        "cache_key_func": "write `version=`, a function of the arguments: results are shared while it gives the same",
+        "batch_query": "leave it out: `Tool.batchable(key_arg=...)` takes a function of a list of keys, and "
+        "`sql_lookup_tool(...)` makes one of a query",
+        "func": "read `function`",
+        "cacheable": "read `sharing.is_shared`",
+        "rate_limit": "read `pace.rate_limit`",
+        "key_arg": "read `batch`",
+        "registry": "pass the object that `@Tool.define` gives, as in `tools=[search]`",
+    },
+    "result field": {
+        "attempts": "read `turns` and `usage`: requests that were sent again are no attempts of an agent",
+        "type": "read `kind`, an `ErrorKind`, where 0.2 had the name of an exception class",
+    },
+    "command option": {
+        "spec": "write its options into batch.toml or a .yaml file and its inputs into a .jsonl file, then "
+        "`batch-agent run --config FILE`",
+        "output": "write `--out FILE`; it is results.jsonl if not given, and never the standard output",
+        "checkpoint_dir": "write `--checkpoint FOLDER`",
+        "output_schema": "write `--schema`, with a JSON schema file or module:Model",
+        "max_concurrent": "write `--max-inflight`",
+        "max_dispatched": "write `--max-agents`",
+        "model_max_context": "leave it out: the server is asked",
+        "compaction_backend_url": "leave it out: an option of `BatchAgent.run` (`compact_with=`) does this",
+        "nvext_agent_hints": "leave it out: Dynamo (`dynamo://`) is always sent them",
+        "distributed": "write `--store redis://HOST:6379/0`, and start `batch-agent worker` elsewhere",
+    },
+}

@@ -1,0 +1,89 @@
+"""All results of a run, as tables and files. `Results` calls these by their names."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..atomic_file import draft_of, replacing
+from ..core.errors import SpecError
+from ..core.json import dumps
+from ..core.results import AgentResult
+from .column_types import MIXED, NOTHING, Shape, joined, shape_of
+from .columns import NARROW, columns_of, narrow_row
+from .notebook_table import as_html
+from .optional_imports import needed
+from .parquet_writer import Spool
+from .result_rows import as_row, csv_lines, jsonable
+
+__all__ = [
+    "as_html",
+    "csv_pieces",
+    "jsonl_pieces",
+    "to_csv",
+    "to_jsonl",
+    "to_pandas",
+    "to_parquet",
+    "to_polars",
+]
+
+
+def to_pandas(results: Sequence[AgentResult]) -> Any:
+    pandas = needed("pandas", "to_pandas()", "pandas")
+    return pandas.DataFrame(columns_of(results))
+
+
+def to_polars(results: Sequence[AgentResult]) -> Any:
+    polars = needed("polars", "to_polars()", "polars")
+    columns = {name: _of_one_kind(values) for name, values in columns_of(results).items()}
+    return polars.DataFrame(columns, strict=False, infer_schema_length=None)
+
+
+def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
+    needed("duckdb", "to_parquet()")
+    path = Path(path).expanduser()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        spool, lines = Spool(), draft_of(path.with_name(f"{path.name}.rows.jsonl"))
+        try:
+            with lines.open("wb") as file:
+                file.writelines(map(spool.line, results))
+            spool.write(lines, path)
+        finally:
+            lines.unlink(missing_ok=True)
+    except (OSError, SpecError) as error:
+        why = f"{error.strerror}." if isinstance(error, OSError) else error
+        raise SpecError(f"{str(path)!r} cannot be written: {why}") from error
+
+
+def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:
+    with replacing(Path(path).expanduser()) as file:
+        file.writelines(jsonl_pieces(results))
+
+
+def jsonl_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
+    """As a file of results has them."""
+    return (dumps(as_row(result)) + b"\n" for result in results)
+
+
+def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
+    """The same, with the header first."""
+    yield csv_lines([NARROW])
+    for result in results:
+        row = narrow_row(result)
+        yield csv_lines([[row.get(name) for name in NARROW]])
+
+
+def to_csv(results: Sequence[AgentResult], path: str | Path) -> None:
+    columns = columns_of(results)
+    with replacing(Path(path).expanduser()) as file:
+        file.write(csv_lines([list(columns), *zip(*columns.values(), strict=True)]))
+
+
+def _of_one_kind(values: list[Any]) -> list[Any]:
+    """Values of several kinds as JSON each, as in a Parquet file."""
+    shape: Shape = NOTHING
+    for value in values:
+        shape = joined(shape, shape_of(value))
+    if shape != MIXED:
+        return values
+    return [None if value is None else dumps(jsonable(value)).decode() for value in values]

@@ -1,0 +1,156 @@
+"""Jobs from any iterable of inputs, sync or async, read only as fast as they are worked on."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NoReturn
+
+from ..aio import is_being_cancelled
+from ..core.agent_config import Job
+from ..core.errors import BatchAgentError, ErrorKind, RunStopped
+from ..core.results import AgentError
+
+
+class Inputs:
+    """The inputs of a run, with a look at the first one before anything starts."""
+
+    def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any], *, is_fed: bool = False) -> None:
+        """`is_fed`: they come from the stage before, and end with it. Raises RunStopped, as `next` does."""
+        self.is_fed = is_fed
+        self._sync: Iterator[Any] | None = None
+        self._async: AsyncIterator[Any] | None = None
+        self._peeked: deque[Any] = deque()
+        self._read = 0
+        self._failure: RunStopped | None = None
+        self.rows = inputs if isinstance(inputs, Sequence) else None
+        """All of them, where they are there already."""
+        try:
+            self.total = len(inputs) if isinstance(inputs, Sized) else None
+            if isinstance(inputs, AsyncIterable):
+                self._async = aiter(inputs)
+            else:
+                self._sync = iter(inputs)
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fail(error)
+
+    async def peek(self) -> list[Any]:
+        """The first input in a list, or an empty one. Raises RunStopped."""
+        if not self._peeked:
+            with suppress(StopAsyncIteration):
+                self._peeked.append(await self._next())
+        return list(islice(self._peeked, 1))
+
+    async def ahead(self, most: int) -> list[Any] | None:
+        """All inputs, if there are at most so many; they are still given by `next`. None: there are more, or they break
+        off, which `next` says in its turn."""
+        while len(self._peeked) <= most:
+            try:
+                self._peeked.append(await self._next())
+            except StopAsyncIteration:
+                return list(self._peeked)
+            except RunStopped as error:
+                self._failure = error
+                break
+        return None
+
+    @property
+    def known(self) -> Sequence[Any]:
+        """All that is known of them so far."""
+        return self.rows if self.rows is not None else list(islice(self._peeked, 1))
+
+    async def next(self) -> Any:
+        """The next input. Raises StopAsyncIteration at the end, and RunStopped where the user's iterator raises."""
+        if self._peeked:
+            return self._peeked.popleft()
+        if self._failure is not None:
+            raise self._failure
+        return await self._next()
+
+    def at(self, index: int) -> Any:
+        """One of `rows`. Raises IndexError, and RunStopped where a sequence of the user's own raises anything else."""
+        assert self.rows is not None
+        try:
+            value = self.rows[index]
+        except IndexError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fail(error)
+        self._read += 1
+        return value
+
+    async def _next(self) -> Any:
+        try:
+            value = await anext(self._async) if self._async is not None else self._next_sync()
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fail(error)
+        self._read += 1
+        return value
+
+    def _next_sync(self) -> Any:
+        assert self._sync is not None
+        for value in self._sync:
+            return value
+        raise StopAsyncIteration
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """What code of the user's raised ends the inputs, not what is done with those before."""
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise error
+        if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+            raise error
+        if isinstance(error, BatchAgentError) and not self._read:
+            raise error  # our own readers say it better, and nothing was sent
+        raise RunStopped(ErrorKind.INPUTS, _broken(self._read, error)) from error
+
+
+class InputSource:
+    """The work source of one process: every input once, in the order in which they are to be asked."""
+
+    def __init__(self, inputs: Inputs, job: Callable[[int, Any], Job], asking: Iterable[int] | None = None) -> None:
+        """`asking`: the numbers of the inputs in that order, for inputs that are all there; None: as they come."""
+        self.total = inputs.total
+        self.is_bounded = inputs.total is not None or inputs.is_fed
+        self._inputs = inputs
+        self._job = job
+        self._asking = None if asking is None else iter(asking)
+        self._index = 0
+
+    async def take(self) -> Job | None:
+        """Raises RunStopped where the user's iterator raises."""
+        try:
+            index, value = await self._next()
+        except StopAsyncIteration:
+            return None
+        try:
+            return self._job(index, value)
+        except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
+            return _unusable(index, value, error)
+
+    def release(self, job: Job) -> None:
+        """Nobody else wants it."""
+
+    async def _next(self) -> tuple[int, Any]:
+        if self._asking is not None and self._inputs.rows is not None:
+            for index in self._asking:
+                try:
+                    return index, self._inputs.at(index)
+                except IndexError:  # it has become shorter, or was never as long as it said
+                    break
+            raise StopAsyncIteration
+        value = await self._inputs.next()
+        index, self._index = self._index, self._index + 1
+        return index, value
+
+
+def _unusable(index: int, value: Any, error: Exception) -> Job:
+    reason = AgentError(ErrorKind.BAD_INPUT, f"Input {index} cannot be used: {error}")
+    return Job(index, f"unusable-{index}", value, "", reason)
+
+
+def _broken(read: int, error: BaseException) -> str:
+    where = f"The inputs broke off after {read:,}" if read else "The inputs cannot be read"
+    return f"{where}: {type(error).__name__}: {error}"

@@ -1,0 +1,93 @@
+"""What a run will be, before it: its prompts, a few of its agents if wanted, and a rehearsal of the rest."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from ..backends.prices import known_price
+from ..core.errors import SpecError
+from ..core.events import Event, Notice
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import EventSink
+from ..core.results import AgentResult
+from ..core.spec import BatchSpec
+from ..core.validation import at_least
+from ..engine.result_stream import ResultStream
+from ..run import runner
+from ..run.resources import RunResources, open_preview
+from ..run.setup import RunSetup
+from ..schedule.budget import Price
+from .model import Behaviour, Forecast
+
+
+async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
+    """`canary`: agents that are really run, spread over the inputs: the first alone, then the others at once. With a
+    checkpoint their answers count for the run. Raises SpecError for inputs whose number nobody knows."""
+    from . import behaviour_of, forecast, speeds_of  # brings the simulator, which a run does not need
+
+    at_least("canary", canary, 0)
+    if spec.runtime is not None:
+        raise SpecError(f"A plan cannot tell what the programs of {spec.runtime.name} will ask. Run a few inputs.")
+    async with open_preview(RunSetup.validate(spec, events)) as preview:
+        runs = await _canary(spec, preview, canary, events)
+        report, traits = preview.report(), preview.server.traits
+        scale, lead = preview.chars_per_token, len(preview.plan.layout.lead)
+        behaviour = behaviour_of(runs, report, chars_per_token=scale, lead=lead) if runs else None
+        speeds = None
+        if behaviour is not None:
+            speeds = await asyncio.to_thread(speeds_of, runs, behaviour, report)
+        else:
+            behaviour = Behaviour.assumed(
+                has_tools=bool(preview.tools), max_turns=spec.max_turns, max_tokens=spec.sampling.max_tokens
+            )
+        return await asyncio.to_thread(
+            forecast,
+            report,
+            behaviour,
+            traits,
+            speeds=speeds,
+            price=_price(spec, preview),
+            max_inflight=spec.limits.max_inflight,
+        )
+
+
+async def _canary(
+    spec: BatchSpec, preview: RunResources, count: int, events: EventSink | None
+) -> list[list[AgentResult]]:
+    rows = preview.inputs.rows
+    if count and rows is None:
+        raise SpecError("A canary is chosen among all inputs: give them as a list.")
+    if not count or not rows:
+        return []
+    chosen = _spread(len(rows), min(count, len(rows)))
+    asked = replace(spec, backend=preview.server, context=replace(spec.context, streaming=True), on_result=None)
+    quiet = _OnlyNotices(events)
+    quiet.emit(Notice(f"Running {len(chosen)} agents ahead ..."))
+    return [await _run(asked, only, quiet) for only in (chosen[:1], chosen[1:]) if only]
+
+
+async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[AgentResult]:
+    async with ResultStream(partial(runner.run, RunSetup.validate(spec, events), only=only)) as stream:
+        return [result async for result in stream]
+
+
+@dataclass(frozen=True, slots=True)
+class _OnlyNotices:
+    """A canary is no run of its own."""
+
+    events: EventSink | None
+
+    def emit(self, event: Event) -> None:
+        if self.events is not None and isinstance(event, Notice):
+            self.events.emit(event)
+
+
+def _spread(rows: int, count: int) -> list[int]:
+    """So many, evenly over all."""
+    return [(2 * number + 1) * rows // (2 * count) for number in range(count)]
+
+
+def _price(spec: BatchSpec, preview: RunResources) -> Price | None:
+    """None where nobody knows it, as for a server of one's own."""
+    return known_price(preview.plan.rules.model, preview.server.traits.name, spec.spend.prices)

@@ -1,0 +1,40 @@
+"""A forecast in plain lines."""
+
+from .model import Comparison, Forecast
+
+
+def forecast_lines(forecast: Forecast) -> list[str]:
+    usage, behaviour = forecast.usage, forecast.behaviour
+    shared = "" if forecast.shared is None else f", {forecast.shared:.0%} of first prompts shared"
+    told = [
+        f"agents   {forecast.agents:,} of {behaviour.turns:.1f} turns, {behaviour.output:,.0f} tokens said, "
+        f"{behaviour.tool_seconds:.1f} s of tools each",
+        f"prompts  {usage.input:,} tokens, {usage.cached:,} cached, {forecast.computed:,} computed{shared}",
+        f"output   {usage.output:,} tokens",
+    ]
+    if forecast.residents is not None:
+        told.append(f"memory   contexts of {forecast.residents:,} agents fit the KV cache at once")
+    took = "not known" if forecast.seconds is None else _duration(forecast.seconds)
+    told.append(f"time     {took}, with up to {forecast.inflight:,} requests in flight")
+    told.append(f"cost     {'not known' if forecast.usd is None else f'${forecast.usd:,.4f}'}")
+    return [*told, *(f"- {each}" for each in forecast.basis)]
+
+
+def compared_lines(comparison: Comparison) -> list[str]:
+    """What was forecast beside what was; rows of which neither is known are left out."""
+    rows = [row for row in comparison.rows if (row.forecast, row.fact) != (None, None)]
+    head = f"{'':14}{'forecast':>14}{'fact':>14}{'ratio':>8}"
+    return [head, *(f"{row.name:14}{_n(row.forecast):>14}{_n(row.fact):>14}{_n(row.ratio):>8}" for row in rows)]
+
+
+def _n(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

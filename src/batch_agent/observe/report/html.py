@@ -1,0 +1,69 @@
+"""The report of a run: one HTML file that needs nothing else, not even a network.
+
+The files of the page that shows a run.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ...atomic_file import replacing
+from ..event_codec import to_json
+from .log_follower import Following
+
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+INDEX = "index.html"
+
+
+def page_files() -> dict[str, tuple[str, str]]:
+    """By name: what kind of content it is, and its text."""
+    found = {}
+    for each in (files("batch_agent.observe.report") / "page").iterdir():
+        kind = _KINDS.get(f".{each.name.rpartition('.')[2]}")
+        if kind is not None:
+            found[each.name] = (kind, each.read_text(encoding="utf-8"))
+    return found
+
+
+REPORT = "report.html"
+_STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
+_SCRIPT = re.compile(r'<script src="([^"]+)" defer></script>\s*')
+_ALLOWED = re.compile(r"script-src [^;\"]*")
+_DATA = '<script type="application/json" id="run"></script>'
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Of the run in this folder, from its log; also of one that goes on or was killed. Raises StoreError where there is
+    no log, SpecError for a place that cannot be written, and OSError."""
+    following = Following(folder, fresh=0.0)
+    following.look_at_all()
+    path = out or folder / REPORT
+    write_model(following.model(), path, is_private=out is None)
+    return path
+
+
+def write_model(model: Mapping[str, Any], path: Path, *, is_private: bool = True) -> None:
+    """Raises SpecError for a place that cannot be written, and OSError."""
+    with replacing(path, is_private=is_private) as file:
+        file.write(report_of(model))
+
+
+def report_of(model: Mapping[str, Any]) -> bytes:
+    """The page with a run in it. Scripts come at its end, where those that wait for the page are run anyhow, and no
+    others are allowed in it."""
+    page = {name: text for name, (_, text) in page_files().items()}
+    html = _STYLE.sub(lambda found: f"<style>\n{page[found[1]]}</style>", page[INDEX])
+    scripts = [page[name].replace("</script", "<\\/script") for name in _SCRIPT.findall(html)]
+    hashes = " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in scripts)
+    html = _ALLOWED.sub(lambda _: f"script-src {hashes}", _SCRIPT.sub("", html), count=1)
+    before, found, after = html.partition(_DATA)
+    assert found, "the page has a place for the run"
+    data = to_json(model).replace(b"<", b"\\u003c")  # neither the end of the script nor a comment is in it
+    tag, end = _DATA.removesuffix("</script>"), "</script>"
+    inline = "".join(f"<script>{text}</script>\n" for text in scripts)
+    rest = after.replace("</body>", f"{inline}</body>", 1)
+    return b"".join([before.encode(), tag.encode(), data, end.encode(), rest.encode()])

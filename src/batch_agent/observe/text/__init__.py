@@ -1,0 +1,1 @@
+"""Runs and results as lines of plain text."""

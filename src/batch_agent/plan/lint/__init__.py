@@ -1,0 +1,101 @@
+"""What keeps prompts from being shared in a server's prefix cache, found before anything is sent."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...core.messages import PREAMBLE, ToolSpec
+from ...core.run_reports import Finding
+from .fields import in_fields
+from .text import MOST_CHARS, TEXT_KINDS, first, in_text, is_random, quote, text_finding
+
+MOST_FINDINGS = 12
+_MOST_ROWS = 200
+_RUN = 4
+_FIRST_LINES = 10
+_LONGEST_HEADER = 500
+_HEADER = re.compile(
+    r"[ \t]{0,8}(?P<name>x-[a-z0-9-]{1,60}|(?:session|request|trace|correlation|conversation|invocation)(?:[-_ ]?id)?)"
+    r"[ \t]{0,8}[:=][ \t]{0,8}(?P<id>[^\s].{0,400})",
+    re.IGNORECASE,
+)
+
+
+def find_breaks(
+    system: str,
+    lead: str,
+    tools: Sequence[ToolSpec],
+    rows: Sequence[Mapping[str, Any]],
+    order: Sequence[str],
+    *,
+    unordered_tools: bool = False,
+    keeps_preamble: bool = False,
+) -> tuple[Finding, ...]:
+    """The findings in the order of the prompt: the system prompt, the tools, the task, then the fields in `order`.
+
+    `system` is the system prompt as it is sent, `lead` the text with which every task begins. `order` names the fields
+    that differ between `rows`, as they follow each other in the task. Of many rows and long texts only a part is
+    looked at.
+    """
+    sample = _sample(rows)
+    found = (
+        *_in_system(system, keeps_preamble),
+        *_in_tools(tools, unordered_tools),
+        *in_text("The text with which every task begins", lead),
+        *in_fields(order, sample),
+    )
+    return found[:MOST_FINDINGS]
+
+
+def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Runs of rows, evenly spread: equal values often stand together, and then a run has two of them."""
+    if len(rows) <= _MOST_ROWS:
+        return list(rows)
+    runs = _MOST_ROWS // _RUN
+    starts = (number * (len(rows) - _RUN) // (runs - 1) for number in range(runs))
+    return [rows[start + step] for start in starts for step in range(_RUN)]
+
+
+def _in_system(system: str, keeps_preamble: bool) -> Iterator[Finding]:
+    text = system[:MOST_CHARS]
+    preamble = PREAMBLE.match(text)
+    if preamble:
+        if keeps_preamble:
+            line = preamble[0].strip().partition("\n")[0]
+            yield _header(line, "Set strip_preamble=True.")
+        text = text[preamble.end() :]
+    lines = text.split("\n")
+    headers = [line for line in lines[:_FIRST_LINES] if _is_header(line)]
+    if headers:
+        yield _header(headers[0].strip(), "Leave it out: strip_preamble does not know it, or it does not come first.")
+        text = "\n".join([line for line in lines[:_FIRST_LINES] if not _is_header(line)] + lines[_FIRST_LINES:])
+    yield from in_text("The system prompt", text)
+
+
+def _header(line: str, advice: str) -> Finding:
+    return Finding(
+        "session_header", f"The system prompt has a header that is other in every session: {quote(line)}.", advice
+    )
+
+
+def _is_header(line: str) -> bool:
+    match = _HEADER.fullmatch(line[:_LONGEST_HEADER].rstrip())
+    if match is None:
+        return False
+    name, value = match["name"].lower(), match["id"].strip("\"'`<>")
+    if name.startswith("x-") and name.endswith("-header"):
+        return True
+    has_digit = any(map(str.isdigit, value))
+    return " " not in value and (is_random(value) or (name.startswith("x-") and name.endswith("id") and has_digit))
+
+
+def _in_tools(tools: Sequence[ToolSpec], unordered: bool) -> Iterator[Finding]:
+    if unordered and len(tools) != 1:  # none here: the system prompt describes them
+        said = "The tools were given as a set, so they come in another order in every process."
+        yield Finding("tool_order", said, "Give them as a list.")
+    for kind, what, patterns in TEXT_KINDS:
+        found = [(tool.name, text) for tool in tools if (text := first(tool.description, patterns))]
+        if found:
+            name, text = found[0]
+            others = f" (and of {len(found) - 1} more)" if len(found) > 1 else ""
+            yield text_finding(kind, f"The description of the tool {quote(name)}{others}", what, text)

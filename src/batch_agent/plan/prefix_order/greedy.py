@@ -1,0 +1,175 @@
+"""Many rows, grouped greedily: the group that saves most first."""
+
+import heapq
+from collections import Counter
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from itertools import compress
+from operator import eq
+from typing import TypeAlias
+
+from .search import Search
+from .table import Cells, Draft, Group, as_it_is, sort_rows, whole_order
+
+EFFORT = 100_000
+"""Steps that looking for the best arrangement of small groups may take in all: 50 ms at most."""
+_LEAST_EFFORT = 1000
+_FEW = 1000
+"""Among more rows, what the search gains in small groups does not show."""
+_MOST_ROWS = 14
+"""Larger groups are not worth the try: each row may triple the steps."""
+_PASSES = 4
+"""How often each cell of a group is looked at, to count, collect and take."""
+_CHECKS = 20_000_000
+"""Looks at cells after which what is left is only sorted. Tables of hundreds of fields get there."""
+
+_Offer: TypeAlias = tuple[int, int, int, int]
+"""The saving, below zero, a field, the first row with the text that it is for, and the length that a row saves."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What arranging may still cost, in steps rather than seconds: the result is the same on every machine."""
+
+    effort: int
+    checks: int
+
+
+def in_free_fields(cells: Cells, effort: int) -> Draft:
+    """Groups, and groups within them. Equal rows are arranged as one: they share more than any others."""
+    layout = as_it_is(cells)
+    first: dict[tuple[int, ...], int] = {}
+    twins = [first.setdefault(values, row) for row, values in enumerate(cells.rows)]
+    budget = _Budget(effort if len(first) <= _FEW else 0, _CHECKS)
+    groups = [Group(list(first.values()), list(range(cells.width)))] if first else []
+    while groups:
+        groups += _arrange_group(cells, layout, groups.pop(), budget)
+    for row, twin in enumerate(twins):
+        layout.places[row], layout.fields[row] = (*layout.places[twin], row), layout.fields[twin]
+    return layout
+
+
+def _arrange_group(cells: Cells, layout: Draft, group: Group, budget: _Budget) -> list[Group]:
+    """Returns the groups within it that are still to be arranged."""
+    budget.checks -= _PASSES * len(group.rows) * len(group.fields)
+    if budget.checks < 0:
+        sort_rows(cells, layout, group)
+        return []
+    if len(group.rows) == 2:  # most often; the rest is slow
+        group.head += tuple(_agreed(cells, group.rows, set(group.fields)))
+        _settle_alone(cells, layout, group, group.rows)
+        return []
+    counts = _take_agreed(cells, group)
+    if len(group.rows) <= _MOST_ROWS and budget.effort > _LEAST_EFFORT:
+        # Half, because the parts of a group that took too much may well be small enough.
+        search = Search(cells, group, budget.effort // 2)
+        budget.effort -= search.run()
+        if search.is_done:
+            search.settle(layout)
+            return []
+    looks = len(group.rows) * len(group.fields) ** 2
+    sees_heads = looks < budget.checks
+    budget.checks -= looks * sees_heads
+    return _split(cells, layout, group, counts, sees_heads=sees_heads)
+
+
+def _take_agreed(cells: Cells, group: Group) -> dict[int, Counter[int]]:
+    """Moves what all rows agree in to the head; keeps what some agree in, with how many rows have each value."""
+    counts: dict[int, Counter[int]] = {}
+    head: list[int] = []
+    for number in group.fields:
+        column = cells.columns[number]
+        count = Counter(map(column.__getitem__, group.rows))
+        if len(count) == 1:
+            head += [number] * (cells.lengths[number][column[group.rows[0]]] > 0)
+        elif len(count) < len(group.rows):
+            counts[number] = count
+    group.head += tuple(head)
+    group.fields = list(counts)
+    return counts
+
+
+def _split(
+    cells: Cells, layout: Draft, group: Group, counts: dict[int, Counter[int]], *, sees_heads: bool
+) -> list[Group]:
+    """Takes the rows with the text that saves most, then the same with the rows that are left.
+
+    An offer may be out of date, and then promises too much: it is made again for the rows that are left. The rows of
+    an offer may all be among those with a text of a field that its field determines, as products are in a category:
+    then that group is taken, because the narrower one is found within it and nothing is lost.
+    """
+    holders = {number: _holders(cells, group, number, counts[number]) for number in counts}
+    offers, determined = _offers(cells, holders, sees_heads=sees_heads)
+    heapq.heapify(offers)
+    left = dict.fromkeys(group.rows)
+    parts = []
+    while offers:
+        saving, number, first, length = heapq.heappop(offers)
+        values = cells.rows[first]
+        now = (1 - counts[number][values[number]]) * length
+        if now < 0 and now > saving:
+            heapq.heappush(offers, (now, number, first, length))
+        elif now < 0:
+            widest = max(determined[number], key=lambda n: counts[n][values[n]])
+            rows = [row for row in holders[widest][values[widest]] if row in left]
+            _take(cells, rows, left, counts)
+            parts.append(Group(rows, group.fields, (*group.place, rows[0]), group.head))
+    _settle_alone(cells, layout, group, left)
+    return parts
+
+
+def _settle_alone(cells: Cells, layout: Draft, group: Group, rows: Iterable[int]) -> None:
+    """Rows that share no more than the group's head with any other."""
+    order = whole_order(cells, group.head)
+    for row in rows:
+        layout.places[row], layout.fields[row] = (*group.place, row), order
+
+
+def _holders(cells: Cells, group: Group, number: int, count: Counter[int]) -> dict[int, list[int]]:
+    """The rows that have each text that can be shared."""
+    column, lengths = cells.columns[number], cells.lengths[number]
+    holders: dict[int, list[int]] = {value: [] for value, rows in count.items() if rows > 1 and lengths[value]}
+    for row in group.rows:
+        if column[row] in holders:
+            holders[column[row]].append(row)
+    return holders
+
+
+def _offers(
+    cells: Cells, holders: dict[int, dict[int, list[int]]], *, sees_heads: bool
+) -> tuple[list[_Offer], dict[int, list[int]]]:
+    """What each text that several rows have would save, with all else that these rows agree in.
+
+    Also which fields each field determines, itself the first.
+    """
+    offers: list[_Offer] = []
+    determined = {}
+    for number, groups in holders.items():
+        always = set(holders)
+        for rows in groups.values():
+            values = cells.rows[rows[0]]
+            agreed = _agreed(cells, rows, holders) if sees_heads else [number]
+            always.intersection_update(agreed)
+            length = sum([cells.lengths[n][values[n]] for n in agreed])
+            offers.append(((1 - len(rows)) * length, number, rows[0], length))
+        determined[number] = [number, *sorted(always - {number})]
+    return offers, determined
+
+
+def _agreed(cells: Cells, rows: list[int], fields: Container[int]) -> list[int]:
+    """The fields that the rows agree in, and not only because they are empty."""
+    values = cells.rows[rows[0]]
+    maybe = compress(range(cells.width), map(eq, values, cells.rows[rows[-1]]))
+    agreed = [n for n in maybe if n in fields and cells.lengths[n][values[n]]]
+    if len(rows) > 2:
+        agreed = [n for n in agreed if not any(map(values[n].__ne__, map(cells.columns[n].__getitem__, rows)))]
+    return agreed
+
+
+def _take(cells: Cells, rows: list[int], left: dict[int, None], counts: dict[int, Counter[int]]) -> None:
+    for row in rows:
+        del left[row]
+    for number, count in counts.items():
+        column = cells.columns[number]
+        for row in rows:
+            count[column[row]] -= 1

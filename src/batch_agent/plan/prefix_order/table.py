@@ -1,0 +1,110 @@
+"""A table as numbers, and its rows while they are put into an order."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ...core.fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How to ask for the rows of a table."""
+
+    rows: tuple[int, ...]
+    """The order in which rows are asked."""
+    fields: tuple[tuple[int, ...], ...]
+    """By the row's number in the table: the order of its fields."""
+    shared: float
+    """The length that rows share with the row asked before them."""
+    total: float
+    """The length of all cells."""
+
+
+class Cells:
+    """The table with a number for each text, which is cheap to compare however long the text is."""
+
+    def __init__(self, table: Sequence[Sequence[str]]) -> None:
+        self.height = len(table)
+        self.width = len(table[0]) if table else 0
+        if any(len(row) != self.width for row in table):
+            raise ValueError(f"Every row must have the {self.width} fields of the first row.")
+        self.columns: list[list[int]] = []
+        self.lengths: list[list[int]] = []
+        for number in range(self.width):
+            known: dict[str, int] = {}
+            self.columns.append([known.setdefault(row[number], len(known)) for row in table])
+            self.lengths.append(list(map(len, known)))
+        self.rows: list[tuple[int, ...]] = list(zip(*self.columns, strict=True)) or [()] * self.height
+        pairs = zip(self.columns, self.lengths, strict=True)
+        self.total = sum(sum(map(lengths.__getitem__, column)) for column, lengths in pairs)
+
+    def arrangement(self, layout: "Draft") -> Arrangement:
+        rows = sorted(range(self.height), key=layout.places.__getitem__)
+        return Arrangement(tuple(rows), tuple(layout.fields), self.shared(rows, layout.fields), self.total)
+
+    def shared(self, rows: Sequence[int], fields: Sequence[Sequence[int]]) -> float:
+        shared = 0
+        for before, after in pairwise(rows):
+            first, second = self.rows[before], self.rows[after]
+            for one, other in zip(fields[before], fields[after], strict=True):
+                if one != other or first[one] != second[one]:
+                    break
+                shared += self.lengths[one][first[one]]
+        return shared
+
+
+@dataclass(slots=True)
+class Draft:
+    """An arrangement under way: for each row the groups it is in, by their first rows, and the order of its fields.
+
+    Sorted by these places, groups stay together and come in the order of their first rows.
+    """
+
+    places: list[tuple[int, ...]]
+    fields: list[tuple[int, ...]]
+
+
+def as_it_is(cells: Cells) -> Draft:
+    return Draft([(row,) for row in range(cells.height)], [tuple(range(cells.width))] * cells.height)
+
+
+def in_given_fields(cells: Cells) -> Draft:
+    layout = as_it_is(cells)
+    sort_rows(cells, layout, Group(list(range(cells.height)), list(range(cells.width))))
+    return layout
+
+
+@dataclass(slots=True)
+class Group:
+    """Rows that agree in the fields of `head`, and have to be arranged by the others."""
+
+    rows: list[int]
+    fields: list[int]
+    place: tuple[int, ...] = ()
+    head: tuple[int, ...] = ()
+
+
+def sort_rows(cells: Cells, layout: Draft, group: Group) -> None:
+    """Arranges a group with one order of the fields for all: rows that begin alike come together."""
+    order = whole_order(cells, (*group.head, *group.fields))
+    beginnings = [0] * len(group.rows)
+    places = [group.place] * len(group.rows)
+    apart = 1
+    for number in group.fields:
+        column = cells.columns[number]
+        known: dict[tuple[int, int], int] = {}
+        keys = zip(beginnings, map(column.__getitem__, group.rows), strict=True)
+        beginnings = [known.setdefault(key, len(known)) for key in keys]
+        if len(known) == apart:
+            continue
+        apart = len(known)
+        places = [(*place, beginning) for place, beginning in zip(places, beginnings, strict=True)]
+        if apart == len(group.rows):
+            break
+    for row, place in zip(group.rows, places, strict=True):
+        layout.places[row], layout.fields[row] = (*place, row), order
+
+
+def whole_order(cells: Cells, head: tuple[int, ...]) -> tuple[int, ...]:
+    chosen = set(head)
+    return (*head, *(number for number in range(cells.width) if number not in chosen))

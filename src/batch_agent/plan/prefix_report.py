@@ -1,0 +1,78 @@
+"""What the prompts of a plan share, in tokens and in words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.agent_config import Rules
+from ..core.run_reports import Finding, PrefixReport
+from ..core.schema import is_model
+from ..core.spec import BatchSpec
+from .compile import prefix_chars
+from .layout import Layout, Sharing, as_they_come
+from .lint import find_breaks
+from .template import BadInput
+
+CHARS_PER_TOKEN = 4.0
+
+
+def prefix_report(
+    spec: BatchSpec,
+    rules: Rules,
+    layout: Layout,
+    rows: Sequence[Any],
+    total: int | None,
+    chars_per_token: float | None,
+) -> PrefixReport:
+    """`rows`: the inputs, or the first of them if no more are known; `chars_per_token`: None where nobody said."""
+    scale = chars_per_token or CHARS_PER_TOKEN
+    prefix = prefix_chars(rules.prompt)
+    sharing = layout.sharing or _as_the_first(layout, rows, total or 1)
+    chars = sharing.total + sharing.rows * prefix
+    shared = sharing.shared + (sharing.rows - 1) * prefix
+    return PrefixReport(
+        agents=total,
+        shared_tokens=round((prefix + len(layout.lead)) / scale),
+        prompt_tokens=round(chars / sharing.rows / scale),
+        diverges_at=_divergence(layout),
+        groups=sharing.groups,
+        predicted=None if total is None else shared / max(1, chars),
+        is_calibrated=chars_per_token is not None,
+        findings=_findings(spec, rules, layout, rows),
+    )
+
+
+def _findings(spec: BatchSpec, rules: Rules, layout: Layout, rows: Sequence[Any]) -> tuple[Finding, ...]:
+    found = find_breaks(
+        rules.prompt.system,
+        as_they_come(layout.template).lead,  # not what inputs brought into it
+        rules.prompt.tools,
+        [_as_mapping(row, layout.template.fields) for row in rows],
+        layout.varying,
+        unordered_tools=not isinstance(spec.tools, tuple) and len(spec.tools) > 1,
+        keeps_preamble=not spec.prefix.strip_preamble,
+    )
+    # Where fields are free, an id does not come first.
+    return tuple(each for each in found if each.kind != "leading_id" or not layout.template.is_free)
+
+
+def _as_the_first(layout: Layout, rows: Sequence[Any], count: int) -> Sharing:
+    """For inputs of which only the first is known: taken for one like the others."""
+    lead = len(layout.lead)
+    try:
+        own = len(layout.task(0, rows[0])[0]) if rows else lead
+    except BadInput:
+        own = lead
+    return Sharing(count, count * own, (count - 1) * lead, 0)
+
+
+def _divergence(layout: Layout) -> str | None:
+    if not layout.varying:
+        return None
+    before = " ".join(layout.lead.split())[-40:]
+    return f"the field {{{layout.varying[0]}}}" + (f", after {before!r}" if before else "")
+
+
+def _as_mapping(value: Any, fields: Sequence[str]) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    return dict(value) if is_model(value) else dict.fromkeys(fields, value)

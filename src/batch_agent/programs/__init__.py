@@ -1,0 +1,1 @@
+"""Coding programs as agents: the model gateway, the runtimes and their workspaces."""

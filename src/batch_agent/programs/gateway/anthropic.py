@@ -1,0 +1,274 @@
+"""Answers in Anthropic's words (messages).
+
+Requests in Anthropic's words (messages).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.json import dumps, loads
+from ...core.messages import Assistant, Thought, ToolCall, ToolSpec
+from ...core.program_runtime import Asked
+from ...core.requests import FinishReason, Reply, Usage
+from ...core.schema import JsonSchema
+from . import request_fields as fields
+from .conversation_builder import Outcome, Thread
+from .errors import Refused
+from .json_text import as_object
+from .protocol import Envelope, Wanted
+
+Block = Mapping[str, Any]
+
+
+def read(body: Mapping[str, Any]) -> Wanted:
+    """Raises Refused, RecursionError. Fields that are not known are passed over."""
+    told = fields.listed(body.get("messages"), "messages")
+    if not told:
+        raise Refused("messages must have at least one.")
+    thread = Thread()
+    for number, message in enumerate(told):
+        _add(thread, message, f"messages[{number}]")
+    tools = tuple(
+        _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.listed(body.get("tools"), "tools"))
+    )
+    choice, named = _choice(body.get("tool_choice"), tools)
+    asked = Asked(
+        messages=thread.messages,
+        system=fields.system_prompt(fields.texts(body.get("system"), "system")),
+        tools=tools,
+        choice=choice,
+        named=named,
+        one_call=_takes_one_call(body.get("tool_choice")),
+        sampling=fields.sampling(body, "max_tokens", "stop_sequences"),
+        answer_schema=_answer_schema(body),
+    )
+    return Wanted(asked, fields.text(body.get("model"), "model"), body.get("stream") is True)
+
+
+def _add(thread: Thread, message: Block, where: str) -> None:
+    role, content, at = message.get("role"), message.get("content"), f"{where}.content"
+    if role == "assistant":
+        thread.assistant(_assistant(content, at))
+    elif role == "system":
+        thread.user(fields.said_midway(fields.joined(content, at)))
+    elif role != "user":
+        raise Refused(f"{where}.role must be user, assistant or system; got {str(role)[:40]!r}.")
+    elif isinstance(content, list):
+        _user(thread, content, at)
+    else:
+        thread.user(fields.joined(content, at))
+
+
+def _user(thread: Thread, content: list[Any], where: str) -> None:
+    """The results of calls come first, since they answer the message before; what is said beside them comes next."""
+    outcomes, said = list[Outcome](), list[str]()
+    for position, block in enumerate(content):
+        at = f"{where}[{position}]"
+        if isinstance(block, dict) and block.get("type") == "tool_result":
+            given = fields.joined(block.get("content"), f"{at}.content", names_others=True)
+            is_error = block.get("is_error") is True
+            outcomes.append(Outcome(fields.text(block.get("tool_use_id"), f"{at}.tool_use_id"), given, is_error))
+        else:
+            said.append(fields.text_in(block, at))
+    thread.results(outcomes)
+    if said or not outcomes:
+        thread.user("\n".join(filter(None, said)))
+
+
+def _assistant(content: Any, where: str) -> Assistant:
+    if not isinstance(content, list):
+        return Assistant(fields.joined(content, where))
+    said, calls, thoughts = list[str](), list[ToolCall](), list[Thought]()
+    for position, block in enumerate(content):
+        at = f"{where}[{position}]"
+        match block:
+            case {"type": "tool_use"}:
+                calls.append(_parse_call(block, at))
+            case {"type": "thinking"}:
+                thoughts.append(
+                    Thought(fields.text(block.get("thinking"), at), fields.text(block.get("signature"), at))
+                )
+            case {"type": "redacted_thinking"}:
+                thoughts.append(Thought(redacted=fields.text(block.get("data"), at)))
+            case _:
+                said.append(fields.text_in(block, at))
+    return Assistant("\n".join(filter(None, said)), tuple(calls), tuple(thoughts))
+
+
+def _parse_call(block: Block, where: str) -> ToolCall:
+    given = block.get("input")
+    arguments = "{}" if given is None else dumps(given).decode()
+    return ToolCall(fields.text(block.get("id"), f"{where}.id"), fields.name_in(block, where), arguments)
+
+
+def _tool(tool: Block, where: str) -> ToolSpec:
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        raise Refused(f"{where} is of type {str(kind)[:40]!r}, which Anthropic's own servers run. Leave it out.")
+    described = fields.text(tool.get("description"), f"{where}.description")
+    return ToolSpec(
+        fields.name_in(tool, where), described, fields.schema(tool.get("input_schema"), f"{where}.input_schema")
+    )
+
+
+def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Choice, str]:
+    """Whether tools are to be called, and which."""
+    if not tools:
+        return "auto", ""
+    match choice:
+        case None | {"type": "auto"}:
+            return "auto", ""
+        case {"type": "none"}:
+            return "none", ""
+        case {"type": "any"}:
+            return "required", ""
+        case {"type": "tool", "name": str(name)}:
+            return "required", fields.known_tool(name, tools)
+    raise Refused("tool_choice must be of type auto, any, tool (with a name) or none.")
+
+
+def _takes_one_call(choice: Any) -> bool:
+    return isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True
+
+
+def _answer_schema(body: Mapping[str, Any]) -> JsonSchema | None:
+    config = body.get("output_config")
+    wanted = config.get("format") if isinstance(config, dict) else None
+    match wanted or body.get("output_format"):
+        case None:
+            return None
+        case {"type": "json_schema", "schema": dict(asked)}:
+            return fields.schema(asked, "output_config.format.schema")
+    raise Refused("output_config.format must be of type json_schema, with a schema.")
+
+
+_FINISH: Mapping[FinishReason, str] = {
+    "stop": "end_turn",
+    "calls": "tool_use",
+    "length": "max_tokens",
+    "refusal": "refusal",
+}
+_NAMES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+Data = dict[str, Any]
+
+
+class AnthropicWords:
+    """Messages."""
+
+    waiting = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+    def read(self, body: Mapping[str, Any]) -> Wanted:
+        return read(body)
+
+    def reply(self, reply: Reply, envelope: Envelope) -> bytes:
+        content: list[Data] = [_thought(thought) for thought in reply.thoughts]
+        if reply.text:
+            content.append({"type": "text", "text": reply.text})
+        content += [_call(call) | {"input": as_object(call.arguments)} for call in reply.calls]
+        return dumps(_message(envelope, content, _finish(reply), _usage(reply.usage)))
+
+    def events(self, reply: Reply, envelope: Envelope) -> bytes:
+        started = _message(envelope, [], None, _usage(reply.usage) | {"output_tokens": 0})
+        ended = {"stop_reason": _finish(reply), "stop_sequence": None}
+        blocks = [
+            event
+            for index, (start, deltas) in enumerate(_blocks(reply))
+            for event in _block_events(index, start, deltas)
+        ]
+        return b"".join(
+            [
+                _event("message_start", message=started),
+                *blocks,
+                _event("message_delta", delta=ended, usage=_usage(reply.usage)),
+                _event("message_stop"),
+            ]
+        )
+
+    def refusal(self, refused: Refused) -> bytes:
+        return dumps({"type": "error", "error": _error(refused)})
+
+    def refusal_event(self, refused: Refused) -> bytes:
+        return _event("error", error=_error(refused))
+
+
+def _message(envelope: Envelope, content: list[Data], finish: str | None, usage: Data) -> Data:
+    return {
+        "id": f"msg_{envelope.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": envelope.model,
+        "content": content,
+        "stop_reason": finish,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _blocks(reply: Reply) -> Iterator[tuple[Data, list[Data]]]:
+    """What each block begins with, and what is added to it."""
+    for thought in reply.thoughts:
+        if thought.redacted:
+            yield _thought(thought), []
+            continue
+        signed = [{"type": "signature_delta", "signature": thought.signature}] if thought.signature else []
+        yield _thought(Thought()), [{"type": "thinking_delta", "thinking": thought.text}, *signed]
+    if reply.text:
+        yield {"type": "text", "text": ""}, [{"type": "text_delta", "text": reply.text}]
+    for call in reply.calls:
+        yield _call(call), [{"type": "input_json_delta", "partial_json": _object_text(call.arguments)}]
+
+
+def _block_events(index: int, start: Data, deltas: list[Data]) -> Iterator[bytes]:
+    yield _event("content_block_start", index=index, content_block=start)
+    for delta in deltas:
+        yield _event("content_block_delta", index=index, delta=delta)
+    yield _event("content_block_stop", index=index)
+
+
+def _thought(thought: Thought) -> Data:
+    if thought.redacted:
+        return {"type": "redacted_thinking", "data": thought.redacted}
+    return {"type": "thinking", "thinking": thought.text, "signature": thought.signature}
+
+
+def _call(call: ToolCall) -> Data:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+
+
+def _object_text(arguments: str) -> str:
+    """The model's own text, where it is the object that programs expect."""
+    try:
+        if isinstance(loads(arguments), dict):
+            return arguments
+    except (ValueError, RecursionError):
+        pass
+    return dumps(as_object(arguments)).decode()
+
+
+def _finish(reply: Reply) -> str:
+    return "tool_use" if reply.calls and reply.finish == "stop" else _FINISH[reply.finish]
+
+
+def _usage(usage: Usage) -> Data:
+    return {
+        "input_tokens": max(0, usage.input - usage.cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.output,
+    }
+
+
+def _error(refused: Refused) -> Data:
+    others = "api_error" if refused.status >= 500 else "invalid_request_error"
+    return {"type": _NAMES.get(refused.status, others), "message": str(refused)}
+
+
+def _event(kind: str, **data: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **data}))

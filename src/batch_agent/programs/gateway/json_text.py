@@ -1,0 +1,27 @@
+"""Tool arguments and other JSON of a program, as an object and compared with each other."""
+
+from typing import Any
+
+from ...core.json import loads
+
+
+def as_object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call, for words in which they are an object. What is none is shown as it is."""
+    if not arguments.strip():
+        return {}
+    try:
+        value = loads(arguments)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"malformed": arguments}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values say the same: the order of keys is no part of that, and 1.0 is 1, but not true."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    return bool(one == other)

@@ -1,0 +1,70 @@
+"""How an answer reaches a program, which may have to wait for minutes."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from aiohttp import web
+
+from ...core.fast_dataclass import dataclass
+from ...core.requests import Reply
+from .errors import Refused
+from .protocol import Envelope, Words
+
+_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds."""
+
+    patience: float = 5.0
+    """A stream begins after so long, even without an answer: what fails before can still be told by a status."""
+    heartbeat: float = 5.0
+    """Between signs of life, for programs that give up on a server which is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One answer, in the words of the program that asked."""
+
+    words: Words
+    envelope: Envelope
+
+    async def whole(self, answer: Coroutine[Any, Any, Reply | Refused]) -> web.StreamResponse:
+        outcome = await answer
+        if isinstance(outcome, Refused):
+            raise outcome
+        return web.Response(body=self.words.reply(outcome, self.envelope), content_type="application/json")
+
+    async def streamed(
+        self, answer: Coroutine[Any, Any, Reply | Refused], request: web.Request, pace: Pace
+    ) -> web.StreamResponse:
+        async with asyncio.TaskGroup() as group:
+            outcome = group.create_task(answer)
+            await asyncio.wait([outcome], timeout=pace.patience)
+            if not outcome.done():
+                return await self._awaited(outcome, request, pace.heartbeat)
+        ready = outcome.result()
+        if isinstance(ready, Refused):
+            raise ready
+        return web.Response(body=self.words.events(ready, self.envelope), content_type=_STREAM)
+
+    async def _awaited(
+        self, outcome: asyncio.Task[Reply | Refused], request: web.Request, heartbeat: float
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": _STREAM, "Cache-Control": "no-cache"})
+        try:
+            await response.prepare(request)
+            while not outcome.done():
+                await response.write(self.words.waiting)
+                await asyncio.wait([outcome], timeout=heartbeat)
+            await response.write(self._last(outcome.result()))
+        except ConnectionError:
+            outcome.cancel()  # who asked has left
+        return response
+
+    def _last(self, ready: Reply | Refused) -> bytes:
+        if isinstance(ready, Refused):
+            return self.words.refusal_event(ready)
+        return self.words.events(ready, self.envelope)

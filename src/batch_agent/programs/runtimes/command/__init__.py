@@ -1,0 +1,1 @@
+"""Any command-line program as an agent runtime."""

@@ -1,0 +1,1 @@
+"""OpenCode as an agent runtime."""

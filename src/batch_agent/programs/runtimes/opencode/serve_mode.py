@@ -1,0 +1,134 @@
+"""OpenCode for a run, one program for all agents: a session for each, which works in the agent's own folder."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ....core.errors import SpecError
+from ....core.fast_dataclass import dataclass
+from ....core.messages import Message
+from ....core.program_runtime import Answered, Crew, ProgramFailed
+from ...workspace.workspace import Place, Workshop
+from .cli import refused_config
+from .client import Server
+from .config import furnish
+from .messages import answered
+from .orphans import end_strays
+
+_MOST_STARTS = 4
+
+
+class Watch:
+    """Has a server there for whoever asks: when the last one ended, another one."""
+
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[Server]], stack: AsyncExitStack) -> None:
+        self._start = start
+        self._stack = stack
+        self._one_at_a_time = asyncio.Lock()
+        self._starts = 0
+        self._current: Server | None = None
+        self._ends_current = AsyncExitStack()
+
+    async def server(self) -> Server:
+        """Raises SpecError, and ProgramFailed after it ended too often."""
+        async with self._one_at_a_time:
+            if self._current is None or await self._current.is_over():
+                await self._another()
+            assert self._current is not None
+            return self._current
+
+    async def _another(self) -> None:
+        if self._starts == _MOST_STARTS:
+            raise ProgramFailed(f"`opencode serve` ended {_MOST_STARTS} times in this run: it is not started again.")
+        self._current = None
+        await self._ends_current.aclose()
+        self._starts += 1
+        self._ends_current = await self._stack.enter_async_context(AsyncExitStack())
+        self._current = await self._ends_current.enter_async_context(self._start())
+
+
+@asynccontextmanager
+async def serve_crew(
+    workshop: Workshop, start: Callable[[], AbstractAsyncContextManager[Server]], probe: Path
+) -> AsyncIterator[Crew]:
+    """`probe`: an agent's folder without an agent, to see whether the configuration is taken. Raises SpecError."""
+    async with AsyncExitStack() as stack:
+        watch = Watch(start, stack)
+        server = await watch.server()
+        await _check(server, probe)
+        yield ServeCrew(workshop, watch)
+
+
+async def _check(server: Server, probe: Path) -> None:
+    try:
+        await server.check_config(probe)
+        await server.forget(probe)
+    except ProgramFailed as failed:
+        raise refused_config(str(failed)) from failed
+
+
+@dataclass(frozen=True, slots=True)
+class ServeCrew:
+    """Agents that share a server."""
+
+    workshop: Workshop
+    watch: Watch
+
+    async def seat(self, agent: str) -> "ServeSeat":
+        try:
+            server = await self.watch.server()
+        except SpecError as error:
+            raise ProgramFailed(str(error), retryable=True) from error
+        place = await self.workshop.place(agent)
+        await place.furnish(lambda: furnish(place.folder, place.address))
+        try:
+            return ServeSeat(place, server, await server.session(place.folder))
+        except BaseException:
+            await _leave(server, place)
+            raise
+
+
+@dataclass(slots=True)
+class ServeSeat:
+    """One agent: a folder, a session."""
+
+    place: Place
+    server: Server
+    session: str
+    _transcript: Sequence[Message] = ()
+    _known: int = 0
+    """So many messages of the session were told before."""
+
+    async def ask(self, text: str) -> Answered:
+        place, server = self.place, self.server
+        try:
+            await server.say(place.folder, self.session, place.address.model, text)
+        except BaseException:
+            await self._stop()
+            raise
+        messages = await server.messages(place.folder, self.session)
+        got = answered(self._transcript, messages[self._known :])
+        self._known, self._transcript = len(messages), got.transcript
+        await end_strays(place.beside)
+        return replace(got, text=place.from_here(got.text), changes=await place.changes())
+
+    async def aclose(self) -> None:
+        await _leave(self.server, self.place)
+
+    async def _stop(self) -> None:
+        """A server that cannot be told is of no more use to the others either."""
+        try:
+            await self.server.abort(self.place.folder, self.session)
+        except ProgramFailed:
+            self.server.give_up()
+        finally:
+            await end_strays(self.place.beside)
+
+
+async def _leave(server: Server, place: Place) -> None:
+    with suppress(ProgramFailed):
+        await server.forget(place.folder)
+    await end_strays(place.beside)
+    await place.leave()

@@ -1,0 +1,1 @@
+"""Working copies of a folder for coding agents, and what changed in them."""

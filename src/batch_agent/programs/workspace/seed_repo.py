@@ -1,0 +1,92 @@
+"""The `.git` that every copy begins with: one branch, one commit, no remote."""
+
+import asyncio
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from .object_store import Store
+from .tree import is_folder
+
+_CONFIG = """
+[core]
+	autocrlf = false
+	fsmonitor =
+	protectNTFS = false
+	protectHFS = false
+[user]
+	name = agent
+	email = agent@localhost
+[commit]
+	gpgSign = false
+[tag]
+	gpgSign = false
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+"""
+"""Commits work where nobody can be asked, no process is left behind, names of any bytes are fine."""
+_ATTRIBUTES = "* -text -filter -ident !eol !working-tree-encoding\n"
+"""Counts more than what is in the folder: contents stay as they are."""
+_ALTERNATES = Path("objects", "info", "alternates")
+
+
+_FILES_OF_PROGRAMS = b".aider*\n"
+"""What programs keep for themselves in the folder where they work: no change of it. Aider puts this very line into
+.gitignore, unless it is ignored already. It comes first, so that a project may say otherwise."""
+
+
+async def plant(store: Store, ref: str, excludes: bytes) -> None:
+    """Raises ProgramFailed, OSError."""
+    seed = store.folder / "seed"
+    await store.git.run("init", "-q", "--template=", "--initial-branch=main", seed, cwd=store.folder)
+    said = await store.run("rev-parse", "--verify", ref)
+    await asyncio.to_thread(store.excludes.write_bytes, _FILES_OF_PROGRAMS + excludes)
+    await asyncio.to_thread(_fill, seed / ".git", store, said.out)
+
+
+def place(store: Store, copy: Path) -> None:
+    shutil.copytree(store.folder / "seed", copy)
+
+
+def detach(store: Store, copy: Path) -> None:
+    """A copy whose `.git` is still in order has its commit for itself from now on."""
+    objects = copy / ".git" / "objects"
+    inner = (copy, copy / ".git", objects, objects / "info")
+    if all(_is_folder(each) for each in inner):
+        _link_all(store.objects, objects)
+        (copy / ".git" / _ALTERNATES).unlink(missing_ok=True)
+
+
+def _fill(seed: Path, store: Store, commit: bytes) -> None:
+    with (seed / "config").open("a") as config:
+        config.write(_CONFIG)
+    (seed / "info").mkdir(exist_ok=True)
+    (seed / "info" / "attributes").write_text(_ATTRIBUTES)
+    shutil.copyfile(store.excludes, seed / "info" / "exclude")
+    (seed / _ALTERNATES).write_text(f"{store.objects}\n")
+    (seed / "refs" / "heads" / "main").write_bytes(commit)
+
+
+def _link_all(source: Path, target: Path) -> None:
+    """Both are folders of objects, which nobody writes to twice."""
+    for inner in source.iterdir():
+        (target / inner.name).mkdir(exist_ok=True)
+        for file in inner.iterdir() if _is_folder(target / inner.name) else ():
+            with suppress(FileExistsError):
+                _link(file, target / inner.name / file.name)
+
+
+def _is_folder(path: Path) -> bool:
+    return is_folder(os.fsencode(path))
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # on another disk
+        shutil.copyfile(source, target)

@@ -1,0 +1,215 @@
+"""Decides the answer to a request from the request alone.
+
+A conversation out of the prompt that it was rendered to.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+from .answer import Answer, Call
+from .config import FaultRates, Script
+from .directive import MARK, answer_of, fault_of, find_directive
+from .schema_instance import Instances, flatten
+from .tokens import CALL_CLOSING, END, TOKEN_BYTES, TOOLS, decode, render_call, text_of
+
+_MESSAGE = re.compile(r"<\|(\w+)\|>(.*?)(?:<//>|\Z)", re.DOTALL)
+
+
+class Chat(NamedTuple):
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+
+
+def read_chat(prompt: bytes) -> Chat:
+    """The conversation that renders as `prompt`; a prompt without the template's marks is one user's message.
+
+    Raises ValueError where the tools are no JSON.
+    """
+    text = decode(prompt)
+    if not text.startswith("<|"):
+        return Chat([{"role": "user", "content": text}], None)
+    parts = _MESSAGE.findall(text)
+    if parts and parts[-1] == ("assistant", "") and not text.endswith(END.decode()):
+        parts.pop()
+    tools = orjson.loads(parts.pop(0)[1]) if parts and parts[0][0] == "tools" else None
+    return Chat([_message(role, content) for role, content in parts], tools)
+
+
+def _message(role: str, content: str) -> dict[str, Any]:
+    """Whether an answer was calls is all that is known of them: they stay in its text."""
+    if role == "assistant" and CALL_CLOSING.decode() in content:
+        return {"role": role, "content": content, "tool_calls": [content]}
+    return {"role": role, "content": content}
+
+
+_WORDS = (
+    b"the engine reads every prompt once and keeps what it has read so that a later turn which begins with the same "
+    b"words costs only what is new in it while other agents wait for tools or for a free slot in the next batch "
+)
+_TEXT = _WORDS * 64
+_MARK = MARK.encode()
+_SAID = "JSON schema:\n"
+"""What a system prompt says before a schema that the server is not told of, as where it is asked for tool calls too."""
+_SAID_BYTES = _SAID.encode()
+_DECODER = json.JSONDecoder()
+
+
+class Author:
+    """Writes the answers of a script."""
+
+    def __init__(self, script: Script, rates: FaultRates) -> None:
+        self._script = script
+        self._rates = rates
+        self._arguments = Instances(lambda seed: f"key-{seed % script.keys}", only_required=True)
+        self._results = Instances(lambda seed: words(seed, script.string_tokens).strip())
+
+    def chat(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> Answer:
+        """The answer to a chat request that renders as `prompt`; `tokens` is how long a text must be, if it is known.
+
+        Raises ValueError for a directive or a schema that cannot be read.
+        """
+        messages: Sequence[Mapping[str, Any]] = body["messages"]
+        order = find_directive(messages) if _MARK in prompt else None
+        if order is None:
+            return self._default(body, messages, prompt, tokens)
+        answer = answer_of(order) or self._default(body, messages, prompt, tokens or order.get("tokens"))
+        return replace(answer, fault=fault_of(order, self._rates))
+
+    def completion(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> Answer:
+        """The answer to a prompt that comes as it is: what `chat` says to the conversation in it, its calls as text.
+
+        Raises ValueError like `chat`.
+        """
+        is_bare = _MARK not in prompt and TOOLS not in prompt and _SAID_BYTES not in prompt
+        if is_bare and schema_of(body) is None:
+            return self.text(prompt, tokens)
+        chat = read_chat(prompt)
+        answer = self.chat({**body, "messages": chat.messages, "tools": chat.tools}, prompt, tokens)
+        calls = b"".join([render_call(call.name, call.arguments) for call in answer.calls])
+        return replace(answer, text=answer.text + calls.decode(), calls=())
+
+    def text(self, prompt: bytes, tokens: int | None = None) -> Answer:
+        """Text of the script's length that belongs to this prompt."""
+        # The end of the answer is a token too.
+        return Answer(words(zlib.crc32(prompt) + self._script.seed, (tokens or self._script.answer_tokens) - 1))
+
+    def _default(
+        self, body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], prompt: bytes, tokens: int | None
+    ) -> Answer:
+        schema = schema_of(body)
+        if schema is None and _SAID_BYTES in prompt:
+            schema = schema_said(messages)
+        choice = body.get("tool_choice") or "auto"
+        offered = body.get("tools") if choice != "none" else None
+        if not offered and schema is None:
+            return self.text(prompt, tokens)
+        turn = tool_turns_of(messages)
+        wants_tool = turn < self._script.tool_turns
+        if offered and (wants_tool or choice != "auto"):
+            return self._calls(offered, choice, messages, turn)
+        if schema is None:
+            return self.text(prompt, tokens)
+        seed = agent_seed(messages) + self._script.seed + (turn if wants_tool else 0)
+        action = choose_action(schema, turn if wants_tool else None)
+        maker = self._arguments if action.is_call else self._results
+        return Answer(orjson.dumps(maker.make(action.schema, seed)).decode())
+
+    def _calls(self, tools: Sequence[Any], choice: Any, messages: Sequence[Mapping[str, Any]], turn: int) -> Answer:
+        functions = [tool["function"] for tool in tools]
+        if isinstance(choice, dict):
+            name = choice.get("function", {}).get("name")
+            functions = [function for function in functions if function["name"] == name] or functions
+        first = agent_seed(messages) + self._script.seed + turn * self._script.parallel_calls
+        calls = []
+        for index in range(self._script.parallel_calls):
+            function = functions[(turn + index) % len(functions)]
+            arguments = self._arguments.make(function.get("parameters") or {"type": "object"}, first + index)
+            calls.append(Call(function["name"], orjson.dumps(arguments).decode()))
+        return Answer(calls=tuple(calls))
+
+
+def agent_seed(messages: Sequence[Mapping[str, Any]]) -> int:
+    """A number for the agent: its first user message decides it, in every process."""
+    for message in messages:
+        if message.get("role") == "user":
+            return zlib.crc32(text_of(message.get("content")).encode())
+    return 0
+
+
+def tool_turns_of(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many answers so far were tool calls, native or written as `{"tool": ...}`."""
+    return sum(1 for message in messages if message.get("role") == "assistant" and _is_call(message))
+
+
+def schema_of(body: Mapping[str, Any]) -> Any:
+    """The JSON schema the answer must fit, or None: OpenAI's response_format, or vLLM's own two fields."""
+    form = body.get("response_format")
+    if isinstance(form, Mapping):
+        if form.get("type") == "json_schema":
+            return (form.get("json_schema") or {}).get("schema") or {"type": "object"}
+        if form.get("type") == "json_object":
+            return {"type": "object", "properties": {"answer": {"type": "string"}}}
+    outputs = body.get("structured_outputs")
+    return outputs.get("json") if isinstance(outputs, Mapping) else body.get("guided_json")
+
+
+def schema_said(messages: Sequence[Mapping[str, Any]]) -> Any:
+    """The JSON schema that a system prompt asks for in words, or None: a model reads it there."""
+    said = [text_of(message.get("content")) for message in messages if message.get("role") == "system"]
+    return next((schema for text in said if (schema := _schema_in(text)) is not None), None)
+
+
+@lru_cache(maxsize=16)
+def _schema_in(text: str) -> Any:
+    """The last one of a text. All agents of a run have the same."""
+    _, mark, rest = text.rpartition(_SAID)
+    try:
+        return _DECODER.raw_decode(rest)[0] if mark else None
+    except ValueError:
+        return None
+
+
+class Action(NamedTuple):
+    schema: Any
+    is_call: bool
+
+
+def choose_action(schema: Any, call_turn: int | None) -> Action:
+    """Of a schema that offers tool calls or an end, the branch to take: a call in a turn for calls, else the end."""
+    flat = flatten(schema, schema) if isinstance(schema, Mapping) else {}
+    branches = flat.get("anyOf") or flat.get("oneOf") or []
+    calls = [branch for branch in branches if "tool" in flatten(branch, schema).get("properties", {})]
+    if not calls:
+        return Action(schema, is_call=False)
+    ends = [branch for branch in branches if branch not in calls]
+    is_call = call_turn is not None or not ends
+    chosen = calls[(call_turn or 0) % len(calls)] if is_call else ends[0]
+    definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return Action({**definitions, **flatten(chosen, schema)}, is_call)
+
+
+def words(seed: int, tokens: int) -> str:
+    """Exactly `tokens` tokens of text, another text for another seed."""
+    start = seed % len(_WORDS)
+    length = tokens * TOKEN_BYTES
+    text = _TEXT if start + length <= len(_TEXT) else _WORDS * ((start + length) // len(_WORDS) + 1)
+    return text[start : start + length].decode()
+
+
+def _is_call(message: Mapping[str, Any]) -> bool:
+    if message.get("tool_calls"):
+        return True
+    text = text_of(message.get("content"))
+    if not text.startswith("{") or '"tool"' not in text:
+        return False
+    try:
+        return "tool" in orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False

@@ -1,0 +1,1 @@
+"""Simulated engine core: continuous batching over a paged KV cache. Pure."""

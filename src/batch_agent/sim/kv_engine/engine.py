@@ -1,0 +1,131 @@
+"""The engine: continuous batching over a block pool. Pure: time is an argument, nothing waits, nothing is random."""
+
+from dataclasses import dataclass
+
+from ..config import SimConfig
+from .blocks import BlockPool
+from .scheduler import Scheduler
+from .sequence import Progress, Sequence, Stride
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the engine has done since it started; the /metrics page reads it."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+
+
+class Engine:
+    """Runs sequences through steps. Call `advance` with the time before `add` or `abort`, and again at `wake_at`.
+
+    Steps with the same batch are taken in one stride, so an engine with nothing to report costs nothing.
+    """
+
+    def __init__(self, config: SimConfig) -> None:
+        self.config = config
+        self.pool = BlockPool(config.num_blocks)
+        self.scheduler = Scheduler(config, self.pool)
+        self.counters = Counters()
+        self._stride: Stride | None = None
+        self._time = 0.0
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `advance` has something to do again; None while nothing runs."""
+        return None if self._stride is None else self._stride.end
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Queue a sequence; it joins the batch at the next step boundary."""
+        self.scheduler.queue(sequence)
+        self._end_stride_early(now)
+
+    def abort(self, sequence: Sequence, now: float) -> None:
+        """Drop a sequence wherever it is and free its blocks; dropping a finished one does nothing."""
+        if sequence.finished:
+            return
+        sequence.finished = True
+        self.scheduler.drop(sequence)
+        self.counters.aborted += 1
+        self._end_stride_early(now)
+
+    def advance(self, now: float) -> list[Progress]:
+        """Complete every step that has ended by `now`, start the next, and say what came out, in order."""
+        out: list[Progress] = []
+        while True:
+            if self._stride is None:
+                self._stride = self._next_stride()
+                if self._stride is None:
+                    return out
+            stride = self._stride
+            steps = stride.ended_by(now)
+            if steps:
+                self._complete(stride, steps, out)
+            if stride.steps:
+                return out
+            self._time = stride.start
+            self._stride = None
+
+    def run_alone(self, sequence: Sequence) -> None:
+        """Run a sequence to its end at once: what all its steps come to in an idle engine, for steps without time."""
+        self.scheduler.run_alone(sequence)
+        sequence.generated = sequence.output_tokens
+        self.counters.generation_tokens += sequence.output_tokens
+        self._count_end(sequence)
+
+    def _end_stride_early(self, now: float) -> None:
+        if self._stride is None:
+            self._time = max(self._time, now)
+        elif self._stride.steps > 1:
+            self._stride.steps = 1
+
+    def _next_stride(self) -> Stride | None:
+        batch, settled = self.scheduler.plan()
+        if not batch:
+            return None
+        steps = self.scheduler.equal_steps(batch) if settled else 1
+        tokens = sum(count for _, count in batch)
+        # Contexts grow by a token per sequence and step, so the mean step of a stride is its middle one.
+        context = sum(sequence.computed for sequence, _ in batch) + tokens + len(batch) * (steps - 1) / 2
+        seconds = self.config.step_seconds(len(batch), tokens - len(batch), context)
+        return Stride(self._time, seconds, steps, batch)
+
+    def _complete(self, stride: Stride, steps: int, out: list[Progress]) -> None:
+        stride.start += stride.step_seconds * steps
+        stride.steps -= steps
+        for sequence, count in stride.batch:
+            if not sequence.finished:
+                self._complete_one(sequence, count * steps, steps, out)
+        if stride.steps:
+            for sequence, count in stride.batch:
+                if not sequence.finished:
+                    self.scheduler.grow(sequence, count)
+
+    def _complete_one(self, sequence: Sequence, count: int, steps: int, out: list[Progress]) -> None:
+        self.scheduler.grow(sequence, count)
+        sequence.computed += count
+        if sequence.computed < sequence.known:
+            return
+        sequence.generated += steps
+        self.counters.generation_tokens += steps
+        if sequence.generated >= sequence.output_tokens:
+            self._finish(sequence, out)
+        elif sequence.emit_every and _is_due(sequence):
+            out.append(Progress(sequence, sequence.emitted, sequence.generated, finished=False))
+            sequence.emitted = sequence.generated
+
+    def _finish(self, sequence: Sequence, out: list[Progress]) -> None:
+        self.scheduler.drop(sequence)
+        self._count_end(sequence)
+        out.append(Progress(sequence, sequence.emitted, sequence.generated, finished=True))
+
+    def _count_end(self, sequence: Sequence) -> None:
+        sequence.finished = True
+        self.counters.finished += 1
+        self.counters.prompt_tokens += sequence.prompt_tokens
+
+
+def _is_due(sequence: Sequence) -> bool:
+    return not sequence.emitted or sequence.generated - sequence.emitted >= sequence.emit_every

@@ -1,0 +1,166 @@
+"""Which sequences run in the next step, and for how many tokens: vLLM's rules over one block pool."""
+
+import heapq
+
+from ..config import SimConfig
+from .blocks import BlockPool
+from .sequence import Sequence
+
+Batch = list[tuple[Sequence, int]]
+
+
+class Scheduler:
+    """The running batch and the waiting queue. Running sequences come first; then waiting ones, while all fits.
+
+    A sequence that needs a block when none is free preempts the one that ranks last, which starts over from what the
+    prefix cache still knows of it.
+    """
+
+    def __init__(self, config: SimConfig, pool: BlockPool) -> None:
+        self.running: list[Sequence] = []
+        self.preemptions = 0
+        self.query_tokens = 0
+        self.hit_tokens = 0
+        self._config = config
+        self._pool = pool
+        self._waiting: list[tuple[tuple[int, int], Sequence]] = []
+        self._arrivals = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def queue(self, sequence: Sequence) -> None:
+        self._arrivals += 1
+        sequence.order = self._arrivals
+        if self._config.policy == "fcfs":
+            sequence.priority = 0
+        heapq.heappush(self._waiting, (sequence.rank, sequence))
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence that has finished or was aborted, and free what it held."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        else:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
+            heapq.heapify(self._waiting)
+        self._pool.release(sequence.blocks)
+        sequence.blocks.clear()
+
+    def plan(self) -> tuple[Batch, bool]:
+        """The next step's batch, its blocks taken and its full blocks published; and whether it is settled: all of it
+        decodes, and nobody who waits could join before a sequence ends."""
+        batch, preempted = self._plan_running()
+        if not preempted:
+            self._plan_waiting(batch)
+        settled = not preempted and all(sequence.known - sequence.computed == 1 for sequence, _ in batch)
+        return batch, settled
+
+    def equal_steps(self, batch: Batch) -> int:
+        """For how many steps this decoding batch stays as it is: until an end, a report, or the last free block."""
+        steps = min(sequence.output_tokens - sequence.generated for sequence, _ in batch)
+        for sequence, _ in batch:
+            if sequence.emit_every:
+                steps = min(steps, max(1, sequence.emit_every - (sequence.generated - sequence.emitted)))
+        while steps > 1 and sum(self._blocks_missing(sequence, steps) for sequence, _ in batch) > self._pool.free:
+            steps //= 2
+        return steps
+
+    def grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Hold the blocks for `tokens` more tokens and publish those that will be full; False if they are not there."""
+        missing = self._blocks_missing(sequence, tokens)
+        if missing > 0:
+            if missing > self._pool.free:
+                return False
+            sequence.blocks.extend(self._pool.take(missing))
+        full = min((sequence.computed + tokens) // self._config.block_size, len(sequence.hashes))
+        if full > sequence.published:
+            new = slice(sequence.published, full)
+            self._pool.publish(sequence.blocks[new], sequence.hashes[new])
+            sequence.published = full
+        return True
+
+    def run_alone(self, sequence: Sequence) -> None:
+        """Account for a sequence that runs from its start to its end while no other is there."""
+        hits = 0
+        if self._config.prefix_caching:
+            size = self._config.block_size
+            # The last generated token is never computed, and the last prompt token always is.
+            computed = sequence.prompt_tokens + sequence.output_tokens - 1
+            most_hits = (sequence.prompt_tokens - 1) // size
+            hits = self._pool.pass_through(sequence.hashes[: computed // size], -(-computed // size), most_hits) * size
+        sequence.cached = hits
+        self.query_tokens += sequence.prompt_tokens
+        self.hit_tokens += hits
+
+    def _plan_running(self) -> tuple[Batch, bool]:
+        planned: dict[Sequence, int] = {}
+        budget = self._config.max_num_batched_tokens
+        preempted = False
+        for sequence in list(self.running):
+            if not budget:
+                break
+            if preempted and sequence not in self.running:
+                continue
+            count = min(sequence.known - sequence.computed, budget)
+            while not self.grow(sequence, count):
+                preempted = True
+                victim = max(self.running, key=lambda candidate: candidate.rank)
+                budget += planned.pop(victim, 0)
+                self._preempt(victim)
+                if victim is sequence:
+                    break
+            else:
+                planned[sequence] = count
+                budget -= count
+        return list(planned.items()), preempted
+
+    def _plan_waiting(self, batch: Batch) -> None:
+        budget = self._config.max_num_batched_tokens - sum(count for _, count in batch)
+        while self._waiting and budget and len(self.running) < self._config.max_num_seqs:
+            sequence = self._waiting[0][1]
+            count = self._admit(sequence, budget)
+            if not count:
+                return
+            heapq.heappop(self._waiting)
+            self.running.append(sequence)
+            batch.append((sequence, count))
+            budget -= count
+
+    def _admit(self, sequence: Sequence, budget: int) -> int:
+        """Take a waiting sequence's first blocks; how many tokens it computes in this step, or 0 if it must wait."""
+        size = self._config.block_size
+        hits = self._hits(sequence)
+        count = min(sequence.known - len(hits) * size, budget)
+        tokens_that_must_fit = sequence.known if self._config.reserve_full_prompt else len(hits) * size + count
+        if -(-tokens_that_must_fit // size) - len(hits) > self._pool.free - self._pool.idle(hits):
+            return 0
+        self._start(sequence, hits)
+        self.grow(sequence, count)
+        return count
+
+    def _hits(self, sequence: Sequence) -> list[int]:
+        # The last token is always computed: its result is the first token of the answer.
+        return self._pool.match(sequence.hashes[: (sequence.known - 1) // self._config.block_size])
+
+    def _start(self, sequence: Sequence, hits: list[int]) -> None:
+        self._pool.hold(hits)
+        sequence.blocks.extend(hits)
+        sequence.computed = len(hits) * self._config.block_size
+        sequence.published = len(hits)
+        if not sequence.preemptions:
+            sequence.cached = sequence.computed
+            self.query_tokens += sequence.known
+            self.hit_tokens += sequence.cached
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._pool.release(sequence.blocks)
+        sequence.blocks.clear()
+        sequence.computed = sequence.published = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        heapq.heappush(self._waiting, (sequence.rank, sequence))
+
+    def _blocks_missing(self, sequence: Sequence, tokens: int) -> int:
+        return -(-(sequence.computed + tokens) // self._config.block_size) - len(sequence.blocks)

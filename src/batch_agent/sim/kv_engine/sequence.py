@@ -1,0 +1,69 @@
+"""One request's life inside the engine."""
+
+from collections.abc import Sequence as Hashes
+from dataclasses import field
+
+from ...core.fast_dataclass import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt, the tokens it will generate, and how far both are computed. Changed by the engine only.
+
+    `hashes` are the chained hashes of the full blocks of prompt and answer together; none without a prefix cache.
+    `emit_every` is how many tokens may gather before the engine reports them; 0 reports only the end.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    hashes: Hashes[int] = ()
+    priority: int = 0
+    emit_every: int = 0
+    order: int = 0
+    computed: int = 0
+    generated: int = 0
+    emitted: int = 0
+    cached: int = -1
+    preemptions: int = 0
+    published: int = 0
+    finished: bool = False
+    blocks: list[int] = field(default_factory=list)
+
+    @property
+    def known(self) -> int:
+        """Tokens that exist so far; all but the newest may be computed."""
+        return self.prompt_tokens + self.generated
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return (self.priority, self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Tokens `start` to `stop` of a sequence's answer are ready; the sequence may have finished with them."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+    finished: bool
+
+
+@dataclass(slots=True)
+class Stride:
+    """Steps in a row with the same batch: `steps` of them, each `step_seconds` long, from `start`."""
+
+    start: float
+    step_seconds: float
+    steps: int
+    batch: list[tuple[Sequence, int]]
+
+    @property
+    def end(self) -> float:
+        return self.start + self.step_seconds * self.steps
+
+    def ended_by(self, now: float) -> int:
+        """How many of the steps have ended at `now`."""
+        if now >= self.end - 1e-9:
+            return self.steps
+        return max(0, int((now - self.start) / self.step_seconds))

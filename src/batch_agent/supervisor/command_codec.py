@@ -1,0 +1,63 @@
+"""Making a command ready for a warden: everything absolute, checked, in bytes."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from .command import CannotStart, Command
+from .supervisor_process import packed
+
+
+def order(command: Command, grace: float) -> bytes:
+    """Raises CannotStart for what can be seen to fail before it is tried."""
+    if not command.argv:
+        raise CannotStart("There is no program to start: the command is empty.")
+    try:
+        cwd = _folder(command.cwd)
+        program = _program(command.argv[0], command.env, cwd)
+        argv = [_word(word) for word in command.argv]
+        env = [_variable(name, value) for name, value in command.env.items()]
+        return packed(grace, _word(cwd), _word(program), argv, env)
+    except ValueError as error:
+        raise CannotStart(f"{command.argv[0]!r} cannot be started: {error}.") from error
+
+
+def _folder(cwd: str | Path | None) -> str:
+    try:
+        folder = os.path.abspath(os.getcwd() if cwd is None else cwd)
+    except FileNotFoundError:
+        raise ValueError("the working directory is gone") from None
+    if not os.path.isdir(folder):
+        raise ValueError(f"there is no folder {folder!r} to work in")
+    return folder
+
+
+def _program(name: str, env: Mapping[str, str], cwd: str) -> str:
+    if os.sep not in name:
+        places = [os.path.join(cwd, place) for place in env.get("PATH", os.defpath).split(os.pathsep)]
+        found = shutil.which(name, path=os.pathsep.join(places))
+        if found is None:
+            raise ValueError("it is in none of the folders of its PATH; install it, or give its path")
+        return found
+    path = os.path.join(cwd, name)
+    if not os.path.isfile(path):
+        raise ValueError("there is no such file")
+    if not os.access(path, os.X_OK):
+        raise ValueError("it is not executable; chmod +x makes it so")
+    return path
+
+
+def _variable(name: str, value: str) -> bytes:
+    if not name or "=" in name:
+        raise ValueError(f"{name!r} is no name for a variable of the environment")
+    if "\0" in value:
+        raise ValueError(f"there is a NUL in the value of {name!r}")  # which may be a secret
+    return _word(f"{name}={value}")
+
+
+def _word(text: str) -> bytes:
+    """Raises ValueError for what no program can be given; UnicodeEncodeError is one."""
+    if "\0" in text:
+        raise ValueError(f"there is a NUL in {text[:80]!r}")
+    return os.fsencode(text)

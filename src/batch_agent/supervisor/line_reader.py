@@ -1,0 +1,76 @@
+"""Lines out of what a program writes."""
+
+from collections import deque
+from typing import Self
+
+from .command import Limits, TooMuchOutput
+from .output_stream import Output
+
+
+class LineSplitter:
+    """Chunks in, lines out: the same ones, up to the same error, however the chunks were cut."""
+
+    def __init__(self, name: str, limits: Limits) -> None:
+        self._name = name
+        self._most_line_bytes = limits.most_line_bytes
+        self._most_bytes = self._room = limits.most_bytes
+        self._lines: deque[bytes] = deque()
+        self._rest = bytearray()
+        self._too_much = ""
+
+    def feed(self, chunk: bytes) -> None:
+        """Nothing is to be fed once `next` has raised."""
+        for number, part in enumerate(chunk[: self._room].split(b"\n")):
+            if number:
+                self._finish_line()
+            self._rest += part
+            if len(self._rest) > self._most_line_bytes:
+                self._fail(f"a line of more than {self._most_line_bytes} bytes")
+                return
+        if len(chunk) > self._room:
+            self._fail(f"more than {self._most_bytes} bytes")
+        self._room -= len(chunk)
+
+    def finish(self) -> None:
+        """What follows the last line end is a line, too, unless it is nothing."""
+        if self._rest:
+            self._finish_line()
+
+    def next(self) -> bytes | None:
+        """The next line, without its end. Raises TooMuchOutput after the last one within the limits."""
+        if self._lines:
+            return self._lines.popleft()
+        if self._too_much:
+            raise TooMuchOutput(self._too_much)
+        return None
+
+    def _finish_line(self) -> None:
+        self._lines.append(bytes(self._rest))
+        self._rest.clear()
+
+    def _fail(self, wrote: str) -> None:
+        self._too_much = f"{self._name!r} wrote {wrote} to stdout, and was stopped."
+        self._rest.clear()
+
+
+class Lines:
+    """The lines that a program writes to stdout, from where its reader left off."""
+
+    def __init__(self, out: Output, splitter: LineSplitter) -> None:
+        self._out = out
+        self._splitter = splitter
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while (line := self._splitter.next()) is None:
+            chunk = await self._out.take()
+            if chunk:
+                self._splitter.feed(chunk)
+            else:
+                self._splitter.finish()
+                if (line := self._splitter.next()) is None:
+                    raise StopAsyncIteration
+                return line
+        return line

@@ -1,0 +1,186 @@
+"""Web search, as others offer it."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from html import unescape
+from typing import Any, Protocol
+
+import aiohttp
+import orjson
+
+from ...core.fast_dataclass import dataclass
+from ...core.safe_text import masked_bytes
+from .http_session import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
+
+_MOST_BYTES = 5_000_000
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    title: str
+    url: str
+    snippet: str
+
+
+class SearchProvider(Protocol):
+    """Somebody who searches."""
+
+    async def search(self, query: str, most: int) -> Sequence[Hit]:
+        """Raises RequestFailed, or RequestMayPass if asking again may help."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: a GET with parameters, or a POST with a body."""
+
+    headers: Mapping[str, str]
+    parameters: Mapping[str, str]
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchApi:
+    """A service with a key, which it takes from the environment at each call."""
+
+    name: str
+    key_names: tuple[str, ...]
+    endpoint: str
+    ask: Callable[[str, str, int], Asked]
+    """Of key, query and number of results."""
+    results: tuple[str, ...]
+    """The way through the answer to the list of results."""
+    fields: tuple[str, str, str]
+    """What a result calls its title, its address and its snippet."""
+
+    def key(self) -> str:
+        """Empty: none is set."""
+        return next(filter(None, (os.environ.get(name, "").strip() for name in self.key_names)), "")
+
+    async def search(self, query: str, most: int) -> Sequence[Hit]:
+        key = self.key()
+        if not key:
+            raise RequestFailed(f"{self.name} needs a key: set {self.key_names[0]}")
+        if not (key.isascii() and key.isprintable()):
+            raise RequestFailed(f"{' or '.join(self.key_names)} holds characters that no key can: copy it again")
+        answer = await self._answer(self.ask(key, query, most), key)
+        for step in self.results:
+            answer = answer.get(step) if isinstance(answer, dict) else None
+        found = [entry for entry in answer or () if isinstance(entry, dict)] if isinstance(answer, list) else []
+        return [Hit(*(_line(entry.get(field)) for field in self.fields)) for entry in found[:most]]
+
+    async def _answer(self, asked: Asked, key: str) -> Any:
+        try:
+            async with asyncio.timeout(_SECONDS), _SESSIONS.use() as session, self._send(session, asked) as response:
+                said = masked_bytes(await read_up_to(response, _MOST_BYTES), [key])
+        except RequestFailed:
+            raise RequestFailed(f"{self.name} gave an answer that cannot be decoded") from None
+        except (aiohttp.ClientError, OSError) as error:
+            # Not the error's own words, which may quote an address with the key in it.
+            raise RequestMayPass(f"{self.name} cannot be reached ({type(error).__name__})") from None
+        if response.status != 200:
+            raise self._refusal(response.status, said)
+        if len(said) > _MOST_BYTES:
+            raise RequestFailed(f"{self.name} gave an answer of more than {_MOST_BYTES:,} bytes; ask for fewer results")
+        try:
+            return orjson.loads(said)
+        except orjson.JSONDecodeError:
+            raise RequestFailed(f"{self.name} gave an answer that is no JSON") from None
+
+    def _send(self, session: aiohttp.ClientSession, asked: Asked) -> "aiohttp.client._RequestContextManager":
+        return session.request(
+            "GET" if asked.body is None else "POST",
+            self.endpoint,
+            params=asked.parameters,
+            headers={"User-Agent": user_agent(), "Accept": "application/json", **asked.headers},
+            json=asked.body,
+            allow_redirects=False,  # the key is for nobody else
+        )
+
+    def _refusal(self, status: int, said: bytes) -> RequestFailed:
+        if status in (401, 403):
+            return RequestFailed(f"{self.name} refuses the key ({status}): check {' or '.join(self.key_names)}")
+        words = f"{self.name} answered with {status}: {first_words(said.decode(errors='replace'))}"
+        return RequestMayPass(words) if status == 429 or status >= 500 else RequestFailed(words)
+
+
+class DuckDuckGo:
+    """Without a key, through the library ddgs (extra `search`), which also asks other engines."""
+
+    async def search(self, query: str, most: int) -> Sequence[Hit]:
+        return await asyncio.to_thread(self._search, query, most)
+
+    def _search(self, query: str, most: int) -> Sequence[Hit]:
+        try:
+            from ddgs import DDGS
+            from ddgs.exceptions import DDGSException
+        except ImportError:
+            raise RequestFailed(f"nobody to ask: {_keys()}, or pip install 'batch-agent[search]'") from None
+        try:
+            found = DDGS().text(query, max_results=most)
+        except DDGSException as error:
+            if "No results" in str(error):
+                return []
+            said = first_words(str(error), 200)
+            raise RequestMayPass(f"DuckDuckGo does not answer ({said}); if that lasts, {_keys()}") from error
+        return [Hit(*(_line(entry.get(field)) for field in ("title", "href", "body"))) for entry in found[:most]]
+
+
+def _open_session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(), headers={"Accept-Encoding": "gzip"}, auto_decompress=False, trust_env=True
+    )
+
+
+def _keys() -> str:
+    return f"set one of {', '.join(api.key_names[0] for api in APIS)}"
+
+
+def _line(value: object) -> str:
+    return first_words(unescape(value), 500) if isinstance(value, str) else ""
+
+
+_SESSIONS = SharedSession(_open_session)
+
+BRAVE = SearchApi(
+    "Brave",
+    ("BRAVE_SEARCH_API_KEY", "BRAVE_API_KEY"),
+    "https://api.search.brave.com/res/v1/web/search",
+    lambda key, query, most: Asked(
+        {"X-Subscription-Token": key}, {"q": query, "count": str(most), "text_decorations": "false"}
+    ),
+    ("web", "results"),
+    ("title", "url", "description"),
+)
+SERPAPI = SearchApi(
+    "SerpApi",
+    ("SERPAPI_KEY", "SERPAPI_API_KEY", "SERPAPI"),
+    "https://serpapi.com/search.json",
+    lambda key, query, most: Asked({}, {"engine": "google", "q": query, "num": str(most), "api_key": key}),
+    ("organic_results",),
+    ("title", "link", "snippet"),
+)
+TAVILY = SearchApi(
+    "Tavily",
+    ("TAVILY_API_KEY",),
+    "https://api.tavily.com/search",
+    lambda key, query, most: Asked({"Authorization": f"Bearer {key}"}, {}, {"query": query, "max_results": most}),
+    ("results",),
+    ("title", "url", "content"),
+)
+EXA = SearchApi(
+    "Exa",
+    ("EXA_API_KEY",),
+    "https://api.exa.ai/search",
+    lambda key, query, most: Asked(
+        {"x-api-key": key},
+        {},
+        {"query": query, "numResults": most, "contents": {"text": {"maxCharacters": 500}}},
+    ),
+    ("results",),
+    ("title", "url", "text"),
+)
+APIS = (BRAVE, SERPAPI, TAVILY, EXA)
+"""In the order in which they are asked if there are keys for several."""

@@ -1,0 +1,131 @@
+"""What pure tools gave in earlier runs, in a file: results that stay good, and which calls a task tends to make."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Hashable
+from hashlib import blake2b
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple, TypeVar
+
+from ..atomic_file import make_private_folder, open_private
+from ..core.errors import StoreError
+from .threads import DaemonThreads
+from .tool import Tool
+
+T = TypeVar("T")
+_LARGEST = 1_000_000
+_PLAIN = (str, int, float, bool, bytes, type(None))
+_TABLES = """
+CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, content TEXT NOT NULL, seconds REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS calls (
+    task TEXT NOT NULL, tool TEXT NOT NULL, arguments TEXT NOT NULL, at REAL NOT NULL, times INTEGER NOT NULL,
+    PRIMARY KEY (task, tool, arguments)
+);
+"""
+
+
+class Remembered(NamedTuple):
+    content: str
+    seconds: float
+
+
+class ToolMemory:
+    """One file, one thread that owns it: nothing here blocks the loop. Another process may use it at the same time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "tools.sqlite3"
+        self._thread = DaemonThreads(most=1)
+        self._db: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        await self._do(lambda db: db.executescript(_TABLES))
+
+    async def recall(self, key: bytes) -> Remembered | None:
+        row = await self._do(
+            lambda db: db.execute("SELECT content, seconds FROM results WHERE key = ?", (key,)).fetchone()
+        )
+        return Remembered(*row) if row else None
+
+    async def remember(self, key: bytes, result: Remembered) -> None:
+        if len(result.content) <= _LARGEST:
+            await self._do(lambda db: db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", (key, *result)))
+
+    async def note(self, task: str, calls: dict[tuple[str, str], int]) -> None:
+        """That a run of this task made these calls, by tool and arguments, so often."""
+        now = time.time()
+        rows = [(task, tool, arguments, now, times) for (tool, arguments), times in calls.items()]
+        query = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)"
+        await self._do(lambda db: db.executemany(query, rows))
+
+    async def likely_calls(self, task: str, max_age: float, most: int) -> list[tuple[str, str]]:
+        """Tool and arguments of what runs of this task called within `max_age` seconds, the most wanted first."""
+        since = time.time() - max_age
+        query = "SELECT tool, arguments FROM calls WHERE task = ? AND at >= ? ORDER BY times DESC, arguments LIMIT ?"
+        found: list[tuple[str, str]] = await self._do(lambda db: db.execute(query, (task, since, most)).fetchall())
+        return found
+
+    async def aclose(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            await self._thread.run(db.close)
+        self._thread.close()
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def run() -> T:
+            if self._db is None:
+                make_private_folder(self._path.parent)
+                os.close(open_private(self._path, os.O_RDWR))
+                self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
+                self._db.execute("PRAGMA journal_mode = WAL")
+            return work(self._db)
+
+        async with self._thread.room:
+            try:
+                result: T = await self._thread.run(run)
+            except (sqlite3.Error, OSError) as error:
+                raise StoreError(f"The tool cache {str(self._path)!r} cannot be used: {error}.") from error
+        return result
+
+
+def memory_key(tool: Tool, max_tokens: int, arguments: bytes) -> bytes | None:
+    """Of a call and of the code that answers it: a tool that was changed is not asked by its old name. None where the
+    code cannot be told, or the tool is not pure."""
+    code = code_digest(tool)
+    if tool.sharing.effect != "pure" or tool.batch is not None or code is None:
+        return None
+    shape: list[Any] = [tool.name, tool.max_tokens or max_tokens, tool.summarize]
+    return blake2b(repr(shape).encode() + code + arguments, digest_size=24).digest()
+
+
+def code_digest(tool: Tool) -> bytes | None:
+    """Of what its function does, the same in every process. None where that cannot be told."""
+    code = getattr(tool.function, "__code__", None)
+    return _digest(code) if isinstance(code, CodeType) else None
+
+
+def shared_name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | None:
+    """What a call is known by in other processes. None where its version says nothing there."""
+    name = f"{tool.name}:{(code_digest(tool) or b'').hex()}:{key[1].hex()}"
+    if tool.sharing.version is None:
+        return name
+    return f"{name}:{blake2b(repr(version).encode(), digest_size=8).hexdigest()}" if _is_plain(version) else None
+
+
+def _is_plain(version: Hashable) -> bool:
+    """Whether it is told by its repr; that of an object may be its place in memory."""
+    return all(map(_is_plain, version)) if type(version) is tuple else type(version) in _PLAIN
+
+
+def _digest(code: CodeType) -> bytes:
+    """With the functions inside of it."""
+    inner = b"".join(map(_constant, code.co_consts))
+    return blake2b(code.co_code + repr(code.co_names).encode() + inner, digest_size=16).digest()
+
+
+def _constant(value: Any) -> bytes:
+    if isinstance(value, CodeType):
+        return _digest(value)
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode()

@@ -1,0 +1,192 @@
+"""A function's arguments as a JSON schema for the model and a validator for what the model sends.
+
+The parameters of a tool, whatever they were declared with.
+
+What a tool from elsewhere brings along: a JSON schema instead of a signature, and a name of its own making.
+"""
+
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn, Protocol
+
+import jsonschema_rs
+import orjson
+from docstring_parser import parse as parse_docstring
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+from ..core.errors import SpecError
+from ..core.schema import JsonSchema, without_titles
+from .result_text import describe_error
+
+
+class BadArguments(ValueError):
+    """The arguments do not fit; the message is written for the model."""
+
+
+class ReadsArguments(Protocol):
+    """A tool's parameters: as the model sees them, and from what the model wrote."""
+
+    @property
+    def schema(self) -> JsonSchema: ...
+
+    def read(self, text: str) -> dict[str, Any]:
+        """Keyword arguments, each of its declared type. Raises BadArguments."""
+        ...
+
+
+_NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+
+
+class Arguments:
+    """The named arguments of a function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        namespace: Mapping[str, Any] | None = None,
+        hidden: Collection[str] = (),
+    ) -> None:
+        """`hidden` names parameters that are filled in by others than the model."""
+        try:
+            self._model = _model(function, name, namespace, hidden)
+            self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            reason = str(error).splitlines()[0]
+            raise SpecError(f"Tool {name!r}: its parameters cannot be described: {reason}") from error
+
+    def read(self, text: str) -> dict[str, Any]:
+        """Keyword arguments, each of its declared type. Raises BadArguments."""
+        try:
+            data = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise BadArguments(f"The arguments are not valid JSON ({error}): {text[:200]!r}") from error
+        if not isinstance(data, dict):
+            raise BadArguments(f"The arguments must be one JSON object, not {type(data).__name__}.")
+        try:
+            checked = self._model.model_validate(data)
+        except ValidationError as error:
+            shown = error.errors(include_url=False, include_context=False)[:5]
+            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in shown)
+            raise BadArguments(f"The arguments do not fit: {problems}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a validator of a user's type may raise anything
+            raise BadArguments(f"The arguments do not fit: {describe_error(error)}") from error
+        return {field.alias or name: getattr(checked, name) for name, field in type(checked).model_fields.items()}
+
+
+class _QuietSchema(GenerateJsonSchema):
+    """A default that JSON cannot carry is left out of what the model sees; it still works as a default."""
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        pass
+
+
+def describe(function: Callable[..., Any]) -> str:
+    """What the docstring says the function does, without its arguments."""
+    doc = parse_docstring(inspect.getdoc(_plain(function)) or "")
+    return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
+
+
+def _model(
+    function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
+) -> type[BaseModel]:
+    hints = _hints(function, name, namespace)
+    said = {
+        param.arg_name: param.description for param in parse_docstring(inspect.getdoc(_plain(function)) or "").params
+    }
+    fields: dict[str, Any] = {}
+    for number, parameter in enumerate(_parameters(function, name)):
+        if parameter.name in hidden:
+            continue
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        described: dict[str, Any] = {"description": said[parameter.name]} if said.get(parameter.name) else {}
+        # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
+        fields[f"field_{number}"] = (
+            hints.get(parameter.name, Any),
+            Field(default, alias=parameter.name, **described),
+        )
+    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """What the model has to fill in: not what a partial has already filled in."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError as error:
+        raise SpecError(f"Tool {name!r}: it does not say which parameters it takes ({error}).") from error
+    for parameter in parameters:
+        if parameter.kind in _NOT_NAMED:
+            raise SpecError(f"Tool {name!r}: a model cannot name {str(parameter)!r}; use ordinary parameters.")
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return [parameter for parameter in parameters if parameter.name not in bound]
+
+
+def _hints(function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(
+            _plain(function), localns=dict(namespace) if namespace else None, include_extras=True
+        )
+    except NameError as error:
+        raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined where the tool is.") from error
+    except (TypeError, SyntaxError, AttributeError) as error:
+        raise SpecError(f"Tool {name!r}: its type hints cannot be read: {error}") from error
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that carries the hints and the docstring."""
+    if isinstance(function, functools.partial):
+        return _plain(function.func)
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+_SHOWN_PROBLEMS = 5
+_SHOWN_CHARACTERS = 300
+_LONGEST_NAME = 64
+
+
+class RawArguments:
+    """The parameters of a tool that comes with a JSON schema; what fits it is passed on as it was written."""
+
+    def __init__(self, schema: Mapping[str, Any], name: str) -> None:
+        """Raises SpecError for what is not a schema of an object, or refers to another document."""
+        self.schema: JsonSchema = without_titles({"type": "object", "properties": {}} | dict(schema))
+        if self.schema["type"] != "object":
+            raise SpecError(f"Tool {name!r}: its parameters must be a JSON object; its schema says {schema['type']!r}.")
+        try:
+            self._validator = jsonschema_rs.validator_for(dict(self.schema), retriever=_refuse)
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            reason = str(error).splitlines()[0]
+            raise SpecError(f"Tool {name!r}: its parameters are not described by a JSON schema: {reason}") from error
+
+    def read(self, text: str) -> dict[str, Any]:
+        """Raises BadArguments."""
+        try:
+            data = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise BadArguments(f"The arguments are not valid JSON ({error}): {text[:200]!r}") from error
+        if not isinstance(data, dict):
+            raise BadArguments(f"The arguments must be one JSON object, not {type(data).__name__}.")
+        problems = [_problem(error) for error in self._validator.iter_errors(data)]
+        if problems:
+            raise BadArguments(f"The arguments do not fit: {'; '.join(problems[:_SHOWN_PROBLEMS])}")
+        return data
+
+
+def sound_name(name: str) -> str:
+    """`name` in the letters that every server takes."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_LONGEST_NAME]
+
+
+def _problem(error: jsonschema_rs.ValidationError) -> str:
+    return f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {error.message[:_SHOWN_CHARACTERS]}"
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"it refers to {uri}; put the definition under $defs instead.")

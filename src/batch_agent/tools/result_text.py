@@ -1,0 +1,212 @@
+"""What tools give and raise, as texts for a model.
+
+Tables and arrays of data libraries, whole: their own `str` leaves out what does not fit a terminal.
+"""
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date, time
+from typing import Any
+
+
+class NoData(Exception):
+    """A value that stands for data which is not there yet."""
+
+
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+"""The names of the columns, and the rows."""
+
+
+def table_of(value: Any) -> Table | None:
+    """Of a data frame, a pandas Series, a pyarrow table or a structured NumPy array; None for other values. Raises
+    NoData."""
+    if (pandas := sys.modules.get("pandas")) is not None:  # without it there are no such values
+        if isinstance(value, pandas.DataFrame):
+            return _frame(value, value.columns, value.itertuples(index=False, name=None))
+        if isinstance(value, pandas.Series):
+            return _frame(value, ["value" if value.name is None else value.name], ((each,) for each in value))
+    if (polars := sys.modules.get("polars")) is not None:
+        if isinstance(value, polars.LazyFrame):
+            raise NoData("the tool returned a LazyFrame, which is a query and no data: return its collect()")
+        if isinstance(value, polars.DataFrame):
+            return value.columns, value.iter_rows()
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is not None and isinstance(value, pyarrow.Table | pyarrow.RecordBatch):
+        return value.column_names, zip(*(column.to_pylist() for column in value.columns), strict=True)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.names and value.ndim == 1:
+        return value.dtype.names, value.tolist()
+    return None
+
+
+def as_csv(table: Table) -> str:
+    """With a head; what is missing is empty, and a cell that is itself a list or the like is JSON."""
+    names, rows = table
+    if not names:
+        return "(a table without columns)"
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue().removesuffix("\n")
+
+
+def as_plain(value: Any) -> Any:
+    """A value that JSON does not have, as lists, dicts, numbers and texts; a nested table as its records. What nobody
+    knows is its `str`."""
+    if (table := table_of(value)) is not None:
+        names, rows = table
+        if len(set(names)) < len(names):  # a record would have only the last of them
+            return [list(names), *map(list, rows)]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
+        return _of_numpy(value, numpy)
+    if is_missing(value):
+        return None
+    if isinstance(value, Mapping):
+        return dict(value)
+    for name in ("to_pylist", "to_list", "tolist"):  # pyarrow, polars and pandas, and whoever does as NumPy does
+        listed = getattr(value, name, None)
+        if callable(listed) and not isinstance(value, type):
+            return listed()
+    if isinstance(value, Collection):  # a range, the values of a dict
+        return list(value)
+    pyarrow = sys.modules.get("pyarrow")
+    return value.as_py() if pyarrow is not None and isinstance(value, pyarrow.Scalar) else str(value)
+
+
+def _frame(value: Any, columns: Iterable[Any], rows: Iterable[tuple[Any, ...]]) -> Table:
+    """With its index, unless that only counts."""
+    names = [_name(column) for column in columns]
+    index = value.index
+    if index.equals(sys.modules["pandas"].RangeIndex(len(index))):
+        return names, rows
+    own = [str(name) if name is not None else "index" for name in index.names]
+    return [*own, *names], _beside(index, index.nlevels > 1, rows)
+
+
+def _beside(index: Iterable[Any], is_deep: bool, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    for key, row in zip(index, rows, strict=True):
+        yield (*key, *row) if is_deep else (key, *row)
+
+
+def _name(column: Any) -> str:
+    return ".".join(map(str, column)) if isinstance(column, tuple) else str(column)
+
+
+def _cell(value: Any) -> str:
+    kind = type(value)
+    if kind is float:  # the common ones first: a table may have millions
+        return "" if value != value else str(value)
+    if kind is int or kind is bool:
+        return str(value)
+    if isinstance(value, str):
+        return value
+    if value is None or is_missing(value):
+        return ""
+    if isinstance(value, date | time):  # also date and time together
+        return value.isoformat()
+    pass
+
+    text = as_text(value)
+    return str(json.loads(text)) if text.startswith('"') else text  # a number or a path needs no quotes
+
+
+def is_missing(value: Any) -> bool:
+    """NaN, and what pandas has for it."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and (value is pandas.NA or value is pandas.NaT)
+
+
+def _of_numpy(value: Any, numpy: Any) -> Any:
+    if isinstance(value, numpy.datetime64 | numpy.timedelta64) or value.dtype.kind in "mM":
+        return value.astype(str).tolist()  # finer ones than microseconds would be numbers
+    if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # 0.1 is 0.1, with as many digits as it has
+        return value.astype(str).astype(float).tolist()
+    if value.dtype.kind == "c":
+        return value.astype(str).tolist()
+    return value.tolist()
+
+
+class Worded(Exception):
+    """Its message is all that is to be said."""
+
+
+class ToolTimeout(Worded):
+    """One execution took longer than it may."""
+
+
+def as_text(value: Any) -> str:
+    """Reading the value may run code of the tool's, and block."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "done"
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return f"[{len(value)} bytes of binary data]"
+    if (table := table_of(value)) is not None:
+        return as_csv(table)
+    from pydantic_core import PydanticSerializationError, to_json
+
+    try:
+        return to_json(value, fallback=as_plain).decode()
+    except (PydanticSerializationError, ValueError, TypeError):  # such as bytes that are no text, somewhere inside
+        return _by_hand(value)
+
+
+def _by_hand(value: Any) -> str:
+    try:
+        return json.dumps(_jsonable(value), ensure_ascii=False)
+    except (RecursionError, ValueError):  # it has no end
+        return str(value)
+
+
+def _jsonable(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if is_missing(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else as_text(key): _jsonable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_jsonable(part) for part in value]
+    if isinstance(value, bytes):
+        return as_text(value)
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=as_plain)
+    except (PydanticSerializationError, ValueError, TypeError):
+        plain = as_plain(value)
+        return plain if isinstance(plain, str) else _jsonable(plain)
+
+
+def describe_error(error: BaseException) -> str:
+    """Its type and its message; a traceback says nothing to a model."""
+    if isinstance(error, Worded):
+        return str(error)
+    try:
+        return f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - the error is the tool's own, and so is its __str__
+        return type(error).__name__
+
+
+def sound(text: str) -> str:
+    """`text` without what no wire and no store can carry: halves of surrogate pairs, as odd file names give them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
