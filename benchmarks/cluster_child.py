@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from batch_agent import AgentResult, BatchAgent
-from batch_agent.cluster.connect import hub_of
-from batch_agent.cluster.memory import LocalHub
-from batch_agent.cluster.redis.coordinator import RedisHub
+from batch_agent.cluster.connect import coordinator_of
+from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.redis.coordinator import RedisCoordinator
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.run import runner
@@ -117,7 +117,7 @@ def _asked(errand: Errand) -> ResultStream:
     spec = errand.spec(errand.agents.inputs())
     if errand.role == "caller" and not errand.in_memory:
         return BatchAgent.stream(spec, progress=False)
-    hub = LocalHub(MemoryStore()) if errand.in_memory else hub_of(spec)
+    hub = MemoryCoordinator(MemoryStore()) if errand.in_memory else coordinator_of(spec)
     return ResultStream(partial(runner.run, RunSetup.validate(spec, None), hub=hub, works=errand.role == "caller"))
 
 
@@ -135,7 +135,7 @@ async def work(errand: Errand, delivered: Delivered) -> None:
 async def _work(errand: Errand) -> None:
     while True:  # until it is told to stop; before a caller has come there is nothing to do
         spec = errand.spec([])
-        hub = hub_of(spec)
+        hub = coordinator_of(spec)
         assert hub is not None
         await runner.work(RunSetup.validate(spec, None), hub)
 
@@ -155,7 +155,7 @@ async def _warm_up(errand: Errand) -> None:
     alone = errand.alone()
     await _ROLES[alone.role](alone, Delivered(alone))
     if alone.redis is not None:
-        hub = RedisHub(alone.redis, alone.run)
+        hub = RedisCoordinator(alone.redis, alone.run)
         await hub.forget()
         await hub.aclose()
 

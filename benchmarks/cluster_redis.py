@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from batch_agent.cluster.redis.coordinator import PREFIX, RedisHub
+from batch_agent.cluster.redis.coordinator import PREFIX, RedisCoordinator
 from batch_agent.store.codec import decode_ending
 from benchmarks.cluster_server import OwnServer
 
@@ -108,7 +108,7 @@ class Server:
         return Seen(last / 1e3 - first / 1e6, len(workers), keys.total() - len(keys), stories)
 
     async def forget(self, run: str) -> None:
-        hub = RedisHub(self.url, run)
+        hub = RedisCoordinator(self.url, run)
         await hub.forget()
         await hub.aclose()
 

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batch_agent.cluster.presence import Callers
-from batch_agent.cluster.redis.coordinator import RedisHub
+from batch_agent.cluster.presence import ClientPresence
+from batch_agent.cluster.redis.coordinator import RedisCoordinator
 from batch_agent.sim import SimServer
 from benchmarks.cluster_child import Errand
 from benchmarks.cluster_crew import Child, Numbers, crew
@@ -55,10 +55,10 @@ async def shared(
 ) -> Measured:
     """Workers have joined before the caller posts anything, so that their start is not counted."""
     run, agents = f"bench-{secrets.token_hex(4)}", caller.agents.number
-    hub = RedisHub(server.url, run)
+    hub = RedisCoordinator(server.url, run)
     try:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(Callers(hub, _LONG_S).with_me("benchmark"))  # so that workers stay
+            await stack.enter_async_context(ClientPresence(hub, _LONG_S).with_me("benchmark"))  # so that workers stay
             errands = [replace(errand, run=run) for errand in (caller, *workers)]
             asking, *working = await stack.enter_async_context(crew(errands))
             await _begin(server, working)

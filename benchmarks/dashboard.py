@@ -19,15 +19,15 @@ from batch_agent.core.events import (
     CallsEnded,
     CallsStarted,
     Event,
+    LoadSampled,
     RunStarted,
-    Sampled,
     TurnEnded,
     TurnStarted,
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentResult, CallRecord
 from batch_agent.observe.live.dashboard import render
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.terminal import LiveProgress
 from benchmarks import report
 
@@ -52,13 +52,13 @@ def life(index: int) -> Iterator[Event]:
 
 def on_their_own() -> dict[str, Any]:
     events = [event for index in range(AGENTS) for event in life(index)]
-    board = Board()
+    board = LiveState()
     board.emit(RunStarted("vllm", "a-model", 256, 2 * AGENTS, prices=(1.0, 0.1, 2.0)))
     cpu = time.process_time()
     for event in events:
         board.emit(event)
     folding = time.process_time() - cpu
-    board.emit(Sampled("vllm", 250, 256, 40, 900, 1_000_000, 1_600_000, 0.7, 250, 3))
+    board.emit(LoadSampled("vllm", 250, 256, 40, 900, 1_000_000, 1_600_000, 0.7, 250, 3))
     board.tick(10.0)
     console = Console(file=open(os.devnull, "w"), force_terminal=True, color_system="256")  # noqa: SIM115
     frames = {f"{width}x{height}": _frame_ms(board, console, width, height) for width, height in SIZES}
@@ -70,7 +70,7 @@ def on_their_own() -> dict[str, Any]:
     }
 
 
-def _frame_ms(board: Board, console: Console, width: int, height: int) -> dict[str, float]:
+def _frame_ms(board: LiveState, console: Console, width: int, height: int) -> dict[str, float]:
     live = LiveProgress(console)
     cpu = time.process_time()
     for _ in range(FRAMES):

@@ -31,7 +31,7 @@ from random import Random
 import aiohttp
 
 from batch_agent import BatchAgent
-from batch_agent.core.run_reports import Warmth
+from batch_agent.core.run_reports import KeepWarmStats
 from batch_agent.sim import SimConfig, SimServer
 from batch_agent.sim.tokens import TOKEN_BYTES
 from benchmarks import report
@@ -109,7 +109,7 @@ async def others(address: str, case: Case) -> AsyncIterator[Others]:
                 task.cancel()
 
 
-async def agents(address: str, work: Work, diary: Diary, *, kvflow: bool) -> Warmth:
+async def agents(address: str, work: Work, diary: Diary, *, kvflow: bool) -> KeepWarmStats:
     results = await BatchAgent.run(
         task=TASK,
         system_prompt=SYSTEM,
@@ -124,7 +124,7 @@ async def agents(address: str, work: Work, diary: Diary, *, kvflow: bool) -> War
         raise SystemExit("Not all agents took all of their turns.")
     for result in results:
         diary.used(result.usage.input, result.usage.cached)
-    return results.scheduling.warmth or Warmth()
+    return results.scheduling.warmth or KeepWarmStats()
 
 
 def measure(case: Case, *, kvflow: bool) -> Numbers:

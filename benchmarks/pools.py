@@ -45,7 +45,7 @@ from urllib.parse import urlsplit
 
 from batch_agent import Response, VLLMPool
 from batch_agent.sim import Script, SimConfig, SimServer
-from batch_agent.sim.kv_engine.engine import Engine
+from batch_agent.sim.kv_engine.engine import SimEngine
 from batch_agent.sim.kv_engine.sequence import Sequence as Tokens
 from benchmarks import report
 
@@ -105,7 +105,7 @@ class Case:
 
 
 def _engine_s(sizes: Sequence[int], config: SimConfig) -> float:
-    engine, now = Engine(config), 0.0
+    engine, now = SimEngine(config), 0.0
     for size in sizes:
         engine.add(Tokens(prompt_tokens=16, output_tokens=size), 0.0)
     engine.advance(0.0)

@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 from batch_agent.sim import SimConfig, SimServer
-from batch_agent.sim.kv_engine.engine import Engine
-from batch_agent.sim.kv_engine.sequence import Progress, Sequence
+from batch_agent.sim.kv_engine.engine import SimEngine
+from batch_agent.sim.kv_engine.sequence import Sequence, SequenceProgress
 from benchmarks import report
 
 ONCE = 10**9
@@ -89,15 +89,15 @@ class Clock:
 
     def __init__(self, config: SimConfig) -> None:
         self.now = 0.0
-        self.engine = Engine(config)
+        self.engine = SimEngine(config)
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._watchers: dict[Sequence, Callable[[Progress], None]] = {}
+        self._watchers: dict[Sequence, Callable[[SequenceProgress], None]] = {}
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
 
-    def submit(self, sequence: Sequence, watcher: Callable[[Progress], None]) -> None:
+    def submit(self, sequence: Sequence, watcher: Callable[[SequenceProgress], None]) -> None:
         self._watchers[sequence] = watcher
         self._deliver()
         self.engine.add(sequence, self.now)
@@ -143,7 +143,7 @@ class Crowd:
         ]
         sequence = Sequence(prompt, work.answer_tokens, hashes, emit_every=ONCE)
 
-        def watch(news: Progress) -> None:
+        def watch(news: SequenceProgress) -> None:
             if not news.start and turn:
                 self.first_token_s.append(self._clock.now - asked_at)
             if news.finished:

@@ -19,7 +19,7 @@ from batch_agent.core.messages import ToolCall, User
 from batch_agent.core.requests import Request
 from batch_agent.core.results import ToolUse
 from batch_agent.testing import Answer, ScriptedBackend, calls, say
-from batch_agent.tools import ToolFabric, read_file_tool
+from batch_agent.tools import ToolExecutor, read_file_tool
 from benchmarks import report
 
 
@@ -109,7 +109,7 @@ async def cache_hit(rounds: int = 7, hits: int = 2_000) -> dict[str, Any]:
     async def look(key: str, depth: int = 3) -> str:
         return key * 100
 
-    fabric = ToolFabric([Tool.define(effect="pure")(look)], timeout=10, max_tokens=8000)
+    fabric = ToolExecutor([Tool.define(effect="pure")(look)], timeout=10, max_tokens=8000)
     session = fabric.session("agent")
     call = ToolCall("c", "look", '{"key": "some key"}')
     await session.results([call])

@@ -26,8 +26,8 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from batch_agent import BatchAgent, Metrics, Tool, Traces
-from batch_agent.observe.event_recorder import Recording
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.event_recorder import EventRecorder
+from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.sim import Script, SimConfig, SimServer
 from benchmarks import report
@@ -64,9 +64,9 @@ def _dashboard() -> LiveProgress:
 
 WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "none": lambda _: {"progress": False},
-    "board": lambda _: {"events": [Board()]},
+    "board": lambda _: {"events": [LiveState()]},
     "dashboard": lambda _: {"events": [_dashboard()]},
-    "log": lambda folder: {"events": [Recording(folder)]},
+    "log": lambda folder: {"events": [EventRecorder(folder)]},
     "metrics": lambda _: {"events": [Metrics(registry=CollectorRegistry())]},
     "traces_api_only": lambda _: {"events": [Traces()]},
     "traces_sdk": lambda _: {"events": _sdk()},

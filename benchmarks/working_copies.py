@@ -31,19 +31,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from batch_agent.core.results import Changes
-from batch_agent.programs.workspace.changes import Bounds
-from batch_agent.programs.workspace.diff import Comparison
-from batch_agent.programs.workspace.file_list import Listing, Most, list_folder
+from batch_agent.programs.workspace.changes import DiffLimits
+from batch_agent.programs.workspace.diff import TreeComparison
+from batch_agent.programs.workspace.file_list import FileList, SizeLimits, list_folder
 from batch_agent.programs.workspace.git import find_git
-from batch_agent.programs.workspace.object_store import Store
-from batch_agent.programs.workspace.seed_repo import place, plant
-from batch_agent.programs.workspace.snapshot import Original
+from batch_agent.programs.workspace.object_store import ObjectStore
+from batch_agent.programs.workspace.seed_repo import create_seed_repo, install_seed_repo
+from batch_agent.programs.workspace.snapshot import Snapshot
 from batch_agent.programs.workspace.tree import erase, is_folder
-from batch_agent.programs.workspace.workspaces import Copies, folder_name
+from batch_agent.programs.workspace.workspaces import Workspaces, folder_name
 
 _REF = "refs/heads/main"
 _ATTRIBUTES = "* -text -filter -ident !eol !working-tree-encoding\n"
-_BOUNDS = Bounds()
+_BOUNDS = DiffLimits()
 WAYS = ("scan", "add")
 
 
@@ -60,18 +60,20 @@ class GitCopy:
 class GitCopies:
     """Working copies that git itself lists and reads, with its directory and index outside of the copy."""
 
-    original: Original
+    original: Snapshot
     root: Path
-    bounds: Bounds = _BOUNDS
+    bounds: DiffLimits = _BOUNDS
 
     @classmethod
-    async def take(cls, workdir: Path | None, folder: Path, root: Path, most: Most, bounds: Bounds = _BOUNDS) -> Self:
+    async def take(
+        cls, workdir: Path | None, folder: Path, root: Path, most: SizeLimits, bounds: DiffLimits = _BOUNDS
+    ) -> Self:
         """Commits the listed files of `workdir` to a private repository in `folder`. Git reads them."""
         git = await find_git(folder)
-        listing = Listing(os.fsencode(folder))
+        listing = FileList(os.fsencode(folder))
         if workdir is not None:
             listing = await list_folder(git, os.fsencode(workdir.resolve()), most)
-        store = await Store.create(git, folder)
+        store = await ObjectStore.create(git, folder)
         _pin_attributes(store.path)
         paths = b"".join(path + b"\0" for path in listing.entries)
         options = ("-z", "--add", "--force-write-index", "--stdin")
@@ -79,10 +81,10 @@ class GitCopies:
         tree = (await store.run("write-tree")).out.decode().strip()
         await store.commit(tree, _REF, b"The folder as it was given")
         await store.run("repack", "-a", "-d", "-q", "--window=0")  # loose objects make each copy twice as slow
-        await plant(store, _REF, listing.excludes)
+        await create_seed_repo(store, _REF, listing.excludes)
         places = {path: number for number, path in enumerate(listing.entries)}
         sizes = array("Q", (entry.size for entry in listing.entries.values()))
-        return cls(Original(store, tree, places, sizes, listing.prefix), root, bounds)
+        return cls(Snapshot(store, tree, places, sizes, listing.prefix), root, bounds)
 
     async def make(self, name: str) -> GitCopy:
         """Checks a copy out, and keeps its index."""
@@ -101,7 +103,7 @@ class GitCopies:
         async with self.original.store.aside() as store:
             await _in(store, os.fsencode(copy.path), copy.index, "add", "-A")
             said = await _in(store, os.fsencode(copy.path), copy.index, "write-tree")
-            comparison = Comparison(self.original, store, said.decode().strip())
+            comparison = TreeComparison(self.original, store, said.decode().strip())
             different = await comparison.differences(self.bounds.file)
             if not different:
                 return Changes()
@@ -112,7 +114,7 @@ class GitCopies:
     def _place(self, path: Path) -> None:
         self.root.mkdir(exist_ok=True)
         erase(os.fsencode(path))
-        place(self.original.store, path)
+        install_seed_repo(self.original.store, path)
 
 
 def _empty(path: Path) -> None:
@@ -126,7 +128,9 @@ def _pin_attributes(repository: Path) -> None:
     (repository / "info" / "attributes").write_text(_ATTRIBUTES)
 
 
-async def _in(store: Store, folder: bytes, index: Path, command: str, *arguments: str, stdin: bytes = b"") -> bytes:
+async def _in(
+    store: ObjectStore, folder: bytes, index: Path, command: str, *arguments: str, stdin: bytes = b""
+) -> bytes:
     """Runs git on `folder` with the private directory, index and excludes."""
     settings = ("-c", "core.bare=false", "-c", f"core.excludesFile={store.excludes}")
     options = (f"--git-dir={store.path}", b"--work-tree=" + folder, *settings)
@@ -204,10 +208,10 @@ async def _steps(way: str, user: Path, ours: Path, folder: Path, copies: int) ->
     return found
 
 
-async def _taken(way: str, user: Path, ours: Path, folder: Path) -> "Copies | GitCopies":
+async def _taken(way: str, user: Path, ours: Path, folder: Path) -> "Workspaces | GitCopies":
     if way == "add":
-        return await GitCopies.take(user, ours, folder, Most())
-    return Copies(await Original.take(user, ours), folder)
+        return await GitCopies.take(user, ours, folder, SizeLimits())
+    return Workspaces(await Snapshot.take(user, ours), folder)
 
 
 async def _one_by_one(work: Callable[[Any], Awaitable[Any]], items: list[Any]) -> list[Any]:

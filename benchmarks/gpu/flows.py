@@ -11,7 +11,7 @@ from typing import Any
 from batch_agent import AgentResult, BatchAgent, Flow
 from batch_agent.backends.connect import connect
 from batch_agent.core.messages import User
-from batch_agent.core.protocols import Backend, CountsTokens, Load, ReportsLoad, Traits
+from batch_agent.core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
 from batch_agent.core.requests import Delta, Finished, Request
 
 from .serving import say
@@ -43,7 +43,7 @@ class Varied:
         async with self._backend.stream(replace(request, sampling=sampling)) as deltas:
             yield _ended(deltas)
 
-    async def load(self) -> Load | None:
+    async def load(self) -> ServerLoad | None:
         return await self._backend.load() if isinstance(self._backend, ReportsLoad) else None
 
     async def count_tokens(self, text: str) -> int | None:

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import replace
 
 from batch_agent.core.messages import Prompt, ToolCall, User
-from batch_agent.core.protocols import Backend, CountsTokens, Load, ReportsLoad
+from batch_agent.core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Sampling, TextDelta, Usage
 
 from .scene import TOOL, Scene
@@ -38,7 +38,7 @@ class Played:
     async def leave(self, agent: str) -> None:
         await self._inner.leave(agent)
 
-    async def load(self) -> Load | None:
+    async def load(self) -> ServerLoad | None:
         return await self._inner.load() if isinstance(self._inner, ReportsLoad) else None
 
     async def count_tokens(self, text: str) -> int | None:

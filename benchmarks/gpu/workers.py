@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from batch_agent.backends.connect import connect
-from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
@@ -24,7 +24,7 @@ from .workloads import RESIDENT, Sizes, Stage, scene_of
 WORKERS = 4
 
 
-class _Shared(LocalHub):
+class _Shared(MemoryCoordinator):
     """Open for as long as it is there, whoever comes and goes."""
 
     async def open(self) -> None:

@@ -93,15 +93,15 @@ class Deadlines:
         """`until`: a time of the loop's clock, at which all end whatever the limit."""
         self.limit = limit
         self._until = until
-        self._open: dict[Watch, None] = {}
+        self._open: dict[DeadlineWatch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, task: "asyncio.Task[Any]", extend: Extend | None = None) -> "Watch":
+    def watch(self, task: "asyncio.Task[Any]", extend: Extend | None = None) -> "DeadlineWatch":
         """`task` is the running one: asking for it costs more than the rest. `extend` is asked when the time is over,
         with that time and the limit, and may give a later one."""
-        return Watch(self, task, extend)
+        return DeadlineWatch(self, task, extend)
 
-    def enter(self, watch: "Watch") -> None:
+    def enter(self, watch: "DeadlineWatch") -> None:
         if self.limit is None and self._until is None:
             return
         loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ class Deadlines:
         if self._timer is None:
             self._timer = loop.call_at(watch.due, self._check, loop)
 
-    def leave(self, watch: "Watch") -> None:
+    def leave(self, watch: "DeadlineWatch") -> None:
         self._open.pop(watch, None)
         if watch.timer is not None:
             watch.timer.cancel()
@@ -128,7 +128,7 @@ class Deadlines:
             del self._open[watch]
             self._end(watch, loop)
 
-    def _end(self, watch: "Watch", loop: asyncio.AbstractEventLoop) -> None:
+    def _end(self, watch: "DeadlineWatch", loop: asyncio.AbstractEventLoop) -> None:
         later = None if watch.extend is None or self.limit is None else watch.extend(watch.due, self.limit)
         if later is None or later <= loop.time():
             watch.expire()
@@ -136,7 +136,7 @@ class Deadlines:
             watch.timer = loop.call_at(later, self._end, watch, loop)
 
 
-class Watch:
+class DeadlineWatch:
     """One stay inside a limit."""
 
     __slots__ = ("_cancelling", "_deadlines", "_task", "due", "expired", "extend", "timer")
@@ -202,7 +202,7 @@ class RunDeadline:
 
 
 @contextmanager
-def starting(deadline: RunDeadline) -> Iterator[None]:
+def startup_deadline(deadline: RunDeadline) -> Iterator[None]:
     """Raises RunStopped where the deadline comes before the run can begin."""
     try:
         yield
@@ -216,7 +216,7 @@ def starting(deadline: RunDeadline) -> Iterator[None]:
 T = TypeVar("T")
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
     """As `asyncio.run`, on uvloop where that is there (extra `speed`)."""
     try:
         from uvloop import new_event_loop

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from .cluster.connect import hub_of
+from .cluster.connect import coordinator_of
 from .core.errors import RunStopped, SpecError
 from .core.options.run_options import (
     MapReduceOptions,
@@ -25,7 +25,7 @@ from .core.spec import BatchSpec
 from .engine.result_stream import ResultStream
 from .engine.sync import run_blocking
 from .observe.live.detection import progress_if_seen
-from .observe.sinks import watched_by
+from .observe.sinks import combine_sinks
 from .run import runner
 from .run.resources import lint_prompts, open_preview
 from .run.setup import RunSetup
@@ -255,10 +255,10 @@ class BatchAgent:
         """Helps with a run that another process has asked for with the same options and `store`, until nobody has
         anything left to do. Inputs are not needed. Raises as `run` does."""
         asked = _spec(spec, options if spec is not None else {"inputs": [], **options})
-        hub = hub_of(asked)
+        hub = coordinator_of(asked)
         if hub is None:
             raise SpecError("work needs store='redis://...', where the run is.")
-        await runner.work(RunSetup.validate(asked, watched_by(events)), hub)
+        await runner.work(RunSetup.validate(asked, combine_sinks(events)), hub)
 
     @overload
     @classmethod
@@ -303,9 +303,9 @@ class BatchAgent:
         """What this run will be: agents, tokens, memory, time and cost. `canary`: so many agents are really run, which
         is what time can be told from; with a `checkpoint_dir` the run will not ask them again. After it,
         `forecast.against(results, seconds)` compares."""
-        from .forecasting.entry import make_plan
+        from .forecasting.entry import forecast_run
 
-        return await make_plan(_spec(spec, options), canary, events)
+        return await forecast_run(_spec(spec, options), canary, events)
 
 
 async def _run(spec: BatchSpec | None, options: Mapping[str, Any]) -> Results:
@@ -326,12 +326,12 @@ def _stream(
     asked = _spec(spec, options)
     events = progress_if_seen(sys.stderr, progress) if events is None else events
     is_watched = events is not None or asked.checkpoint_dir is not None
-    setup = RunSetup.validate(asked, watched_by(events, asked.checkpoint_dir) if is_watched else None)
+    setup = RunSetup.validate(asked, combine_sinks(events, asked.checkpoint_dir) if is_watched else None)
     if asked.together.cluster is not None:
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
-    return ResultStream(partial(runner.run, setup, hub=hub_of(asked)))
+    return ResultStream(partial(runner.run, setup, hub=coordinator_of(asked)))
 
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:

@@ -20,12 +20,12 @@ _ABANDONED_SECONDS = 86_400.0
 _PRIVATE_FOLDER, _PRIVATE_FILE, _ORDINARY_FILE = 0o700, 0o600, 0o666
 
 
-def make_private_folder(path: Path) -> None:
+def make_private_dir(path: Path) -> None:
     """With the folders above that are missing. One that is there stays as it is: its owner has decided. Raises
     OSError."""
     if not path.is_dir():
         if path.parent != path:
-            make_private_folder(path.parent)
+            make_private_dir(path.parent)
         path.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
 
 
@@ -34,13 +34,13 @@ def open_private(path: Path, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), _PRIVATE_FILE)
 
 
-def draft_of(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Where this process writes what is to take the place of `path`. Drafts of it that killed processes left go."""
-    remove_old_drafts(path.parent, f".{path.name}.")
+    remove_stale_temporaries(path.parent, f".{path.name}.")
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}{DRAFT}")
 
 
-def remove_old_drafts(folder: Path, prefix: str) -> None:
+def remove_stale_temporaries(folder: Path, prefix: str) -> None:
     """Removes files and folders that are drafts by the end of their names and were last written to a day ago, as no
     process does that is still at work. Never raises."""
     with suppress(OSError), os.scandir(folder) as entries:
@@ -62,14 +62,14 @@ def _remove_if_old(draft: "os.DirEntry[str]") -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` once the block is left, if nothing went wrong in it. Only its
     owner can read a private one. Raises SpecError for a place that cannot be written."""
     if path.exists() and not path.is_file():
         raise SpecError(f"{str(path)!r} cannot be written: it is no ordinary file.")
     try:
         if is_private:
-            make_private_folder(path.parent)
+            make_private_dir(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_replace(path) as draft, _new_file(draft, _mode(path, is_private)) as file:
             yield file
@@ -81,7 +81,7 @@ def replacing(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
 def atomic_replace(path: Path) -> Iterator[Path]:
     """A draft to write: it replaces `path` when the block ends, and is removed when the block raises. Two processes may
     replace the same file at once: each has a draft of its own, and the last one wins. Raises OSError."""
-    draft = draft_of(path)
+    draft = temporary_path(path)
     try:
         yield draft
         draft.replace(path)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.cluster.memory import LocalHub
-from batch_agent.cluster.redis.coordinator import RedisHub
+from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.redis.coordinator import RedisCoordinator
 from batch_agent.core.agent_config import Job
-from batch_agent.core.coordinator import Append, End, Ending, Hub, Lease, Write
+from batch_agent.core.coordinator import Append, Completion, Coordinator, End, Lease, Write
 from batch_agent.core.facts import Fact, Replied, Returned, Started
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.store.memory import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
 
-Meet = Callable[[], Awaitable[Hub]]
+Meet = Callable[[], Awaitable[Coordinator]]
 """Opens the hub of the run once more, as another worker would."""
 
 SHORT, LONG = 0.25, 600.0
@@ -34,16 +34,16 @@ STORY: tuple[Fact, ...] = (STARTED, ASKED, RETURNED, ANSWERED)
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 async def meet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Meet]:
-    opened: list[Hub] = []
+    opened: list[Coordinator] = []
     run = uuid.uuid4().hex
 
-    async def one() -> Hub:
+    async def one() -> Coordinator:
         if request.param == "redis":
-            hub: Hub = RedisHub(request.getfixturevalue("redis_server").url, run)
+            hub: Coordinator = RedisCoordinator(request.getfixturevalue("redis_server").url, run)
         elif opened:
             return opened[0]
         else:
-            hub = LocalHub(MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "run"))
+            hub = MemoryCoordinator(MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "run"))
         await hub.open()
         opened.append(hub)
         return hub
@@ -54,7 +54,7 @@ async def meet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.fixture
-async def hub(meet: Meet) -> Hub:
+async def hub(meet: Meet) -> Coordinator:
     return await meet()
 
 
@@ -62,13 +62,13 @@ def jobs(*keys: str) -> list[Job]:
     return [Job(index, key, {"text": key}, f"Do {key}.") for index, key in enumerate(keys)]
 
 
-async def leased(hub: Hub, worker: str, *keys: str, lasts: float = LONG) -> dict[str, Lease]:
+async def leased(hub: Coordinator, worker: str, *keys: str, lasts: float = LONG) -> dict[str, Lease]:
     """These are posted, and the worker has them; nothing else is there to be had."""
     await hub.post(jobs(*keys), retry_failed=False)
     return by_key(await hub.lease(worker, len(keys), lasts=lasts, wait=0))
 
 
-async def taken_over(hub: Hub, worker: str, *keys: str) -> dict[str, Lease]:
+async def taken_over(hub: Coordinator, worker: str, *keys: str) -> dict[str, Lease]:
     """The leases of these have run out, or are about to."""
     found: dict[str, Lease] = {}
     while found.keys() != set(keys):
@@ -84,5 +84,5 @@ def told(lease: Lease, *facts: Fact, part: str = "") -> list[Write]:
     return [Append(lease.job.key + part, lease.token, fact) for fact in facts]
 
 
-def ends(lease: Lease, ending: Ending | None = None) -> Write:
-    return End(lease.token, ending or Ending(lease.job.key))
+def ends(lease: Lease, ending: Completion | None = None) -> Write:
+    return End(lease.token, ending or Completion(lease.job.key))

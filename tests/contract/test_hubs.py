@@ -23,7 +23,7 @@ from tests.contract.hub_contract import (
 from tests.redis_server import redis_server
 
 from batch_agent.core.agent_config import Job
-from batch_agent.core.coordinator import Ending, Hub
+from batch_agent.core.coordinator import Completion, Coordinator
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.results import AgentError
 
@@ -41,7 +41,7 @@ async def test_closing_twice_or_without_opening_is_harmless(meet: Meet) -> None:
 # Documents
 
 
-async def test_a_document_that_nobody_has_written_is_not_there(hub: Hub) -> None:
+async def test_a_document_that_nobody_has_written_is_not_there(hub: Coordinator) -> None:
     assert (await hub.read("limits")).data is None
 
 
@@ -52,7 +52,7 @@ async def test_a_document_is_what_was_put_there(meet: Meet, data: bytes) -> None
     assert (await other.read("für \U0001f600")).data == data
 
 
-async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(hub: Hub) -> None:
+async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(hub: Coordinator) -> None:
     assert await hub.swap("limits", None, b"1")
     assert not await hub.swap("limits", None, b"2")
     assert not await hub.swap("limits", b"0", b"2")
@@ -64,7 +64,7 @@ async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(hub: Hub) 
 
 
 async def test_twenty_who_add_one_at_the_same_time_add_twenty(meet: Meet) -> None:
-    async def add_one(hub: Hub) -> None:
+    async def add_one(hub: Coordinator) -> None:
         while True:
             old = (await hub.read("sum")).data
             if await hub.swap("sum", old, orjson.dumps(orjson.loads(old or b"0") + 1)):
@@ -110,15 +110,15 @@ async def test_agents_that_are_known_are_left_as_they_are(meet: Meet) -> None:
 async def test_posting_gives_the_endings_of_those_that_are_done(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b", "c")
-    good, bad = Ending("a", None, 1.5, "w"), Ending("b", FAILED, 0.25, "w")
+    good, bad = Completion("a", None, 1.5, "w"), Completion("b", FAILED, 0.25, "w")
     await one.write("w", 1, [ends(leases["a"], good), ends(leases["b"], bad)])
     assert await other.post(jobs("a", "b", "c", "d"), retry_failed=False) == {"a": good, "b": bad}
     assert await other.left() == 2
 
 
-async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(hub: Hub) -> None:
+async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(hub: Coordinator) -> None:
     leases = await leased(hub, "w", "a", "b")
-    good, bad = Ending("a"), Ending("b", FAILED)
+    good, bad = Completion("a"), Completion("b", FAILED)
     writes = [*told(leases["b"], STARTED), ends(leases["a"], good), ends(leases["b"], bad)]
     await hub.write("w", 1, writes)
     assert await hub.post(jobs("a", "b"), retry_failed=True) == {"a": good}
@@ -127,7 +127,7 @@ async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(hub: 
     assert (again["b"].facts, again["b"].times) == ((STARTED,), 1)
     assert again["b"].token > leases["b"].token
     await hub.write("v", 1, [ends(again["b"])])
-    assert await hub.post(jobs("a", "b"), retry_failed=True) == {"a": good, "b": Ending("b")}
+    assert await hub.post(jobs("a", "b"), retry_failed=True) == {"a": good, "b": Completion("b")}
 
 
 async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet) -> None:
@@ -136,7 +136,7 @@ async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet)
     await caller.post(jobs(*keys), retry_failed=False)
     assert await caller.left() == 2_000
 
-    async def take(hub: Hub, worker: str) -> list[str]:
+    async def take(hub: Coordinator, worker: str) -> list[str]:
         found: list[str] = []
         while leases := await hub.lease(worker, 37, lasts=LONG, wait=0):
             assert len(leases) <= 37
@@ -152,14 +152,14 @@ async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet)
 # Leases
 
 
-async def test_no_more_are_leased_than_were_asked_for(hub: Hub) -> None:
+async def test_no_more_are_leased_than_were_asked_for(hub: Coordinator) -> None:
     await hub.post(jobs("a", "b", "c"), retry_failed=False)
     assert len(await hub.lease("w", 2, lasts=LONG, wait=0)) == 2
     assert len(await hub.lease("w", 2, lasts=LONG, wait=0)) == 1
     assert await hub.lease("w", 2, lasts=LONG, wait=0.05) == []
 
 
-async def test_every_token_is_larger_than_those_before_it(hub: Hub) -> None:
+async def test_every_token_is_larger_than_those_before_it(hub: Coordinator) -> None:
     tokens = [lease.token for lease in (await leased(hub, "w", "a", "b")).values()]
     tokens += [lease.token for lease in (await leased(hub, "v", "c", "d")).values()]
     await hub.give_back("w", {"a": tokens[0]})
@@ -203,7 +203,7 @@ async def test_a_renewed_lease_is_not_handed_on(meet: Meet) -> None:
     assert await other.lease("v", 1, lasts=SHORT, wait=2 * SHORT) == []
 
 
-async def test_a_lease_that_ran_out_is_still_its_workers_if_nobody_took_it(hub: Hub) -> None:
+async def test_a_lease_that_ran_out_is_still_its_workers_if_nobody_took_it(hub: Coordinator) -> None:
     lease = (await leased(hub, "w", "a", lasts=SHORT))["a"]
     await asyncio.sleep(1.2 * SHORT)
     assert await hub.renew("w", {"a": lease.token}, lasts=LONG) == frozenset()
@@ -223,13 +223,13 @@ async def test_renewing_tells_what_was_handed_to_another_and_does_not_take_it_ba
     assert await other.write("v", 1, told(new["a"], STARTED)) == frozenset()
 
 
-async def test_an_agent_that_its_worker_has_ended_was_not_handed_to_another(hub: Hub) -> None:
+async def test_an_agent_that_its_worker_has_ended_was_not_handed_to_another(hub: Coordinator) -> None:
     lease = (await leased(hub, "w", "a"))["a"]
     await hub.write("w", 1, [ends(lease)])
     assert await hub.renew("w", {"a": lease.token}, lasts=LONG) == frozenset()
 
 
-async def test_an_agent_that_another_has_ended_is_lost(hub: Hub) -> None:
+async def test_an_agent_that_another_has_ended_is_lost(hub: Coordinator) -> None:
     old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
     new = (await taken_over(hub, "v", "a"))["a"]
     await hub.write("v", 1, [ends(new)])
@@ -249,7 +249,7 @@ async def test_what_is_given_back_can_be_had_at_once(meet: Meet) -> None:
     assert await one.renew("w", {key: lease.token for key, lease in leases.items()}, lasts=LONG) == {"a", "c"}
 
 
-async def test_nobody_gives_back_what_another_has(hub: Hub) -> None:
+async def test_nobody_gives_back_what_another_has(hub: Coordinator) -> None:
     old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
     new = (await taken_over(hub, "v", "a"))["a"]
     await hub.give_back("w", {"a": old.token})
@@ -270,7 +270,7 @@ async def test_others_have_at_once_what_a_worker_that_goes_still_holds(meet: Mee
     assert await other.lease("v", 9, lasts=LONG, wait=0) == []
 
 
-async def test_a_worker_that_holds_nothing_may_go(hub: Hub) -> None:
+async def test_a_worker_that_holds_nothing_may_go(hub: Coordinator) -> None:
     await hub.leave("nobody knows")
     await hub.renew("w", {}, lasts=LONG)
     await hub.leave("w")

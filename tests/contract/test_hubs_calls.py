@@ -7,12 +7,12 @@ import pytest
 from tests.contract.hub_contract import LONG, SHORT, Meet, hub, meet
 from tests.redis_server import redis_server
 
-from batch_agent.core.coordinator import Hub
+from batch_agent.core.coordinator import Coordinator
 
 __all__ = ["hub", "meet", "redis_server"]
 
 
-async def alive(hub: Hub, *workers: str) -> None:
+async def alive(hub: Coordinator, *workers: str) -> None:
     for worker in workers:
         await hub.renew(worker, {}, lasts=LONG)
 
@@ -31,13 +31,13 @@ async def test_one_makes_a_call_and_the_others_get_what_came_of_it(meet: Meet) -
 
 
 @pytest.mark.parametrize("outcome", [b"", b"x" * 2_000_000], ids=["empty", "large"])
-async def test_any_outcome_can_be_landed(hub: Hub, outcome: bytes) -> None:
+async def test_any_outcome_can_be_landed(hub: Coordinator, outcome: bytes) -> None:
     await hub.claim("call", "w")
     await hub.land("call", "w", outcome, lasts=LONG)
     assert await hub.claim("call", "v") == outcome
 
 
-async def test_a_claim_that_is_repeated_is_the_same_claim(hub: Hub) -> None:
+async def test_a_claim_that_is_repeated_is_the_same_claim(hub: Coordinator) -> None:
     await alive(hub, "w")
     assert await hub.claim("call", "w") is True
     assert await hub.claim("call", "w") is True
@@ -68,7 +68,7 @@ async def test_the_claim_of_one_who_is_gone_goes_to_the_next(meet: Meet) -> None
     assert await one.claim("call", "w") == b"good"
 
 
-async def test_a_claim_lasts_as_long_as_its_worker_is_alive(hub: Hub) -> None:
+async def test_a_claim_lasts_as_long_as_its_worker_is_alive(hub: Coordinator) -> None:
     await hub.renew("w", {}, lasts=SHORT)
     assert await hub.claim("call", "w") is True
     await alive(hub, "w")
@@ -76,7 +76,7 @@ async def test_a_claim_lasts_as_long_as_its_worker_is_alive(hub: Hub) -> None:
     assert await hub.claim("call", "v") is False
 
 
-async def test_the_calls_of_a_worker_that_goes_are_free(hub: Hub) -> None:
+async def test_the_calls_of_a_worker_that_goes_are_free(hub: Coordinator) -> None:
     await alive(hub, "w", "v")
     await hub.claim("call", "w")
     await hub.leave("w")
@@ -96,7 +96,7 @@ async def test_a_call_that_came_to_nothing_is_free_and_in_the_news(meet: Meet) -
     assert await other.claim("call", "v") is True
 
 
-async def test_an_outcome_is_good_for_so_long_and_no_longer(hub: Hub) -> None:
+async def test_an_outcome_is_good_for_so_long_and_no_longer(hub: Coordinator) -> None:
     await alive(hub, "w", "v")
     await hub.claim("short", "w")
     await hub.claim("long", "w")
@@ -107,7 +107,7 @@ async def test_an_outcome_is_good_for_so_long_and_no_longer(hub: Hub) -> None:
     assert await hub.claim("long", "v") == b"2"
 
 
-async def test_nobody_lands_what_is_not_claimed(hub: Hub) -> None:
+async def test_nobody_lands_what_is_not_claimed(hub: Coordinator) -> None:
     after = await hub.latest()
     await hub.land("call", "w", b"1", lasts=LONG)
     assert await hub.claim("call", "v") is True
@@ -129,7 +129,7 @@ async def test_each_who_comes_at_the_same_time_has_a_place_of_its_own(meet: Meet
     assert sorted(math.ceil(turn.result() / 1_000) for turn in turns) == list(range(10))
 
 
-async def test_a_queue_that_nobody_is_in_begins_again(hub: Hub) -> None:
+async def test_a_queue_that_nobody_is_in_begins_again(hub: Coordinator) -> None:
     assert await hub.turn("search", interval=0.01, ahead=0) == 0
     await asyncio.sleep(0.03)
     assert await hub.turn("search", interval=0.01, ahead=0) == 0

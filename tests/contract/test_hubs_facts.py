@@ -21,7 +21,7 @@ from tests.contract.hub_contract import (
 )
 from tests.redis_server import redis_server
 
-from batch_agent.core.coordinator import Append, Ending, Hub, Lease, Replace
+from batch_agent.core.coordinator import Append, Completion, Coordinator, Lease, Replace
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Replied, Returned
 from batch_agent.core.messages import ToolResult
@@ -31,7 +31,7 @@ from batch_agent.core.results import AgentError
 __all__ = ["hub", "meet", "redis_server"]
 
 
-async def test_an_agent_that_nobody_knows_has_no_facts(hub: Hub) -> None:
+async def test_an_agent_that_nobody_knows_has_no_facts(hub: Coordinator) -> None:
     assert await hub.facts("nobody") == ()
 
 
@@ -53,7 +53,7 @@ async def test_many_and_large_facts_are_written_in_order(meet: Meet) -> None:
     assert await other.facts("a") == (*large, *small)
 
 
-async def test_parts_belong_to_the_lease_of_their_agent(hub: Hub) -> None:
+async def test_parts_belong_to_the_lease_of_their_agent(hub: Coordinator) -> None:
     lease = (await leased(hub, "w", "a"))["a"]
     writes = [*told(lease, STARTED, part=".part1"), *told(lease, ASKED, part=".merge1.2"), *told(lease, RETURNED)]
     assert await hub.write("w", 1, writes) == frozenset()
@@ -64,7 +64,7 @@ async def test_parts_belong_to_the_lease_of_their_agent(hub: Hub) -> None:
     assert await hub.facts("a.part1") == (STARTED,)
 
 
-async def test_a_story_begins_anew_with_what_takes_its_place(hub: Hub) -> None:
+async def test_a_story_begins_anew_with_what_takes_its_place(hub: Coordinator) -> None:
     lease = (await leased(hub, "w", "a"))["a"]
     await hub.write("w", 1, told(lease, STARTED, ASKED))
     anew = [Replace("a", lease.token, (STARTED,)), *told(lease, ANSWERED)]
@@ -89,14 +89,14 @@ async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
     assert await one.facts("a") == (STARTED, ANSWERED)
 
 
-async def test_a_token_is_of_no_use_for_another_agent(hub: Hub) -> None:
+async def test_a_token_is_of_no_use_for_another_agent(hub: Coordinator) -> None:
     leases = await leased(hub, "w", "a", "b")
     writes = [Append("b", leases["a"].token, STARTED), Append("c", leases["a"].token, STARTED)]
     assert await hub.write("w", 1, writes) == {"b", "c"}
     assert await hub.facts("b") == ()
 
 
-async def test_what_is_not_refused_is_written(hub: Hub) -> None:
+async def test_what_is_not_refused_is_written(hub: Coordinator) -> None:
     leases = await leased(hub, "w", "a", "b")
     writes = [*told(leases["a"], STARTED), Append("b", leases["b"].token - 7, STARTED), *told(leases["a"], ASKED)]
     assert await hub.write("w", 1, writes) == {"b"}
@@ -104,7 +104,7 @@ async def test_what_is_not_refused_is_written(hub: Hub) -> None:
     assert await hub.facts("b") == ()
 
 
-async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(hub: Hub) -> None:
+async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(hub: Coordinator) -> None:
     old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
     new = (await taken_over(hub, "w", "a"))["a"]
     assert await hub.write("w", 1, told(old, STARTED)) == {"a"}
@@ -112,19 +112,19 @@ async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(hu
     assert await hub.facts("a") == (STARTED,)
 
 
-async def test_a_batch_that_was_written_is_not_written_again(hub: Hub) -> None:
+async def test_a_batch_that_was_written_is_not_written_again(hub: Coordinator) -> None:
     leases = await leased(hub, "w", "a", "b")
     batch = [*told(leases["a"], STARTED, ANSWERED), Append("b", leases["b"].token - 7, STARTED), ends(leases["a"])]
     after = await hub.latest()
     assert await hub.write("w", 1, batch) == {"b"}
     assert await hub.write("w", 1, batch) == {"b"}
     assert await hub.facts("a") == (STARTED, ANSWERED)
-    assert (await hub.news(after, wait=0)).endings == (Ending("a"),)
+    assert (await hub.news(after, wait=0)).endings == (Completion("a"),)
     assert await hub.spent() == ANSWERED.reply.usage
     assert await hub.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
 
-async def test_each_worker_counts_its_own_batches(hub: Hub) -> None:
+async def test_each_worker_counts_its_own_batches(hub: Coordinator) -> None:
     leases = await leased(hub, "w", "a") | await leased(hub, "v", "b")
     for number, fact in enumerate(STORY, 1):
         assert await hub.write("w", number, told(leases["a"], fact)) == frozenset()
@@ -132,7 +132,7 @@ async def test_each_worker_counts_its_own_batches(hub: Hub) -> None:
     assert await hub.facts("a") == await hub.facts("b") == STORY
 
 
-async def test_an_end_ends_the_lease(hub: Hub) -> None:
+async def test_an_end_ends_the_lease(hub: Coordinator) -> None:
     leases = await leased(hub, "w", "a", "b")
     late = told(leases["a"], RETURNED)
     assert await hub.write("w", 1, [*told(leases["a"], STARTED), ends(leases["a"]), *late]) == {"a"}
@@ -162,8 +162,8 @@ async def test_endings_are_in_the_news_of_all(meet: Meet) -> None:
     leases = await leased(one, "w", "a", "b", "c")
     await one.write("w", 1, [ends(leases["a"])])
     after = await one.latest()
-    good = Ending("b", None, 2.5, "w")
-    bad = Ending("c", AgentError(ErrorKind.REFUSED, "\0 ä", retryable=False), 0.5, "w")
+    good = Completion("b", None, 2.5, "w")
+    bad = Completion("c", AgentError(ErrorKind.REFUSED, "\0 ä", retryable=False), 0.5, "w")
     await one.write("w", 2, [ends(leases["b"], good), ends(leases["c"], bad)])
     for reader in (one, other):
         assert sorted((await reader.news(after, wait=0)).endings, key=str) == sorted([good, bad], key=str)
@@ -186,7 +186,7 @@ async def test_whoever_waits_for_news_gets_them(meet: Meet) -> None:
         waiting = group.create_task(other.news(after, wait=60))
         await asyncio.sleep(0.05)
         await one.write("w", 1, [ends(lease)])
-    assert waiting.result().endings == (Ending("a"),)
+    assert waiting.result().endings == (Completion("a"),)
 
 
 async def test_no_news_are_missed_or_read_twice_while_others_write(meet: Meet) -> None:
@@ -195,7 +195,7 @@ async def test_no_news_are_missed_or_read_twice_while_others_write(meet: Meet) -
     leases = [*(await leased(caller, "w0", *keys[:60])).values(), *(await leased(caller, "w1", *keys[60:])).values()]
     after = await caller.latest()
 
-    async def end(hub: Hub, worker: str, mine: list[Lease]) -> None:
+    async def end(hub: Coordinator, worker: str, mine: list[Lease]) -> None:
         for number, lease in enumerate(mine, 1):
             await hub.write(worker, number, [ends(lease)])
             await hub.tell(lease.job.key.encode())

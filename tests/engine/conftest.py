@@ -32,7 +32,7 @@ async def nothing_is_left_behind(caplog: pytest.LogCaptureFixture) -> AsyncItera
 @pytest.fixture(autouse=True)
 def time_stands_still_while_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timers would fire meanwhile, those of timeouts too: a thread takes real time, and the clock is virtual."""
-    make, place = writer._Order, writer.WriterThread._place
+    make, place = writer._WriteJob, writer.WriterThread._place
 
     def place_and_wait(
         self: writer.WriterThread,
@@ -42,7 +42,7 @@ def time_stands_still_while_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPa
     ) -> None:
         is_done = threading.Event()
 
-        def order(work: Any, done: Any = None, synced: Any = None) -> writer._Order:
+        def order(work: Any, done: Any = None, synced: Any = None) -> writer._WriteJob:
             def tell(result: Any, error: Exception | None) -> None:
                 if done is not None:
                     done(result, error)

@@ -11,39 +11,39 @@ from tests.engine.harness import EventLog
 from batch_agent import AgentResult, BackendError
 from batch_agent.agent.output import output_type
 from batch_agent.aio import Deadlines
-from batch_agent.core.agent_config import Job, Rules
+from batch_agent.core.agent_config import AgentConfig, Job
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.options import Retry
-from batch_agent.core.program_runtime import Answered, Asked, Desk, ProgramFailed
+from batch_agent.core.program_runtime import CompletionRequest, CompletionService, ProgramFailed, ProgramResult
 from batch_agent.core.protocols import Store
 from batch_agent.core.requests import Reply, Sampling, Usage
-from batch_agent.engine.admission import Gate
+from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.agent_loop import AgentLoop
 from batch_agent.engine.engine import Engine, EngineConfig
-from batch_agent.engine.inputs import Inputs, InputSource
+from batch_agent.engine.inputs import InputSource, JobSource
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import Slots
-from batch_agent.engine.turn_runner import Asking
-from batch_agent.programs.action_adapter import Acting
-from batch_agent.programs.completion_service import Serving
-from batch_agent.programs.program_sessions import Visits
-from batch_agent.programs.program_turn_runner import Handing
+from batch_agent.engine.turn_runner import BackendTurnRunner
+from batch_agent.programs.action_adapter import ActionAdapter
+from batch_agent.programs.completion_service import GatewayService
+from batch_agent.programs.program_sessions import ProgramSessions
+from batch_agent.programs.program_turn_runner import ProgramTurnRunner
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
-from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.schedule.kv_ledger import KvLedger
 from batch_agent.store.memory import NoStore
 from batch_agent.testing import ScriptedBackend, say
-from batch_agent.tools import ToolFabric
+from batch_agent.tools import ToolExecutor
 
 LOOK = ToolSpec("look", "Look at it.", {"type": "object", "properties": {"at": {"type": "string"}}})
-Program = Callable[[Desk, str, str], Awaitable[str | Answered]]
+Program = Callable[[CompletionService, str, str], Awaitable[str | ProgramResult]]
 
 
-async def loop_of_tools(desk: Desk, agent: str, text: str, *, seconds: float = 1.0) -> str:
+async def loop_of_tools(desk: CompletionService, agent: str, text: str, *, seconds: float = 1.0) -> str:
     """What coding agents do: the model calls tools until it says something."""
     messages: list[Message] = [User(text)]
     while True:
-        reply = await desk.answer(agent, Asked(tuple(messages), "You look at things.", (LOOK,)))
+        reply = await desk.answer(agent, CompletionRequest(tuple(messages), "You look at things.", (LOOK,)))
         if not reply.calls:
             return reply.text
         await asyncio.sleep(seconds)
@@ -55,7 +55,7 @@ class FakeSeat:
     crew: "FakeCrew"
     agent: str
 
-    async def ask(self, text: str) -> Answered:
+    async def ask(self, text: str) -> ProgramResult:
         self.crew.told.append((self.agent, text))
         self.crew.at_work += 1
         self.crew.most_at_work = max(self.crew.most_at_work, self.crew.at_work)
@@ -65,7 +65,7 @@ class FakeSeat:
             raise ProgramFailed(f"it gave up: {error}") from error
         finally:
             self.crew.at_work -= 1
-        return said if isinstance(said, Answered) else Answered(said)
+        return said if isinstance(said, ProgramResult) else ProgramResult(said)
 
     async def aclose(self) -> None:
         self.crew.closed.append(self.agent)
@@ -74,7 +74,7 @@ class FakeSeat:
 @dataclass
 class FakeCrew:
     program: Program
-    desk: list[Desk] = field(default_factory=list)
+    desk: list[CompletionService] = field(default_factory=list)
     told: list[tuple[str, str]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     seated: list[str] = field(default_factory=list)
@@ -105,15 +105,15 @@ async def run_programs(
     retry, store = retry or Retry(), store or NoStore()
     output = output_type(schema)
     prompt = Prompt("Answer with JSON." if schema else "")
-    rules = Rules(prompt, "scripted", Sampling(), "native", output, None, None, max_turns, retry.max_retries)
-    residency = None if kv_tokens is None else Residency(Ledger(kv_tokens), 0)
-    gate = Gate(Slots(InflightLimit(inflight, fixed=True), events), residency)
-    asking = Asking(backend, gate, Health(patience=15.0), Deadlines(300.0), retry, None, events)
-    visits = Visits(gate, events)
-    serving = Serving(asking, Acting(rules, backend.traits, acts), visits, max_turns)
+    rules = AgentConfig(prompt, "scripted", Sampling(), "native", output, None, None, max_turns, retry.max_retries)
+    residency = None if kv_tokens is None else Residency(KvLedger(kv_tokens), 0)
+    gate = AdmissionController(Slots(InflightLimit(inflight, fixed=True), events), residency)
+    asking = BackendTurnRunner(backend, gate, Health(patience=15.0), Deadlines(300.0), retry, None, events)
+    visits = ProgramSessions(gate, events)
+    serving = GatewayService(asking, ActionAdapter(rules, backend.traits, acts), visits, max_turns)
     crew.desk.append(serving)
-    handing = Handing(crew, visits, gate, Deadlines(300.0), retry, serving.leave, events)
-    loop = AgentLoop(rules, handing, ToolFabric([], timeout=None, max_tokens=1000), store, Deadlines(seconds))
+    handing = ProgramTurnRunner(crew, visits, gate, Deadlines(300.0), retry, serving.leave, events)
+    loop = AgentLoop(rules, handing, ToolExecutor([], timeout=None, max_tokens=1000), store, Deadlines(seconds))
     results: list[AgentResult] = []
 
     async def deliver(result: AgentResult) -> None:
@@ -122,7 +122,7 @@ async def run_programs(
     def job(index: int, value: Any) -> Job:
         return Job(index, f"agent-{index}", value, f"Do {value}")
 
-    source = InputSource(Inputs(list(inputs)), job, None)
+    source = InputSource(JobSource(list(inputs)), job, None)
     config = EngineConfig(source, loop, store, gate, deliver, most, leave=handing.leave, events=events)
     engine = Engine(config)
     await engine.run()

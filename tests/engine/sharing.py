@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.core.protocols import EventSink, Store
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
@@ -21,8 +21,8 @@ LONG = 1e6
 class Link:
     """One worker's way to a hub that others use too. Cut, whoever asks waits until it is mended."""
 
-    def __init__(self, hub: LocalHub | None = None) -> None:
-        self.hub = hub or LocalHub(MemoryStore())
+    def __init__(self, hub: MemoryCoordinator | None = None) -> None:
+        self.hub = hub or MemoryCoordinator(MemoryStore())
         self.calls = 0
         self._is_whole = asyncio.Event()
         self._is_whole.set()
@@ -54,7 +54,7 @@ class Link:
 
 
 def hub_over(store: Store) -> Link:
-    return Link(LocalHub(store))
+    return Link(MemoryCoordinator(store))
 
 
 def calling(

@@ -12,12 +12,12 @@ import pytest
 from tests.engine.harness import EventLog, asked, now, run, stream, waiting_tool
 
 from batch_agent import AgentResult, BackendError, ErrorKind, RunStopped, Tool
-from batch_agent.backends.diagnostics import _Asker
+from batch_agent.backends.diagnostics import _Examiner
 from batch_agent.backends.probe import takes_tools
 from batch_agent.core.events import Paused, RequestRetried
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Usage
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
 
 BUSY = BackendError(ErrorKind.UNAVAILABLE, "HTTP 503: over capacity", status=503)
@@ -160,7 +160,7 @@ async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -
 
 
 async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
-    board = Board()
+    board = LiveState()
 
     def answer(request: Request) -> Answer:
         if now() < 3:
@@ -242,7 +242,7 @@ async def test_the_doctor_says_that_a_server_hangs() -> None:
         await asyncio.sleep(10**6)
         return say("")
 
-    check = await _Asker(ScriptedBackend(answer)).plain()
+    check = await _Examiner(ScriptedBackend(answer)).plain()
     assert check.state == "failed"
     assert now() < 3600
 

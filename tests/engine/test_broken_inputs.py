@@ -14,8 +14,8 @@ from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, S
 from batch_agent.core.agent_config import Job
 from batch_agent.core.events import AgentFinished
 from batch_agent.core.requests import Request
-from batch_agent.data.row_iterators import Threaded
-from batch_agent.engine.inputs import Inputs, InputSource
+from batch_agent.data.row_iterators import ThreadIterator
+from batch_agent.engine.inputs import InputSource, JobSource
 from batch_agent.testing import ScriptedBackend, say
 
 
@@ -54,7 +54,7 @@ class Rows(Sequence[str]):
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), Lost("gone"), asyncio.CancelledError("gone")])
-@pytest.mark.parametrize("made", [breaking, breaking_later, lambda n, e: Threaded(breaking(n, e))])
+@pytest.mark.parametrize("made", [breaking, breaking_later, lambda n, e: ThreadIterator(breaking(n, e))])
 async def test_what_was_asked_before_comes_with_the_error(
     made: Callable[[int, BaseException], Any], error: BaseException
 ) -> None:
@@ -92,7 +92,7 @@ async def test_what_our_own_readers_say_of_the_first_row_is_left_as_it_is() -> N
 
 
 async def test_a_sequence_that_raises_for_a_row_ends_the_inputs() -> None:
-    source = InputSource(Inputs(Rows()), lambda index, value: Job(index, value, value, value), asking=[0, 1, 2])
+    source = InputSource(JobSource(Rows()), lambda index, value: Job(index, value, value, value), asking=[0, 1, 2])
     assert [(await source.take()) is not None for _ in range(2)] == [True, True]
     with pytest.raises(RunStopped, match="ConnectionError: gone"):
         await source.take()

@@ -8,7 +8,7 @@ import pytest
 from tests.engine.harness import EventLog, asked, now, run
 
 from batch_agent import BackendError, ErrorKind, SpecError
-from batch_agent.core.events import Spent
+from batch_agent.core.events import BudgetReported
 from batch_agent.core.requests import Request, Usage
 from batch_agent.testing import Answer, ScriptedBackend, say
 
@@ -44,7 +44,7 @@ async def test_a_budget_of_dollars_counts_by_the_price_and_is_told_at_the_end() 
     log = EventLog()
     prices = {"scripted": (10.0, 1.0, 40.0)}
     results = await run(honest(), INPUTS, max_usd=0.1, prices=prices, max_tokens=50, events=log)
-    [event] = [event for event in log.events if isinstance(event, Spent)]
+    [event] = [event for event in log.events if isinstance(event, BudgetReported)]
     usage = [result.usage for result in results]
     assert event.usd == pytest.approx(sum(each.input * 10e-6 + each.output * 40e-6 for each in usage))
     assert 0.08 < event.usd <= 0.1
@@ -61,7 +61,7 @@ async def test_a_model_without_a_price_needs_one_before_anything_is_sent() -> No
 async def test_a_known_model_has_its_price() -> None:
     log = EventLog()
     await run(honest(name="openai"), ["x" * 40], max_usd=1.0, model="gpt-4o", max_tokens=50, events=log)
-    [event] = [event for event in log.events if isinstance(event, Spent)]
+    [event] = [event for event in log.events if isinstance(event, BudgetReported)]
     assert 0 < event.usd < 0.01
 
 
@@ -81,7 +81,7 @@ async def test_a_failed_request_that_may_have_been_billed_counts_in_full() -> No
     log = EventLog()
     [result] = await run(ScriptedBackend(answer), ["x"], max_total_tokens=1_000, max_tokens=200, events=log)
     assert result.error is not None
-    [event] = [event for event in log.events if isinstance(event, Spent)]
+    [event] = [event for event in log.events if isinstance(event, BudgetReported)]
     assert event.tokens >= 200
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.engine.harness import EventLog, run
 
 from batch_agent import AgentResult, BackendError, ErrorKind, Tool
-from batch_agent.core.events import Spent, ToolsUsed
+from batch_agent.core.events import BudgetReported, ToolsUsed
 from batch_agent.core.facts import Compacted, Fact
 from batch_agent.core.messages import Assistant, Message, ToolResults, User
 from batch_agent.core.requests import Reply, Request, Usage
@@ -314,7 +314,7 @@ async def test_a_budget_that_is_used_up_makes_no_summaries_and_is_kept() -> None
     results = await read(
         reader, "ab", compact_with="summarize", max_total_tokens=40_000, max_tokens=100, events=log, max_inflight=1
     )
-    [spent] = [event for event in log.events if isinstance(event, Spent)]
+    [spent] = [event for event in log.events if isinstance(event, BudgetReported)]
     assert spent.tokens <= 40_000
     assert {result.error.kind for result in results if result.error} <= {ErrorKind.BUDGET}
     assert any(result.error for result in results)

@@ -10,7 +10,7 @@ from tests.engine.harness import EventLog, now, run, stream
 from batch_agent import AgentResult, ErrorKind, Tool
 from batch_agent.core.events import AgentFinished, AgentStarted, CallbackFailed
 from batch_agent.core.requests import Reply, Request
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.text.summary import summary_lines
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
@@ -150,7 +150,7 @@ async def test_every_failure_of_on_result_is_an_event_and_is_counted_in_the_summ
         if result.index:
             raise KeyError(result.index)
 
-    log, board = EventLog(), Board()
+    log, board = EventLog(), LiveState()
     results = await run(ScriptedBackend(lambda request: say("done")), list("abc"), on_result=raising, events=log)
     assert all(result.ok for result in results)
     failed = [event for event in log.events if isinstance(event, CallbackFailed)]

@@ -15,26 +15,26 @@ from tests.unit.programs import Programs
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, Tool
 from batch_agent.core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
+    BudgetReported,
     CallsEnded,
     CallsStarted,
     Event,
-    InStage,
     RequestRetried,
     RunStarted,
-    Scheduled,
-    Spent,
+    SchedulingReported,
+    StageEvent,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from batch_agent.core.messages import ToolResults
 from batch_agent.core.requests import Reply, Request
 from batch_agent.observe.event_codec import read_line
 from batch_agent.observe.event_log import FILE
-from batch_agent.observe.run_stats import Tally
+from batch_agent.observe.run_stats import RunStats
 from batch_agent.testing import ScriptedBackend, call, run_virtual, say
 
 OF_AGENT = AgentStarted | TurnStarted | TurnEnded | CallsStarted | CallsEnded | RequestRetried | AgentFinished
@@ -63,7 +63,7 @@ def check(events: Sequence[Event], *, ended: bool = True) -> None:
     """The run begins once and, unless it was killed, ends once; each agent does what can follow what it did before."""
     counts = Counter(type(event).__name__ for event in events)
     assert counts["RunStarted"] == 1
-    assert counts["Scheduled"] == ended
+    assert counts["SchedulingReported"] == ended
     first = next(at for at, event in enumerate(events) if isinstance(event, RunStarted))
     assert not any(isinstance(event, OF_AGENT) for event in events[:first])
     for story in stories(events).values():
@@ -158,14 +158,14 @@ async def test_events_are_sound_at_the_end_and_after_a_resume(
     check(log.events)
     before = {event.result.key for event in finished(log.events) if event.result.ok}
     assert len(before) == 4
-    assert isinstance(log.events[-1], Spent | ToolsUsed | Scheduled)
+    assert isinstance(log.events[-1], BudgetReported | ToolsUsed | SchedulingReported)
 
     ending.is_mended, again = True, EventLog()
     results = await BatchAgent.run(**options(ending, tmp_path, again))
     check(again.events)
     assert {event.result.key for event in finished(again.events) if event.resumed} == before
     assert len(finished(again.events)) == len(results) == 8
-    tally = Tally()
+    tally = RunStats()
     for event in again.events:
         tally.emit(event)
     assert (tally.done, tally.resumed, tally.failed) == (8, 4, 0)
@@ -222,12 +222,12 @@ def test_of_a_shared_run_every_agent_is_finished_once_for_the_caller() -> None:
         assert len(asked_for.result()) == 20
         assert backend.requests
         assert other.requests
-        told = [event.event if isinstance(event, AtWorker) else event for event in log.events]
+        told = [event.event if isinstance(event, WorkerEvent) else event for event in log.events]
         assert Counter(event.result.index for event in finished(told)) == Counter(range(20))
         for story in stories(told).values():
             assert story.count("AgentFinished") == 1
             assert story[-1] == "AgentFinished"
-        assert not any(isinstance(event, AgentMoved) for event in told)
+        assert not any(isinstance(event, AgentReassigned) for event in told)
 
     run_virtual(main())
 
@@ -242,4 +242,4 @@ def test_each_stage_of_a_flow_that_stops_has_a_sound_story() -> None:
     with pytest.raises(RunStopped):
         run_virtual(flow.run(events=log))
     for stage in ("first", "other"):
-        check([event.event for event in log.events if isinstance(event, InStage) and event.stage == stage])
+        check([event.event for event in log.events if isinstance(event, StageEvent) and event.stage == stage])

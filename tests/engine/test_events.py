@@ -12,8 +12,8 @@ from batch_agent.core.events import (
     CallsEnded,
     CallsStarted,
     Event,
+    LoadSampled,
     RequestRetried,
-    Sampled,
     TurnEnded,
     TurnStarted,
 )
@@ -69,6 +69,6 @@ def test_how_full_the_slots_are_is_told_while_the_run_goes_on() -> None:
     log = EventLog()
     backend = ScriptedBackend(by_turn(say("done")), seconds=10.0)
     run_virtual(run(backend, [str(number) for number in range(6)], max_inflight=2, events=log))
-    samples = [event for event in log.events if isinstance(event, Sampled)]
+    samples = [event for event in log.events if isinstance(event, LoadSampled)]
     assert {(sample.inflight, sample.limit) for sample in samples[:-1]} == {(2, 2)}
     assert 28 <= len(samples) <= 34, "about one a second"

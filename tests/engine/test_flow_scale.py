@@ -10,7 +10,7 @@ from tests.engine.flowing import joining
 from tests.engine.harness import EventLog
 
 from batch_agent import Flow
-from batch_agent.core.events import AgentFinished, FlowStarted, InStage, Queued, RunStarted
+from batch_agent.core.events import AgentFinished, FlowStarted, ItemQueued, RunStarted, StageEvent
 from batch_agent.testing import ScriptedBackend
 
 
@@ -56,12 +56,12 @@ async def test_events_say_which_stage_they_are_of() -> None:
     log = EventLog()
     await flow(10).run(events=log)
     assert log.events[0] == FlowStarted(("a", "b", "all"))
-    of_stages = [event for event in log.events if isinstance(event, InStage)]
+    of_stages = [event for event in log.events if isinstance(event, StageEvent)]
     assert Counter(event.stage for event in of_stages if isinstance(event.event, RunStarted)) == Counter(
         ["a", "b", "all"]
     )
     finished = Counter(event.stage for event in of_stages if isinstance(event.event, AgentFinished))
-    queued = Counter(event.stage for event in of_stages if isinstance(event.event, Queued))
+    queued = Counter(event.stage for event in of_stages if isinstance(event.event, ItemQueued))
     assert finished == {"a": 10, "b": 10, "all": 1}
     assert queued == {"b": 10, "all": 1}
     assert not any(isinstance(event, AgentFinished) for event in log.events)

@@ -8,7 +8,7 @@ from tests.engine.flowing import joining, prompts, saying
 from tests.engine.harness import EventLog, asked, now
 
 from batch_agent import AgentResult, ErrorKind, Flow, SpecError, Tool
-from batch_agent.core.events import Spent
+from batch_agent.core.events import BudgetReported
 from batch_agent.core.messages import Assistant, ToolResults
 from batch_agent.core.requests import Request, Usage
 from batch_agent.testing import Answer, ScriptedBackend, call, say
@@ -56,7 +56,7 @@ async def test_one_budget_of_tokens_is_for_all_stages() -> None:
     kinds = {item.error.kind for item in outcome.items if item.error}
     assert kinds == {ErrorKind.BUDGET}
     assert len(outcome.items) == 40
-    assert [event.tokens for event in log.events if isinstance(event, Spent)] == [spent]
+    assert [event.tokens for event in log.events if isinstance(event, BudgetReported)] == [spent]
 
 
 async def test_one_deadline_is_for_all_stages() -> None:

@@ -10,10 +10,10 @@ from tests.engine.harness import asked, now, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.core.messages import Assistant
-from batch_agent.core.protocols import Load
+from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.results import Results
-from batch_agent.core.run_reports import Warmth
+from batch_agent.core.run_reports import KeepWarmStats
 from batch_agent.engine.slots import Slots
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, say
 
@@ -34,8 +34,8 @@ class Server(ScriptedBackend):
         self.waiting = 0
         self.kv_usage = 0.0
 
-    async def load(self) -> Load | None:
-        return Load(waiting=self.waiting, kv_usage=self.kv_usage, computed=int(self.rate * now()))
+    async def load(self) -> ServerLoad | None:
+        return ServerLoad(waiting=self.waiting, kv_usage=self.kv_usage, computed=int(self.rate * now()))
 
     @property
     def touches(self) -> list[Request]:
@@ -65,7 +65,7 @@ async def run(backend: Server, inputs: int = 1, seconds: float = 30.0, **options
     return results
 
 
-def warmth(results: Results) -> Warmth:
+def warmth(results: Results) -> KeepWarmStats:
     assert results.scheduling.warmth is not None
     return results.scheduling.warmth
 
@@ -120,7 +120,7 @@ async def test_a_touch_is_the_last_turn_for_one_token_and_comes_after_everybody(
 
 async def test_touches_are_counted_apart_from_what_agents_use() -> None:
     results = await run(Server(script))
-    assert warmth(results) == Warmth(3, 3 * 17, 3)
+    assert warmth(results) == KeepWarmStats(3, 3 * 17, 3)
     assert results[0].usage == Usage(8100, 4000, 40)
 
 
@@ -129,7 +129,7 @@ async def test_a_touch_that_came_too_late_is_no_hit_and_ends_the_effort() -> Non
         return say("!", Usage(4000, 16, 1)) if is_touch(request) else script(request)
 
     results = await run(Server(answer), seconds=60)
-    assert warmth(results) == Warmth(1, 3985, 0)
+    assert warmth(results) == KeepWarmStats(1, 3985, 0)
 
 
 async def test_a_server_that_does_not_say_what_it_found_is_not_judged() -> None:
@@ -157,13 +157,13 @@ async def test_there_are_none_where_they_cannot_help(traits: dict[str, Any]) -> 
 
 async def test_there_are_none_for_a_server_that_reports_no_load() -> None:
     class Silent(Server):
-        async def load(self) -> Load | None:
+        async def load(self) -> ServerLoad | None:
             return None
 
     backend = Silent(script)
     results = await run(backend)
     assert backend.touches == []
-    assert warmth(results) == Warmth()
+    assert warmth(results) == KeepWarmStats()
 
 
 @pytest.mark.parametrize("state", [{"waiting": 1}, {"kv_usage": 0.9}, {"rate": 0.0}])
@@ -212,7 +212,7 @@ async def test_a_touch_under_way_is_called_off_when_the_tools_return(no_slot_is_
     assert results[0].ok
     assert len(backend.touches) == 1
     assert now() == pytest.approx(12.2)
-    assert warmth(results) == Warmth()
+    assert warmth(results) == KeepWarmStats()
     assert in_use(no_slot_is_lost) == [0]
 
 
@@ -279,7 +279,7 @@ async def test_a_touch_that_fails_is_not_tried_again_soon_and_harms_nobody(
     assert now() == pytest.approx(20.2)
     assert len(backend.touches) == 3  # those that were under way already
     assert results.scheduling.limits == ()
-    assert warmth(results) == Warmth()
+    assert warmth(results) == KeepWarmStats()
     assert in_use(no_slot_is_lost) == [0]
 
 
@@ -327,8 +327,8 @@ async def test_a_deadline_that_passes_during_a_touch_ends_as_without_it() -> Non
 
 async def test_a_server_that_starts_anew_is_not_asked_for_what_it_lost() -> None:
     class Restarted(Server):
-        async def load(self) -> Load | None:
-            return Load(computed=int(self.rate * (now() if now() < 5 else now() - 5)))
+        async def load(self) -> ServerLoad | None:
+            return ServerLoad(computed=int(self.rate * (now() if now() < 5 else now() - 5)))
 
     backend = Restarted(script)
     await run(backend)

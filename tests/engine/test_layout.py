@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from tests.engine.harness import EventLog, asked
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Fields, PlanMismatch, SpecError, Tool
-from batch_agent.core.events import Shared
+from batch_agent.core.events import PrefixReported
 from batch_agent.core.messages import User
 from batch_agent.core.requests import Request, Usage
 from batch_agent.core.results import Results
@@ -266,7 +266,7 @@ async def test_what_the_prompts_share_is_told_before_and_after() -> None:
     async with BatchAgent.stream(task=TASK, inputs=ROWS, backend=backend, events=log) as stream:
         async for _ in stream:
             pass
-    told = [event.prefix for event in log.events if isinstance(event, Shared)]
+    told = [event.prefix for event in log.events if isinstance(event, PrefixReported)]
     assert [report.measured for report in told] == [None, 0.6]
     assert stream.prefix == told[1]
 

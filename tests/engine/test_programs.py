@@ -15,7 +15,7 @@ from batch_agent import BackendError, ErrorKind, RunStopped
 from batch_agent.core.events import CallsEnded, CallsStarted, TurnEnded
 from batch_agent.core.messages import Assistant, ToolCall, ToolResults, ToolSpec, User
 from batch_agent.core.options import Retry
-from batch_agent.core.program_runtime import Answered, Asked, Desk, ProgramFailed
+from batch_agent.core.program_runtime import CompletionRequest, CompletionService, ProgramFailed, ProgramResult
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.results import AgentResult, Changes, FileChange
 from batch_agent.store.sqlite import SqliteStore
@@ -50,9 +50,9 @@ async def test_a_program_answers_and_its_result_tells_what_it_did() -> None:
 async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests_show() -> None:
     changes = Changes((FileChange("a.py", "modified", 1, 1),), "--- a\n+++ b\n")
 
-    async def program(desk: Desk, agent: str, text: str) -> Answered:
-        await desk.answer(agent, Asked((User(text),)))
-        return Answered("done", changes, (User("hello"), Assistant("done")))
+    async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:
+        await desk.answer(agent, CompletionRequest((User(text),)))
+        return ProgramResult("done", changes, (User("hello"), Assistant("done")))
 
     [result] = await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x", 0)), ["it"])
     assert result.changes == changes
@@ -61,13 +61,15 @@ async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests
 
 
 BETA = ToolSpec("beta", "Another one", LOOK.parameters)
-NAMED = Asked((User("Go."),), tools=(LOOK, BETA), choice="required", named="beta")
+NAMED = CompletionRequest((User("Go."),), tools=(LOOK, BETA), choice="required", named="beta")
 
 
-async def asked_for_beta(backend: ScriptedBackend, asked: Asked = NAMED, *, acts: bool = False) -> AgentResult:
+async def asked_for_beta(
+    backend: ScriptedBackend, asked: CompletionRequest = NAMED, *, acts: bool = False
+) -> AgentResult:
     """What a program hears that asks once."""
 
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         reply = await desk.answer(agent, asked)
         return ",".join(call.name for call in reply.calls) or reply.text
 
@@ -142,10 +144,10 @@ async def test_a_model_without_calls_is_kept_to_the_named_tool_by_its_schema() -
 
 
 async def test_a_program_that_asks_for_ever_of_a_failing_server_is_called_off() -> None:
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         while True:
             with suppress(BackendError):
-                return (await desk.answer(agent, Asked((User(text),)))).text
+                return (await desk.answer(agent, CompletionRequest((User(text),)))).text
             await asyncio.sleep(2)
 
     backend = ScriptedBackend(lambda request: BackendError(ErrorKind.SERVER, "broken"))
@@ -191,8 +193,8 @@ async def test_programs_wait_for_a_place_in_the_cache_as_agents_do() -> None:
 
 
 async def test_an_answer_that_does_not_fit_is_asked_again_of_the_same_program() -> None:
-    async def program(desk: Desk, agent: str, text: str) -> str:
-        await desk.answer(agent, Asked((User(text),)))
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
+        await desk.answer(agent, CompletionRequest((User(text),)))
         return '{"good": true}' if "cannot be used" in text else "It is good."
 
     crew = FakeCrew(program)
@@ -212,9 +214,9 @@ async def test_a_failed_request_is_retried_before_the_program_hears_of_it() -> N
 
 
 async def test_a_program_that_failed_because_of_its_request_gives_that_as_its_reason() -> None:
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         try:
-            await desk.answer(agent, Asked((User(text),)))
+            await desk.answer(agent, CompletionRequest((User(text),)))
         except BackendError as error:
             raise ProgramFailed("exit status 1") from error
         raise AssertionError
@@ -226,7 +228,7 @@ async def test_a_program_that_failed_because_of_its_request_gives_that_as_its_re
 
 
 async def test_a_program_that_fails_is_the_failure_of_its_agent_alone() -> None:
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         if agent == "agent-1":
             raise ProgramFailed("it ended with exit status 3: no such option")
         return await loop_of_tools(desk, agent, text)
@@ -243,7 +245,7 @@ async def test_a_program_that_fails_is_the_failure_of_its_agent_alone() -> None:
 async def test_a_program_that_may_work_another_time_gets_a_new_seat() -> None:
     lives: Counter[str] = Counter()
 
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         lives[agent] += 1
         if lives[agent] < 3:
             raise ProgramFailed("the server of all programs died", retryable=True)
@@ -257,7 +259,7 @@ async def test_a_program_that_may_work_another_time_gets_a_new_seat() -> None:
 
 
 async def test_a_program_is_not_started_again_for_ever() -> None:
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         raise ProgramFailed("died", retryable=True)
 
     crew = FakeCrew(program)
@@ -270,7 +272,7 @@ async def test_a_program_is_not_started_again_for_ever() -> None:
 async def test_a_program_that_asks_too_often_is_called_off() -> None:
     ended: list[str] = []
 
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         try:
             return await loop_of_tools(desk, agent, text)
         except BackendError:
@@ -289,7 +291,7 @@ async def test_a_program_that_asks_too_often_is_called_off() -> None:
 async def test_a_program_that_takes_too_long_is_called_off() -> None:
     ended: list[str] = []
 
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         try:
             await asyncio.sleep(1e6)
         finally:
@@ -314,9 +316,9 @@ async def test_a_backend_that_is_of_no_more_use_stops_the_run_and_every_program(
 
 
 async def test_requests_that_a_program_makes_side_by_side_are_answered_side_by_side() -> None:
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         async with asyncio.TaskGroup() as group:
-            asked = [Asked((User(f"{text} {n}"),)) for n in range(3)]
+            asked = [CompletionRequest((User(f"{text} {n}"),)) for n in range(3)]
             tasks = [group.create_task(desk.answer(agent, each)) for each in asked]
         return " ".join(task.result().text for task in tasks)
 
@@ -334,15 +336,15 @@ async def test_requests_that_a_program_makes_side_by_side_are_answered_side_by_s
 
 
 async def test_a_program_whose_agent_is_gone_gets_no_more_answers() -> None:
-    desks: list[Desk] = []
+    desks: list[CompletionService] = []
 
-    async def program(desk: Desk, agent: str, text: str) -> str:
+    async def program(desk: CompletionService, agent: str, text: str) -> str:
         desks.append(desk)
         return await loop_of_tools(desk, agent, text)
 
     await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x")), ["it"])
     with pytest.raises(BackendError, match="not at work any more"):
-        await desks[0].answer("agent-0", Asked((User("still here"),)))
+        await desks[0].answer("agent-0", CompletionRequest((User("still here"),)))
 
 
 async def test_a_model_without_tool_calls_is_asked_for_actions() -> None:
@@ -372,9 +374,9 @@ async def test_equal_prompts_of_programs_are_one() -> None:
 async def test_what_a_program_did_is_kept_and_not_done_again(tmp_path: Path) -> None:
     changes = Changes((FileChange("ä.py", "added", 2, 0),), "patch")
 
-    async def program(desk: Desk, agent: str, text: str) -> Answered:
+    async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:
         said = await loop_of_tools(desk, agent, text)
-        return Answered(said, changes)
+        return ProgramResult(said, changes)
 
     async def once() -> tuple[list[object], FakeCrew]:
         store = SqliteStore(tmp_path)

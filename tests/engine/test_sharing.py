@@ -11,7 +11,7 @@ import pytest
 
 from batch_agent import RunStopped, Tool
 from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, StoreError
-from batch_agent.core.events import AgentMoved
+from batch_agent.core.events import AgentReassigned
 from batch_agent.core.messages import ToolResults
 from batch_agent.core.requests import Reply, Request
 from batch_agent.store.memory import MemoryStore
@@ -139,7 +139,7 @@ async def test_a_worker_that_was_cut_off_past_its_lease_writes_nothing_when_it_i
         await asyncio.sleep(3 * LEASE)
         far.mend()
     assert results.result() == dict.fromkeys(range(12), "done")
-    moved = {event.key for event in log.events if isinstance(event, AgentMoved)}
+    moved = {event.key for event in log.events if isinstance(event, AgentReassigned)}
     assert moved
     for key in moved:
         facts = await link.hub.facts(key)

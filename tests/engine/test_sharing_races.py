@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_agent.core.agent_config import Job
-from batch_agent.core.coordinator import Document, Ending, Write
+from batch_agent.core.coordinator import Completion, Document, Write
 from batch_agent.core.errors import BatchAgentError, StoreError
 from batch_agent.core.facts import Fact
 from batch_agent.testing import ScriptedBackend, by_turn, say
@@ -29,7 +29,7 @@ class Forgetful(Link):
         super().__init__()
         self.forgets = 1
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Ending]:
+    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         if self.forgets:
             self.forgets -= 1
             return {}
@@ -94,7 +94,7 @@ async def test_nothing_is_posted_again_while_agents_take_long() -> None:
     posted: list[int] = []
 
     class Counting(Link):
-        async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Ending]:
+        async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
             posted.append(len(jobs))
             return await self.hub.post(jobs, retry_failed=retry_failed)
 

@@ -9,17 +9,17 @@ from typing import Any
 import aiohttp
 import orjson
 
-from batch_agent.core.program_runtime import Asked
+from batch_agent.core.program_runtime import CompletionRequest
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.programs.gateway import Gateway, open_gateway
-from batch_agent.programs.gateway.responses import Pace
+from batch_agent.programs.gateway.responses import StreamPace
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 BODY: dict[str, Any] = {"model": "gpt", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 HELLO = Reply("Hello.", "stop", Usage(12, 8, 3))
-AT_ONCE = Pace(patience=0, heartbeat=0.01)
+AT_ONCE = StreamPace(patience=0, heartbeat=0.01)
 """A stream begins without an answer."""
-UNHURRIED = Pace(patience=600, heartbeat=600)
+UNHURRIED = StreamPace(patience=600, heartbeat=600)
 
 
 @dataclass
@@ -29,11 +29,11 @@ class FakeDesk:
 
     replies: list[Reply | Exception] = field(default_factory=lambda: [HELLO])
     model: str = "the-model"
-    heard: list[tuple[str, Asked]] = field(default_factory=list)
+    heard: list[tuple[str, CompletionRequest]] = field(default_factory=list)
     is_late: bool = False
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def answer(self, agent: str, asked: Asked) -> Reply:
+    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
         self.heard.append((agent, asked))
         if self.is_late:
             await self.may_answer.wait()
@@ -44,7 +44,7 @@ class FakeDesk:
         return reply
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> CompletionRequest:
         return self.heard[-1][1]
 
 
@@ -58,7 +58,7 @@ class BusyDesk:
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def answer(self, agent: str, asked: Asked) -> Reply:
+    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
         self.is_asked.set()
         try:
             await self.may_answer.wait()
@@ -88,7 +88,7 @@ class Caller:
 
 @asynccontextmanager
 async def calling(
-    desk: FakeDesk | BusyDesk, pace: Pace = UNHURRIED, hides: dict[str, str] | None = None
+    desk: FakeDesk | BusyDesk, pace: StreamPace = UNHURRIED, hides: dict[str, str] | None = None
 ) -> AsyncIterator[Caller]:
     async with (
         asyncio.timeout(60),

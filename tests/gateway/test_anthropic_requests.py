@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
-from batch_agent.programs.gateway.anthropic import AnthropicWords
-from batch_agent.programs.gateway.errors import Refused
-from batch_agent.programs.gateway.protocol import Wanted
+from batch_agent.programs.gateway.anthropic import AnthropicProtocol
+from batch_agent.programs.gateway.errors import GatewayError
+from batch_agent.programs.gateway.protocol import ParsedRequest
 
 HI = {"role": "user", "content": "Hi"}
 READ = ToolCall("c1", "read", '{"path":"a"}')
@@ -16,8 +16,8 @@ TOOL = {"name": "read", "description": "Reads.", "input_schema": {"type": "objec
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
-def read(*messages: Any, **body: Any) -> Wanted:
-    return AnthropicWords().read({"messages": list(messages) or [HI], "max_tokens": 9, **body})
+def read(*messages: Any, **body: Any) -> ParsedRequest:
+    return AnthropicProtocol().read({"messages": list(messages) or [HI], "max_tokens": 9, **body})
 
 
 def block(text: str, **more: Any) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> No
     assert (asked.choice, asked.named, [tool.name for tool in asked.tools]) == ("required", "beta", ["read", "beta"])
     assert read(tools=tools, tool_choice={"type": "any"}).asked.named == ""
     for odd in ({"type": "tool", "name": "gamma"}, {"type": "tool"}):
-        with pytest.raises(Refused, match="tool_choice"):
+        with pytest.raises(GatewayError, match="tool_choice"):
             read(tools=tools, tool_choice=odd)
 
 
@@ -158,6 +158,6 @@ def test_the_form_of_the_answer(where: str) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(body: dict[str, Any], words: str) -> None:
-    with pytest.raises(Refused, match=words) as raised:
-        AnthropicWords().read({"messages": [HI], **body})
+    with pytest.raises(GatewayError, match=words) as raised:
+        AnthropicProtocol().read({"messages": [HI], **body})
     assert raised.value.status == 400

@@ -4,12 +4,12 @@ import pytest
 
 from batch_agent.core.messages import Assistant, Thought, ToolCall, User
 from batch_agent.core.requests import NO_USAGE, Reply
-from batch_agent.programs.gateway.reply_memory import Memory
+from batch_agent.programs.gateway.reply_memory import ReplyMemory
 
 THOUGHTS = (Thought("Hm.", "signed"), Thought(redacted="xyz"))
 
 
-def said(memory: Memory, text: str = "", *calls: ToolCall, thoughts: tuple[Thought, ...] = ()) -> Assistant:
+def said(memory: ReplyMemory, text: str = "", *calls: ToolCall, thoughts: tuple[Thought, ...] = ()) -> Assistant:
     reply = memory.keep(Reply(text, "stop", NO_USAGE, calls, thoughts), ())
     return Assistant(reply.text, reply.calls, reply.thoughts)
 
@@ -26,7 +26,7 @@ def said(memory: Memory, text: str = "", *calls: ToolCall, thoughts: tuple[Thoug
     ],
 )
 def test_arguments_that_mean_the_same_are_the_models_own(own: str, again: str) -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     turn = said(memory, "", ToolCall("c1", "read", own))
     assert memory.recall(Assistant(calls=(ToolCall("c1", "read", again),))) == turn
 
@@ -35,14 +35,14 @@ def test_arguments_that_mean_the_same_are_the_models_own(own: str, again: str) -
     "other", ['{"a":2}', '{"a":true}', '{"a":1,"b":1}', '{"a":[1]}', "{}", "no json", '{"a":"1"}', "[" * 5000]
 )
 def test_arguments_that_mean_something_else_stay_the_programs(other: str) -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     said(memory, "", ToolCall("c1", "read", '{"a": 1}'))
     told = Assistant(calls=(ToolCall("c1", "read", other),))
     assert memory.recall(told) == told
 
 
 def test_a_call_of_another_tool_stays_the_programs() -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     said(memory, "", ToolCall("c1", "read", "{ }"))
     told = Assistant(calls=(ToolCall("c1", "invalid", "{}"),))
     assert memory.recall(told) == told
@@ -50,27 +50,27 @@ def test_a_call_of_another_tool_stays_the_programs() -> None:
 
 @pytest.mark.parametrize("text", ["\n\nDone.", "Done.\n", " Done. ", "Done."])
 def test_blanks_around_a_text_are_the_models_own(text: str) -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     turn = said(memory, text)
     assert memory.recall(Assistant("Done.")) == memory.recall(Assistant(" Done.\n")) == turn
     assert memory.recall(Assistant("Done!")) == Assistant("Done!")
 
 
 def test_a_text_that_was_said_before_stays_as_it_was_then() -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     first = said(memory, "Done.\n")
     said(memory, "Done.")
     assert memory.recall(Assistant("Done.")) == first
 
 
 def test_a_blank_text_before_a_call_is_not_lost() -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     turn = said(memory, "\n\n", ToolCall("c1", "read", "{}"))
     assert memory.recall(Assistant(calls=(ToolCall("c1", "read", "{}"),))) == turn
 
 
 def test_thoughts_come_back_with_their_signatures_where_a_program_leaves_them_out() -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     call = ToolCall("c1", "read", "{}")
     turn = said(memory, "Look.", call, thoughts=THOUGHTS)
     assert memory.recall(Assistant("Look.", (call,))) == turn
@@ -80,7 +80,7 @@ def test_thoughts_come_back_with_their_signatures_where_a_program_leaves_them_ou
 
 
 def test_a_turn_that_a_program_tells_as_several_thinks_once() -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     first, second = ToolCall("c1", "read", '{"a": 1}'), ToolCall("c2", "read", '{"b": 2}')
     said(memory, "\n", first, second, thoughts=THOUGHTS)
     assert memory.recall(Assistant(calls=(ToolCall("c1", "read", '{"a":1}'),))) == Assistant("\n", (first,), THOUGHTS)
@@ -88,7 +88,7 @@ def test_a_turn_that_a_program_tells_as_several_thinks_once() -> None:
 
 
 def test_every_call_has_an_id_of_its_own() -> None:
-    memory = Memory()
+    memory = ReplyMemory()
     call = ToolCall("", "read", "{}")
     history = (User("Hi"), Assistant(calls=(ToolCall("call_2", "read", "{}"),)))
     reply = Reply("", "calls", NO_USAGE, (call, call, ToolCall("mine", "read", "{}"), ToolCall("mine", "read", "{}")))
@@ -99,7 +99,7 @@ def test_every_call_has_an_id_of_its_own() -> None:
 
 
 def test_the_oldest_is_forgotten_first() -> None:
-    memory = Memory(most_chars=100, most_texts=2)
+    memory = ReplyMemory(most_chars=100, most_texts=2)
     for number in range(10):
         said(memory, "", ToolCall(f"c{number}", "read", f'{{ "a": "{"x" * 20}{number}" }}'))
         said(memory, f"{number}\n")
@@ -113,7 +113,7 @@ def test_the_oldest_is_forgotten_first() -> None:
 
 
 def test_a_turn_that_is_too_long_to_be_remembered_is_given_all_the_same() -> None:
-    memory = Memory(most_chars=10)
+    memory = ReplyMemory(most_chars=10)
     call = ToolCall("c1", "read", '{ "a": "a long text" }')
     assert said(memory, "", call) == Assistant(calls=(call,))
     assert memory.recall(Assistant(calls=(ToolCall("c1", "read", '{"a":"a long text"}'),))).calls != (call,)

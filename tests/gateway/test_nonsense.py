@@ -11,11 +11,11 @@ from tests.gateway.desks import FakeDesk, calling
 
 from batch_agent.core.messages import Thought, ToolCall
 from batch_agent.core.requests import NO_USAGE, Reply
-from batch_agent.programs.gateway.errors import Refused
+from batch_agent.programs.gateway.errors import GatewayError
 from batch_agent.programs.gateway.handlers import ANTHROPIC, OPENAI
 from batch_agent.programs.gateway.masking import Mask
-from batch_agent.programs.gateway.protocol import Envelope, Words
-from batch_agent.programs.gateway.sessions import Guest
+from batch_agent.programs.gateway.protocol import ApiProtocol, ResponseMeta
+from batch_agent.programs.gateway.sessions import ClientSession
 
 PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -71,7 +71,7 @@ ANTHROPIC_BODY: dict[str, Any] = {
     "max_tokens": 9,
     "stream": False,
 }
-BODIES: list[tuple[Words, dict[str, Any]]] = [(OPENAI, OPENAI_BODY), (ANTHROPIC, ANTHROPIC_BODY)]
+BODIES: list[tuple[ApiProtocol, dict[str, Any]]] = [(OPENAI, OPENAI_BODY), (ANTHROPIC, ANTHROPIC_BODY)]
 KEYS = ["role", "content", "type", "text", "name", "id", "function"]
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "ab", "c1", "text", "image"])
 nonsense = plain | st.lists(plain, max_size=2) | st.dictionaries(st.sampled_from(KEYS), plain, max_size=2)
@@ -100,26 +100,28 @@ def spoilt(draw: st.DrawFn, body: dict[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def answered(body: dict[str, Any], words: Words) -> list[bytes]:
-    guest = Guest("agent", "key", Mask({"ab": "§"}))
+def answered(body: dict[str, Any], words: ApiProtocol) -> list[bytes]:
+    guest = ClientSession("agent", "key", Mask({"ab": "§"}))
     wanted = words.read(body)
     reply = guest.said(REPLY, guest.heard(wanted.asked))
-    envelope = Envelope("1", 0, wanted.model, counts=wanted.counts)
+    envelope = ResponseMeta("1", 0, wanted.model, counts=wanted.counts)
     return [words.reply(reply, envelope), words.events(reply, envelope)]
 
 
 @pytest.mark.parametrize(("words", "body"), BODIES, ids=["openai", "anthropic"])
-def test_a_request_with_everything_in_it_is_answered(words: Words, body: dict[str, Any]) -> None:
+def test_a_request_with_everything_in_it_is_answered(words: ApiProtocol, body: dict[str, Any]) -> None:
     assert all(answered(body, words))
 
 
 @settings(max_examples=60)
 @given(st.data(), st.sampled_from(BODIES))
-def test_a_spoilt_request_is_answered_or_refused(data: st.DataObject, which: tuple[Words, dict[str, Any]]) -> None:
+def test_a_spoilt_request_is_answered_or_refused(
+    data: st.DataObject, which: tuple[ApiProtocol, dict[str, Any]]
+) -> None:
     words, body = which
     try:
         assert all(answered(data.draw(spoilt(body)), words))
-    except Refused as refused:
+    except GatewayError as refused:
         said = words.refusal(refused)
         assert str(refused) in json.loads(said)["error"]["message"]  # noqa: PT017 - either way is right
 

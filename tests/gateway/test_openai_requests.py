@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
-from batch_agent.programs.gateway.errors import Refused
-from batch_agent.programs.gateway.openai import OpenAIWords
-from batch_agent.programs.gateway.protocol import Wanted
+from batch_agent.programs.gateway.errors import GatewayError
+from batch_agent.programs.gateway.openai import OpenAIProtocol
+from batch_agent.programs.gateway.protocol import ParsedRequest
 
 HI = {"role": "user", "content": "Hi"}
 READ = ToolCall("c1", "read", '{"path": "a"}')
@@ -16,8 +16,8 @@ ALLOWED = {"type": "function", "function": {"name": "read"}}
 TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}
 
 
-def read(*messages: Any, **body: Any) -> Wanted:
-    return OpenAIWords().read({"messages": list(messages) or [HI], **body})
+def read(*messages: Any, **body: Any) -> ParsedRequest:
+    return OpenAIProtocol().read({"messages": list(messages) or [HI], **body})
 
 
 def test_system_messages_at_the_beginning_are_the_system_prompt() -> None:
@@ -107,7 +107,7 @@ def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> No
     asked = read(tools=tools, tool_choice={"type": "function", "function": {"name": "beta"}}).asked
     assert (asked.choice, asked.named, [tool.name for tool in asked.tools]) == ("required", "beta", ["read", "beta"])
     assert read(tools=tools, tool_choice="required").asked.named == ""
-    with pytest.raises(Refused, match="tool_choice names 'gamma', which is none of the tools"):
+    with pytest.raises(GatewayError, match="tool_choice names 'gamma', which is none of the tools"):
         read(tools=tools, tool_choice={"type": "function", "function": {"name": "gamma"}})
 
 
@@ -198,6 +198,6 @@ def test_unknown_fields_are_passed_over() -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(body: dict[str, Any], words: str) -> None:
-    with pytest.raises(Refused, match=words) as raised:
-        OpenAIWords().read({"messages": [HI], **body})
+    with pytest.raises(GatewayError, match=words) as raised:
+        OpenAIProtocol().read({"messages": [HI], **body})
     assert raised.value.status == 400

@@ -15,9 +15,9 @@ from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.backends.dialects.dialect import Dialect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
-from batch_agent.backends.flavors import Extras
-from batch_agent.backends.http.client import Server
-from batch_agent.backends.http.transport import open_wire
+from batch_agent.backends.flavors import OpenAIExtensions
+from batch_agent.backends.http.client import ServerClient
+from batch_agent.backends.http.transport import open_transport
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import (
     Assistant,
@@ -33,15 +33,15 @@ from batch_agent.core.messages import (
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, FinishReason, Reply, Request, Sampling, Usage
 from batch_agent.engine.reply_assembly import collect
-from batch_agent.programs.gateway.anthropic import AnthropicWords
-from batch_agent.programs.gateway.openai import OpenAIWords
-from batch_agent.programs.gateway.protocol import Envelope, Words
+from batch_agent.programs.gateway.anthropic import AnthropicProtocol
+from batch_agent.programs.gateway.openai import OpenAIProtocol
+from batch_agent.programs.gateway.protocol import ApiProtocol, ResponseMeta
 
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=4)
-ENVELOPE = Envelope("1", 0, "m")
-OPENAI, ANTHROPIC = OpenAIWords(), AnthropicWords()
-PAIRS: list[tuple[Words, Dialect]] = [
-    (OPENAI, OpenAIChat(Extras(reasoning_field="reasoning_content"))),
+ENVELOPE = ResponseMeta("1", 0, "m")
+OPENAI, ANTHROPIC = OpenAIProtocol(), AnthropicProtocol()
+PAIRS: list[tuple[ApiProtocol, Dialect]] = [
+    (OPENAI, OpenAIChat(OpenAIExtensions(reasoning_field="reasoning_content"))),
     (ANTHROPIC, AnthropicMessages()),
 ]
 dialects = pytest.mark.parametrize("dialect", [dialect for _, dialect in PAIRS], ids=["openai", "anthropic"])
@@ -84,7 +84,7 @@ def put_together(deltas: Iterable[Delta]) -> Reply:
     return reply
 
 
-def through(reply: Reply, words: Words, dialect: Dialect) -> Iterable[Iterable[Delta]]:
+def through(reply: Reply, words: ApiProtocol, dialect: Dialect) -> Iterable[Iterable[Delta]]:
     """The reply, whole and streamed."""
     decoder = dialect.decoder()
     yield dialect.decode_reply(words.reply(reply, ENVELOPE))
@@ -115,7 +115,9 @@ histories = st.lists(
 
 
 @given(histories, st.sampled_from(PAIRS))
-def test_a_conversation_is_read_as_it_was_and_only_ever_grows(told: list[Message], pair: tuple[Words, Dialect]) -> None:
+def test_a_conversation_is_read_as_it_was_and_only_ever_grows(
+    told: list[Message], pair: tuple[ApiProtocol, Dialect]
+) -> None:
     words, dialect = pair
     messages = (User("Begin."), *told)
     prompt = Prompt("Be brief.", (ToolSpec("read", "Reads.", {"type": "object", "properties": {}}),))
@@ -153,7 +155,7 @@ HIDES = {"/runs/1": "/work"}
 async def asking(desk: FakeDesk, dialect: Dialect) -> AsyncIterator[HttpBackend]:
     async with calling(desk, AT_ONCE if desk.is_late else UNHURRIED, HIDES) as caller:
         root = URL(caller.gateway.url) / "v1"
-        backend = HttpBackend(Server(open_wire(root, {"x-api-key": caller.key}), root), dialect, TRAITS)
+        backend = HttpBackend(ServerClient(open_transport(root, {"x-api-key": caller.key}), root), dialect, TRAITS)
         try:
             yield backend
         finally:

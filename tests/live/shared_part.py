@@ -20,10 +20,10 @@ from typing import Any
 import redis.asyncio  # noqa: F401 - before the fork
 
 from batch_agent import BatchAgent, Tool
-from batch_agent.cli.signals import Stopped, run_to_the_end
-from batch_agent.cluster.connect import hub_of
+from batch_agent.cli.signals import StoppedBySignal, run_until_signal
+from batch_agent.cluster.connect import coordinator_of
 from batch_agent.core.errors import StoreError
-from batch_agent.core.events import AgentMoved, Event, TurnEnded, TurnStarted
+from batch_agent.core.events import AgentReassigned, Event, TurnEnded, TurnStarted
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
@@ -57,7 +57,7 @@ class Turns:
                 self._notes.add(time.monotonic(), self._name, "asked", key, turn)
             case TurnEnded(key, turn):
                 self._notes.add(time.monotonic(), self._name, "answered", key, turn)
-            case AgentMoved(key):
+            case AgentReassigned(key):
                 self._notes.add(time.monotonic(), self._name, "moved", key, 0)
             case _:
                 pass
@@ -108,7 +108,7 @@ class Part:
         turns = Turns(self._folder, self._name)
         if self._kind == "work":
             spec = BatchSpec.of(inputs=[], **self._options)
-            hub = hub_of(spec)
+            hub = coordinator_of(spec)
             assert hub is not None
             await runner.work(RunSetup.validate(spec, turns), hub)
             return
@@ -120,7 +120,7 @@ class Part:
         if self._kind == "both":
             return BatchAgent.stream(inputs=self._asked(), events=turns, **self._options)
         spec = BatchSpec.of(inputs=self._asked(), **self._options)
-        return ResultStream(partial(runner.run, RunSetup.validate(spec, turns), hub=hub_of(spec), works=False))
+        return ResultStream(partial(runner.run, RunSetup.validate(spec, turns), hub=coordinator_of(spec), works=False))
 
     async def _asked(self) -> AsyncIterator[str]:
         """The last ones when the test says so."""
@@ -146,11 +146,11 @@ def live(plan: dict[str, Any]) -> int:
     for number in (1, 2):
         os.dup2(said, number)
     try:
-        ended = run_to_the_end(Part(plan).play())
+        ended = run_until_signal(Part(plan).play())
     except StoreError as error:
         print(error, flush=True)
         return STORE_FAILED
-    return ended.status if isinstance(ended, Stopped) else 0
+    return ended.status if isinstance(ended, StoppedBySignal) else 0
 
 
 def main() -> None:

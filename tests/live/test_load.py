@@ -7,7 +7,7 @@ from scripts.engines.layout import MODEL_NAME
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Load
+from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Request, Sampling
 
 KV_BYTES = 2**30
@@ -40,7 +40,7 @@ async def test_vllms_load_is_seen_while_it_works_and_its_room_is_the_real_one(vl
         await backend.aclose()
 
 
-async def _load(backend: HttpBackend) -> Load:
+async def _load(backend: HttpBackend) -> ServerLoad:
     load = await backend.load()
     assert load is not None
     return load

@@ -11,7 +11,7 @@ from scripts.engines.layout import MODEL_NAME
 from batch_agent import BatchAgent, ErrorKind, VLLMPool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
-from batch_agent.pools.chat_template import find_wrapping
+from batch_agent.pools.chat_template import find_chat_template
 
 QUESTIONS = [f"What is a {word}?" for word in ("quay", "buoy", "pier", "tide", "gull", "mast")]
 ODD_TEXTS = [
@@ -49,7 +49,7 @@ def user(text: str) -> list[dict[str, str]]:
 async def test_a_wrapped_prompt_has_the_tokens_that_vllm_gives_the_conversation(vllm_url: str) -> None:
     backend = await connect(vllm_url, None, uses_tools=False, notify=lambda text: None)
     assert isinstance(backend, HttpBackend)
-    wrapping = await find_wrapping(backend.server, MODEL_NAME)
+    wrapping = await find_chat_template(backend.server, MODEL_NAME)
     await backend.aclose()
     assert wrapping is not None
     assert wrapping.before

@@ -12,9 +12,9 @@ import tests.contract.test_hubs_facts
 from tests.contract.hub_contract import LONG, STARTED, Meet, by_key, hub, jobs, leased
 from tests.live.ray_cluster import ray_cluster
 
-from batch_agent.core.coordinator import Append, End, Ending, Hub
+from batch_agent.core.coordinator import Append, Completion, Coordinator, End
 from batch_agent.core.errors import SpecError, StoreError
-from batch_agent.ray.coordinator_actor import HubActor
+from batch_agent.ray.coordinator_actor import CoordinatorActor
 
 __all__ = ["hub"]
 
@@ -24,7 +24,7 @@ for suite in (tests.contract.test_hubs, tests.contract.test_hubs_calls, tests.co
     globals().update({name: test for name, test in vars(suite).items() if name.startswith("test_")})
 
 
-class OneAfterTheOther(HubActor):
+class OneAfterTheOther(CoordinatorActor):
     """A hub for each test: to start an actor takes longer than most of them."""
 
     async def begin(self, checkpoint_dir: str) -> None:
@@ -33,13 +33,13 @@ class OneAfterTheOther(HubActor):
         await self.open(None)
 
 
-async def opened(actor: Any, seat: str | None = None) -> Hub:
-    from batch_agent.ray.coordinator import RayHub  # Ray may be missing where only other tests are run
+async def opened(actor: Any, seat: str | None = None) -> Coordinator:
+    from batch_agent.ray.coordinator import RayCoordinator  # Ray may be missing where only other tests are run
 
     async def find() -> Any:
         return actor
 
-    hub = RayHub(find, seat)
+    hub = RayCoordinator(find, seat)
     await hub.open()
     return hub
 
@@ -56,7 +56,7 @@ def actor() -> Iterator[Any]:
 
 @pytest.fixture
 async def meet(actor: Any, tmp_path: Path) -> Meet:
-    async def one() -> Hub:
+    async def one() -> Coordinator:
         return await opened(actor)
 
     await actor.begin.remote(str(tmp_path / "run"))
@@ -80,7 +80,7 @@ async def test_a_worker_hears_of_calls_and_callers_and_not_of_the_others_at_work
     since = await caller.latest()
     lease = (await leased(caller, "other", "a"))["a"]
     await other.tell(b"I am busy")
-    await other.write("other", 1, [Append("a", lease.token, STARTED), End(lease.token, Ending("a"))])
+    await other.write("other", 1, [Append("a", lease.token, STARTED), End(lease.token, Completion("a"))])
     quiet = await one.news(since, wait=0)
     assert (quiet.endings, quiet.landed, quiet.told) == ((), (), ())
     waiting = asyncio.create_task(one.news(quiet.after, wait=LONG))
@@ -118,7 +118,7 @@ async def test_a_folder_that_is_not_the_callers_is_refused(actor: Any, tmp_path:
 async def test_a_hub_that_is_gone_is_an_error_that_says_how_to_go_on() -> None:
     import ray
 
-    actor = ray.remote(HubActor).options(num_cpus=0).remote(None)
+    actor = ray.remote(CoordinatorActor).options(num_cpus=0).remote(None)
     hub = await opened(actor)
     assert await hub.left() == 0
     waiting = asyncio.create_task(hub.lease("worker", 1, lasts=LONG, wait=LONG))

@@ -7,7 +7,7 @@ from scripts.engines.layout import MODEL_NAME
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Load
+from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Request, Sampling
 
 ROOM = 8_192
@@ -22,10 +22,10 @@ async def test_sglangs_load_is_seen_while_it_works_and_its_room_is_the_real_one(
         assert await backend.count_tokens("one two three") == 3
         async with asyncio.TaskGroup() as group:
             asking = [group.create_task(_ask(backend, number)) for number in range(24)]
-            busiest = Load()
+            busiest = ServerLoad()
             while not all(task.done() for task in asking):
                 seen = await backend.load()
-                busiest = max(busiest, seen or Load(), key=lambda load: (load.running, load.waiting))
+                busiest = max(busiest, seen or ServerLoad(), key=lambda load: (load.running, load.waiting))
                 await asyncio.sleep(0.1)
         assert busiest.running > 0, busiest
         assert busiest.kv_usage is not None

@@ -8,11 +8,11 @@ import time
 
 from tests.processes.scenes import family
 
-from batch_agent.supervisor import running
+from batch_agent.supervisor import start_program
 
 
 async def main(way: str, mark: str) -> None:
-    async with running(family(mark, "stay")) as program:
+    async with start_program(family(mark, "stay")) as program:
         members = await anext(program.lines())
         fork = os.fork() if way == "forked" else None
         if fork == 0:

@@ -6,20 +6,20 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from batch_agent.supervisor import Command
+from batch_agent.supervisor import ProgramCommand
 
 HERE = Path(__file__).parent
 ENV = {"PATH": os.defpath}
 FAMILY = [sys.executable, "-I", "-S", str(HERE / "family.py")]
 
 
-def sh(script: str, *, env: dict[str, str] = ENV, cwd: Path | None = None, stdin: str | None = None) -> Command:
-    return Command(["/bin/sh", "-c", script], env, cwd, stdin)
+def sh(script: str, *, env: dict[str, str] = ENV, cwd: Path | None = None, stdin: str | None = None) -> ProgramCommand:
+    return ProgramCommand(["/bin/sh", "-c", script], env, cwd, stdin)
 
 
-def family(mark: str, way: str) -> Command:
+def family(mark: str, way: str) -> ProgramCommand:
     """A program with children that try to get away; `mark` is on the command line of each."""
-    return Command([*FAMILY, way, mark], ENV)
+    return ProgramCommand([*FAMILY, way, mark], ENV)
 
 
 def marked(mark: str) -> set[int]:

@@ -6,7 +6,7 @@ import pytest
 from tests.processes.scenes import family, marked
 from tests.unit.tools.processes import is_alive
 
-from batch_agent.supervisor import Limits, Program, TooMuchOutput, run_to_end, running
+from batch_agent.supervisor import Program, ProgramLimits, TooMuchOutput, run_program, start_program
 
 
 async def met(program: Program, mark: str) -> set[int]:
@@ -18,20 +18,20 @@ async def met(program: Program, mark: str) -> set[int]:
 
 
 async def test_what_a_program_leaves_behind_is_gone_when_it_has_ended(mark: str) -> None:
-    ended = await run_to_end(family(mark, "exit"))
+    ended = await run_program(family(mark, "exit"))
     members = ended.out.split()
     assert (ended.code, len(members)) == (0, 5)
     assert not any(is_alive(int(member)) for member in members)
 
 
 async def test_leaving_the_block_ends_them_all(mark: str) -> None:
-    async with running(family(mark, "stay")) as program:
+    async with start_program(family(mark, "stay")) as program:
         await met(program, mark)
     assert marked(mark) == set()
 
 
 async def test_grace_saves_nobody(mark: str) -> None:
-    async with running(family(mark, "stay"), Limits(grace=60)) as program:
+    async with start_program(family(mark, "stay"), ProgramLimits(grace=60)) as program:
         await met(program, mark)
     assert marked(mark) == set()
     assert (await program.ended()).code == -15
@@ -39,7 +39,7 @@ async def test_grace_saves_nobody(mark: str) -> None:
 
 async def test_an_error_in_the_block_ends_them_all(mark: str) -> None:
     async def fail() -> None:
-        async with running(family(mark, "stay")) as program:
+        async with start_program(family(mark, "stay")) as program:
             await met(program, mark)
             raise ZeroDivisionError
 
@@ -50,7 +50,7 @@ async def test_an_error_in_the_block_ends_them_all(mark: str) -> None:
 
 async def test_a_timeout_ends_them_all(mark: str) -> None:
     async def take_too_long() -> None:
-        async with asyncio.timeout(None) as clock, running(family(mark, "stay")) as program:
+        async with asyncio.timeout(None) as clock, start_program(family(mark, "stay")) as program:
             await met(program, mark)
             clock.reschedule(asyncio.get_running_loop().time())
             await program.ended()
@@ -64,7 +64,7 @@ async def test_a_cancellation_ends_them_all(mark: str) -> None:
     is_met = asyncio.Event()
 
     async def use() -> None:
-        async with running(family(mark, "stay")) as program:
+        async with start_program(family(mark, "stay")) as program:
             await met(program, mark)
             is_met.set()
             await program.ended()
@@ -79,7 +79,7 @@ async def test_a_cancellation_ends_them_all(mark: str) -> None:
 
 async def test_too_much_output_ends_them_all(mark: str) -> None:
     async def read() -> None:
-        async with running(family(mark, "flood"), Limits(most_line_bytes=1_000_000)) as program:
+        async with start_program(family(mark, "flood"), ProgramLimits(most_line_bytes=1_000_000)) as program:
             await met(program, mark)
             await anext(program.lines())
 
@@ -92,7 +92,7 @@ async def test_too_much_output_ends_them_all(mark: str) -> None:
 async def test_a_start_that_is_cancelled_leaves_nothing(mark: str, steps: int) -> None:
     """At each point of it, as far as the loop has gone by then."""
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(run_to_end(family(mark, "stay")))
+        task = group.create_task(run_program(family(mark, "stay")))
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()
@@ -103,7 +103,7 @@ async def test_eight_families_stopped_at_once_are_gone(mark: str) -> None:
     everybody = asyncio.Barrier(9)
 
     async def use() -> None:
-        async with running(family(mark, "stay")) as program:
+        async with start_program(family(mark, "stay")) as program:
             await anext(program.lines())
             await everybody.wait()
             await program.ended()

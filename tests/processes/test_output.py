@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from batch_agent.supervisor.output_stream import Output
+from batch_agent.supervisor.output_stream import OutputStream
 
 
 class Writer:
@@ -36,7 +36,7 @@ def pipe() -> Iterator[tuple[int, Writer]]:
 
 
 async def test_without_a_reader_a_program_waits(pipe: tuple[int, Writer]) -> None:
-    out, writer = Output(pipe[0]), pipe[1]
+    out, writer = OutputStream(pipe[0]), pipe[1]
     await writer.write(1000)
     assert 0 < writer.written < 1_000_000
     taken = len(await out.take())
@@ -49,7 +49,7 @@ async def test_without_a_reader_a_program_waits(pipe: tuple[int, Writer]) -> Non
 
 
 async def test_a_muted_program_never_waits(pipe: tuple[int, Writer]) -> None:
-    out, writer = Output(pipe[0]), pipe[1]
+    out, writer = OutputStream(pipe[0]), pipe[1]
     await writer.write(100)
     out.mute()
     await writer.write(1000)
@@ -60,7 +60,7 @@ async def test_a_muted_program_never_waits(pipe: tuple[int, Writer]) -> None:
 
 
 async def test_one_who_waits_hears_that_nothing_will_come(pipe: tuple[int, Writer]) -> None:
-    out = Output(pipe[0])
+    out = OutputStream(pipe[0])
     async with asyncio.TaskGroup() as group:
         taking = group.create_task(out.take())
         await asyncio.sleep(0)
@@ -70,7 +70,7 @@ async def test_one_who_waits_hears_that_nothing_will_come(pipe: tuple[int, Write
 
 
 async def test_output_ends_with_the_program_even_if_others_hold_the_pipe(pipe: tuple[int, Writer]) -> None:
-    out, writer = Output(pipe[0]), pipe[1]
+    out, writer = OutputStream(pipe[0]), pipe[1]
     await writer.write(1)
     out.end()
     assert (len(await out.take()), await out.take()) == (writer.written, b"")

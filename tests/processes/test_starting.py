@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.processes.scenes import ENV
 
-from batch_agent.supervisor import CannotStart, Command, run_to_end
+from batch_agent.supervisor import CannotStart, ProgramCommand, run_program
 from batch_agent.supervisor import supervisor_process as warden
 
 
@@ -41,12 +41,12 @@ def folder(tmp_path: Path) -> Path:
 )
 async def test_a_program_that_cannot_be_run_is_named(folder: Path, argv: list[str], says: str) -> None:
     with pytest.raises(CannotStart, match=says):
-        await run_to_end(Command(argv, ENV, folder))
+        await run_program(ProgramCommand(argv, ENV, folder))
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match=r"'/bin/sh' cannot be started: there is no folder '.*/missing' to work in"):
-        await run_to_end(Command(["/bin/sh"], {}, tmp_path / "missing"))
+        await run_program(ProgramCommand(["/bin/sh"], {}, tmp_path / "missing"))
 
 
 async def test_a_working_directory_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,23 +54,23 @@ async def test_a_working_directory_that_is_gone_is_told(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "here").rmdir()
     with pytest.raises(CannotStart, match="the working directory is gone"):
-        await run_to_end(Command(["/bin/sh"], {}))
+        await run_program(ProgramCommand(["/bin/sh"], {}))
 
 
 @pytest.mark.parametrize(("env", "says"), [({"": "x"}, "'' is no name"), ({"a=b": "x"}, "'a=b' is no name")])
 async def test_a_variable_needs_a_name(env: dict[str, str], says: str) -> None:
     with pytest.raises(CannotStart, match=says):
-        await run_to_end(Command(["/bin/sh"], env))
+        await run_program(ProgramCommand(["/bin/sh"], env))
 
 
 async def test_a_secret_with_a_nul_is_not_told() -> None:
     with pytest.raises(CannotStart, match="NUL in the value of 'KEY'") as raised:
-        await run_to_end(Command(["/bin/sh"], {"KEY": "secret\0"}))
+        await run_program(ProgramCommand(["/bin/sh"], {"KEY": "secret\0"}))
     assert "secret" not in str(raised.value)
 
 
 def test_a_command_does_not_show_its_environment() -> None:
-    assert "secret" not in repr(Command(["/bin/sh"], {"KEY": "secret"}))
+    assert "secret" not in repr(ProgramCommand(["/bin/sh"], {"KEY": "secret"}))
 
 
 async def test_without_descriptors_to_be_had_nothing_leaks() -> None:
@@ -78,7 +78,7 @@ async def test_without_descriptors_to_be_had_nothing_leaks() -> None:
     os.close(lowest)
     for free in range(7):
         with _no_descriptor_beyond(lowest + free), pytest.raises(CannotStart, match="Too many open files"):
-            await run_to_end(Command(["/bin/sh"], {}))
+            await run_program(ProgramCommand(["/bin/sh"], {}))
 
 
 async def test_a_warden_that_does_not_come_up_is_told_with_its_words(
@@ -87,7 +87,7 @@ async def test_a_warden_that_does_not_come_up_is_told_with_its_words(
     (tmp_path / "warden.py").write_text("raise SystemExit('no memory')")
     monkeypatch.setattr(warden, "__file__", str(tmp_path / "warden.py"))
     with pytest.raises(CannotStart, match=r"'/bin/sh' cannot be started: its warden ended at once\. no memory"):
-        await run_to_end(Command(["/bin/sh", "x" * 1_000_000], {}))
+        await run_program(ProgramCommand(["/bin/sh", "x" * 1_000_000], {}))
 
 
 @contextmanager

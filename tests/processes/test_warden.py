@@ -9,7 +9,7 @@ import pytest
 from tests.processes.scenes import sh, until_none_is
 from tests.unit.tools.processes import gone
 
-from batch_agent.supervisor import ProgramLost, run_to_end
+from batch_agent.supervisor import ProgramLost, run_program
 from batch_agent.supervisor import supervisor_process as warden
 
 
@@ -66,5 +66,5 @@ os.write(int(sys.argv[1]), b"started 123456789\\nended None 2\\n")
 """)
     monkeypatch.setattr(warden, "__file__", str(tmp_path / "warden.py"))
     with caplog.at_level(logging.WARNING, "batch_agent"), pytest.raises(ProgramLost, match="could not kill it"):
-        await run_to_end(sh("true"))
+        await run_program(sh("true"))
     assert "2 processes that '/bin/sh' started cannot be killed" in caplog.text

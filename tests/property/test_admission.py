@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from batch_agent.schedule.slot_queue import PATIENCE, Admission, Rank, Ticket
+from batch_agent.schedule.slot_queue import PATIENCE, Priority, SlotQueue, Ticket
 
-RANKS = st.builds(Rank, st.booleans(), st.integers(0, 3), st.integers(0, 3))
+RANKS = st.builds(Priority, st.booleans(), st.integers(0, 3), st.integers(0, 3))
 
 
 class Waiting(RuleBasedStateMachine):
@@ -15,17 +15,17 @@ class Waiting(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots = Admission(2)
+        self.slots = SlotQueue(2)
         self.limit = 2
         self.in_use = 0
-        self.queue: list[tuple[Rank, Ticket]] = []
+        self.queue: list[tuple[Priority, Ticket]] = []
         self.ever_granted: set[Ticket] = set()
         self.passed_over: dict[Ticket, int] = {}
 
     tickets: Bundle[Ticket] = Bundle("tickets")
 
     @rule(target=tickets, rank=RANKS)
-    def arrive(self, rank: Rank) -> Ticket:
+    def arrive(self, rank: Priority) -> Ticket:
         if self.slots.take():
             assert self.in_use < self.limit
             assert not self.queue
@@ -60,7 +60,7 @@ class Waiting(RuleBasedStateMachine):
 
     @precondition(lambda self: self.queue)
     @rule(times=st.integers(1, 3 * PATIENCE), rank=RANKS)
-    def be_passed_over(self, times: int, rank: Rank) -> None:
+    def be_passed_over(self, times: int, rank: Priority) -> None:
         for _ in range(times):
             if self.in_use == 0 or len(self.queue) == 0:
                 return
@@ -80,7 +80,7 @@ class Waiting(RuleBasedStateMachine):
         assert not self.ever_granted & set(granted)
         self.ever_granted |= set(granted)
 
-    def _next(self) -> tuple[Rank, Ticket]:
+    def _next(self) -> tuple[Priority, Ticket]:
         oldest = self.queue[0]
         if self.passed_over[oldest[1]] >= PATIENCE * self.limit:
             return oldest
@@ -113,10 +113,10 @@ TestAdmission.settings = settings(max_examples=60, stateful_step_count=50, deadl
     arrivals=st.lists(st.integers(0, 3), min_size=1, max_size=12),
 )
 def test_nobody_is_passed_over_more_often_than_patience_allows(
-    limits: list[int], ranks: list[Rank], arrivals: list[int]
+    limits: list[int], ranks: list[Priority], arrivals: list[int]
 ) -> None:
     """However the others rank, and whoever comes after it: at most PATIENCE rounds, and those who were there first."""
-    slots = Admission(limits[0])
+    slots = SlotQueue(limits[0])
     while slots.take():
         pass
     grants = came = 0

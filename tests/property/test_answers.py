@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from batch_agent.agent.action_mode import Final, read_action
+from batch_agent.agent.action_mode import FinalAction, read_action
 from batch_agent.agent.answer_extraction import find_answer, readings, without_thoughts
 from batch_agent.agent.output import output_type
 from batch_agent.core.agent_config import InvalidOutput, OutputType
@@ -112,7 +112,7 @@ def test_no_text_makes_more_trouble_than_an_invalid_output(text: str, is_whole: 
         with suppress(InvalidOutput):
             find_answer(text, schema, is_whole=is_whole)
     with suppress(InvalidOutput):
-        assert isinstance(read_action(text, "id", is_whole=is_whole), ToolCall | Final)
+        assert isinstance(read_action(text, "id", is_whole=is_whole), ToolCall | FinalAction)
     list(readings(text, is_whole=is_whole))
 
 

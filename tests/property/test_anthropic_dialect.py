@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.anthropic.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.anthropic.decoder import AnthropicStreamDecoder, decode_reply
 from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.core.messages import (
     Assistant,
@@ -56,7 +56,7 @@ def until_it_fails(make: Callable[[], Iterator[Delta]]) -> list[Delta | str]:
 
 
 def decode(chunks: Iterable[bytes]) -> Iterator[Delta]:
-    decoder = StreamDecoder()
+    decoder = AnthropicStreamDecoder()
     for chunk in chunks:
         yield from decoder.feed(chunk)
     if not decoder.ended:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.backends.bedrock_server import Said, event, events, exception, raw_frame
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.bedrock.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.bedrock.decoder import BedrockStreamDecoder, decode_reply
 from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
 from batch_agent.core.messages import (
     Assistant,
@@ -62,7 +62,7 @@ def until_it_fails(make: Callable[[], Iterator[T]]) -> list[T | str]:
 
 
 def decode(chunks: Iterable[bytes]) -> Iterator[Delta]:
-    decoder = StreamDecoder()
+    decoder = BedrockStreamDecoder()
     for chunk in chunks:
         yield from decoder.feed(chunk)
     if not decoder.ended:

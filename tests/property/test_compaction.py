@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.agent.talks import rules
 
-from batch_agent.agent.compaction import Compact, Held, plan_compaction
-from batch_agent.agent.context_size import Size, chars_in
+from batch_agent.agent.compaction import CompactContext, ToolOutputSize, plan_compaction
+from batch_agent.agent.context_size import ContextSize, chars_in
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate, Step
-from batch_agent.core.agent_config import Compaction, Job, Rules, ToolMode
+from batch_agent.core.agent_config import AgentConfig, Compaction, Job, ToolMode
 from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
 from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import Reply, Usage
@@ -27,7 +27,7 @@ COUNTED = st.sampled_from([0.0, 1.5, 4.0, 7.0])
 
 @dataclass
 class Life:
-    rules: Rules
+    rules: AgentConfig
     facts: list[Fact]
     steps: list[Step]
     end: Conversation
@@ -56,7 +56,7 @@ def lives(draw: st.DrawFn, mode: ToolMode | None = None) -> Life:
                 fact: Fact = Replied(draw(_replies(made.tool_mode, step, per_token)))
             case CallTools():
                 fact = Returned(tuple(draw(_results(call)) for call in step.calls))
-            case Compact():
+            case CompactContext():
                 fact = _compacted(draw, step)
         talk.apply(fact)
         facts.append(fact)
@@ -81,7 +81,7 @@ def _results(draw: st.DrawFn, call: ToolCall) -> ToolResult:
     return ToolResult(call, "x" * draw(LENGTHS), is_error=draw(st.integers(0, 5)) == 0)
 
 
-def _compacted(draw: st.DrawFn, step: Compact) -> Compacted:
+def _compacted(draw: st.DrawFn, step: CompactContext) -> Compacted:
     """As the engine does it, with a model that keeps to nothing."""
     wanted = [each for each in step.results if each.summary_tokens]
     texts = {each.held.place: draw(st.sampled_from([None, "", "short", "long " * 5_000])) for each in wanted}
@@ -92,7 +92,7 @@ def messages(talk: Conversation) -> list[Message]:
     return [*talk._messages, *talk._asking_again]
 
 
-def size(talk: Conversation) -> Size:
+def size(talk: Conversation) -> ContextSize:
     assert talk._shortening is not None
     return talk._shortening.size
 
@@ -101,11 +101,11 @@ def results(talk: Conversation) -> list[ToolResult]:
     return [result for message in talk._messages if isinstance(message, ToolResults) for result in message.results]
 
 
-def compactions(life: Life) -> list[tuple[Conversation, Conversation, Compact]]:
+def compactions(life: Life) -> list[tuple[Conversation, Conversation, CompactContext]]:
     """The conversation before and after each, and what it did."""
     found = []
     for at, step in enumerate(life.steps):
-        if isinstance(step, Compact):
+        if isinstance(step, CompactContext):
             before, after = Conversation(life.rules, JOB), Conversation(life.rules, JOB)
             before.replay(life.facts[:at])
             after.replay(life.facts[: at + 1])
@@ -192,7 +192,7 @@ def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> 
             assert all(result.is_error or len(result.content) <= 200 for result in results(after))
         assert after._shortening is not None
         after._shortening._is_done = False
-        assert not isinstance(after.next(), Compact)
+        assert not isinstance(after.next(), CompactContext)
         assert fact.after <= step.tokens
 
 
@@ -200,8 +200,8 @@ def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> 
 @given(lives())
 def test_there_is_at_most_one_compaction_for_each_turn_and_none_without_tool_results(life: Life) -> None:
     for step, following in pairwise([*life.steps, life.end.next()]):
-        assert not (isinstance(step, Compact) and isinstance(following, Compact))
-    count = sum(isinstance(step, Compact) for step in life.steps)
+        assert not (isinstance(step, CompactContext) and isinstance(following, CompactContext))
+    count = sum(isinstance(step, CompactContext) for step in life.steps)
     assert life.end.result(0.0).compactions == count
     assert count <= sum(isinstance(fact, Returned) for fact in life.facts) + life.rules.max_retries
 
@@ -234,7 +234,7 @@ def test_in_action_mode_the_model_reads_what_is_left_in_its_own_words(life: Life
 
 HELD = st.lists(
     st.builds(
-        lambda tool, length, stays, summary, change: Held(
+        lambda tool, length, stays, summary, change: ToolOutputSize(
             0, tool, "x" * length, length, stays, is_summary=summary, made_a_change=change
         ),
         st.sampled_from(["look", "a_tool_with_a_long_name"]),
@@ -250,10 +250,10 @@ HELD = st.lists(
 @settings(max_examples=80)
 @given(HELD, st.integers(0, 3), st.integers(1, 3_000), st.booleans(), st.integers(0, 20_000))
 def test_a_plan_takes_no_more_than_it_needs_from_the_oldest(
-    held: list[Held], newest: int, most: int, summarizes: bool, other: int
+    held: list[ToolOutputSize], newest: int, most: int, summarizes: bool, other: int
 ) -> None:
     placed = [replace(each, place=place, is_newest=place >= len(held) - newest) for place, each in enumerate(held)]
-    size = Size(other + sum(len(each.content) for each in placed))
+    size = ContextSize(other + sum(len(each.content) for each in placed))
     plan = plan_compaction(compaction(summarizes, most), placed, size)
     if plan is None:
         return

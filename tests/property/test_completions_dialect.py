@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.completions.decoder import Answer, ManyDecoder, Piece, PromptDone, decode_whole
+from batch_agent.backends.dialects.completions.decoder import (
+    BatchStreamDecoder,
+    PromptAnswer,
+    PromptDelta,
+    PromptFinished,
+    decode_batch_reply,
+)
 from batch_agent.core.requests import FinishReason, Usage
 
 cuts = st.lists(st.integers(0, 6000), max_size=12)
@@ -57,18 +63,18 @@ def mixed(draw: st.DrawFn) -> tuple[list[Told], list[bytes]]:
 class Heard:
     """Everything that came out of a stream."""
 
-    events: list[Piece | PromptDone]
+    events: list[PromptDelta | PromptFinished]
     failure: str = ""
 
     def text(self, index: int) -> str:
-        return "".join(event.text for event in self.events if isinstance(event, Piece) and event.index == index)
+        return "".join(event.text for event in self.events if isinstance(event, PromptDelta) and event.index == index)
 
-    def done(self) -> list[PromptDone]:
-        return [event for event in self.events if isinstance(event, PromptDone)]
+    def done(self) -> list[PromptFinished]:
+        return [event for event in self.events if isinstance(event, PromptFinished)]
 
 
 def heard(count: int, chunks: Iterable[bytes]) -> Heard:
-    decoder, events, failure = ManyDecoder(count), list[Piece | PromptDone](), ""
+    decoder, events, failure = BatchStreamDecoder(count), list[PromptDelta | PromptFinished](), ""
     try:
         for chunk in chunks:
             for event in decoder.feed(chunk):
@@ -100,7 +106,7 @@ def test_every_prompt_gets_its_own_answer_for_any_interleaving_and_chunking(
     found = heard(len(answers), pieces(wire([*events, b"[DONE]"]), at))
     assert [found.text(index) for index in range(len(answers))] == [answer.text for answer in answers]
     assert {done.index: done for done in found.done()} == {
-        index: PromptDone(index, answer.finish, Usage(answer.read, 0, len(answer.pieces) + 1))
+        index: PromptFinished(index, answer.finish, Usage(answer.read, 0, len(answer.pieces) + 1))
         for index, answer in enumerate(answers)
     }
     assert (len(found.done()), found.failure) == (len(answers), "")
@@ -156,8 +162,8 @@ def test_a_plain_answer_is_the_same_in_any_order_and_says_what_it_lacks(
 ) -> None:
     kept = data.draw(st.lists(st.sampled_from(shuffled), unique_by=lambda pair: pair[0]))
     choices = [{"index": index, "text": answer.text, "finish_reason": answer.finish} for index, answer in kept]
-    whole = decode_whole(orjson.dumps({"choices": choices}), len(shuffled))
-    expected = [Answer(index, answer.text, answer.finish) for index, answer in kept]
+    whole = decode_batch_reply(orjson.dumps({"choices": choices}), len(shuffled))
+    expected = [PromptAnswer(index, answer.text, answer.finish) for index, answer in kept]
     assert list(whole.answers) == sorted(expected, key=lambda answer: answer.index)
     assert sorted([*whole.missing, *(answer.index for answer in expected)]) == list(range(len(shuffled)))
 
@@ -181,7 +187,7 @@ def test_nonsense_anywhere_is_read_or_is_a_backend_error(part: str, nonsense: An
     found = heard(2, [wire([orjson.dumps(body), b"[DONE]"])])
     assert found.failure  # prompt 0 never has an answer
     try:
-        whole = decode_whole(orjson.dumps(body), 2)
+        whole = decode_batch_reply(orjson.dumps(body), 2)
     except BackendError:
         return
     assert all(isinstance(answer.text, str) for answer in whole.answers)

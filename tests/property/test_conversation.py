@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.agent.talks import LAST, TURN, City, rules
 
-from batch_agent.agent.compaction import Compact
+from batch_agent.agent.compaction import CompactContext
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
-from batch_agent.core.agent_config import Job, Rules
+from batch_agent.core.agent_config import AgentConfig, Job
 from batch_agent.core.facts import Fact, Replied, Returned
 from batch_agent.core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import FinishReason, Reply, Request, Usage
@@ -66,7 +66,7 @@ JOB = Job(0, "key", "input", "Do it.")
 class Life:
     """A conversation to its end, with what it asked for on the way."""
 
-    rules: Rules
+    rules: AgentConfig
     talk: Conversation
     facts: list[Fact]
     steps: list[Generate | CallTools]
@@ -80,7 +80,7 @@ def lives(draw: st.DrawFn) -> Life:
     steps: list[Generate | CallTools] = []
     while not isinstance(step := talk.next(), Done):
         assert len(facts) < 100
-        assert not isinstance(step, Compact)
+        assert not isinstance(step, CompactContext)
         fact = draw(REPLIES) if isinstance(step, Generate) else _returned(draw, step)
         talk.apply(fact)
         facts.append(fact)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.openai.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.openai.decoder import OpenAIStreamDecoder, decode_reply
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.http.sse import SseEvent, SseParser
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
@@ -114,7 +114,7 @@ def test_the_same_deltas_for_any_chunking(events: list[bytes], end: bytes, comme
     data = b"".join(comment + end + b"data: " + event + end + end for event in events) + b":"
 
     def decode(chunks: Iterable[bytes]) -> Iterator[Delta]:
-        decoder = StreamDecoder()
+        decoder = OpenAIStreamDecoder()
         for chunk in chunks:
             yield from decoder.feed(chunk)
         if not decoder.ended:
@@ -142,7 +142,7 @@ def test_an_answer_is_the_same_whether_it_was_streamed_or_not(
     )
     events: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in deltas]
     events += [{"choices": [{"delta": {}, "finish_reason": finish}]}, {"choices": [], "usage": usage}]
-    decoder = StreamDecoder()
+    decoder = OpenAIStreamDecoder()
     streamed = list(decoder.feed(b"".join(b"data: %b\n\n" % orjson.dumps(e) for e in events) + b"data: [DONE]\n\n"))
     assert joined(streamed) == joined(decode_reply(orjson.dumps(body)))
 
@@ -191,7 +191,7 @@ def test_nonsense_anywhere_in_an_answer_is_read_or_is_a_backend_error(path: tupl
     plain = until_it_fails(lambda: iter(decode_reply(orjson.dumps(body))))
     assert isinstance(plain[-1], Finished | str)
     event = orjson.dumps(body).replace(b'"message"', b'"delta"', 1)
-    decoder = StreamDecoder()
+    decoder = OpenAIStreamDecoder()
     streamed = until_it_fails(lambda: decoder.feed(b"data: " + event + b"\n\ndata: [DONE]\n\n"))
     assert isinstance(streamed[-1], Finished | str)
     for delta in (*plain, *streamed):

@@ -12,10 +12,10 @@ import pytest
 
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallsPast
+from batch_agent.core.protocols import CallHistory
 from batch_agent.testing import VirtualTimeLoop
-from batch_agent.tools import ToolFabric
-from batch_agent.tools.session import FabricSession
+from batch_agent.tools import ToolExecutor
+from batch_agent.tools.session import AgentToolSession
 
 HISTORIES = 1_500
 SHARE = 4
@@ -134,19 +134,19 @@ class Agent:
     def settle(self, result: ToolResult) -> None:
         self.settled[result.call.id] = result
 
-    async def live(self, fabric: ToolFabric) -> None:
+    async def live(self, fabric: ToolExecutor) -> None:
         session = fabric.session(self.name, self)
         while self.turn < len(self.turns):
             calls = self.turns[self.turn]
             asked = await self._think(session, calls)
-            past = CallsPast(self.turn, dict(self.settled), frozenset(self.claimed - self.settled.keys()))
+            past = CallHistory(self.turn, dict(self.settled), frozenset(self.claimed - self.settled.keys()))
             results = await session.results(calls, past)
             self._check(calls, results, asked)
             self.told += results
             self.turn += 1
             self.claimed, self.settled = set(), {}
 
-    async def _think(self, session: FabricSession, calls: Sequence[ToolCall]) -> float:
+    async def _think(self, session: AgentToolSession, calls: Sequence[ToolCall]) -> float:
         """The model speaks, and may start over; says when the calls were first asked for."""
         await self.world.pass_time(0.5)
         while self.world.luck.random() < 0.3:
@@ -201,7 +201,7 @@ def an_agent(number: int, world: World) -> Agent:
 
 async def one_process(agents: list[Agent], made: list[Tool], world: World, *, is_killed: bool) -> None:
     """Runs all agents as far as they come; some are cancelled on the way, and at its death all of them."""
-    fabric = ToolFabric(made, timeout=None, max_tokens=100, cache_bytes=2_000)
+    fabric = ToolExecutor(made, timeout=None, max_tokens=100, cache_bytes=2_000)
     tasks = [asyncio.create_task(agent.live(fabric)) for agent in agents]
     while is_killed and any(not task.done() for task in tasks) and world.luck.random() < 0.8:
         await world.pass_time(2.0)

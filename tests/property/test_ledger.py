@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.schedule.kv_ledger import KvLedger
 
 CAPACITY = 1000
 SPEEDS = st.sampled_from([None, 100.0, 1e5])
@@ -33,7 +33,7 @@ class Accounts(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(self.capacity)
+        self.ledger = KvLedger(self.capacity)
         self.agents: dict[str, Known] = {}
         self.now = 0.0
         self.born = 0
@@ -219,7 +219,7 @@ TestLedgerWithoutCapacity.settings = settings(max_examples=25, stateful_step_cou
 
 @given(size=st.floats(0.0, 1e12), capacity=st.integers(1, 10_000), shared=st.floats(0.0, 1e6))
 def test_a_lone_agent_is_let_in_however_big(size: float, capacity: int, shared: float) -> None:
-    ledger = Ledger(capacity, shared)
+    ledger = KvLedger(capacity, shared)
     ledger.begin("a", size)
     assert ledger.let_in("a", 0.0)
 
@@ -227,7 +227,7 @@ def test_a_lone_agent_is_let_in_however_big(size: float, capacity: int, shared: 
 @settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 400), min_size=2, max_size=30), waits=st.lists(st.floats(0.0, 3.0), min_size=1))
 def test_places_are_given_up_in_the_order_in_which_their_leases_end(sizes: list[int], waits: list[float]) -> None:
-    ledger = Ledger(sum(sizes) * 3)
+    ledger = KvLedger(sum(sizes) * 3)
     ledger.speed.tokens_per_second = 100.0
     now, order = 0.0, []
     for number, size in enumerate(sizes):
@@ -255,7 +255,7 @@ def test_places_are_given_up_in_the_order_in_which_their_leases_end(sizes: list[
 def test_corrections_of_the_capacity_stay_within_it(
     turns: list[tuple[int, bool]], capacity: int | None, agents: int
 ) -> None:
-    ledger = Ledger(capacity)
+    ledger = KvLedger(capacity)
     for number in range(agents):
         ledger.begin(str(number), 10.0)
         assert ledger.let_in(str(number), 0.0)

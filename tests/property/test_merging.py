@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch_agent.plan.merge_tree import Entry, Merge, MergeTree
+from batch_agent.plan.merge_tree import Merge, MergeTree, TreeEntry
 
 ROOM = 100
 Shape = tuple[tuple[tuple[str, ...], bool], ...]
@@ -41,7 +41,7 @@ def play(
         if count == expect_at:
             under_way += tree.expect(len(sizes))
         size = sizes[place]
-        under_way += tree.put(place, None if size is None else Entry([str(place)], size))
+        under_way += tree.put(place, None if size is None else TreeEntry([str(place)], size))
         while under_way and chance.random() < 0.5:
             answered()
     if expect_at >= len(sizes):
@@ -133,7 +133,7 @@ def test_only_answers_that_are_too_long_themselves_do_not_fit(given_sizes: list[
 def test_what_was_merged_is_not_merged_again_because_its_neighbour_is_too_long() -> None:
     tree = MergeTree(ROOM)
     tree.expect(4)
-    under_way = [merge for place in range(4) for merge in tree.put(place, Entry([place], 40))]
+    under_way = [merge for place in range(4) for merge in tree.put(place, TreeEntry([place], 40))]
     answered = [merge for merge in under_way for merge in tree.merged(merge, "long", 60)]
     assert [[entry.value for entry in merge.entries] for merge in answered] == [["long", "long"]]
     assert tree.overflowed(answered[0]) == []
@@ -142,7 +142,7 @@ def test_what_was_merged_is_not_merged_again_because_its_neighbour_is_too_long()
 def test_a_late_result_holds_up_only_its_neighbours() -> None:
     tree = MergeTree(ROOM)
     tree.expect(64)
-    ready = [merge for place in range(1, 64) for merge in tree.put(place, Entry([place], 20))]
+    ready = [merge for place in range(1, 64) for merge in tree.put(place, TreeEntry([place], 20))]
     begun = {leaf for merge in ready for entry in merge.entries for leaf in entry.value}
     assert begun == set(range(4, 64))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.flows.item_order import Places, Position
+from batch_agent.flows.item_order import ItemOrder, Position
 
 Tree = list["Tree"]
 """What became of a position: nothing, or so many positions in its place."""
@@ -42,7 +42,7 @@ trees = st.integers(1, 4).flatmap(lambda depth: st.tuples(st.just(depth), shapes
 @given(trees, st.integers(0, 1000))
 def test_places_are_those_of_the_order_whatever_is_heard_first(tree: tuple[int, Tree], seed: int) -> None:
     depth, shape = tree
-    places = Places(depth - 1)
+    places = ItemOrder(depth - 1)
     heard = list(expansions(shape, depth))
     random.Random(seed).shuffle(heard)
     all_of_them = list(positions(shape, depth))
@@ -58,7 +58,7 @@ def test_places_are_those_of_the_order_whatever_is_heard_first(tree: tuple[int, 
 @given(trees)
 def test_a_place_is_known_once_everything_before_it_is(tree: tuple[int, Tree]) -> None:
     depth, shape = tree
-    places = Places(depth - 1)
+    places = ItemOrder(depth - 1)
     heard = sorted(expansions(shape, depth))
     for number, position in enumerate(positions(shape, depth)):
         while heard and heard[0][0] <= position:
@@ -67,13 +67,13 @@ def test_a_place_is_known_once_everything_before_it_is(tree: tuple[int, Tree]) -
 
 
 def test_without_expansions_every_place_is_known_at_once() -> None:
-    places = Places(0)
+    places = ItemOrder(0)
     assert [places.place((number,)) for number in (5, 0, 10**9)] == [5, 0, 10**9]
     assert places.total(7) == 7
 
 
 def test_what_is_unknown_before_it_holds_a_place_up() -> None:
-    places = Places(1)
+    places = ItemOrder(1)
     places.expanded((1,), 3)
     assert places.place((1, 0)) is None
     assert places.total(2) is None

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.property.test_ledger import Accounts
 
-from batch_agent.cluster.budget_sharing import share_purse
+from batch_agent.cluster.budget_sharing import share_budget
 from batch_agent.cluster.limit_sharing import share_limits
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import BackendError, StoreError
 from batch_agent.core.requests import Usage
-from batch_agent.engine.admission import Gate
-from batch_agent.engine.budget import Purse
+from batch_agent.engine.admission import AdmissionController
+from batch_agent.engine.budget import BudgetPool
 from batch_agent.engine.slots import Slots
 from batch_agent.schedule.budget import Amount, Budget, Price
 from batch_agent.schedule.concurrency_limit import InflightLimit
-from batch_agent.schedule.fair_share import Claim, portion, shares
-from batch_agent.schedule.slot_queue import Rank
+from batch_agent.schedule.fair_share import SlotClaim, allocate, fair_shares
+from batch_agent.schedule.slot_queue import Priority
 from batch_agent.testing import run_virtual
 
 LASTS = 5.0
@@ -34,14 +34,16 @@ DUST = Amount(0, 1e-12)
 """Sums of dollars depend on their order."""
 
 amounts = st.integers(0, 40)
-claims = st.builds(Claim, amounts, amounts, st.none() | amounts, st.just(None), st.floats(0.0, 20.0))
+claims = st.builds(SlotClaim, amounts, amounts, st.none() | amounts, st.just(None), st.floats(0.0, 20.0))
 
 
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=2), claims, min_size=1, max_size=8), st.integers(0, 60))
-def test_all_there_is_is_given_out_and_nobody_has_more_than_who_wants_more(said: dict[str, Claim], total: int) -> None:
-    parts = shares(said, total, 20.0)
+def test_all_there_is_is_given_out_and_nobody_has_more_than_who_wants_more(
+    said: dict[str, SlotClaim], total: int
+) -> None:
+    parts = fair_shares(said, total, 20.0)
     assert sum(parts.values()) == total
     assert min(parts.values()) >= (1 if total >= 4 * len(said) else 0)
     for name, claim in said.items():
@@ -60,17 +62,17 @@ def test_who_says_what_it_holds_in_any_order_never_holds_what_another_one_has(
     wants: list[int | None], total: int, beats: list[tuple[int, int, int | None]]
 ) -> None:
     """Each beat: whose it is, what it uses by then if it may, and what it wants from then on."""
-    said = {str(number): Claim(0, 0, each, total, 0.0) for number, each in enumerate(wants)}
+    said = {str(number): SlotClaim(0, 0, each, total, 0.0) for number, each in enumerate(wants)}
     in_the_end = [(number, 0, wants[number % len(wants)]) for number in range(5 * len(wants))]
     for place, (number, used, wanted) in enumerate([*beats, *in_the_end]):
         now = float(min(place, len(beats)))
         worker = str(number % len(wants))
         before = said[worker]
         uses = min(used, before.held)
-        most = portion({**said, worker: Claim(before.held, uses, wanted, total, before.since)}, worker, now)
+        most = allocate({**said, worker: SlotClaim(before.held, uses, wanted, total, before.since)}, worker, now)
         assert most is not None
         since = before.since if bool(most) == bool(before.held) else now
-        said[worker] = Claim(max(most, uses), uses, wanted, total, since)
+        said[worker] = SlotClaim(max(most, uses), uses, wanted, total, since)
         assert sum(claim.held for claim in said.values()) <= total
     if None in wants:  # five beats of each later nothing lies idle
         assert sum(claim.held for claim in said.values()) == total
@@ -159,7 +161,7 @@ def test_workers_never_have_more_in_flight_than_there_are_slots_and_come_to_thei
 
         async def request(slots: Slots) -> None:
             await asyncio.sleep(dice.choice([0.0, 3.0]) * dice.random())
-            held = await slots.acquire(Rank(True))
+            held = await slots.acquire(Priority(True))
             try:
                 check()
                 await asyncio.sleep(LONGEST * dice.random())
@@ -173,7 +175,9 @@ def test_workers_never_have_more_in_flight_than_there_are_slots_and_come_to_thei
 
             async def work() -> None:
                 async with AsyncExitStack() as stack:
-                    await entered(stack, lambda: share_limits(link, str(number), {"a": Gate(slots)}, lasts=LASTS))
+                    await entered(
+                        stack, lambda: share_limits(link, str(number), {"a": AdmissionController(slots)}, lasts=LASTS)
+                    )
                     living[number] = slots
                     stack.callback(living.pop, number)
                     check()
@@ -209,7 +213,7 @@ def test_workers_never_spend_more_than_there_is_and_stop_only_when_nothing_is_le
         def check() -> None:
             assert (taken() - DUST).fits(budgets[0].most)
 
-        async def request(purse: Purse) -> None:
+        async def request(purse: BudgetPool) -> None:
             worst = Usage(dice.randint(0, 50), 0, dice.randint(0, 50))
             await asyncio.sleep(dice.choice([0.0, 3.0]) * dice.random())
             try:
@@ -229,14 +233,14 @@ def test_workers_never_spend_more_than_there_is_and_stop_only_when_nothing_is_le
         async def worker(number: int) -> None:
             await asyncio.sleep(dice.choice([0.0, 20.0]) * dice.random())
             link = Link(papers, dice, is_calm=is_calm)
-            purse = Purse(budgets[number])
+            purse = BudgetPool(budgets[number])
 
             async def written() -> Amount:
                 return sum((budget.spent_here for budget in budgets), Amount())
 
             async def work() -> None:
                 async with AsyncExitStack() as stack:
-                    await entered(stack, lambda: share_purse(link, str(number), purse, written, lasts=LASTS))
+                    await entered(stack, lambda: share_budget(link, str(number), purse, written, lasts=LASTS))
                     async with asyncio.TaskGroup() as group:
                         for _ in range(dice.choice([0, 3, 30])):
                             group.create_task(request(purse))

@@ -28,7 +28,7 @@ from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, keeps_schema
 from batch_agent.backends.dialects.dialect import Dialect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
-from batch_agent.backends.embedded import guided
+from batch_agent.backends.embedded import add_schema_hints
 from batch_agent.backends.flavors import Flavor
 from batch_agent.core.agent_config import ToolMode
 from batch_agent.core.facts import Replied, Returned
@@ -93,7 +93,7 @@ def _wires() -> Iterator[Wire]:
     yield Wire("vllm, Anthropic's dialect", lenient, AnthropicMessages)
     no_sessions = replace(flavors.SGLANG.extras, session_field="")
     yield Wire("sglang without sessions", flavors.SGLANG, partial(OpenAIChat, no_sessions))
-    yield Wire("embedded", flavors.LLAMACPP, partial(OpenAIChat, adapt_schema=guided))
+    yield Wire("embedded", flavors.LLAMACPP, partial(OpenAIChat, adapt_schema=add_schema_hints))
 
 
 WIRES = {wire.name: wire for wire in _wires()}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError
-from batch_agent.backends.dialects.openai.decoder import StreamDecoder
+from batch_agent.backends.dialects.openai.decoder import OpenAIStreamDecoder
 from batch_agent.core.requests import ReasoningDelta, TextDelta
 
 Write = Callable[[Any], bytes]
@@ -31,10 +31,10 @@ alike = st.builds(lambda model, text: {"model": model, "choices": [{"delta": {"c
 def said(events: list[bytes], *, apart: bool) -> list[tuple[str, str]]:
     """Each letter, with what kind of delta it came in; until the first event that cannot be read."""
     found: list[tuple[str, str]] = []
-    decoder = StreamDecoder()
+    decoder = OpenAIStreamDecoder()
     try:
         for event in events:
-            decoder = StreamDecoder() if apart else decoder
+            decoder = OpenAIStreamDecoder() if apart else decoder
             for delta in decoder.feed(b"data: %b\n\n" % event):
                 assert isinstance(delta, TextDelta | ReasoningDelta)
                 found += [(type(delta).__name__, letter) for letter in delta.text]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
 from batch_agent.core.options import Retry
-from batch_agent.core.protocols import Load
-from batch_agent.schedule.concurrency_limit import Change, InflightLimit
+from batch_agent.core.protocols import ServerLoad
+from batch_agent.schedule.concurrency_limit import InflightLimit, LimitDecision
 from batch_agent.schedule.retry import asks_for_less, retry_delay
 
 SECONDS = st.floats(0.0, 1e6)
@@ -34,7 +34,7 @@ class Refused:
 
 
 LOADS = st.builds(
-    Load, st.integers(0, 300), st.integers(0, 300), st.none() | st.floats(0.0, 1.0), st.integers(0, 5), st.just(0)
+    ServerLoad, st.integers(0, 300), st.integers(0, 300), st.none() | st.floats(0.0, 1.0), st.integers(0, 5), st.just(0)
 )
 EVENTS = st.builds(Answered, st.floats(0.0, 1e3), st.booleans(), st.integers(1, 2000)) | st.builds(
     Refused, st.integers(0, 2000)
@@ -50,7 +50,7 @@ EVENTS = st.builds(Answered, st.floats(0.0, 1e3), st.booleans(), st.integers(1, 
     events=st.lists(st.tuples(st.floats(0.0, 5.0), EVENTS | LOADS), max_size=40),
 )
 def test_the_limit_stays_in_its_bounds_says_whenever_it_changes_and_has_a_reason_to(
-    start: int, fixed: bool, ceiling: int | None, events: list[tuple[float, Answered | Refused | Load]]
+    start: int, fixed: bool, ceiling: int | None, events: list[tuple[float, Answered | Refused | ServerLoad]]
 ) -> None:
     """An event comes so much after the one before it."""
     limit = InflightLimit(start, fixed=fixed, queue_ceiling=ceiling)
@@ -64,21 +64,21 @@ def test_the_limit_stays_in_its_bounds_says_whenever_it_changes_and_has_a_reason
             assert said is None or (said.reason and said.limit != before)
             assert 1 <= limit.current <= (start if fixed else max(start, 1024))
             if limit.current > before:
-                assert isinstance(event, Load) or (isinstance(event, Answered) and event.binds)
+                assert isinstance(event, ServerLoad) or (isinstance(event, Answered) and event.binds)
                 assert limit.current <= 2 * before
             elif limit.current < before:
-                assert limit.current >= max(1, before // 2) or isinstance(event, Load)
-                if isinstance(event, Load):
+                assert limit.current >= max(1, before // 2) or isinstance(event, ServerLoad)
+                if isinstance(event, ServerLoad):
                     assert limit.current >= max(1, min(before, event.running + event.waiting) // 2)
 
 
-def tell(limit: InflightLimit, event: Answered | Refused | Load, now: float) -> Change | None:
+def tell(limit: InflightLimit, event: Answered | Refused | ServerLoad, now: float) -> LimitDecision | None:
     match event:
         case Answered(seconds, binds):
             return limit.succeeded(seconds, limit_binds=binds)
         case Refused(in_service):
             return limit.refused(now, in_service)
-        case Load():
+        case ServerLoad():
             return limit.looked(event, min(limit.current, event.running + event.waiting), now)
 
 

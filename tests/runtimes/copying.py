@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from batch_agent.programs.workspace.changes import Bounds
-from batch_agent.programs.workspace.file_list import Most
-from batch_agent.programs.workspace.snapshot import Original
-from batch_agent.programs.workspace.workspaces import Copies
+from batch_agent.programs.workspace.changes import DiffLimits
+from batch_agent.programs.workspace.file_list import SizeLimits
+from batch_agent.programs.workspace.snapshot import Snapshot
+from batch_agent.programs.workspace.workspaces import Workspaces
 
 _NOBODY = 65534
 _WHO = {f"GIT_{who}_{what}": "someone" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
@@ -74,12 +74,12 @@ def stamps(folder: Path) -> dict[str, tuple[int, int, int, bytes]]:
 
 
 async def copies_of(
-    workdir: Path | None, tmp_path: Path, *, most: Most | None = None, bounds: Bounds | None = None
-) -> Copies:
+    workdir: Path | None, tmp_path: Path, *, most: SizeLimits | None = None, bounds: DiffLimits | None = None
+) -> Workspaces:
     ours = tmp_path / "ours"
     ours.mkdir()
-    original = await Original.take(workdir, ours, most or Most())
-    return Copies(original, tmp_path / "copies", bounds or Bounds())
+    original = await Snapshot.take(workdir, ours, most or SizeLimits())
+    return Workspaces(original, tmp_path / "copies", bounds or DiffLimits())
 
 
 async def copied(workdir: Path | None, tmp_path: Path) -> Contents:

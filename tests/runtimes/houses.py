@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batch_agent.core.program_runtime import Address, House
+from batch_agent.core.program_runtime import ModelEndpoint, RuntimeContext
 
 FAKE = Path(__file__).with_name("fake_opencode.py")
 
@@ -18,14 +18,14 @@ class Doors:
     def __init__(self) -> None:
         self.hides: dict[str, Mapping[str, str]] = {}
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> Address:
+    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
         self.hides[agent] = hides
-        return Address("http://127.0.0.1:9", f"key-of-{agent}", "some/model")
+        return ModelEndpoint("http://127.0.0.1:9", f"key-of-{agent}", "some/model")
 
 
-def house(folder: Path, doors: Doors | None = None, window: int | None = 8_000) -> House:
+def house(folder: Path, doors: Doors | None = None, window: int | None = 8_000) -> RuntimeContext:
     folder.mkdir()
-    return House(folder.resolve(), doors or Doors(), window, lambda _: None)
+    return RuntimeContext(folder.resolve(), doors or Doors(), window, lambda _: None)
 
 
 def fake_opencode(folder: Path, **settings: Any) -> str:

@@ -9,13 +9,13 @@ import pytest
 from tests.runtimes.copying import contents, copies_of, git, marking, repository, unprivileged, write
 
 from batch_agent.core.results import Changes, FileChange
-from batch_agent.programs.workspace.changes import Bounds, Copy
-from batch_agent.programs.workspace.workspaces import Copies
+from batch_agent.programs.workspace.changes import DiffLimits, WorkingCopy
+from batch_agent.programs.workspace.workspaces import Workspaces
 
 FILES = {"a": "1\n2\n", "b": "1\n", "dir/c": "1\n", "dir/d": "2\n", ".gitignore": "*.log\n"}
 
 
-async def begun(tmp_path: Path, bounds: Bounds | None = None) -> tuple[Copies, Copy]:
+async def begun(tmp_path: Path, bounds: DiffLimits | None = None) -> tuple[Workspaces, WorkingCopy]:
     copies = await copies_of(repository(tmp_path / "user", FILES), tmp_path, bounds=bounds)
     return copies, await copies.make("one")
 
@@ -276,7 +276,7 @@ async def test_a_patch_of_a_folder_inside_of_a_repository_can_be_applied_there(t
 
 
 async def test_a_file_that_is_too_large_is_told_by_name_alone(tmp_path: Path) -> None:
-    copies, copy = await begun(tmp_path, Bounds(file=1000))
+    copies, copy = await begun(tmp_path, DiffLimits(file=1000))
     with (copy.path / "0-huge").open("wb") as file:
         file.truncate(64 * 2**30)
     write(copy.path, {"a": "x" * 1001, "b": "x\n", "small": "x" * 1000})
@@ -294,7 +294,7 @@ async def test_a_file_that_is_too_large_is_told_by_name_alone(tmp_path: Path) ->
 
 
 async def test_files_that_are_too_large_together_are_told_by_name(tmp_path: Path) -> None:
-    copies, copy = await begun(tmp_path, Bounds(fresh=2500))
+    copies, copy = await begun(tmp_path, DiffLimits(fresh=2500))
     write(copy.path, {f"new-{number}": "x" * 1000 for number in range(5)})
     changes = await copies.changes(copy)
     assert len(changes.files) == 5
@@ -305,7 +305,7 @@ async def test_files_that_are_too_large_together_are_told_by_name(tmp_path: Path
 async def test_large_files_that_were_given_are_told_only_if_they_are_different(tmp_path: Path) -> None:
     names = ["as-given", "deleted", "longer", "other", "shorter", "touched"]
     user = repository(tmp_path / "user", {**dict.fromkeys(names, "x\n" * 5000), "small": "1\n"})
-    copies = await copies_of(user, tmp_path, bounds=Bounds(file=1000))
+    copies = await copies_of(user, tmp_path, bounds=DiffLimits(file=1000))
     copy = await copies.make("one")
     (copy.path / "deleted").unlink()
     files = {"longer": "x\n" * 5001, "other": "x\n" * 4999 + "y\n", "shorter": "x\n", "touched": "x\n" * 5000}
@@ -325,7 +325,7 @@ async def test_large_files_that_were_given_are_told_only_if_they_are_different(t
 
 
 async def test_a_patch_that_is_too_long_ends_with_a_whole_file(tmp_path: Path) -> None:
-    copies, copy = await begun(tmp_path, Bounds(patch=3000))
+    copies, copy = await begun(tmp_path, DiffLimits(patch=3000))
     write(copy.path, {f"new-{number}": "diff --git a/x b/x\n" * 50 for number in range(5)})
     changes = await copies.changes(copy)
     assert len(changes.files) == 5

@@ -11,13 +11,13 @@ import pytest
 
 from batch_agent import SpecError
 from batch_agent.programs.runtimes import OpenCodeRuntime
-from batch_agent.programs.runtimes.opencode.config import Wishes, config_text
+from batch_agent.programs.runtimes.opencode.config import OpenCodeSettings, config_text
 
-NONE = Wishes()
+NONE = OpenCodeSettings()
 ROOT, SHELL = Path("/house/agents"), Path("/house/bash")
 
 
-def told(wishes: Wishes = NONE, prompt: Path | None = None, window: int | None = 8_000) -> Any:
+def told(wishes: OpenCodeSettings = NONE, prompt: Path | None = None, window: int | None = 8_000) -> Any:
     return json.loads(config_text(wishes, ROOT, SHELL, prompt, window))
 
 
@@ -56,7 +56,7 @@ def test_a_runtime_can_be_copied_pickled_and_compared() -> None:
 
 
 def test_only_the_tools_that_are_named_may_be_used() -> None:
-    permission = told(Wishes(tools=("read", "write")))["permission"]
+    permission = told(OpenCodeSettings(tools=("read", "write")))["permission"]
     assert {name for name, rule in permission.items() if rule == "allow"} == {"read", "edit", "doom_loop"}
     assert next(iter(permission)) == "*"
     assert permission["*"] == "deny"
@@ -78,7 +78,7 @@ def test_the_answer_leaves_room_in_the_window(window: int | None, limit: tuple[i
 
 def test_what_the_user_says_counts_more_and_leaves_the_rest() -> None:
     config = {"snapshot": True, "agent": {"batch-agent": {"temperature": 0.1}}, "mcp": {"x": {"type": "remote"}}}
-    got = told(Wishes(config=config))
+    got = told(OpenCodeSettings(config=config))
     assert got["snapshot"] is True
     assert got["mcp"] == config["mcp"]
     assert got["agent"]["batch-agent"]["temperature"] == 0.1

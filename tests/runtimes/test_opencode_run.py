@@ -12,7 +12,7 @@ from tests.runtimes.houses import Doors, fake_opencode, house
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
-from batch_agent.core.program_runtime import Crew, ProgramFailed, Seat
+from batch_agent.core.program_runtime import AgentSession, ProgramFailed, SessionFactory
 from batch_agent.core.requests import Usage
 from batch_agent.programs.runtimes import OpenCodeRuntime
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def crew(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Crew]:
+async def crew(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SessionFactory]:
     folder = tmp_path_factory.mktemp("process")
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(folder))
     async with runtime.open(house(folder / "house", Doors())) as crew:
@@ -28,7 +28,7 @@ async def crew(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Crew]:
 
 
 @asynccontextmanager
-async def seated(crew: Crew, agent: str = "one") -> AsyncIterator[Seat]:
+async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
     seat = await crew.seat(agent)
     try:
         yield seat
@@ -36,7 +36,7 @@ async def seated(crew: Crew, agent: str = "one") -> AsyncIterator[Seat]:
         await seat.aclose()
 
 
-async def test_events_become_what_an_agent_says_does_and_uses(crew: Crew) -> None:
+async def test_events_become_what_an_agent_says_does_and_uses(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         got = await seat.ask("WRITE new.txt hello\nSAY it is done")
     assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
@@ -46,7 +46,7 @@ async def test_events_become_what_an_agent_says_does_and_uses(crew: Crew) -> Non
     assert [file.path for file in got.changes.files] == ["new.txt"]
 
 
-async def test_asked_again_the_session_goes_on_in_another_program(crew: Crew) -> None:
+async def test_asked_again_the_session_goes_on_in_another_program(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         await seat.ask("WRITE new.txt hello\nSAY it is done")
         again = await seat.ask("TELL count")
@@ -54,7 +54,7 @@ async def test_asked_again_the_session_goes_on_in_another_program(crew: Crew) ->
     assert len(again.transcript) == 6
 
 
-async def test_agents_have_homes_apart(crew: Crew) -> None:
+async def test_agents_have_homes_apart(crew: SessionFactory) -> None:
     async def home(agent: str) -> str:
         async with seated(crew, agent) as seat:
             return (await seat.ask("TELL env XDG_DATA_HOME")).text
@@ -64,19 +64,19 @@ async def test_agents_have_homes_apart(crew: Crew) -> None:
     assert len({task.result() for task in homes}) == 3
 
 
-async def test_an_error_event_is_told_in_its_own_words(crew: Crew) -> None:
+async def test_an_error_event_is_told_in_its_own_words(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         with pytest.raises(ProgramFailed, match="the model is on fire"):
             await seat.ask("FAIL the model is on fire")
 
 
-async def test_a_program_that_ends_without_a_word_fails(crew: Crew) -> None:
+async def test_a_program_that_ends_without_a_word_fails(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         with pytest.raises(ProgramFailed, match="exit status 3: it said nothing"):
             await seat.ask("DIE")
 
 
-async def test_a_cancelled_agents_program_is_gone(crew: Crew, tmp_path: Path) -> None:
+async def test_a_cancelled_agents_program_is_gone(crew: SessionFactory, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     async with seated(crew) as seat:
         async with asyncio.TaskGroup() as group:

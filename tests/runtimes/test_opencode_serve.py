@@ -15,13 +15,13 @@ from tests.runtimes.houses import Doors, fake_opencode, house
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
-from batch_agent.core.program_runtime import Crew, ProgramFailed, Seat
+from batch_agent.core.program_runtime import AgentSession, ProgramFailed, SessionFactory
 from batch_agent.core.requests import Usage
 from batch_agent.programs.runtimes import OpenCodeRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Open = Callable[..., AbstractAsyncContextManager[Crew]]
+Open = Callable[..., AbstractAsyncContextManager[SessionFactory]]
 _LONG = 60.0
 _OUTSIDE = {"OPENAI_API_KEY": "secret", "OPENCODE_CONFIG": "mine", "TMPDIR": "/tmp", "OWN": "it's"}
 _STRAY = "import os, time; os.setsid(); print(os.getpid(), file=open('{}', 'w'), flush=True); time.sleep(600)"
@@ -35,7 +35,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory, project: Path) -> AsyncIterator[tuple[Crew, Doors]]:
+async def shared(
+    tmp_path_factory: pytest.TempPathFactory, project: Path
+) -> AsyncIterator[tuple[SessionFactory, Doors]]:
     """For tests that leave it as it was."""
     folder, doors = tmp_path_factory.mktemp("shared"), Doors()
     with pytest.MonkeyPatch.context() as patch:
@@ -47,12 +49,12 @@ async def shared(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Asy
 
 
 @pytest.fixture
-def crew(shared: tuple[Crew, Doors]) -> Crew:
+def crew(shared: tuple[SessionFactory, Doors]) -> SessionFactory:
     return shared[0]
 
 
 @pytest.fixture
-def doors(shared: tuple[Crew, Doors]) -> Doors:
+def doors(shared: tuple[SessionFactory, Doors]) -> Doors:
     return shared[1]
 
 
@@ -61,7 +63,9 @@ def opened(tmp_path: Path, project: Path) -> Open:
     """One that may be broken."""
 
     @asynccontextmanager
-    async def crew(doors: Doors | None = None, *, broken: Mapping[str, Any] = {}, **said: Any) -> AsyncIterator[Crew]:
+    async def crew(
+        doors: Doors | None = None, *, broken: Mapping[str, Any] = {}, **said: Any
+    ) -> AsyncIterator[SessionFactory]:
         runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(tmp_path, **broken), **said)
         runtime.check()
         async with runtime.open(house(tmp_path / "house", doors)) as opened:
@@ -71,7 +75,7 @@ def opened(tmp_path: Path, project: Path) -> Open:
 
 
 @asynccontextmanager
-async def seated(crew: Crew, agent: str = "one") -> AsyncIterator[Seat]:
+async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
     seat = await crew.seat(agent)
     try:
         yield seat
@@ -79,12 +83,12 @@ async def seated(crew: Crew, agent: str = "one") -> AsyncIterator[Seat]:
         await seat.aclose()
 
 
-async def said(crew: Crew, text: str, agent: str = "one") -> str:
+async def said(crew: SessionFactory, text: str, agent: str = "one") -> str:
     async with seated(crew, agent) as seat:
         return (await seat.ask(text)).text
 
 
-async def test_what_an_agent_says_does_and_uses_is_told(crew: Crew, project: Path) -> None:
+async def test_what_an_agent_says_does_and_uses_is_told(crew: SessionFactory, project: Path) -> None:
     async with seated(crew) as seat:
         got = await seat.ask("WRITE new.txt hello\nSAY it is done")
     assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
@@ -96,7 +100,7 @@ async def test_what_an_agent_says_does_and_uses_is_told(crew: Crew, project: Pat
     assert [file.name for file in project.iterdir()] == ["read.me"]
 
 
-async def test_asked_again_a_session_goes_on_and_what_was_told_is_not_told_twice(crew: Crew) -> None:
+async def test_asked_again_a_session_goes_on_and_what_was_told_is_not_told_twice(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         await seat.ask("WRITE new.txt hello\nSAY it is done")
         again = await seat.ask("SAY again")
@@ -106,7 +110,7 @@ async def test_asked_again_a_session_goes_on_and_what_was_told_is_not_told_twice
     assert len(again.changes.files) == 1
 
 
-async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: Crew, doors: Doors) -> None:
+async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: SessionFactory, doors: Doors) -> None:
     agents = [f"agent/{n}" for n in range(8)]
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(said(crew, "WRITE same.txt mine\nTELL key", agent)) for agent in agents]
@@ -118,14 +122,14 @@ async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: Crew, doors: D
     }
 
 
-async def test_paths_in_an_answer_are_from_the_working_folder_on(crew: Crew, doors: Doors) -> None:
+async def test_paths_in_an_answer_are_from_the_working_folder_on(crew: SessionFactory, doors: Doors) -> None:
     async with seated(crew) as seat:
         [folder, *_] = doors.hides["one"]
         got = await seat.ask(f"SAY see {folder}/src/a.py in {folder}")
     assert got.text == "see src/a.py in ."
 
 
-async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: Crew, doors: Doors) -> None:
+async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: SessionFactory, doors: Doors) -> None:
     async with seated(crew) as seat:
         homes = [(await seat.ask(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
         command = "RUN echo $HOME $TMPDIR $OWN [$OPENCODE_SERVER_PASSWORD$OPENCODE_CONFIG_CONTENT$XDG_CONFIG_HOME]"
@@ -139,17 +143,17 @@ async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: C
     assert ran.results[0].content.strip() == f"{os.environ['HOME']} /tmp it's [{own}]"
 
 
-async def test_an_error_of_the_session_is_told_in_its_own_words(crew: Crew) -> None:
+async def test_an_error_of_the_session_is_told_in_its_own_words(crew: SessionFactory) -> None:
     with pytest.raises(ProgramFailed, match="the model is on fire") as failed:
         await said(crew, "FAIL the model is on fire")
     assert not failed.value.retryable
 
 
-async def test_an_empty_answer_is_an_answer(crew: Crew) -> None:
+async def test_an_empty_answer_is_an_answer(crew: SessionFactory) -> None:
     assert await said(crew, "nothing to do") == ""
 
 
-async def test_a_cancelled_agent_leaves_nothing_running(crew: Crew, tmp_path: Path) -> None:
+async def test_a_cancelled_agent_leaves_nothing_running(crew: SessionFactory, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     stray = f'{sys.executable} -S -c "{_STRAY.format(pids)}"'
     async with seated(crew) as seat:
@@ -249,7 +253,7 @@ async def test_the_copies_stay_where_the_user_wants_to_see_them(
     assert list(beside.iterdir()) == [kept]
 
 
-async def failure(seat: Seat, text: str) -> ProgramFailed:
+async def failure(seat: AgentSession, text: str) -> ProgramFailed:
     with pytest.raises(ProgramFailed) as failed:
         await seat.ask(text)
     return failed.value

@@ -9,10 +9,10 @@ from tests.runtimes.copying import contents, copied, copies_of, git, marking, re
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.program_runtime import ProgramFailed
-from batch_agent.programs.workspace.file_list import Most
+from batch_agent.programs.workspace.file_list import SizeLimits
 from batch_agent.programs.workspace.object_store import Import
-from batch_agent.programs.workspace.snapshot import Original
-from batch_agent.programs.workspace.tree import Entry, erase
+from batch_agent.programs.workspace.snapshot import Snapshot
+from batch_agent.programs.workspace.tree import FileEntry, erase
 
 
 async def test_what_is_tracked_changed_or_new_is_in_it_and_what_git_ignores_is_not(tmp_path: Path) -> None:
@@ -256,8 +256,8 @@ def test_what_became_a_pipe_or_a_link_after_it_was_listed_is_left_out(tmp_path: 
     write(tmp_path, {"a": "1", "secret": "secret"})
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("secret")
-    file = Entry("100644", 1, 1, 1)
-    listed = {b"gone": file, b"pipe": file, b"link": file, b"a": file, b"secret": Entry("120000", 1, 1, 1)}
+    file = FileEntry("100644", 1, 1, 1)
+    listed = {b"gone": file, b"pipe": file, b"link": file, b"a": file, b"secret": FileEntry("120000", 1, 1, 1)}
     files = Import(os.fsencode(tmp_path), listed)
     assert b"".join(files) == b"blob\nmark :1\ndata 1\n1\ndone\n"
     assert (files.told, files.unread) == ([b"a"], [])
@@ -265,13 +265,13 @@ def test_what_became_a_pipe_or_a_link_after_it_was_listed_is_left_out(tmp_path: 
 
 def test_a_large_file_is_read_as_long_as_it_was_when_it_was_begun(tmp_path: Path) -> None:
     path = write(tmp_path, {"a": b"x" * (2**20 + 5)}) / "a"
-    reading = iter(Import(os.fsencode(tmp_path), {b"a": Entry("100644", 1, 1, 1)}))
+    reading = iter(Import(os.fsencode(tmp_path), {b"a": FileEntry("100644", 1, 1, 1)}))
     assert next(reading) == b"blob\nmark :1\ndata 1048581\n"
     with path.open("ab") as file:
         file.write(b"more")
     assert b"".join(reading) == b"x" * (2**20 + 5) + b"\ndone\n"
 
-    reading = iter(Import(os.fsencode(tmp_path), {b"a": Entry("100644", 1, 1, 1)}))
+    reading = iter(Import(os.fsencode(tmp_path), {b"a": FileEntry("100644", 1, 1, 1)}))
     next(reading)
     path.write_bytes(b"")
     with pytest.raises(ProgramFailed, match="'a' was cut off"):
@@ -287,13 +287,15 @@ async def test_folders_that_tools_fill_are_left_out_of_a_plain_folder_that_is_to
     tmp_path: Path,
 ) -> None:
     user = write(tmp_path / "user", {"a": "1", **{f"node_modules/{n}": "1" for n in range(20)}})
-    copies = await copies_of(user, tmp_path, most=Most(files=10))
+    copies = await copies_of(user, tmp_path, most=SizeLimits(files=10))
     assert set(contents((await copies.make("one")).path)) == {b"a"}
 
 
-@pytest.mark.parametrize("most", [Most(files=3), Most(size=30)])
+@pytest.mark.parametrize("most", [SizeLimits(files=3), SizeLimits(size=30)])
 @pytest.mark.parametrize("make", [write, repository])
-async def test_a_folder_that_is_too_large_is_refused_with_advice(tmp_path: Path, most: Most, make: object) -> None:
+async def test_a_folder_that_is_too_large_is_refused_with_advice(
+    tmp_path: Path, most: SizeLimits, make: object
+) -> None:
     assert callable(make)
     user = make(tmp_path / "user", {f"{n}": "x" * 10 for n in range(4)})
     with pytest.raises(SpecError, match=r"(?s)too large to be copied.*(ignore)"):
@@ -318,7 +320,7 @@ async def test_what_cannot_be_read_is_named(make: object, closed: str) -> None:
 async def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     for workdir in (tmp_path / "nothing", write(tmp_path, {"file": "1"}) / "file"):
         with pytest.raises(SpecError, match="is no folder"):
-            await Original.take(workdir, tmp_path)
+            await Snapshot.take(workdir, tmp_path)
 
 
 async def test_a_repository_that_git_cannot_read_is_refused_in_its_own_words(tmp_path: Path) -> None:
@@ -331,7 +333,7 @@ async def test_a_repository_that_git_cannot_read_is_refused_in_its_own_words(tmp
 async def test_without_git_one_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SpecError, match="Install git"):
-        await Original.take(None, tmp_path)
+        await Snapshot.take(None, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -344,4 +346,4 @@ async def test_a_git_that_is_too_old_or_broken_is_told(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
     with pytest.raises(SpecError, match=told):
-        await Original.take(None, tmp_path)
+        await Snapshot.take(None, tmp_path)

@@ -13,9 +13,9 @@ import pytest
 from tests.runtimes.houses import Doors, house
 
 from batch_agent import SpecError
-from batch_agent.core.program_runtime import Address, ProgramFailed, Seat
+from batch_agent.core.program_runtime import AgentSession, ModelEndpoint, ProgramFailed
 from batch_agent.programs.runtimes import ProcessRuntime
-from batch_agent.programs.runtimes.command.template import Words
+from batch_agent.programs.runtimes.command.template import CommandTemplate
 from batch_agent.programs.runtimes.environment import user_environment
 
 PYTHON = [sys.executable, "-S", "-c"]
@@ -23,7 +23,7 @@ SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), 
 
 
 @asynccontextmanager
-async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncIterator[Seat]:
+async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncIterator[AgentSession]:
     runtime = ProcessRuntime([*PYTHON, code, *words], **options)
     runtime.check()
     async with runtime.open(house(folder / "house", Doors())) as crew:
@@ -34,7 +34,7 @@ async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncI
             await seat.aclose()
 
 
-async def shown(seat: Seat, task: str) -> tuple[list[str], dict[str, str], str, str]:
+async def shown(seat: AgentSession, task: str) -> tuple[list[str], dict[str, str], str, str]:
     arguments, environment, cwd, stdin = json.loads((await seat.ask(task)).text)
     return arguments, environment, cwd, stdin
 
@@ -148,7 +148,7 @@ def test_the_description_says_nothing_that_may_be_a_key() -> None:
 
 
 def test_what_is_put_in_is_not_looked_at_again() -> None:
-    words = Words(Address("http://u", "{task}", "m"), Path("/f"), "{key}{folder}")
+    words = CommandTemplate(ModelEndpoint("http://u", "{task}", "m"), Path("/f"), "{key}{folder}")
     assert words.command(["{task}{key}", "{folder}"]) == ["{key}{folder}{task}", "/f"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.atomic_file import atomic_replace, draft_of, remove_old_drafts, replacing, try_lock
+from batch_agent.atomic_file import atomic_replace, atomic_write, remove_stale_temporaries, temporary_path, try_lock
 from batch_agent.backends.embedded.model_cache import written_atomically
 from batch_agent.core.results import AgentResult
 from batch_agent.data.export import to_parquet
@@ -41,11 +41,11 @@ def test_the_draft_of_a_killed_process_goes_when_the_file_is_written_a_day_later
     died = subprocess.run([sys.executable, "-c", _KILLED, str(target)], check=False)
     assert died.returncode == -signal.SIGKILL
     [draft] = tmp_path.iterdir()
-    with replacing(target) as file:
+    with atomic_write(target) as file:
         file.write(b"whole")
     assert names(tmp_path) == {"out.jsonl", draft.name}  # another process may still be at it
     aged(draft, 2 * _DAY)
-    with replacing(target) as file:
+    with atomic_write(target) as file:
         file.write(b"again")
     assert names(tmp_path) == {"out.jsonl"}
     assert target.read_bytes() == b"again"
@@ -72,13 +72,13 @@ def test_nothing_but_drafts_of_that_file_goes(tmp_path: Path) -> None:
     link = tmp_path / ".out.jsonl.y.batch-agent-draft"
     link.symlink_to(outside)
     aged(link, 2 * _DAY)
-    remove_old_drafts(tmp_path, ".out.jsonl.")
+    remove_stale_temporaries(tmp_path, ".out.jsonl.")
     assert names(tmp_path) == {*kept, "outside"}
     assert (outside / "file").read_text() == "mine"
 
 
 def test_a_folder_that_is_not_there_has_no_drafts(tmp_path: Path) -> None:
-    assert draft_of(tmp_path / "gone" / "out.csv").parent == tmp_path / "gone"
+    assert temporary_path(tmp_path / "gone" / "out.csv").parent == tmp_path / "gone"
 
 
 def test_a_cached_file_leaves_no_draft(tmp_path: Path) -> None:

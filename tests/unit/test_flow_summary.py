@@ -8,18 +8,18 @@ from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import (
     AgentFinished,
     AgentStarted,
+    BudgetReported,
     FlowStarted,
-    InStage,
-    Queued,
+    ItemQueued,
     RunStarted,
-    Spent,
+    StageEvent,
     ToolsUsed,
 )
 from batch_agent.core.flow_result import FlowResult, StageReport
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, Results, ToolUse
 from batch_agent.flows import Flow
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.text.flow_summary import flow_lines_so_far, flow_summary_lines
 from batch_agent.testing import ScriptedBackend, say
 
@@ -80,32 +80,32 @@ def test_failures_are_counted_by_stage_and_kind_the_most_frequent_first() -> Non
 
 
 def test_a_flow_that_was_stopped_is_told_as_far_as_it_came() -> None:
-    board = Board()
+    board = LiveState()
     board.emit(FlowStarted(("map", "all")))
     for stage, total in (("map", 1200), ("all", None)):
-        board.emit(InStage(stage, RunStarted("vllm", "m", 8, total)))
-    board.emit(InStage("map", AgentStarted("k0", 0)))
-    board.emit(InStage("map", AgentFinished(answered(0), resumed=False)))
+        board.emit(StageEvent(stage, RunStarted("vllm", "m", 8, total)))
+    board.emit(StageEvent("map", AgentStarted("k0", 0)))
+    board.emit(StageEvent("map", AgentFinished(answered(0), resumed=False)))
     for index in (1, 2):
-        board.emit(InStage("map", AgentFinished(failed(index), resumed=False)))
+        board.emit(StageEvent("map", AgentFinished(failed(index), resumed=False)))
     assert flow_lines_so_far(board, 5.0)[:3] == [
         "map: 1 of 1,200 agents answered, 2 failed (m on vllm); 1,000 tokens in (50% cached), 100 out.",
         "all: 0 answered (m on vllm).",
         "In all: 5 s; 1,000 tokens in (50% cached), 100 out.",
     ]
     assert flow_lines_so_far(board, 5.0)[3].startswith("map failed, agent_timeout: 2. For example: too slow ")
-    board.emit(InStage("all", Queued()))
+    board.emit(StageEvent("all", ItemQueued()))
     assert "all: 0 of 1 agent answered (m on vllm)." in flow_lines_so_far(board, 5.0)
 
 
 def test_what_the_stages_shared_and_spent_together_is_told() -> None:
-    board = Board()
+    board = LiveState()
     board.emit(FlowStarted(("map", "all")))
-    board.emit(InStage("map", RunStarted("vllm", "m", 8, 1)))
+    board.emit(StageEvent("map", RunStarted("vllm", "m", 8, 1)))
     calls = tuple(CallRecord("look", "{}", True, 2.0, "shared" if n > 1 else "executed") for n in range(9))
-    board.emit(InStage("map", AgentFinished(replace(answered(0), tool_calls=calls), resumed=False)))
+    board.emit(StageEvent("map", AgentFinished(replace(answered(0), tool_calls=calls), resumed=False)))
     board.emit(ToolsUsed((ToolUse("look", 9, executed=2, shared=7, seconds_saved=14.0),), Usage(50, 0, 5)))
-    board.emit(Spent(1200, 0.75))
+    board.emit(BudgetReported(1200, 0.75))
     assert flow_lines_so_far(board, 5.0)[2:] == [
         "In all: 5 s; 1,050 tokens in (48% cached), 105 out; $0.7500.",
         "Tool calls: 9, 2 of them executed, 7 shared (14 s of tool time saved).",
@@ -113,7 +113,7 @@ def test_what_the_stages_shared_and_spent_together_is_told() -> None:
 
 
 def test_one_that_was_stopped_before_it_began_has_little_to_tell() -> None:
-    assert flow_lines_so_far(Board(), 5.0) == ["In all: 5 s."]
+    assert flow_lines_so_far(LiveState(), 5.0) == ["In all: 5 s."]
 
 
 async def test_the_lines_of_a_real_flow_name_its_stages_their_model_and_their_tokens() -> None:

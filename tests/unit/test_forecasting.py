@@ -15,15 +15,15 @@ from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, Results, Timing
 from batch_agent.core.run_reports import PrefixReport, Scheduling
-from batch_agent.forecasting import Speeds, behaviour_of, forecast, speeds_of
-from batch_agent.forecasting.model import Behaviour, ExpectedTurn, Forecast, Life, prompts
-from batch_agent.forecasting.simulation import Stage, rehearse
+from batch_agent.forecasting import ServerSpeeds, behaviour_of, forecast, speeds_of
+from batch_agent.forecasting.model import AgentProfile, Behaviour, ExpectedTurn, Forecast, prompts
+from batch_agent.forecasting.simulation import SimulationSetup, simulate
 from batch_agent.forecasting.text import compared_lines, forecast_lines
 from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig
 
 REPORT = PrefixReport(agents=10, shared_tokens=80, prompt_tokens=100, diverges_at="text", predicted=0.72)
-TWO_TURNS: Life = (ExpectedTurn(10, 30, 1.0), ExpectedTurn(5, 0))
+TWO_TURNS: AgentProfile = (ExpectedTurn(10, 30, 1.0), ExpectedTurn(5, 0))
 BY_HAND = SimConfig(step_base_ms=10, step_us_per_seq=0, prefill_us_per_token=1000, step_ns_per_kv_token=0)
 """A step takes 10 ms, and a ms for each prompt token in it but one for each sequence."""
 
@@ -32,8 +32,8 @@ def traits(**changes: Any) -> Traits:
     return replace(Traits("vllm", "m", True, True, True, inflight=4, kv_tokens=100_000), **changes)
 
 
-def speeds(engine: SimConfig | None = BY_HAND, **changes: Any) -> Speeds:
-    return replace(Speeds(engine, 0.0, turn_seconds=2.0, seconds_per_token=0.0), **changes)
+def speeds(engine: SimConfig | None = BY_HAND, **changes: Any) -> ServerSpeeds:
+    return replace(ServerSpeeds(engine, 0.0, turn_seconds=2.0, seconds_per_token=0.0), **changes)
 
 
 def once(output: int) -> Behaviour:
@@ -254,8 +254,8 @@ def test_a_canary_finds_the_engine_that_it_ran_on() -> None:
     report = replace(REPORT, shared_tokens=1000, prompt_tokens=2000)
     step = truth.step_seconds(1, 0, 2050)
     alone = said(2000, 0, 101, [step + 1999 * 50e-6], 100 * step)
-    crowd: tuple[Life, ...] = ((ExpectedTurn(101, 0),),) * 8
-    decoding = rehearse(crowd, Stage(1000, 2000, 8, True, is_warm=True), truth).decoding / 8
+    crowd: tuple[AgentProfile, ...] = ((ExpectedTurn(101, 0),),) * 8
+    decoding = simulate(crowd, SimulationSetup(1000, 2000, 8, True, is_warm=True), truth).decoding / 8
     together = [said(2000, 992, 101, [1.0], decoding) for _ in range(8)]
     behaviour = Behaviour(((ExpectedTurn(101, 0),),) * 9, "canary of 9", cached=0.4)
     found = speeds_of([[alone], together], behaviour, report)

@@ -18,14 +18,14 @@ from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUs
 from batch_agent.observe.live import progress as progress_module
 from batch_agent.observe.live.detection import progress_if_seen
 from batch_agent.observe.live.progress import PlainProgress, progress_for
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.observe.text.formatting import dollars, duration, per_time, rounded
 from batch_agent.observe.text.summary import summary_lines
 
 
-def a_board() -> Board:
-    board = Board()
+def a_board() -> LiveState:
+    board = LiveState()
     board.emit(RunStarted("vllm", "m", 8, 3))
     board.emit(AgentStarted("a", 0))
     board.emit(AgentStarted("b", 1))

@@ -11,49 +11,49 @@ from batch_agent.core.events import (
     AgentStarted,
     Event,
     FlowStarted,
-    InStage,
+    ItemQueued,
     Notice,
     Paused,
-    Queued,
     Resumed,
     RunStarted,
+    StageEvent,
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult
 from batch_agent.observe.live import progress as progress_module
 from batch_agent.observe.live.dashboard import render
 from batch_agent.observe.live.progress import PlainProgress, Progress
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.testing import ScriptedBackend, say
 
 EVENTS: list[Event] = [
     FlowStarted(("review", "report")),
-    InStage("review", RunStarted("vllm", "m", 8, 3)),
-    InStage("report", RunStarted("vllm", "m", 8, None)),
-    InStage("review", AgentStarted("a", 0)),
-    InStage("review", AgentStarted("b", 1)),
-    InStage("review", AgentFinished(AgentResult(0, "a", usage=Usage(1000, 0, 234)), resumed=False)),
-    InStage("review", AgentFinished(AgentResult(2, "c", error=AgentError(ErrorKind.SERVER, "boom")), resumed=True)),
-    InStage("report", Queued()),
-    InStage("report", Queued()),
-    InStage("report", AgentStarted("r", 0)),
+    StageEvent("review", RunStarted("vllm", "m", 8, 3)),
+    StageEvent("report", RunStarted("vllm", "m", 8, None)),
+    StageEvent("review", AgentStarted("a", 0)),
+    StageEvent("review", AgentStarted("b", 1)),
+    StageEvent("review", AgentFinished(AgentResult(0, "a", usage=Usage(1000, 0, 234)), resumed=False)),
+    StageEvent("review", AgentFinished(AgentResult(2, "c", error=AgentError(ErrorKind.SERVER, "boom")), resumed=True)),
+    StageEvent("report", ItemQueued()),
+    StageEvent("report", ItemQueued()),
+    StageEvent("report", AgentStarted("r", 0)),
 ]
 
 
-def board_of(*events: Event) -> Board:
-    board = Board()
+def board_of(*events: Event) -> LiveState:
+    board = LiveState()
     for event in events:
         board.emit(event)
     return board
 
 
-def shown(board: Board) -> list[str]:
+def shown(board: LiveState) -> list[str]:
     return [line.plain for line in render(board, 5.0, 100, 30)]
 
 
 def test_each_stage_has_numbers_of_its_own() -> None:
-    assert not Board().has_begun
+    assert not LiveState().has_begun
     board = board_of(*EVENTS)
     assert board.has_begun
     assert board.is_flow
@@ -72,10 +72,10 @@ def test_what_nobody_knows_yet_has_no_end() -> None:
 
 
 def test_a_terminal_gets_a_line_for_each_stage() -> None:
-    board = Board()
+    board = LiveState()
     assert shown(board) == ["Connecting ..."]
     board.emit(EVENTS[0])
-    board.emit(InStage("review", Notice("Starting the model ...")))
+    board.emit(StageEvent("review", Notice("Starting the model ...")))
     assert shown(board) == ["Starting the model ..."]
     for event in EVENTS:
         board.emit(event)
@@ -99,7 +99,7 @@ def test_a_log_gets_notices_at_once_and_a_line_now_and_then(monkeypatch: pytest.
         progress.emit(Notice("Connecting ..."))
         for event in EVENTS:
             progress.emit(event)
-        progress.emit(InStage("report", Notice("Almost done.")))
+        progress.emit(StageEvent("report", Notice("Almost done.")))
     lines = stream.getvalue().splitlines()
     assert (lines[0], lines[-1]) == ("Connecting ...", "Almost done.")
     assert lines[-2].startswith("review: 2 of 3 done, 1 running, 1 failed; report: 0 of 2 done, 1 running; ")

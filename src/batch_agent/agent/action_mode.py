@@ -10,11 +10,11 @@ from .answer_extraction import readings
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class FinalAction:
     value: Any
 
 
-def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall | Final:
+def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall | FinalAction:
     """The first action in `text`: what a model writes after a call, before it has seen the result, is made up.
     Raises InvalidOutput when there is none."""
     for values in readings(text, is_whole=is_whole):
@@ -24,7 +24,7 @@ def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall |
             if isinstance(value.get(ACTION_TOOL), str):
                 return ToolCall(call_id, value[ACTION_TOOL], _arguments(value.get(ACTION_ARGUMENTS)))
             if ACTION_FINAL in value:
-                return Final(value[ACTION_FINAL])
+                return FinalAction(value[ACTION_FINAL])
     raise InvalidOutput(
         "it must be one JSON object, "
         f'{{"{ACTION_TOOL}": ..., "{ACTION_ARGUMENTS}": {{...}}}} or {{"{ACTION_FINAL}": ...}}'
@@ -38,7 +38,7 @@ def show_results(results: tuple[ToolResult, ...]) -> str:
     )
 
 
-def as_told(message: Message) -> Message:
+def render_history(message: Message) -> Message:
     """The message as a model without native calls reads it."""
     return User(show_results(message.results)) if isinstance(message, ToolResults) else message
 

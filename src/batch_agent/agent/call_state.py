@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ..core.messages import ToolCall, ToolResult
-from ..core.protocols import CallsPast
+from ..core.protocols import CallHistory
 from ..core.results import CallRecord
 
 _NONE: Mapping[str, ToolResult] = {}
@@ -12,7 +12,7 @@ _NO_CALLS: frozenset[str] = frozenset()
 """One for all agents: Python makes a new one each time."""
 
 
-class Calls:
+class CallState:
     """Counts a call as made when its result is there, and remembers those that must not be made twice."""
 
     __slots__ = ("_claimed", "_inherited", "_life", "_settled", "changes", "pending", "records")
@@ -48,9 +48,9 @@ class Calls:
         self._forget_made(results)
         self._claimed, self._settled = _NO_CALLS, _NONE
 
-    def past(self, turn: int) -> CallsPast:
+    def past(self, turn: int) -> CallHistory:
         claimed = self._claimed - self._settled.keys() if self._claimed else self._claimed
-        return CallsPast(turn, self._settled, claimed, self._inherited, self.records, self._life)
+        return CallHistory(turn, self._settled, claimed, self._inherited, self.records, self._life)
 
     def _note_changes(self, results: tuple[ToolResult, ...]) -> None:
         first = len(self.records)

@@ -11,7 +11,7 @@ from ..core.facts import Compacted, Shortened
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Message, ToolResult, ToolResults
 from ..core.requests import Reply
-from .context_size import Size
+from .context_size import ContextSize
 
 _SHORT = 200
 """Characters. Shorter results stay: a line that says what was there is hardly shorter."""
@@ -25,7 +25,7 @@ _WORDY = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ToolOutputSize:
     """A tool result in a conversation."""
 
     place: int
@@ -50,10 +50,10 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Shorter:
+class ShortenedResult:
     """What is to become of a result."""
 
-    held: Held
+    held: ToolOutputSize
     content: str
     """Its new content, also where no summary can be had."""
     summary_tokens: int = 0
@@ -67,10 +67,10 @@ class Shorter:
 
 
 @dataclass(frozen=True, slots=True)
-class Compact:
+class CompactContext:
     """A step: what has to be shortened before the next request. `done` makes the fact of it."""
 
-    results: tuple[Shorter, ...]
+    results: tuple[ShortenedResult, ...]
     tokens: int
     """Of the next request if nothing is shortened."""
     chars_per_token: float
@@ -83,7 +83,7 @@ class Compact:
         return Compacted(made, self.tokens, after, seconds)
 
 
-def plan_compaction(rules: Compaction, results: Sequence[Held], size: Size) -> Compact | None:
+def plan_compaction(rules: Compaction, results: Sequence[ToolOutputSize], size: ContextSize) -> CompactContext | None:
     """None when the next request fits, or nothing can be gained.
 
     The oldest go first, summaries of earlier compactions only if the others are not enough; at last the newest, which
@@ -99,19 +99,19 @@ def plan_compaction(rules: Compaction, results: Sequence[Held], size: Size) -> C
     if not plan.chosen:
         return None
     ordered = tuple(plan.chosen[place] for place in sorted(plan.chosen))
-    return Compact(ordered, round(size.tokens), size.chars_per_token)
+    return CompactContext(ordered, round(size.tokens), size.chars_per_token)
 
 
 class _Plan:
     """Chosen so far, by place."""
 
-    def __init__(self, rules: Compaction, size: Size) -> None:
-        self.chosen: dict[int, Shorter] = {}
+    def __init__(self, rules: Compaction, size: ContextSize) -> None:
+        self.chosen: dict[int, ShortenedResult] = {}
         self._rules = rules
         self._size = size
         self._gained = 0
 
-    def shorten(self, old: Sequence[Held]) -> None:
+    def shorten(self, old: Sequence[ToolOutputSize]) -> None:
         """Down to `enough`; those that bring little only if the others are not enough."""
         ways = [self._shorter(held) for held in old]
         little = _LITTLE * self._left(self._rules.enough)
@@ -120,13 +120,13 @@ class _Plan:
             if self._left(self._rules.enough) > 0:
                 self._choose(way)
 
-    def elide(self, old: Sequence[Held]) -> None:
+    def elide(self, old: Sequence[ToolOutputSize]) -> None:
         """Summaries go too, where they are what fills the window."""
         for held in old:
             if self._left(self._midway) > 0:
-                self._choose(Shorter(held, held.line))
+                self._choose(ShortenedResult(held, held.line))
 
-    def cut(self, newest: Sequence[Held]) -> None:
+    def cut(self, newest: Sequence[ToolOutputSize]) -> None:
         """The longest to the same length, so far that the request fits also if the estimate is off by a third."""
         if self._left(self._rules.most) <= 0:
             return
@@ -136,7 +136,7 @@ class _Plan:
         for held in newest:
             if len(held.content) > longest:
                 kept = max(0, int(longest) - len(marks[held.place]))
-                self._choose(Shorter(held, held.content[:kept] + _cut_mark(held, kept)))
+                self._choose(ShortenedResult(held, held.content[:kept] + _cut_mark(held, kept)))
 
     @property
     def _midway(self) -> float:
@@ -146,24 +146,24 @@ class _Plan:
         """Characters that are still to go before no more than so many tokens are left."""
         return (self._size.tokens - tokens) * self._size.chars_per_token - self._gained
 
-    def _choose(self, way: Shorter) -> None:
+    def _choose(self, way: ShortenedResult) -> None:
         before = self.chosen.get(way.held.place)
         more = way.gain - (before.gain if before else 0)
         if more > 0:
             self.chosen[way.held.place] = way
             self._gained += more
 
-    def _shorter(self, held: Held) -> Shorter:
+    def _shorter(self, held: ToolOutputSize) -> ShortenedResult:
         if not self._rules.summarizes:
-            return Shorter(held, held.line)
+            return ShortenedResult(held, held.line)
         tokens = len(held.content) / self._size.chars_per_token
         wanted = int(min(_MOST_SUMMARY, max(_LEAST_SUMMARY, _SUMMARY_SHARE * tokens)))
         if 2 * wanted > tokens:
-            return Shorter(held, held.line)
-        return Shorter(held, held.line, wanted, int(_WORDY * wanted * self._size.chars_per_token))
+            return ShortenedResult(held, held.line)
+        return ShortenedResult(held, held.line, wanted, int(_WORDY * wanted * self._size.chars_per_token))
 
 
-def _shortened(each: Shorter, summary: str) -> Shortened:
+def _shortened(each: ShortenedResult, summary: str) -> Shortened:
     if each.summary_tokens and summary:
         title = f"[a summary of {each.held.chars:,} characters that {each.held.tool} gave]\n"
         told = (title + summary)[: each.summary_chars]
@@ -172,7 +172,7 @@ def _shortened(each: Shorter, summary: str) -> Shortened:
     return Shortened(each.held.place, each.content)
 
 
-def _cut_mark(held: Held, kept: int) -> str:
+def _cut_mark(held: ToolOutputSize, kept: int) -> str:
     return f"\n[cut here: {kept:,} of {held.chars:,} characters are shown; more do not fit into the context]"
 
 
@@ -192,21 +192,21 @@ def _level(lengths: Sequence[int], over: float) -> float:
 _NO_PLACES: frozenset[int] = frozenset()
 
 
-class Shortening:
+class CompactionState:
     """At most one compaction before each reply: what one could not bring, another would not."""
 
     __slots__ = ("_chars", "_is_done", "_summaries", "compactions", "size")
 
     def __init__(self, chars: int) -> None:
         """`chars`: of the first request."""
-        self.size = Size(chars)
+        self.size = ContextSize(chars)
         self.compactions = 0
         self._chars: dict[int, int] = {}
         """That the tools gave, by the places of the results that were shortened."""
         self._summaries = _NO_PLACES
         self._is_done = False
 
-    def plan(self, rules: Compaction, messages: Sequence[Message], changes: frozenset[int]) -> Compact | None:
+    def plan(self, rules: Compaction, messages: Sequence[Message], changes: frozenset[int]) -> CompactContext | None:
         """What to shorten before the next request, if anything. `changes`: the places of calls that changed things."""
         if self._is_done or self.size.tokens <= rules.most:
             return None
@@ -229,10 +229,10 @@ class Shortening:
         self.size.heard(reply)
         self._is_done = False
 
-    def _held(self, messages: Sequence[Message], changes: frozenset[int]) -> Iterator[Held]:
+    def _held(self, messages: Sequence[Message], changes: frozenset[int]) -> Iterator[ToolOutputSize]:
         newest = max((at for at, message in enumerate(messages) if isinstance(message, ToolResults)), default=None)
         for place, result, at in _placed(messages):
-            yield Held(
+            yield ToolOutputSize(
                 place,
                 result.call.name,
                 result.content,

@@ -12,7 +12,7 @@ _FEWEST, _MOST = 0.25, 16.0
 otherwise counts something else."""
 
 
-class Size:
+class ContextSize:
     """Of the next request. Where the server counts nothing, all of it is estimated."""
 
     __slots__ = ("_chars", "_counted", "_counted_chars", "chars_per_token")
@@ -37,12 +37,12 @@ class Size:
         usage = reply.usage
         if usage.input > 0:
             self.chars_per_token = min(_MOST, max(_FEWEST, self._chars / usage.input))
-        self._chars += said(reply)
+        self._chars += message_text(reply)
         if usage.input > 0:
             self._counted, self._counted_chars = usage.input + usage.output, self._chars
 
 
-def said(words: Assistant | Reply) -> int:
+def message_text(words: Assistant | Reply) -> int:
     """Characters of a turn of the model."""
     chars = len(words.text)
     for call in words.calls:
@@ -61,7 +61,7 @@ def chars_of(message: Message) -> int:
         case User(text):
             return len(text)
         case Assistant():
-            return said(message)
+            return message_text(message)
         case ToolResults(results):
             return sum(len(result.content) for result in results)
         case _:

@@ -7,23 +7,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from ..core.agent_config import InvalidOutput, Job, Rules
+from ..core.agent_config import AgentConfig, InvalidOutput, Job
 from ..core.errors import ErrorKind
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
+from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Started, Withdrawn
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
-from ..core.program_runtime import Work
-from ..core.protocols import CallsPast
+from ..core.program_runtime import ProgramTrace
+from ..core.protocols import CallHistory
 from ..core.requests import NO_USAGE, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, Timing
-from .action_mode import as_told
-from .call_state import Calls
-from .compaction import Compact, Shortening
-from .context_size import chars_in, chars_of, said
-from .reply_parser import Answer, echo, read_reply
+from .action_mode import render_history
+from .call_state import CallState
+from .compaction import CompactContext, CompactionState
+from .context_size import chars_in, chars_of, message_text
+from .reply_parser import FinalAnswer, echo, read_reply
 
 
-def with_work(result: AgentResult, works: Sequence[Work]) -> AgentResult:
+def apply_program_result(result: AgentResult, works: Sequence[ProgramTrace]) -> AgentResult:
     """What the program did, in place of the one question that it was asked."""
     return replace(
         result,
@@ -43,7 +43,7 @@ class Generate:
 @dataclass(frozen=True, slots=True)
 class CallTools:
     calls: tuple[ToolCall, ...]
-    past: CallsPast
+    past: CallHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Unusable:
         return AgentError(kind, f"No usable answer{tries}: {self.problem}.{hint}", retryable=True)
 
 
-Step = Generate | CallTools | Compact | Done
+Step = Generate | CallTools | CompactContext | Done
 
 PRIORITY_STEP = 100
 MOST_FOR_TURNS = 9
@@ -98,14 +98,14 @@ class Conversation:
         "_works",
     )
 
-    def __init__(self, rules: Rules, job: Job) -> None:
+    def __init__(self, rules: AgentConfig, job: Job) -> None:
         self._rules = rules
         self._job = job
         self._messages: list[Message] = [User(job.task, job.shared)]
         self._asking_again: tuple[Message, ...] = ()
-        self._calls = Calls()
+        self._calls = CallState()
         limits = rules.compaction
-        self._shortening = None if limits is None else Shortening(limits.prompt_chars + len(job.task))
+        self._shortening = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
         self._unusable: _Unusable | None = None
@@ -115,7 +115,7 @@ class Conversation:
         self._usage = NO_USAGE
         self._queued = 0.0
         self._ttft: tuple[float | None, ...] = ()
-        self._works: tuple[Work, ...] = ()
+        self._works: tuple[ProgramTrace, ...] = ()
 
     def next(self) -> Step:
         """What has to happen now. Asking twice gives the same answer. Limits are looked at here and not for each fact:
@@ -144,7 +144,7 @@ class Conversation:
                 self._calls.withdrawn(call)
             case Settled(result):
                 self._calls.settled(result)
-            case Inherited(results):
+            case CarriedOver(results):
                 self._calls.inherited(results)
             case Compacted():
                 self._compact(fact)
@@ -179,7 +179,7 @@ class Conversation:
             transcript=self._shown(),
             compactions=self._shortening.compactions if self._shortening else 0,
         )
-        return with_work(result, self._works) if self._works else result
+        return apply_program_result(result, self._works) if self._works else result
 
     @property
     def _turns_left(self) -> int:
@@ -188,7 +188,7 @@ class Conversation:
 
     def _shown(self) -> tuple[Message, ...]:
         shown = (*self._messages, *self._asking_again)
-        return shown if self._rules.tool_mode == "native" else tuple(map(as_told, shown))
+        return shown if self._rules.tool_mode == "native" else tuple(map(render_history, shown))
 
     def _request(self) -> Request:
         rules = self._rules
@@ -206,7 +206,7 @@ class Conversation:
             priority=rules.priority * PRIORITY_STEP + min(self._turns, MOST_FOR_TURNS),
         )
 
-    def _compaction(self) -> Compact | None:
+    def _compaction(self) -> CompactContext | None:
         rules = self._rules.compaction
         if rules is None or self._shortening is None:
             return None
@@ -214,7 +214,7 @@ class Conversation:
 
     def _compact(self, fact: Compacted) -> None:
         if self._shortening is None:  # it is only retold, by someone who does not know the window
-            self._shortening = Shortening(0)
+            self._shortening = CompactionState(0)
         self._messages = self._shortening.apply(fact, self._messages)
 
     def _count(self, fact: Replied) -> None:
@@ -240,7 +240,7 @@ class Conversation:
             self._ask_again(reply, error)
             return
         self._unusable = None
-        if isinstance(read, Answer):
+        if isinstance(read, FinalAnswer):
             self._end(reply, Done(read.value))
         else:
             self._commit_calls(reply, read)
@@ -268,7 +268,7 @@ class Conversation:
             User(f"That answer cannot be used: {problem}.{cut_off} Answer again, and only with what was asked for."),
         )
         if self._shortening is not None:
-            self._shortening.size.grew(chars_in(self._asking_again) - chars_in(before) - said(reply))
+            self._shortening.size.grew(chars_in(self._asking_again) - chars_in(before) - message_text(reply))
 
     def _commit_calls(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         echoed = tuple(map(echo, calls)) if self._rules.tool_mode == "native" else ()

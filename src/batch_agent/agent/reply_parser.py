@@ -5,29 +5,29 @@ from typing import Any
 
 import orjson
 
-from ..core.agent_config import InvalidOutput, Rules
+from ..core.agent_config import AgentConfig, InvalidOutput
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps_ascii
 from ..core.messages import ToolCall
 from ..core.requests import Reply
-from .action_mode import Final, read_action
+from .action_mode import FinalAction, read_action
 from .answer_extraction import find_answer, fit, without_thoughts
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FinalAnswer:
     value: Any
 
 
-def read_reply(rules: Rules, reply: Reply, turn: int) -> Answer | tuple[ToolCall, ...]:
+def read_reply(rules: AgentConfig, reply: Reply, turn: int) -> FinalAnswer | tuple[ToolCall, ...]:
     """Raises InvalidOutput when it is neither."""
     is_whole = reply.finish != "length"
     if rules.tool_mode == "action":
         action = read_action(reply.text, f"call_{turn}", is_whole=is_whole)
-        return (action,) if isinstance(action, ToolCall) else Answer(_final(rules, action))
+        return (action,) if isinstance(action, ToolCall) else FinalAnswer(_final(rules, action))
     if reply.calls:
         return _named_apart(reply.calls, turn, is_whole)
-    return Answer(_answer(rules, reply.text, is_whole))
+    return FinalAnswer(_answer(rules, reply.text, is_whole))
 
 
 def echo(call: ToolCall) -> ToolCall:
@@ -54,7 +54,7 @@ def _named_apart(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> tupl
     )
 
 
-def _final(rules: Rules, action: Final) -> Any:
+def _final(rules: AgentConfig, action: FinalAction) -> Any:
     if rules.output is not None:
         return fit(action.value, rules.output)
     said = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
@@ -63,7 +63,7 @@ def _final(rules: Rules, action: Final) -> Any:
     return said
 
 
-def _answer(rules: Rules, text: str, is_whole: bool) -> Any:
+def _answer(rules: AgentConfig, text: str, is_whole: bool) -> Any:
     if rules.output is not None:
         return find_answer(text, rules.output, is_whole=is_whole)
     said = without_thoughts(text, is_whole=is_whole)

@@ -9,7 +9,7 @@ from yarl import URL
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.safe_text import mask_user_info
-from ..core.validation import meant
+from ..core.validation import suggestion
 from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, Flavor
 
 _LOOKS_LIKE_A_HOST = re.compile(r"[\w.-]+:\d+(/|$)")
@@ -17,7 +17,7 @@ _PATHS_OF_APIS = ("/chat/completions", "/messages")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class BackendAddress:
     """A server, by its root. `flavor` is None where the URL does not say who serves."""
 
     root: URL
@@ -67,7 +67,7 @@ def parse(url: str) -> URL:
         raise SpecError(f"backend={url!r}: write two slashes after the colon, as in '{parsed.scheme}://...'.")
     if parsed.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in (*schemes, "hostfile"))
-        hint = meant(parsed.scheme, (*schemes, "hostfile"), "'{}://'") if "://" in url else ""
+        hint = suggestion(parsed.scheme, (*schemes, "hostfile"), "'{}://'") if "://" in url else ""
         if not hint and _LOOKS_LIKE_A_HOST.match(url):
             hint = f" Did you mean 'http://{url}'?"
         raise SpecError(f"backend={url!r} names no backend that is known here. Known: {known}.{hint}")
@@ -76,10 +76,10 @@ def parse(url: str) -> URL:
     return parsed
 
 
-def address_of(url: URL) -> Address:
+def address_of(url: URL) -> BackendAddress:
     """The server behind an http(s):// URL, or one with the name of a flavor. Raises SpecError for a missing key."""
     if url.scheme in ("http", "https"):
-        return Address(with_version(url), None)
+        return BackendAddress(with_version(url), None)
     flavor = BY_SCHEME[url.scheme]
     if not url.host and url.path not in ("", "/"):
         raise SpecError(f"backend={str(url)!r} names no host: write it as in '{url.scheme}://127.0.0.1:8000'.")
@@ -89,7 +89,7 @@ def address_of(url: URL) -> Address:
     if url.query and URL(flavor.default_url).scheme == "http":  # the others may ask for an api-version or the like
         odd = "&".join(f"{name}={value}" for name, value in url.query.items())
         raise SpecError(f"{url.scheme}:// does not know {odd!r}; only dynamo://...?sessions=end is known.")
-    address = Address(_server_url(url, flavor), flavor, ends_sessions)
+    address = BackendAddress(_server_url(url, flavor), flavor, ends_sessions)
     if flavor.needs_key and address.key is None and address.is_default:
         raise SpecError(f"{flavor.name}:// needs an API key: set the environment variable {flavor.key_variable}.")
     return address

@@ -8,10 +8,16 @@ from .. import aio
 from ..core.errors import BackendError, ErrorKind
 from ..core.fast_dataclass import dataclass
 from ..core.requests import Sampling
-from .dialects.completions.decoder import ManyDecoder, Piece, PromptDone, PromptEvent, decode_whole
+from .dialects.completions.decoder import (
+    BatchStreamDecoder,
+    PromptDelta,
+    PromptEvent,
+    PromptFinished,
+    decode_batch_reply,
+)
 from .dialects.completions.encoder import CHATS_PATH, PATH, encode, encode_chats
 from .error_mapping import translate_failure, translate_status
-from .http.client import Server, shown, without_key
+from .http.client import ServerClient, display_url, redact_key
 from .http.transport import LARGEST_BODY, LARGEST_STREAM
 
 _STREAM = "text/event-stream"
@@ -21,14 +27,14 @@ _BYTES_PER_TOKEN = 512
 """At most, with the JSON around it: the limit of an answer grows with the list."""
 _UNKNOWN_TOKENS = 4096
 
-Hear = Callable[[PromptEvent], None]
+OnPromptEvent = Callable[[PromptEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ListWire:
+class BatchCompletionClient:
     """How lists of prompts go to one server."""
 
-    server: Server
+    server: ServerClient
     model: str
     are_chats: bool = False
     """The server puts the chat template around each prompt. It gives all answers together then."""
@@ -37,7 +43,9 @@ class ListWire:
     only_standard: bool = False
     """The server is not known to take what only vLLM takes."""
 
-    async def ask(self, prompts: Sequence[str], sampling: Sampling, patience: float | None, hear: Hear) -> None:
+    async def ask(
+        self, prompts: Sequence[str], sampling: Sampling, patience: float | None, hear: OnPromptEvent
+    ) -> None:
         """`hear` is told of answers in the order in which they come. `patience`: seconds without any news. Raises
         BackendError; prompts that were told as done stay done."""
         url = self.server.url(CHATS_PATH if self.are_chats else PATH)
@@ -47,13 +55,13 @@ class ListWire:
                 answer = await self.server.ask(url, self._body(prompts, sampling), None)
                 try:
                     if answer.status != 200:
-                        said = without_key(await answer.read(), answer.sent_headers)
-                        raise translate_status(answer.status, answer.headers, said, shown(url))
+                        said = redact_key(await answer.read(), answer.sent_headers)
+                        raise translate_status(answer.status, answer.headers, said, display_url(url))
                     if answer.content_type != _STREAM:
                         for event in _whole(await answer.read(LARGEST_BODY + more), len(prompts)):
                             hear(event)
                         return
-                    decoder = ManyDecoder(len(prompts))
+                    decoder = BatchStreamDecoder(len(prompts))
                     while chunk := await answer.chunk(LARGEST_STREAM + more):
                         if patience is not None:
                             clock.reschedule(aio.now() + patience)
@@ -64,12 +72,12 @@ class ListWire:
                 finally:
                     answer.close()
         except TimeoutError as error:
-            message = f"{shown(url)} has said nothing for {patience:g} s."
+            message = f"{display_url(url)} has said nothing for {patience:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         except BackendError as error:
             raise self.server.without_secrets(error) from None
         except OSError as error:
-            raise self.server.without_secrets(translate_failure(error, shown(url))) from None
+            raise self.server.without_secrets(translate_failure(error, display_url(url))) from None
 
     def _body(self, prompts: Sequence[str], sampling: Sampling) -> bytes:
         if self.are_chats:
@@ -81,10 +89,10 @@ class ListWire:
 
 def _whole(body: bytes, count: int) -> Iterator[PromptEvent]:
     """A server that does not stream, as events. Raises BackendError, after the last one, if some have no answer."""
-    whole = decode_whole(body, count)
+    whole = decode_batch_reply(body, count)
     for answer in whole.answers:
         usage = whole.usage if count == 1 else None
-        yield Piece(answer.index, answer.text)
-        yield PromptDone(answer.index, answer.finish, usage)
+        yield PromptDelta(answer.index, answer.text)
+        yield PromptFinished(answer.index, answer.finish, usage)
     if whole.missing:
         raise BackendError(ErrorKind.SERVER, f"The server gave up {len(whole.missing)} of {count} answers.")

@@ -10,14 +10,14 @@ from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
 from .address import key_of_environment
 from .dialects.anthropic.encoder import AnthropicMessages
-from .dialects.bedrock.encoder import BedrockConverse, caching, keeps_schema
+from .dialects.bedrock.encoder import BedrockConverse, cache_support, keeps_schema
 from .dialects.dialect import Dialect
 from .dialects.openai.encoder import OpenAIChat
 from .flavors import BEDROCK
-from .http.client import Server, Signer
-from .http.transport import Headers, Wire, open_wire
+from .http.client import ServerClient, Signer
+from .http.transport import Headers, Transport, open_transport
 from .http_backend import HttpBackend
-from .probe import choose, list_models
+from .probe import list_models, select_model
 from .signing import SigV4
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
@@ -32,7 +32,7 @@ async def open_bedrock(url: URL, model: str | None) -> Backend:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Region:
     region: str
     model: str | None
     is_mantle: bool
@@ -46,7 +46,7 @@ class _Access:
     signer: Signer | None
 
 
-def _place(url: URL, model: str | None) -> _Place:
+def _place(url: URL, model: str | None) -> _Region:
     shown = f"backend={str(url)!r}"
     if odd := sorted(set(url.query) - {"api"}):
         raise SpecError(f"{shown}: {odd[0]!r} is not known here; only api is.")
@@ -65,29 +65,29 @@ def _place(url: URL, model: str | None) -> _Place:
         raise SpecError(f"{shown} names the model {named!r}, but model={model!r}: leave one of them out.")
     if not (named or model) and api == "converse":
         raise SpecError(f"{shown} names no model: write bedrock://{region}/MODEL, or model=...")
-    return _Place(region, named or model, api == "mantle")
+    return _Region(region, named or model, api == "mantle")
 
 
-async def _open_converse(place: _Place) -> Backend:
+async def _open_converse(place: _Region) -> Backend:
     assert place.model is not None
     root = _endpoint("BEDROCK_RUNTIME", f"https://bedrock-runtime.{place.region}.amazonaws.com")
     access = await _access("bedrock", place.region)
-    server = Server(_wire(access.headers, root), root, access.signer)
-    caches = caching(place.model) is not None
+    server = ServerClient(_wire(access.headers, root), root, access.signer)
+    caches = cache_support(place.model) is not None
     seen = (f"bedrock in {place.region}", *(("cache points",) if caches else ()))
     keeps = keeps_schema(place.model)
     traits = _traits(place.model, json_schema=keeps, strict_schema=keeps, managed_cache=caches, seen=seen)
     return HttpBackend(server, BedrockConverse(), traits)
 
 
-async def _open_mantle(place: _Place) -> Backend:
+async def _open_mantle(place: _Region) -> Backend:
     host = _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{place.region}.api.aws")
     access = await _access("bedrock-mantle", place.region)
     wire = _wire({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
     try:
         root = _below(host, "/v1")
-        served = await list_models(Server(wire, root, access.signer), may_be_missing=place.model is not None)
-        model = choose(served, place.model, root)
+        served = await list_models(ServerClient(wire, root, access.signer), may_be_missing=place.model is not None)
+        model = select_model(served, place.model, root)
     except BaseException:
         await wire.aclose()
         raise
@@ -101,7 +101,7 @@ async def _open_mantle(place: _Place) -> Backend:
     else:
         dialect, keeps = OpenAIChat(), keeps_schema(model.name)
         traits = _traits(model.name, json_schema=keeps, strict_schema=False, managed_cache=False, seen=seen, ignores=())
-    return HttpBackend(Server(wire, root, access.signer), dialect, traits)
+    return HttpBackend(ServerClient(wire, root, access.signer), dialect, traits)
 
 
 def _endpoint(service: str, default: str) -> URL:
@@ -124,8 +124,8 @@ async def _access(service: str, region: str) -> _Access:
     return _Access({}, await SigV4.find(service, region))
 
 
-def _wire(headers: Headers, root: URL) -> Wire:
-    return open_wire(root, headers, keeps_alive=BEDROCK.keeps_alive)
+def _wire(headers: Headers, root: URL) -> Transport:
+    return open_transport(root, headers, keeps_alive=BEDROCK.keeps_alive)
 
 
 def _below(host: URL, path: str) -> URL:

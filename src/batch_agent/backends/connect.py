@@ -12,27 +12,27 @@ from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
 from ..core.requests import Usage
-from .address import Address, address_of, parse, with_version
+from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.encoder import PATH, OpenAIChat
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
 from .hostfile import Endpoint, parse_hostfile
-from .http.client import Server, shown
-from .http.transport import open_wire
+from .http.client import ServerClient, display_url
+from .http.transport import open_transport
 from .http_backend import HttpBackend
 from .load_metrics import loads_of
-from .probe import ServedModel, Sighting, beside, choose, list_models, look, takes_tools
-from .session_cleanup import Farewells, close_session, final_request
+from .probe import ServedModel, ServerInfo, admin_url, inspect_server, list_models, select_model, takes_tools
+from .session_cleanup import SessionCloser, close_session, final_request
 from .token_counter import counter_of
 
 if TYPE_CHECKING:
-    from .endpoint_pool import Fleet
+    from .endpoint_pool import EndpointPool
 
 Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialRequest:
     """How a run finds out whether a server takes tools."""
 
     pay: Callable[[Backend], Backend] | None = None
@@ -50,7 +50,7 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def connect(
-    url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, trial: Trial | None = None
+    url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, trial: TrialRequest | None = None
 ) -> Backend:
     """Opens the backend that `url` names; several endpoints, or those of a hostfile, are one. Raises SpecError for a
     URL that names none, BackendError for a server that cannot be used. Nothing is generated, but for one token where
@@ -58,31 +58,31 @@ async def connect(
     urls = endpoints_of(url)
     if len(urls) == 1:
         return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial)
-    return await open_fleet(urls, model, uses_tools=uses_tools, notify=notify, trial=trial)
+    return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial)
 
 
-async def open_fleet(
+async def open_endpoint_pool(
     urls: Sequence[str],
     model: str | None,
     *,
     uses_tools: bool,
     notify: Notify,
     patience: float | None = None,
-    trial: Trial | None = None,
-) -> "Fleet":
+    trial: TrialRequest | None = None,
+) -> "EndpointPool":
     """`patience`: seconds in which each must have shown what it is. Raises as `connect` does."""
 
-    from .endpoint_pool import Fleet
+    from .endpoint_pool import EndpointPool
 
     async def open_one(url: str) -> Backend:
         try:
             async with asyncio.timeout(patience):
-                one = replace(trial or Trial(), is_one_of_several=len(urls) > 1)
+                one = replace(trial or TrialRequest(), is_one_of_several=len(urls) > 1)
                 return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=one)
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {patience:g} s.") from error
 
-    return await Fleet.open(urls, open_one, notify)
+    return await EndpointPool.open(urls, open_one, notify)
 
 
 def endpoints_of(url: str | Sequence[str]) -> list[str]:
@@ -96,7 +96,7 @@ def endpoints_of(url: str | Sequence[str]) -> list[str]:
         for one in listed:
             server = _server_of(one)
             if server in found:
-                raise SpecError(f"{shown(URL(one))} is listed twice among the endpoints.")
+                raise SpecError(f"{display_url(URL(one))} is listed twice among the endpoints.")
             found[server] = one
     return list(found.values())
 
@@ -114,7 +114,7 @@ def url_of(endpoint: Endpoint) -> str:
 
 
 async def _connect_one(
-    url: str, model: str | None, *, uses_tools: bool, notify: Notify, trial: Trial | None
+    url: str, model: str | None, *, uses_tools: bool, notify: Notify, trial: TrialRequest | None
 ) -> Backend:
     parsed = parse(url)
     if parsed.scheme == "local":
@@ -123,27 +123,27 @@ async def _connect_one(
         from .bedrock import open_bedrock  # as the others of which a run needs one: imported when it is
 
         return await open_bedrock(parsed, model)
-    return (await reach(address_of(parsed), model, tries_tools=uses_tools, trial=trial)).backend
+    return (await probe_server(address_of(parsed), model, tries_tools=uses_tools, trial=trial)).backend
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ProbedServer:
     """A server that answered, and what was seen of it."""
 
     backend: HttpBackend
     flavor: Flavor
     served: list[ServedModel]
-    sighting: Sighting
+    sighting: ServerInfo
 
     @property
     def tries_tools(self) -> bool:
         """Whether only a trial can tell if it makes tool calls."""
         return self.flavor.native_tools is None and self.sighting.tool_parser is not False
 
-    async def refusal_of_tools(self, trial: Trial | None = None) -> BackendError | None:
+    async def refusal_of_tools(self, trial: TrialRequest | None = None) -> BackendError | None:
         """What it says to a request with a tool; None if it takes it. Raises BackendError for other trouble."""
         model, at_once = self.backend.traits.model, self.flavor.refuses_at_once
-        trial = trial or Trial()
+        trial = trial or TrialRequest()
         backend = self.backend if trial.pay is None else trial.pay(self.backend)
         refusal = await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell)
         if refusal is not None and trial.is_one_of_several:
@@ -152,7 +152,7 @@ class Reached:
                 raise of_all
         return refusal
 
-    async def makes_calls(self, trial: Trial | None) -> bool:
+    async def makes_calls(self, trial: TrialRequest | None) -> bool:
         """As it is tried. Raises BackendError for other trouble than a refusal."""
         try:
             return await self.refusal_of_tools(trial) is None
@@ -162,24 +162,26 @@ class Reached:
             return trial.otherwise  # nothing can be sent: only what is done already is of interest
 
 
-async def reach(address: Address, model: str | None, *, tries_tools: bool, trial: Trial | None = None) -> Reached:
+async def probe_server(
+    address: BackendAddress, model: str | None, *, tries_tools: bool, trial: TrialRequest | None = None
+) -> ProbedServer:
     """Raises as `connect` does."""
     headers = _headers(address.flavor, address.key)
-    server = Server(open_wire(address.root, headers), address.root)
+    server = ServerClient(open_transport(address.root, headers), address.root)
     try:
         served = await list_models(server, may_be_missing=model is not None)
         flavor = _settle(address, served)
-        chosen = choose(served, model, address.root)
-        sighting = await look(server, flavor)
+        chosen = select_model(served, model, address.root)
+        sighting = await inspect_server(server, flavor)
         if not flavor.keeps_alive:
             await server.aclose()
-            server = Server(open_wire(address.root, headers, keeps_alive=False), address.root)
+            server = ServerClient(open_transport(address.root, headers, keeps_alive=False), address.root)
         dialect = _dialect(flavor, sighting, chosen)
         farewells = _farewells(server, flavor, sighting, address, chosen.name)
         traits = replace(_traits(flavor, chosen, sighting), keeps_agents=farewells is not None)
         loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
         backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
-        reached = Reached(backend, flavor, served, sighting)
+        reached = ProbedServer(backend, flavor, served, sighting)
         if tries_tools and reached.tries_tools and await reached.makes_calls(trial):
             reached.backend.traits = replace(traits, native_tools=True)
         return reached
@@ -188,7 +190,7 @@ async def reach(address: Address, model: str | None, *, tries_tools: bool, trial
         raise
 
 
-def _settle(address: Address, served: list[ServedModel]) -> Flavor:
+def _settle(address: BackendAddress, served: list[ServedModel]) -> Flavor:
     """Who serves: what the URL says, or what the server calls itself."""
     owner = BY_OWNER.get(served[0].owner) if served else None
     flavor = address.flavor
@@ -201,7 +203,7 @@ def _settle(address: Address, served: list[ServedModel]) -> Flavor:
     return flavor
 
 
-def _dialect(flavor: Flavor, sighting: Sighting, model: ServedModel) -> Dialect:
+def _dialect(flavor: Flavor, sighting: ServerInfo, model: ServedModel) -> Dialect:
     if flavor.dialect == "anthropic":
         from .dialects.anthropic.encoder import AnthropicMessages
 
@@ -212,13 +214,15 @@ def _dialect(flavor: Flavor, sighting: Sighting, model: ServedModel) -> Dialect:
     return OpenAIChat(extras)
 
 
-def _farewells(server: Server, flavor: Flavor, sighting: Sighting, address: Address, model: str) -> Farewells | None:
+def _farewells(
+    server: ServerClient, flavor: Flavor, sighting: ServerInfo, address: BackendAddress, model: str
+) -> SessionCloser | None:
     if flavor.dialect != "openai":
         return None
     if flavor.extras.session_field and sighting.sessions:
-        return Farewells(server.try_post, close_session(beside(server.root, "/close_session")))
+        return SessionCloser(server.try_post, close_session(admin_url(server.root, "/close_session")))
     if address.ends_sessions:
-        return Farewells(server.try_post, final_request(server.url(PATH), model))
+        return SessionCloser(server.try_post, final_request(server.url(PATH), model))
     return None
 
 
@@ -228,7 +232,7 @@ def _headers(flavor: Flavor | None, key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _traits(flavor: Flavor, model: ServedModel, sighting: Sighting) -> Traits:
+def _traits(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> Traits:
     return Traits(
         name=flavor.name,
         model=model.name,
@@ -248,7 +252,7 @@ def _traits(flavor: Flavor, model: ServedModel, sighting: Sighting) -> Traits:
     )
 
 
-def _words(flavor: Flavor, model: ServedModel, sighting: Sighting) -> list[str]:
+def _words(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> list[str]:
     seen = [f"{flavor.name} {sighting.version}" if sighting.version else flavor.name]
     if model.context_tokens:
         seen.append(f"context of {model.context_tokens:,} tokens")
@@ -264,7 +268,7 @@ def _words(flavor: Flavor, model: ServedModel, sighting: Sighting) -> list[str]:
 
 
 async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
-    from .embedded import EmbeddedModelError, LocalServer, guided
+    from .embedded import EmbeddedModelError, LocalServer, add_schema_hints
 
     if url.host:
         raise SpecError(
@@ -286,10 +290,10 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
         if model is not None and model != local.model_name:
             raise SpecError(f"model={model!r}: {url} serves {local.model_name!r}; leave model out.")
         served = ServedModel(local.model_name, context_tokens=local.context_tokens)
-        traits = _traits(flavor, served, Sighting())
-        dialect = OpenAIChat(adapt_schema=guided if path is None else None)
+        traits = _traits(flavor, served, ServerInfo())
+        dialect = OpenAIChat(adapt_schema=add_schema_hints if path is None else None)
         root = with_version(URL(local.url))
-        server = Server(open_wire(root, {}, keeps_alive=flavor.keeps_alive), root)
+        server = ServerClient(open_transport(root, {}, keeps_alive=flavor.keeps_alive), root)
         counts = counter_of(server, flavor, local.model_name)
         return HttpBackend(server, dialect, traits, on_close=local.aclose, counts=counts)
     except BaseException:

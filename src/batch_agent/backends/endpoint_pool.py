@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.messages import User
-from ..core.protocols import Backend, CountsTokens, Load, ReportsLoad, Traits
+from ..core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
 from ..core.requests import Request
 from ..schedule.retry import asks_for_less
 from ..schedule.routing import Routing, Ticket
 from . import pool_member as fleet_member
-from .failover import ITS_FAULT, MAYBE_ITS_FAULT, Passage, Refusal
-from .pool_member import Member, Open, together
+from .failover import ITS_FAULT, MAYBE_ITS_FAULT, EndpointRejection, PooledRequest
+from .pool_member import Open, PoolEndpoint, combined_traits
 
 _MAYBE_ITS_AGENTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
 """What a prompt may have brought about, wherever it goes."""
@@ -31,10 +31,10 @@ T = TypeVar("T")
 Notify = Callable[[str], None]
 
 
-class Fleet:
+class EndpointPool:
     """All of them serve the same model."""
 
-    def __init__(self, members: Sequence[Member], traits: Traits, notify: Notify) -> None:
+    def __init__(self, members: Sequence[PoolEndpoint], traits: Traits, notify: Notify) -> None:
         self.traits = traits
         self.members = members
         self._notify = notify
@@ -47,7 +47,7 @@ class Fleet:
         """Seconds that an answer took, at most."""
 
     @classmethod
-    async def open(cls, urls: Sequence[str], open_it: Open, notify: Notify) -> "Fleet":
+    async def open(cls, urls: Sequence[str], open_it: Open, notify: Notify) -> "EndpointPool":
         """Raises SpecError for endpoints that cannot work together, and BackendError if none can be reached: one that
         cannot is left for later."""
         opened: list[Backend] = []
@@ -63,11 +63,11 @@ class Fleet:
                     raise each
             if not any(there):
                 raise _all_down(urls, [each for each in found if isinstance(each, BackendError)])
-            traits = together(urls, [None if each is None else each.traits for each in there])
+            traits = combined_traits(urls, [None if each is None else each.traits for each in there])
         except BatchAgentError:
             await _at_once([each.aclose() for each in there if each is not None])
             raise
-        members = [Member(url, open_it, each) for url, each in zip(urls, there, strict=True)]
+        members = [PoolEndpoint(url, open_it, each) for url, each in zip(urls, there, strict=True)]
         fleet = cls(members, traits, notify)
         for place, each in enumerate(found):
             if isinstance(each, BackendError):
@@ -76,16 +76,16 @@ class Fleet:
                 notify(f"{urls[place]} cannot be used, and the others do its work: {each}")
         return fleet
 
-    def stream(self, request: Request) -> Passage:
-        return Passage(self, request)
+    def stream(self, request: Request) -> PooledRequest:
+        return PooledRequest(self, request)
 
-    async def load(self) -> Load | None:
+    async def load(self) -> ServerLoad | None:
         """Of all that say it."""
         said = [load for load in await _at_once([_load(member) for member in self.members]) if load is not None]
         if not said:
             return None
         known = [load.kv_usage for load in said if load.kv_usage is not None]
-        return Load(
+        return ServerLoad(
             sum(load.running for load in said),
             sum(load.waiting for load in said),
             sum(known) / len(known) if known else None,
@@ -146,7 +146,7 @@ class Fleet:
             ticket, aio.now(), is_endpoint_fault=is_its_fault, is_refused=is_refused, is_passing=has_answered
         )
 
-    def blame(self, refusal: Refusal) -> None:
+    def blame(self, refusal: EndpointRejection) -> None:
         """Another endpoint took what this one refused."""
         self.routing.blame(refusal.place, refusal.ticket, aio.now())
         self.miss(refusal.place, refusal.error)
@@ -226,7 +226,7 @@ async def _all_tried(open_it: Open, urls: Sequence[str], opened: list[Backend]) 
             pending = (await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))[1]
         for task in (await asyncio.wait(pending, timeout=fleet_member.OPENING))[1] if pending else ():
             task.cancel()
-    return [fleet_member.late() if task.cancelled() else task.result() for task in tasks]
+    return [fleet_member.delayed_error() if task.cancelled() else task.result() for task in tasks]
 
 
 async def _tried(open_it: Open, url: str, opened: list[Backend]) -> Backend | BatchAgentError:
@@ -244,7 +244,7 @@ async def _at_once(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def _load(member: Member) -> Load | None:
+async def _load(member: PoolEndpoint) -> ServerLoad | None:
     return await member.backend.load() if isinstance(member.backend, ReportsLoad) else None
 
 

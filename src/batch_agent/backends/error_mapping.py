@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import BackendError, ErrorKind
 from .http.json_body import BadJson, loads
-from .http.transport import BadAddress, NoConnection, NoConnectionInTime, NotSecure, TooLarge
+from .http.transport import BodyTooLarge, ConnectError, ConnectTimeout, InvalidUrl, TlsError
 
 _KINDS = {
     400: ErrorKind.BAD_REQUEST,
@@ -82,19 +82,19 @@ def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: 
 
 def translate_failure(error: OSError, url: str) -> BackendError:
     """What a connection that failed or broke means for the caller."""
-    if isinstance(error, NotSecure):
+    if isinstance(error, TlsError):
         return BackendError(
             ErrorKind.TLS,
             f"No secure connection to {url}: {error}. If it has a certificate of its own, name its authority's file "
             "in the environment variable SSL_CERT_FILE; if it speaks plain HTTP, write http://.",
         )
-    if isinstance(error, NoConnection):
+    if isinstance(error, ConnectError):
         return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: {error}.")
-    if isinstance(error, BadAddress):
+    if isinstance(error, InvalidUrl):
         return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a URL that can be used.")
-    if isinstance(error, NoConnectionInTime):
+    if isinstance(error, ConnectTimeout):
         return BackendError(ErrorKind.UNAVAILABLE, f"{url} does not answer: no connection in time.")
-    if isinstance(error, TooLarge):
+    if isinstance(error, BodyTooLarge):
         return BackendError(
             ErrorKind.SERVER,
             f"The answer of {url} is too large: {error}, so the rest was not read. If the model may write as much, "

@@ -11,7 +11,7 @@ from ..core.requests import Delta, Request
 from ..schedule.routing import Ticket
 
 if TYPE_CHECKING:
-    from .endpoint_pool import Fleet
+    from .endpoint_pool import EndpointPool
 
 ITS_FAULT = frozenset(
     {
@@ -29,7 +29,7 @@ _SECOND_OPINION = 2
 """Endpoints that refuse a request before it is given up."""
 
 
-class Refusal(NamedTuple):
+class EndpointRejection(NamedTuple):
     """One endpoint's, of a request that another may take."""
 
     place: int
@@ -37,10 +37,10 @@ class Refusal(NamedTuple):
     error: BackendError
 
 
-class Passage:
+class PooledRequest:
     """One request, sent to one endpoint after the other until one takes it, or two have refused it."""
 
-    def __init__(self, fleet: "Fleet", request: Request) -> None:
+    def __init__(self, fleet: "EndpointPool", request: Request) -> None:
         self._fleet = fleet
         self._request = request
         self._place = -1
@@ -49,7 +49,7 @@ class Passage:
         self._exchange: AbstractAsyncContextManager[AsyncIterator[Delta]] | None = None
 
     async def __aenter__(self) -> AsyncIterator[Delta]:
-        fleet, tried, errors, refusals = self._fleet, set[int](), list[BackendError](), list[Refusal]()
+        fleet, tried, errors, refusals = self._fleet, set[int](), list[BackendError](), list[EndpointRejection]()
         while (place := fleet.choose(self._request, tried)) is not None:
             if errors and not self._is_paid_again(errors[-1]):
                 raise errors[-1]
@@ -62,7 +62,7 @@ class Passage:
                 tried.add(place)
                 errors.append(error)
                 if error.kind in MAYBE_ITS_FAULT and fleet.routing.is_good(place):
-                    refusals.append(Refusal(place, self._ticket, error))
+                    refusals.append(EndpointRejection(place, self._ticket, error))
                     self._let_go()
                     if len(refusals) == _SECOND_OPINION:
                         raise refusals[0].error from None

@@ -10,7 +10,7 @@ DialectName = Literal["openai", "anthropic", "bedrock"]
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class OpenAIExtensions:
     """What an OpenAI-compatible server takes beside the common fields, and where."""
 
     priority: Literal["", "low_first", "high_first", "agent_hints"] = ""
@@ -54,7 +54,7 @@ class Flavor:
     """A prefix can be read from its cache only after the first answer: agents that start together all pay for it."""
     ignores: tuple[str, ...] = ()
     """Sampling options that it has no word for."""
-    extras: Extras = field(default_factory=Extras)
+    extras: OpenAIExtensions = field(default_factory=OpenAIExtensions)
     tested: str = "not run against the real service"
     """Against what it was run, for the table in the docs."""
 
@@ -65,7 +65,7 @@ VLLM = Flavor(
     "VLLM_API_KEY",
     refuses_at_once=True,
     inflight=32,
-    extras=Extras(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
+    extras=OpenAIExtensions(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
     tested="0.32.0 (CPU), in each CI run",
 )
 SGLANG = Flavor(
@@ -73,7 +73,7 @@ SGLANG = Flavor(
     "http://127.0.0.1:30000/v1",
     "SGLANG_API_KEY",
     inflight=32,
-    extras=Extras(
+    extras=OpenAIExtensions(
         priority="high_first",
         session_field="session_id",
         cache_salt=True,
@@ -87,7 +87,7 @@ DYNAMO = Flavor(
     "http://127.0.0.1:8000/v1",
     "DYNAMO_API_KEY",
     inflight=32,
-    extras=Extras(
+    extras=OpenAIExtensions(
         priority="agent_hints",
         session_header="x-dynamo-session-id",
         cache_salt=True,
@@ -106,7 +106,7 @@ OPENAI = Flavor(
     json_schema_beside_tools=True,
     inflight=32,
     managed_cache=True,
-    extras=Extras(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
+    extras=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
 )
 ANTHROPIC = Flavor(
     "anthropic",

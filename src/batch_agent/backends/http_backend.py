@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Self
 
 from ..core.errors import BackendError
-from ..core.protocols import Load, Traits
+from ..core.protocols import ServerLoad, Traits
 from ..core.requests import Delta, Request
-from .dialects.dialect import Decoder, Dialect
+from .dialects.dialect import Dialect, StreamDecoder
 from .error_mapping import translate_failure, translate_status
-from .http.client import Server, shown, without_key
-from .http.transport import Answer, Stale
-from .session_cleanup import Farewells
+from .http.client import ServerClient, display_url, redact_key
+from .http.transport import StaleConnection, TransportResponse
+from .session_cleanup import SessionCloser
 
 _STALE_WITHIN = 1.0
 """Seconds: who hangs up later had the request, and died of it."""
@@ -27,12 +27,12 @@ class HttpBackend:
 
     def __init__(
         self,
-        server: Server,
+        server: ServerClient,
         dialect: Dialect,
         traits: Traits,
-        farewells: Farewells | None = None,
+        farewells: SessionCloser | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
-        loads: Callable[[], Awaitable[Load | None]] | None = None,
+        loads: Callable[[], Awaitable[ServerLoad | None]] | None = None,
         counts: Callable[[str], Awaitable[int | None]] | None = None,
     ) -> None:
         self.traits = traits
@@ -44,18 +44,18 @@ class HttpBackend:
         self._counts = counts
         self._streams = True
 
-    def stream(self, request: Request) -> "Exchange":
+    def stream(self, request: Request) -> "StreamingRequest":
         if not self._streams and request.stream:
             request = replace(request, stream=False)
         if self._farewells is not None:
             self._farewells.greet(request.agent)
-        return Exchange(self.server, self._dialect, request, self._stop_streaming)
+        return StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
 
     def _stop_streaming(self) -> None:
         """The server refuses streams: from now on it is asked for whole answers."""
         self._streams = False
 
-    async def load(self) -> Load | None:
+    async def load(self) -> ServerLoad | None:
         return await self._loads() if self._loads is not None else None
 
     async def count_tokens(self, text: str) -> int | None:
@@ -77,7 +77,7 @@ class HttpBackend:
                     await self._on_close()
 
 
-class Exchange(AsyncIterator[Delta]):
+class StreamingRequest(AsyncIterator[Delta]):
     """One request and its deltas. Leaving it before the end closes the connection, which aborts the request."""
 
     __slots__ = (
@@ -95,7 +95,9 @@ class Exchange(AsyncIterator[Delta]):
         "_url",
     )
 
-    def __init__(self, server: Server, dialect: Dialect, request: Request, on_no_streams: Callable[[], None]) -> None:
+    def __init__(
+        self, server: ServerClient, dialect: Dialect, request: Request, on_no_streams: Callable[[], None]
+    ) -> None:
         self._server = server
         self._plain = (replace(request, stream=False), on_no_streams) if request.stream else None
         self._dialect = dialect
@@ -104,9 +106,9 @@ class Exchange(AsyncIterator[Delta]):
         self._url = server.url(dialect.path(request))
         self._body = dialect.encode(request)
         self._headers = dialect.headers(request)
-        self._decoder: Decoder | None = None
+        self._decoder: StreamDecoder | None = None
         self._ready: list[Delta] = []
-        self._answer: Answer | None = None
+        self._answer: TransportResponse | None = None
         self._is_answered = False
 
     async def __aenter__(self) -> Self:
@@ -115,16 +117,16 @@ class Exchange(AsyncIterator[Delta]):
             started = asyncio.get_running_loop().time()
             try:
                 answer = await self._server.ask(self._url, self._body, self._headers)
-            except Stale:
+            except StaleConnection:
                 if not self._may_resend(started):
                     raise
                 answer = await self._server.ask(self._url, self._body, self._headers)
             self._answer = answer
             if answer.status != 200:
-                said = without_key(await answer.read(), answer.sent_headers)
+                said = redact_key(await answer.read(), answer.sent_headers)
                 if self._plain is not None and answer.status in _NO_STREAMS and b"stream" in said.lower():
                     return await self._without_stream(*self._plain)
-                raise translate_status(answer.status, answer.headers, said, shown(self._url))
+                raise translate_status(answer.status, answer.headers, said, display_url(self._url))
             self._is_answered = True
             if self._streamed and answer.content_type == dialect.stream_type:
                 self._decoder = dialect.decoder()
@@ -138,7 +140,7 @@ class Exchange(AsyncIterator[Delta]):
             self._abort()
             raise self._server.without_secrets(error) from None
         except OSError as error:
-            failure = translate_failure(error, shown(self._url))
+            failure = translate_failure(error, display_url(self._url))
             self._blame(failure)
             self._abort()
             raise self._server.without_secrets(failure) from None
@@ -173,7 +175,7 @@ class Exchange(AsyncIterator[Delta]):
             await self._read_more(self._answer, self._decoder)
         return self._ready.pop()
 
-    async def _read_more(self, answer: Answer, decoder: Decoder) -> None:
+    async def _read_more(self, answer: TransportResponse, decoder: StreamDecoder) -> None:
         try:
             chunk = await answer.chunk()
             self._ready = list(decoder.feed(chunk) if chunk else decoder.close())
@@ -181,7 +183,7 @@ class Exchange(AsyncIterator[Delta]):
             self._blame(error)
             raise self._server.without_secrets(error) from None
         except OSError as error:
-            failure = translate_failure(error, shown(self._url))
+            failure = translate_failure(error, display_url(self._url))
             self._blame(failure)
             raise self._server.without_secrets(failure) from None
         self._ready.reverse()
@@ -203,7 +205,7 @@ class Exchange(AsyncIterator[Delta]):
             answer.close()
 
 
-async def _read_to_the_end(answer: Answer) -> None:
+async def _read_to_the_end(answer: TransportResponse) -> None:
     """The end of a stream comes a packet after its last event; only a connection that was read so far is reused."""
     if answer.is_whole:
         return

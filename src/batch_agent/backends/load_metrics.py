@@ -6,31 +6,33 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.errors import BackendError
-from ..core.protocols import Load
+from ..core.protocols import ServerLoad
 from .flavors import Flavor
-from .http.client import Server
+from .http.client import ServerClient
 from .http.json_body import BadJson, loads
-from .probe import beside
+from .probe import admin_url
 
 _WITHIN = 2.0
 _PATIENCE = 3
 _PAUSE = 30.0
-Page = tuple[str, Callable[[bytes], Load | None]]
+Page = tuple[str, Callable[[bytes], ServerLoad | None]]
 Samples = list[tuple[bytes, float]]
 
 
-class Loads:
+class LoadReader:
     """One server, asked for its load. Of several pages the first that says something is kept to. A server that did not
     answer three times in a row is left alone for a while."""
 
-    def __init__(self, server: Server, pages: tuple[Page, ...], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, server: ServerClient, pages: tuple[Page, ...], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._server = server
         self._pages = pages
         self._clock = clock
         self._failures = 0
         self._silent_until = -math.inf
 
-    async def look(self) -> Load | None:
+    async def look(self) -> ServerLoad | None:
         """Never raises BackendError, and takes no longer than a few seconds."""
         if self._clock() < self._silent_until or self._server.is_closed:
             return None
@@ -40,11 +42,11 @@ class Loads:
             self._silent_until = self._clock() + _PAUSE
         return load
 
-    async def _ask(self) -> Load | None:
+    async def _ask(self) -> ServerLoad | None:
         for page in self._pages:
             path, read = page
             try:
-                load = read(await self._server.page(beside(self._server.root, path), _WITHIN))
+                load = read(await self._server.page(admin_url(self._server.root, path), _WITHIN))
             except BackendError as error:
                 if error.status is None:  # nobody answers: the next page would only take as long
                     return None
@@ -55,13 +57,13 @@ class Loads:
         return None
 
 
-def loads_of(server: Server, flavor: Flavor) -> Callable[[], Awaitable[Load | None]] | None:
+def loads_of(server: ServerClient, flavor: Flavor) -> Callable[[], Awaitable[ServerLoad | None]] | None:
     """How this kind of server is asked; None for one that does not say."""
     pages = _PAGES.get(flavor.name)
-    return Loads(server, pages).look if pages is not None else None
+    return LoadReader(server, pages).look if pages is not None else None
 
 
-def vllm_metrics(page: bytes) -> Load | None:
+def vllm_metrics(page: bytes) -> ServerLoad | None:
     """vLLM's /metrics. Engines of one server (data parallel) are added up."""
     running = _samples(page, b"vllm:num_requests_running")
     # With several API processes a gauge is missing until its first request; this line is there from the start.
@@ -75,7 +77,7 @@ def vllm_metrics(page: bytes) -> Load | None:
     new = _sum([(labels, value) for labels, value in prompts if b'source="local_cache_hit"' not in labels])
     if not prompts:
         new = _total(page, b"vllm:prefix_cache_queries_total") - _total(page, b"vllm:prefix_cache_hits_total")
-    return Load(
+    return ServerLoad(
         running=_sum(running),
         waiting=_sum(waiting) if waiting else _total(page, b"vllm:num_requests_waiting"),
         kv_usage=_mean(_samples(page, b"vllm:kv_cache_usage_perc")),
@@ -84,7 +86,7 @@ def vllm_metrics(page: bytes) -> Load | None:
     )
 
 
-def sglang_loads(page: bytes) -> Load | None:
+def sglang_loads(page: bytes) -> ServerLoad | None:
     """SGLang's /v1/loads: what each data parallel rank publishes, at each prefill and every 15 decoding steps. It has
     no counter of preemptions; `decode_moments` leaves out some steps, so `computed` is a few percent low."""
     try:
@@ -97,7 +99,7 @@ def sglang_loads(page: bytes) -> Load | None:
         return None
     moments = [rank.get("decode_moments") for rank in ranks]
     generated = [moment[5] for moment in moments if isinstance(moment, list) and len(moment) > 5]
-    return Load(
+    return ServerLoad(
         running=_added(rank.get("num_running_reqs") for rank in ranks),
         waiting=_added(rank.get("num_waiting_reqs") for rank in ranks),
         kv_usage=_mean([(b"", _number(rank["token_usage"])) for rank in ranks if "token_usage" in rank]),
@@ -105,14 +107,14 @@ def sglang_loads(page: bytes) -> Load | None:
     )
 
 
-def sglang_metrics(page: bytes) -> Load | None:
+def sglang_metrics(page: bytes) -> ServerLoad | None:
     """SGLang's /metrics, for versions without /v1/loads: there with --enable-metrics, and some steps old. With
     priorities each gauge is said for all requests, under an empty name, and again for each priority."""
     running = _of_all(_samples(page, b"sglang:num_running_reqs"))
     if not running and b"\nsglang:max_total_num_tokens{" not in page:
         return None
     tokens = _samples(page, b"sglang:realtime_tokens_total")
-    return Load(
+    return ServerLoad(
         running=_sum(running),
         waiting=_sum(_of_all(_samples(page, b"sglang:num_queue_reqs"))),
         kv_usage=_mean(_of_all(_samples(page, b"sglang:token_usage"))),

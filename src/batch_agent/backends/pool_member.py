@@ -16,7 +16,7 @@ OPENING = 15.0
 Open = Callable[[str], Awaitable[Backend]]
 
 
-class Member:
+class PoolEndpoint:
     """One endpoint. One that is not there yet is opened when it gets its first request."""
 
     def __init__(self, url: str, open_it: Open, backend: Backend | None) -> None:
@@ -52,7 +52,7 @@ class Member:
             async with asyncio.timeout(OPENING):
                 found = await self._open(self.url)
         except TimeoutError as error:
-            raise late() from error
+            raise delayed_error() from error
         except SpecError as error:
             raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
         if found.traits.model != model:
@@ -61,11 +61,11 @@ class Member:
         return found
 
 
-def late() -> BackendError:
+def delayed_error() -> BackendError:
     return BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {OPENING:g} s.")
 
 
-def together(urls: Sequence[str], each: Sequence[Traits | None]) -> Traits:
+def combined_traits(urls: Sequence[str], each: Sequence[Traits | None]) -> Traits:
     """What all can do, of those that are there. Raises SpecError for different models."""
     known = [(url, traits) for url, traits in zip(urls, each, strict=True) if traits is not None]
     first_url, first = known[0]

@@ -17,7 +17,7 @@ from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..schedule.backoff import Backoff
 from .flavors import Flavor
-from .http.client import Server, shown
+from .http.client import ServerClient, display_url
 from .http.json_body import BadJson, loads
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class ServerInfo:
     """What a server said of itself, beside its models."""
 
     version: str | None = None
@@ -61,10 +61,10 @@ class Sighting:
     """Without one SGLang takes tools without complaint, and gives calls back as text."""
 
 
-async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedModel]:
+async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[ServedModel]:
     """Raises BackendError for a server that cannot be asked."""
     try:
-        body = loads(await patiently(lambda: server.page(server.url("/models"), _WITHIN)))
+        body = loads(await with_retries(lambda: server.page(server.url("/models"), _WITHIN)))
     except BackendError as error:
         if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways list none
             return []
@@ -72,7 +72,7 @@ async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedMod
             raise BackendError(error.kind, f"{error} If it speaks TLS, write https://.") from None
         raise
     except BadJson as error:
-        address = shown(server.url("/models"))
+        address = display_url(server.url("/models"))
         raise BackendError(
             ErrorKind.NOT_FOUND, f"{address} does not answer with JSON: is it an inference server?"
         ) from error
@@ -80,21 +80,23 @@ async def list_models(server: Server, *, may_be_missing: bool) -> list[ServedMod
     return [_served(entry) for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
-def choose(served: list[ServedModel], model: str | None, url: URL) -> ServedModel:
+def select_model(served: list[ServedModel], model: str | None, url: URL) -> ServedModel:
     """The model to use. Raises SpecError, with what is close, for one that is not served."""
     names = [entry.name for entry in served]
     if model is None:
         if len(served) == 1:
             return served[0]
         listed = f"it serves {', '.join(names[:8])}" if names else "it lists none"
-        raise SpecError(f"Name a model with model=...: {shown(url)} does not serve exactly one ({listed}).")
+        raise SpecError(f"Name a model with model=...: {display_url(url)} does not serve exactly one ({listed}).")
     if not served:
         return ServedModel(model)
     for entry in served:
         if entry.name == model:
             return entry
     close = get_close_matches(model, names, n=3) or names[:8]
-    raise SpecError(f"model={model!r} is not served at {shown(url)}. Did you mean {' or '.join(map(repr, close))}?")
+    raise SpecError(
+        f"model={model!r} is not served at {display_url(url)}. Did you mean {' or '.join(map(repr, close))}?"
+    )
 
 
 async def takes_tools(
@@ -113,7 +115,7 @@ async def takes_tools(
 
     async def ask() -> BackendError | None:
         try:
-            async with in_time(), backend.stream(request) as deltas:
+            async with probe_timeout(), backend.stream(request) as deltas:
                 usage = _TRIAL
                 if not refuses_at_once:
                     async for delta in deltas:
@@ -126,11 +128,11 @@ async def takes_tools(
             raise
         return None
 
-    return await patiently(ask)
+    return await with_retries(ask)
 
 
 @asynccontextmanager
-async def in_time() -> AsyncIterator[None]:
+async def probe_timeout() -> AsyncIterator[None]:
     """Raises BackendError for a server that takes a request and does not answer."""
     try:
         async with asyncio.timeout(_LONGEST_ANSWER):
@@ -140,7 +142,7 @@ async def in_time() -> AsyncIterator[None]:
         raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
 
 
-async def look(server: Server, flavor: Flavor) -> Sighting:
+async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
     """What can be seen beside the API. Never raises: a server may hide all of it."""
     match flavor.name:
         case "vllm":
@@ -151,12 +153,12 @@ async def look(server: Server, flavor: Flavor) -> Sighting:
         case "sglang":
             return await _look_at_sglang(server)
         case "dynamo":
-            return Sighting(metrics=(await _beside(server, "/metrics")).is_there)
+            return ServerInfo(metrics=(await _beside(server, "/metrics")).is_there)
         case _:
-            return Sighting()
+            return ServerInfo()
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def with_retries(ask: Callable[[], Awaitable[T]]) -> T:
     """Asks again, a few times, when the server is busy; one that is not there is not waited for."""
     for tried in range(_TRIES):
         try:
@@ -180,14 +182,14 @@ def _served(entry: dict[str, Any]) -> ServedModel:
     return ServedModel(str(entry.get("id")), str(owner), _count(context), _count(entry.get("max_tokens")))
 
 
-def _seen_of_vllm(metrics: "_Page") -> Sighting:
+def _seen_of_vllm(metrics: "_Page") -> ServerInfo:
     found = [dict(_LABEL.findall(labels)) for labels in _CACHE_CONFIG.findall(metrics.text)]
     labels = found[0] if found else {}
     tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
     # --kv-offloading-size shows in GiB, --kv-transfer-config only by its metrics, and neither what a token takes. Such
     # a tier is many times the GPU's memory, so no limit is nearer to the truth than the GPU's.
     has_tier = labels.get("kv_offloading_size", "None") != "None" or any(mark in metrics.text for mark in _VLLM_TIERS)
-    return Sighting(
+    return ServerInfo(
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
         kv_tokens=tokens,
         kv_kept=None if has_tier else tokens,
@@ -208,12 +210,12 @@ def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
     return None
 
 
-async def _look_at_sglang(server: Server) -> Sighting:
+async def _look_at_sglang(server: ServerClient) -> ServerInfo:
     info, metrics = await _both(server, "/server_info", "/metrics")
     said = info.parsed
     of_one, engines = _count(said.get("max_total_num_tokens")), _count(said.get("dp_size")) or 1
     kept = _sglang_kept(said, of_one) if of_one else None
-    return Sighting(
+    return ServerInfo(
         version=info.word("version"),
         prefix_cache=not said["disable_radix_cache"] if "disable_radix_cache" in said else None,
         kv_tokens=of_one * engines if of_one else None,
@@ -242,13 +244,13 @@ def _sglang_kept(said: dict[str, Any], fast: int) -> int | None:
         return None
 
 
-async def _both(server: Server, one: str, other: str) -> tuple["_Page", "_Page"]:
+async def _both(server: ServerClient, one: str, other: str) -> tuple["_Page", "_Page"]:
     async with asyncio.TaskGroup() as group:
         first, second = group.create_task(_beside(server, one)), group.create_task(_beside(server, other))
     return first.result(), second.result()
 
 
-def beside(root: URL, path: str) -> URL:
+def admin_url(root: URL, path: str) -> URL:
     """What stands beside the API, where the server has its other pages."""
     return root.with_path(root.path.rstrip("/").removesuffix("/v1") + path).with_query(root.query)
 
@@ -273,9 +275,9 @@ class _Page:
         return value if isinstance(value, str) else None
 
 
-async def _beside(server: Server, path: str) -> _Page:
+async def _beside(server: ServerClient, path: str) -> _Page:
     try:
-        return _Page(True, (await server.page(beside(server.root, path), _BESIDE_WITHIN)).decode(errors="replace"))
+        return _Page(True, (await server.page(admin_url(server.root, path), _BESIDE_WITHIN)).decode(errors="replace"))
     except BackendError as error:
         return _Page(False if error.status is not None else None)
 

@@ -17,7 +17,7 @@ Post = Callable[[URL, bytes, float, Mapping[str, str] | None], Awaitable[object]
 """Posts a body to a URL with these headers, within so many seconds. Never fails."""
 
 
-class Goodbye(NamedTuple):
+class CloseRequest(NamedTuple):
     """The request that lets an agent go."""
 
     url: URL
@@ -25,10 +25,10 @@ class Goodbye(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class Farewells:
+class SessionCloser:
     """Each agent that was greeted is said goodbye once. Nobody waits long for it, and no failure of it matters."""
 
-    def __init__(self, post: Post, goodbye: Callable[[str], Goodbye]) -> None:
+    def __init__(self, post: Post, goodbye: Callable[[str], CloseRequest]) -> None:
         self._post = post
         self._goodbye = goodbye
         self._here: set[str] = set()
@@ -57,13 +57,13 @@ class Farewells:
         await self._post(url, body, _WITHIN, headers)
 
 
-def close_session(url: URL) -> Callable[[str], Goodbye]:
+def close_session(url: URL) -> Callable[[str], CloseRequest]:
     """SGLang's session cache: what belongs to a session is evicted last, until the session is closed."""
-    return lambda agent: Goodbye(url, orjson.dumps({"session_id": agent}))
+    return lambda agent: CloseRequest(url, orjson.dumps({"session_id": agent}))
 
 
-def final_request(url: URL, model: str) -> Callable[[str], Goodbye]:
+def final_request(url: URL, model: str) -> Callable[[str], CloseRequest]:
     """Dynamo's ThunderAgent router counts an agent's tokens until a last request says that it is done. Other routers
     take it for an ordinary one, so it asks for as little as it can."""
     body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1})
-    return lambda agent: Goodbye(url, body, {"x-dynamo-session-id": agent, "x-dynamo-session-final": "true"})
+    return lambda agent: CloseRequest(url, body, {"x-dynamo-session-id": agent, "x-dynamo-session-final": "true"})

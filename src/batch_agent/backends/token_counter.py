@@ -5,9 +5,9 @@ from typing import Any
 
 from ..core.json import dumps
 from .flavors import Flavor
-from .http.client import Server
+from .http.client import ServerClient
 from .http.json_body import BadJson, loads
-from .probe import beside
+from .probe import admin_url
 
 _WITHIN = 5.0
 _VLLM_LIKE = ("vllm", "sglang", "sim")
@@ -16,7 +16,7 @@ _LLAMACPP_LIKE = ("llama.cpp", "local")
 Count = Callable[[str], Awaitable[int | None]]
 
 
-def counter_of(server: Server, flavor: Flavor, model: str) -> Count | None:
+def counter_of(server: ServerClient, flavor: Flavor, model: str) -> Count | None:
     """How this kind of server is asked; None for one that does not say."""
     if flavor.name in _VLLM_LIKE:
         return _Tokenizer(server, "prompt", {"model": model}).count
@@ -28,9 +28,9 @@ def counter_of(server: Server, flavor: Flavor, model: str) -> Count | None:
 class _Tokenizer:
     """The `/tokenize` page of a server, which takes the text under a name of its own."""
 
-    def __init__(self, server: Server, field: str, others: dict[str, str]) -> None:
+    def __init__(self, server: ServerClient, field: str, others: dict[str, str]) -> None:
         self._server = server
-        self._url = beside(server.root, "/tokenize")
+        self._url = admin_url(server.root, "/tokenize")
         self._field = field
         self._others = others
 

@@ -12,7 +12,7 @@ from ..core.safe_text import safe_text
 from .command_table import COMMANDS
 from .options.help_groups import OPTIONS
 from .signals import Interrupted, end_at_once_by_signals
-from .usage_errors import check_values, explained
+from .usage_errors import check_values, format_usage_error
 
 
 def _version() -> str:
@@ -97,7 +97,7 @@ def _understood() -> Callable[[], Any]:
     try:
         command, words, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        raise SpecError(explained(error, app)) from error
+        raise SpecError(format_usage_error(error, app)) from error
     except SpecError:
         raise
     except ValueError as error:  # of the dataclasses that options are put into

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..core.agent_config import Rules
+from ..core.agent_config import AgentConfig
 from ..core.errors import PlanMismatch, StoreError
 from ..core.validation import at_least
 from ..observe.checkpoint_results import recorded_rules
@@ -17,15 +17,15 @@ from ..observe.report.html import REPORT
 from ..observe.report.lock_probe import is_held
 from ..store.reader import CheckpointReader
 from .import_by_name import load_schema
-from .saved_command import kept_elsewhere, read_command
+from .saved_command import read_command, remote_run_id
 
 
 @contextmanager
-def open_recorded(
+def open_checkpoint(
     folder: Path, schema: str | None, max_retries: int | None
-) -> Iterator[tuple[CheckpointReader, Rules]]:
+) -> Iterator[tuple[CheckpointReader, AgentConfig]]:
     """Raises StoreError for what is no checkpoint, SpecError for a schema that is none."""
-    if (run := kept_elsewhere(folder)) is not None:
+    if (run := remote_run_id(folder)) is not None:
         raise StoreError(
             f"The progress of the run in {str(folder)!r} is on a server, as that of run {run!r}: it cannot be read "
             "from there. What its agents answered is in the results; what they did, in the report."
@@ -71,7 +71,7 @@ def check_is_one(folder: Path, what: str) -> None:
         )
 
 
-def forget(folder: Path) -> None:
+def delete_checkpoint(folder: Path) -> None:
     """Removes what a run has left there, and nothing else: people put checkpoints where they have other things. Raises
     StoreError for a run that goes on."""
     if is_held(folder):

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import SpecError
 from ..core.spec import OPTION_NAMES
-from ..core.validation import explained
+from ..core.validation import explain_unknown_name
 from .usage_errors import FORMER
 
 COMMANDS = ("run", "plan", "lint")
@@ -126,7 +126,7 @@ def _checked(file: Path, said: Mapping[str, Any], every: Mapping[str, Argument])
 def _unknown(file: Path, key: str, value: Any, every: Iterable[str]) -> str:
     if isinstance(value, dict):
         return f"{str(file)!r}: options stand at the top of the file, not below {key!r}."
-    hint = explained(FORMER, key, [name.replace("-", "_") for name in every if name != "config"], "{}")
+    hint = explain_unknown_name(FORMER, key, [name.replace("-", "_") for name in every if name != "config"], "{}")
     if not hint and key in OPTION_NAMES:
         hint = " It is an option of BatchAgent.run, not of the command line."
     return f"{str(file)!r}: there is no option {key!r}.{hint} All of them: batch-agent run --help"

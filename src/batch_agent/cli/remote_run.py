@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from ..cluster.connect import hub_of, run_id_of
-from ..cluster.presence import Callers
+from ..cluster.connect import coordinator_of, run_id_of
+from ..cluster.presence import ClientPresence
 from ..cluster.redis.coordinator import runs_known
-from ..core.coordinator import Hub
+from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, PlanMismatch, SpecError, StoreError
 from ..core.safe_text import public_url
 from ..core.spec import BatchSpec
@@ -22,7 +22,7 @@ COMMAND = "command"
 """The document that says what the run asks."""
 
 
-class SharedRun:
+class RemoteRun:
     """By its name. Everything raises StoreError when the server cannot be reached."""
 
     def __init__(self, store: str, run_id: str | None, task: Any = "none", lease: float = 15.0) -> None:
@@ -33,9 +33,9 @@ class SharedRun:
         self.place = public_url(store)
 
     @asynccontextmanager
-    async def hub(self) -> AsyncIterator[Hub]:
+    async def hub(self) -> AsyncIterator[Coordinator]:
         """Open, for as long as the block runs."""
-        hub = hub_of(self._spec)
+        hub = coordinator_of(self._spec)
         assert hub is not None
         try:
             await hub.open()
@@ -43,9 +43,9 @@ class SharedRun:
         finally:
             await hub.aclose()
 
-    async def is_called(self, hub: Hub) -> bool:
+    async def is_called(self, hub: Coordinator) -> bool:
         """Whether somebody waits for its results."""
-        return await Callers(hub, self._spec.together.lease).are_there()
+        return await ClientPresence(hub, self._spec.together.lease).are_there()
 
     @asynccontextmanager
     async def offering(self, command: bytes) -> AsyncIterator[None]:
@@ -85,7 +85,7 @@ _LOOK = 1.0
 """Seconds until it is looked for again, where nothing is heard."""
 
 
-async def awaited(run: SharedRun, store: str, patience: float, tell: Callable[[str], None]) -> bytes | None:
+async def wait_for_command(run: RemoteRun, store: str, patience: float, tell: Callable[[str], None]) -> bytes | None:
     """What the run asks, as soon as there is something to do; None for one that is done, and that nobody has started
     again in `patience` seconds. Raises SpecError for one that nobody knows by then, or that cannot be joined."""
     now = asyncio.get_running_loop().time
@@ -109,17 +109,17 @@ async def awaited(run: SharedRun, store: str, patience: float, tell: Callable[[s
     return command
 
 
-async def _has_work(run: SharedRun, hub: Hub) -> bool:
+async def _has_work(run: RemoteRun, hub: Coordinator) -> bool:
     return await run.is_called(hub) or await hub.left() > 0
 
 
-async def _waiting(run: SharedRun, hub: Hub, store: str, patience: float) -> str:
+async def _waiting(run: RemoteRun, hub: Coordinator, store: str, patience: float) -> str:
     if (await hub.read(COMMAND)).data is not None:
         return f"Run {run.name} at {run.place} has nothing to do. Waiting up to {patience:g} s for more ..."
     return f"Waiting up to {patience:g} s for run {run.name} at {run.place} ... {await _listed(store)}"
 
 
-async def _check_known(run: SharedRun, hub: Hub, store: str) -> None:
+async def _check_known(run: RemoteRun, hub: Coordinator, store: str) -> None:
     """Raises SpecError."""
     if (await hub.read(COMMAND)).data is None:
         raise SpecError(

@@ -20,10 +20,10 @@ from typing import Any, Self
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from ..atomic_file import replacing
+from ..atomic_file import atomic_write
 from ..backends.address import credential_for
 from ..core.errors import PlanMismatch, SpecError, StoreError
-from ..core.events import Event, InStage, RunStarted
+from ..core.events import Event, RunStarted, StageEvent
 from ..observe.live.progress import Progress
 
 _BYTES = 32
@@ -95,7 +95,7 @@ _SECRETS = {
 }
 
 
-class KeepsCommand:
+class CommandSaver:
     """Progress that also keeps the command, as soon as the run has started: one that was refused, because it asks
     another question than the checkpoint answers, does not take the place of the one that made it."""
 
@@ -105,10 +105,10 @@ class KeepsCommand:
         self._command = _command(options)
 
     def emit(self, event: Event) -> None:
-        if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
+        if isinstance(event.event if isinstance(event, StageEvent) else event, RunStarted):
             with (
                 suppress(SpecError),
-                replacing(_file(self._folder), is_private=True) as file,
+                atomic_write(_file(self._folder), is_private=True) as file,
             ):  # without it the run is as good
                 file.write(orjson.dumps(self._command, option=orjson.OPT_INDENT_2))
         self._progress.emit(event)
@@ -123,7 +123,7 @@ class KeepsCommand:
         self._progress.__exit__(kind, error, trace)
 
 
-class KeptCommand(BaseModel):
+class SavedCommand(BaseModel):
     """What command.json holds. Whoever made the checkpoint has written it."""
 
     format: int
@@ -165,11 +165,11 @@ def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
 
 def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The folder where the command was given, and its options. Raises StoreError where none was kept."""
-    kept = kept_command(folder)
+    kept = saved_command(folder)
     return kept.working_directory, kept.given
 
 
-def kept_command(folder: Path) -> KeptCommand:
+def saved_command(folder: Path) -> SavedCommand:
     """Raises StoreError where none was kept."""
     try:
         command = orjson.loads(_file(folder).read_bytes())
@@ -185,12 +185,12 @@ def kept_command(folder: Path) -> KeptCommand:
     if isinstance(command, dict) and isinstance(command.get("format"), int) and command["format"] > _FORMAT:
         raise StoreError(f"{str(_file(folder))!r} was written by a newer version of batch-agent. Upgrade batch-agent.")
     try:
-        return KeptCommand.model_validate(command)
+        return SavedCommand.model_validate(command)
     except ValidationError as error:
         raise StoreError(f"{str(_file(folder))!r} cannot be read: {error.errors()[0]['msg']}.") from error
 
 
-def kept_elsewhere(folder: Path) -> str | None:
+def remote_run_id(folder: Path) -> str | None:
     """The name of a run whose progress is on a server, and not in its folder."""
     with suppress(StoreError):
         name: str | None = read_command(folder)[1].get("run_id")
@@ -198,12 +198,12 @@ def kept_elsewhere(folder: Path) -> str | None:
     return None
 
 
-def check_kept_alike(folder: Path, *, is_shared: bool) -> None:
+def check_same_location(folder: Path, *, is_shared: bool) -> None:
     """Raises PlanMismatch where the progress of the run that the folder belongs to is not where this one keeps its own:
     everything would be asked, and paid for, again."""
     if not _file(folder).exists():
         return
-    name = kept_elsewhere(folder)
+    name = remote_run_id(folder)
     if (name is not None) == is_shared:
         return
     was = f"is on a server, as that of run {name!r}" if name is not None else "is there, and not on a server"

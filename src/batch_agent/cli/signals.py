@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
-from ..aio import run
+from ..aio import run_event_loop
 from ..core.errors import RunStopped
 from ..core.fast_dataclass import dataclass
 from ..core.safe_text import safe_text
@@ -38,7 +38,7 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
     """As `asyncio.run`. Raises Interrupted where a signal has cancelled the work."""
     with _Signals() as signals:
         try:
-            return run(_until_told(work, signals))
+            return run_event_loop(_until_told(work, signals))
         except asyncio.CancelledError:
             if signals.told is None:
                 raise
@@ -104,33 +104,35 @@ def _die_of(number: signal.Signals) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedBySignal:
     """Before its end."""
 
     status: int
     why: str
 
 
-def run_to_the_end(work: Coroutine[Any, Any, T]) -> T | Stopped:
+def run_until_signal(work: Coroutine[Any, Any, T]) -> T | StoppedBySignal:
     """What it gives, unless somebody or something stops it. Other errors are raised."""
     try:
         return interruptible(work)
     except Interrupted as error:
-        return Stopped(error.status, "Stopped by SIGTERM." if error.by_sigterm else "Stopped.")
+        return StoppedBySignal(error.status, "Stopped by SIGTERM." if error.by_sigterm else "StoppedBySignal.")
     except RunStopped as error:
-        return Stopped(2, f"Stopped. {error}")
+        return StoppedBySignal(2, f"Stopped. {error}")
 
 
-def say(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         print(safe_text(line), file=sys.stderr)
 
 
-def exit_status(stopped: Stopped | None, folder: Path, *, any_failed: bool) -> int:
+def exit_status(stopped: StoppedBySignal | None, folder: Path, *, any_failed: bool) -> int:
     """After saying how to go on."""
     if stopped is not None:
-        say([stopped.why, f"What is done is kept: run the same command again to go on, or batch-agent resume {folder}"])
+        print_lines(
+            [stopped.why, f"What is done is kept: run the same command again to go on, or batch-agent resume {folder}"]
+        )
         return stopped.status
     if any_failed:
-        say(["Run the same command again to try the failed ones once more."])
+        print_lines(["Run the same command again to try the failed ones once more."])
     return 1 if any_failed else 0

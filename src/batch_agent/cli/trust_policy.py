@@ -14,7 +14,7 @@ from ..tools import Tool
 from ..tools.adapters import from_langchain
 
 
-class Trusted:
+class TrustPolicy:
     """What `--trust` names: tools (`my_tools:look`, `http_get`), modules, programs, and folders."""
 
     def __init__(self, named: Sequence[str] = ()) -> None:

@@ -13,8 +13,8 @@ from cyclopts import (
 )
 
 from ..core.errors import SpecError
-from ..core.validation import explained as named_now
-from ..core.validation import meant
+from ..core.validation import explain_unknown_name as named_now
+from ..core.validation import suggestion
 
 _NOTHING_SAID = """\
 {name} needs a task and inputs, and there is no batch.toml here that has them.
@@ -25,7 +25,7 @@ FORMER = ("command option", "option")
 """Tables of names that batch-agent 0.2 had, on the command line and in its spec files."""
 
 
-def explained(error: CycloptsError, app: App) -> str:
+def format_usage_error(error: CycloptsError, app: App) -> str:
     """What is wrong, with which word, and where to read on."""
     chain = error.command_chain or ()
     words = ["batch-agent", *chain]
@@ -45,7 +45,7 @@ def explained(error: CycloptsError, app: App) -> str:
         case UnknownCommandError(unused_tokens=[first, *_]) if first.startswith("-"):
             what = _unknown(first, ("--help", "--version", "--install-completion"))
         case UnknownCommandError(unused_tokens=[first, *_]):
-            what = f"Unknown command {first!r}.{meant(first, (name for name in app if not name.startswith('-')))}"
+            what = f"Unknown command {first!r}.{suggestion(first, (name for name in app if not name.startswith('-')))}"
         case _:
             what = str(error)
     return f"{what}\nSee {' '.join(words)} --help"

@@ -10,9 +10,9 @@ from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
 from ..core.task_fields import Fields
 from .import_by_name import FILE_TOOLS, OPENCODE, TOOLS, load_runtime, load_schema, load_tools
-from .options.run import AS_THEY_ARE, Asked
+from .options.run import AS_THEY_ARE, CommandOptions
 from .saved_command import without_secrets
-from .trust_policy import Trusted, check_backend
+from .trust_policy import TrustPolicy, check_backend
 
 _FORMAT = 1
 _FOR_WORKERS = frozenset(AS_THEY_ARE) - {"strict_prefix"}
@@ -20,7 +20,7 @@ _FOR_WORKERS = frozenset(AS_THEY_ARE) - {"strict_prefix"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCommand:
+class WorkerManifest:
     """Names of tools and types are those of modules that every worker must have."""
 
     format: int
@@ -40,7 +40,7 @@ class SharedCommand:
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, asked: Asked, lease: float) -> "SharedCommand":
+    def of(cls, asked: CommandOptions, lease: float) -> "WorkerManifest":
         """Without secrets. Raises SpecError for a schema that cannot be read."""
         is_file = asked.schema is not None and asked.schema.endswith(".json")
         return cls(
@@ -59,7 +59,7 @@ class SharedCommand:
         )
 
     @classmethod
-    def read(cls, data: bytes) -> "SharedCommand":
+    def read(cls, data: bytes) -> "WorkerManifest":
         """Raises StoreError."""
         try:
             command = _COMMAND.validate_json(data)
@@ -78,7 +78,7 @@ class SharedCommand:
     def written(self) -> bytes:
         return _COMMAND.dump_json(self)
 
-    def asked_here(self, trusted: Trusted) -> dict[str, Any]:
+    def asked_here(self, trusted: TrustPolicy) -> dict[str, Any]:
         """As `BatchAgent.run` takes it, without inputs, with what this machine has. Raises SpecError for what it does
         not have, and for what is not trusted."""
         for name in self.tools:
@@ -101,7 +101,7 @@ class SharedCommand:
             "lease": self.lease,
         }
 
-    def _check_runtime(self, trusted: Trusted) -> None:
+    def _check_runtime(self, trusted: TrustPolicy) -> None:
         if self.runtime == OPENCODE:
             trusted.check_program(OPENCODE)
         elif self.runtime is not None:
@@ -134,4 +134,4 @@ class SharedCommand:
         return [*([self.root] if sees_files else []), *filter(None, (self.workdir,))]
 
 
-_COMMAND: TypeAdapter[SharedCommand] = TypeAdapter(SharedCommand)
+_COMMAND: TypeAdapter[WorkerManifest] = TypeAdapter(WorkerManifest)

@@ -11,11 +11,11 @@ from .. import aio
 from ..core.coordinator import Document
 from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
-from ..engine.budget import Purse
+from ..engine.budget import BudgetPool
 from ..schedule.budget import Amount
-from ..schedule.fair_share import Share, lease
-from .limit_sharing import CAUTION, Documents, Late, at_last, change, pause
-from .membership import farewell
+from ..schedule.fair_share import BudgetClaim, lease
+from .limit_sharing import CAUTION, ContentionError, Documents, change, pause, retry_contention
+from .membership import best_effort
 
 _log = logging.getLogger("batch_agent")
 _BUDGET = "budget"
@@ -24,8 +24,8 @@ Spent = Callable[[], Awaitable[Amount]]
 
 
 @asynccontextmanager
-async def share_purse(
-    hub: Documents, worker: str, purse: Purse, spent: Spent, *, lasts: float, interval: float = 0.5
+async def share_budget(
+    hub: Documents, worker: str, purse: BudgetPool, spent: Spent, *, lasts: float, interval: float = 0.5
 ) -> AsyncIterator[bool]:
     """Nothing is spent from the purse but what this worker has leased, for as long as the block runs. It leases more
     when somebody waits, gives back what it does not need at each beat, if others wait, and all of it at the end.
@@ -35,7 +35,7 @@ async def share_purse(
     asked = asyncio.Event()
     purse.share(asked.set)
     sharing = _BudgetSharing(hub, worker, purse, lasts)
-    await at_last(lambda: sharing.join(spent))
+    await retry_contention(lambda: sharing.join(spent))
     beating = asyncio.get_running_loop().create_task(_beat(sharing, asked, interval, lasts))
     try:
         yield sharing.has_opened
@@ -63,7 +63,7 @@ class _Account:
 
     before: Amount
     """Spent by those that are gone."""
-    shares: dict[str, Share]
+    shares: dict[str, BudgetClaim]
     until: dict[str, float]
 
     @property
@@ -75,7 +75,7 @@ class _Account:
         """What was spent, if nobody is alive: workers that ended without a word may have spent all they had leased."""
         return sum((share.leased for share in self.shares.values()), self.before)
 
-    def with_share(self, worker: str, share: Share, until: float) -> "_Account":
+    def with_share(self, worker: str, share: BudgetClaim, until: float) -> "_Account":
         return _Account(self.before, {**self.shares, worker: share}, {**self.until, worker: until})
 
     def without(self, worker: str, spent: Amount) -> "_Account":
@@ -87,7 +87,7 @@ class _Account:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Reported:
     """What a worker says of itself, and what follows from it once all can read it."""
 
     spent: Amount
@@ -99,13 +99,13 @@ class _Said:
 class _BudgetSharing:
     """One worker among those that share a budget."""
 
-    def __init__(self, hub: Documents, worker: str, purse: Purse, lasts: float) -> None:
+    def __init__(self, hub: Documents, worker: str, purse: BudgetPool, lasts: float) -> None:
         self._hub = hub
         self._worker = worker
         self._purse = purse
         self._budget = purse.budget
         self._lasts = lasts
-        self._said = self._says = _Said(self._budget.spent_here, Amount(), Amount(), 1)
+        self._said = self._says = _Reported(self._budget.spent_here, Amount(), Amount(), 1)
         self._in_force = Amount()
         self._begun_with = self._said.spent
         """Spent here, but not counted as this worker's."""
@@ -126,7 +126,7 @@ class _BudgetSharing:
                 account = _Account(account.at_most.or_more(await spent()), {}, {})
             elif self._worker in account.shares:  # one of this name that ended without a word
                 account = account.without(self._worker, account.shares[self._worker].leased)
-            nothing = Share(Amount(), Amount(), waits=False)
+            nothing = BudgetClaim(Amount(), Amount(), waits=False)
             return _encode(account.with_share(self._worker, nothing, document.now + self._lasts))
 
         await change(self._hub, _BUDGET, enter)
@@ -138,7 +138,7 @@ class _BudgetSharing:
         await change(self._hub, _BUDGET, self._edit)
         stops_at = began + CAUTION * self._lasts
         if aio.now() >= stops_at:
-            raise Late("The hub took so long to answer that others may take this worker for gone.")
+            raise ContentionError("The hub took so long to answer that others may take this worker for gone.")
         self._said = self._says
         self._in_force = self._said.leased
         self._purse.lease(self._said.leased, self._said.elsewhere)
@@ -151,7 +151,7 @@ class _BudgetSharing:
         if self._stopping is not None:
             self._stopping.cancel()
         self._stop()
-        await farewell(change(self._hub, _BUDGET, self._without))  # else all of it counts as spent
+        await best_effort(change(self._hub, _BUDGET, self._without))  # else all of it counts as spent
 
     async def _edit(self, document: Document) -> bytes:
         """What is lowered is in force before it is said, what is raised only after it."""
@@ -165,8 +165,8 @@ class _BudgetSharing:
         self._put(self._in_force.or_less(leased))
         elsewhere = sum((share.at_least for share in others), before)
         workers = 1 + sum(share.is_alive for share in others)
-        self._says = _Said(self._budget.spent_here, leased, elsewhere, workers)
-        share = Share(self._says.spent - self._begun_with, leased - self._begun_with, waits)
+        self._says = _Reported(self._budget.spent_here, leased, elsewhere, workers)
+        share = BudgetClaim(self._says.spent - self._begun_with, leased - self._begun_with, waits)
         return _encode(account.with_share(self._worker, share, document.now + self._lasts))
 
     async def _without(self, document: Document) -> bytes:
@@ -187,7 +187,7 @@ def _decode(document: Document) -> _Account:
     try:
         before, said = orjson.loads(document.data)
         shares = {
-            who: Share(Amount(*spent), Amount(*leased), waits, is_alive=until > document.now)
+            who: BudgetClaim(Amount(*spent), Amount(*leased), waits, is_alive=until > document.now)
             for who, (until, spent, leased, waits) in said.items()
         }
         return _Account(Amount(*before), shares, {who: each[0] for who, each in said.items()})

@@ -2,17 +2,17 @@
 
 from hashlib import blake2b
 
-from ..core.coordinator import Hub
+from ..core.coordinator import Coordinator
 from ..core.spec import BatchSpec
 
 
-def hub_of(spec: BatchSpec) -> Hub | None:
+def coordinator_of(spec: BatchSpec) -> Coordinator | None:
     """None for a run that keeps to itself. Raises SpecError where its library is missing."""
     if spec.together.store is None:
         return None
-    from .redis.coordinator import RedisHub  # an extra
+    from .redis.coordinator import RedisCoordinator  # an extra
 
-    return RedisHub(spec.together.store, run_id_of(spec))
+    return RedisCoordinator(spec.together.store, run_id_of(spec))
 
 
 def run_id_of(spec: BatchSpec) -> str:

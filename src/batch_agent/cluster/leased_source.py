@@ -10,7 +10,7 @@ from ..core.agent_config import Job
 from ..core.coordinator import Lease
 from ..core.errors import ErrorKind
 from ..core.results import AgentError
-from .membership import Member
+from .membership import Membership
 from .shared_store import SharedStore
 
 _MOST = 32
@@ -33,7 +33,7 @@ class LeasedSource:
 
     def __init__(
         self,
-        member: Member,
+        member: Membership,
         store: SharedStore,
         *,
         slots: Callable[[], int],

@@ -13,10 +13,10 @@ from .. import aio
 from ..core.coordinator import Document
 from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
-from ..engine.admission import Gate
+from ..engine.admission import AdmissionController
 from ..schedule.backoff import Backoff
-from ..schedule.fair_share import Claim, Demand, portion, wanted
-from .membership import farewell
+from ..schedule.fair_share import Demand, SlotClaim, allocate, demand_for
+from .membership import best_effort
 
 _log = logging.getLogger("batch_agent")
 _MEMBERS = "members"
@@ -47,19 +47,21 @@ async def change(hub: Documents, name: str, edit: Callable[[Document], Awaitable
         if await hub.swap(name, document.data, await edit(document)):
             return
         await asyncio.sleep(random.random() * _BACKOFF.delay(tried))  # noqa: S311
-    raise Late(f"{_TRIES} times another worker was quicker to change {name!r}. Use fewer workers for one run.")
+    raise ContentionError(
+        f"{_TRIES} times another worker was quicker to change {name!r}. Use fewer workers for one run."
+    )
 
 
-class Late(StoreError):
+class ContentionError(StoreError):
     """The hub is there, but it took too long to be understood: the next time may be in time."""
 
 
-async def at_last(join: Callable[[], Awaitable[None]]) -> None:
+async def retry_contention(join: Callable[[], Awaitable[None]]) -> None:
     """Tries again what was only late: many may join at once, and a machine may stand still for a moment."""
     for _ in range(_TRIES):
         try:
             return await join()
-        except Late as late:
+        except ContentionError as late:
             failure = late
     raise failure
 
@@ -71,14 +73,14 @@ def pause(interval: float, lasts: float, workers: int) -> float:
 
 @asynccontextmanager
 async def share_limits(
-    hub: Documents, worker: str, gates: Mapping[str, Gate], *, lasts: float, interval: float = 0.5
+    hub: Documents, worker: str, gates: Mapping[str, AdmissionController], *, lasts: float, interval: float = 0.5
 ) -> AsyncIterator["LimitSharing"]:
     """Gates of the same name lead to the same server. Of its slots, where their number is fixed, and of its KV cache,
     where its size is known, each worker gets a portion before anything is granted, and another every `interval`
     seconds, for as long as the block runs. Together the portions never come to more than there is. A worker that is
     not heard of for `lasts` seconds loses its own. Raises StoreError."""
     sharing = LimitSharing(hub, worker, gates, lasts)
-    await at_last(sharing.beat)
+    await retry_contention(sharing.beat)
     beating = asyncio.get_running_loop().create_task(_beat(sharing, interval, lasts))
     try:
         yield sharing
@@ -133,13 +135,13 @@ class _Member:
     """What a worker has said."""
 
     until: float
-    claims: dict[str, Claim]
+    claims: dict[str, SlotClaim]
 
 
 class LimitSharing:
     """One worker among those that share the gates."""
 
-    def __init__(self, hub: Documents, worker: str, gates: Mapping[str, Gate], lasts: float) -> None:
+    def __init__(self, hub: Documents, worker: str, gates: Mapping[str, AdmissionController], lasts: float) -> None:
         self._hub = hub
         self._worker = worker
         self._gates = gates
@@ -168,7 +170,7 @@ class LimitSharing:
         began = aio.now()
         await change(self._hub, _MEMBERS, self._edit)
         if aio.now() >= began + CAUTION * self._lasts:
-            raise Late("The hub took so long to answer that others may take this worker for gone.")
+            raise ContentionError("The hub took so long to answer that others may take this worker for gone.")
         mine = self._said[self._worker]
         for name, gate in self._gates.items():
             claims = [said.claims[f"slots {name}"] for said in self._said.values() if f"slots {name}" in said.claims]
@@ -185,11 +187,11 @@ class LimitSharing:
         if self.is_cut_off:
             return
         self._stop()
-        await farewell(change(self._hub, _MEMBERS, self._without))
+        await best_effort(change(self._hub, _MEMBERS, self._without))
 
     async def _edit(self, document: Document) -> bytes:
         said = _alive(document)
-        claims: dict[str, Claim] = {}
+        claims: dict[str, SlotClaim] = {}
         for name, part in self._parts.items():
             others = {who: each.claims[name] for who, each in said.items() if name in each.claims}
             claims[name] = self._claim(name, part, others, document.now)
@@ -197,16 +199,18 @@ class LimitSharing:
         self._said = said
         return _encode(said)
 
-    def _claim(self, name: str, part: _Part, claims: Mapping[str, Claim], now: float) -> Claim:
+    def _claim(self, name: str, part: _Part, claims: Mapping[str, SlotClaim], now: float) -> SlotClaim:
         """What is lowered is in force before it is said, what is raised only after it."""
         demand, known = part.shared.demand(), claims.get(self._worker)
-        before = known or Claim(0, 0, None, None, now)
-        wants = None if known is None else wanted(demand, before.held if part.wants is None else part.wants)
-        asked = Claim(before.held, demand.used, wants, demand.total, before.since)
-        most = self._portions[name] = portion({**claims, self._worker: asked}, self._worker, now)
+        before = known or SlotClaim(0, 0, None, None, now)
+        wants = None if known is None else demand_for(demand, before.held if part.wants is None else part.wants)
+        asked = SlotClaim(before.held, demand.used, wants, demand.total, before.since)
+        most = self._portions[name] = allocate({**claims, self._worker: asked}, self._worker, now)
         part.lower(most)
         held = max(most or 0, demand.used)
-        return Claim(held, demand.used, wants, demand.total, before.since if bool(held) == bool(before.held) else now)
+        return SlotClaim(
+            held, demand.used, wants, demand.total, before.since if bool(held) == bool(before.held) else now
+        )
 
     async def _without(self, document: Document) -> bytes:
         said = _alive(document)
@@ -229,7 +233,7 @@ def _alive(document: Document) -> dict[str, _Member]:
     """What is said by those that are heard of."""
     try:
         said = {
-            who: _Member(until, {name: Claim(*claim) for name, claim in claims.items()})
+            who: _Member(until, {name: SlotClaim(*claim) for name, claim in claims.items()})
             for who, (until, claims) in orjson.loads(document.data or b"{}").items()
         }
     except (ValueError, TypeError, AttributeError) as error:

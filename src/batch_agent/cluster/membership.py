@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from .. import aio
-from ..core.coordinator import Cursor, Hub, Lease, News
+from ..core.coordinator import Coordinator, Cursor, Lease, Updates
 from ..core.errors import LeaseLost, StoreError
 
 _log = logging.getLogger("batch_agent")
@@ -21,7 +21,7 @@ _LONGEST = 5.0
 """Seconds."""
 
 
-async def farewell(words: Awaitable[object]) -> None:
+async def best_effort(words: Awaitable[object]) -> None:
     """Never raises, and never waits for long: what is not said, others find out when a lease runs out."""
     try:
         async with asyncio.timeout(_LONGEST):
@@ -35,7 +35,7 @@ _RENEWALS = 3
 _NEWS = 5.0
 """Seconds that are waited for news at a time."""
 
-Read = Callable[[News], None]
+Read = Callable[[Updates], None]
 
 
 def worker_name() -> str:
@@ -43,10 +43,10 @@ def worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-class Member:
+class Membership:
     """Holds leases, and renews them. What was handed to another worker is not held any more."""
 
-    def __init__(self, hub: Hub, name: str, lasts: float, *, hears_endings: bool = True) -> None:
+    def __init__(self, hub: Coordinator, name: str, lasts: float, *, hears_endings: bool = True) -> None:
         """`lasts`: seconds of a lease; a worker that is not heard of for so long is taken to be gone."""
         self._hears_endings = hears_endings
         self.hub = hub
@@ -103,7 +103,7 @@ class Member:
                 yield
         finally:
             self._tokens.clear()
-            await farewell(self.hub.leave(self.name))
+            await best_effort(self.hub.leave(self.name))
 
     async def _keep_alive(self) -> None:
         while True:  # until it is cancelled with the run

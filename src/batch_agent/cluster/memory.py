@@ -15,7 +15,7 @@ import orjson
 
 from .. import aio
 from ..core.agent_config import Job
-from ..core.coordinator import Append, Cursor, Document, End, Ending, Lease, News, Replace, Write
+from ..core.coordinator import Append, Completion, Cursor, Document, End, Lease, Replace, Updates, Write
 from ..core.facts import Claimed, Fact, Replied
 from ..core.protocols import Store
 from ..core.requests import NO_USAGE, Usage
@@ -29,7 +29,7 @@ class _Call:
     expires: float = 0.0
 
 
-class CallsMade:
+class CallTable:
     """Who makes which call, and what came of it. Time is an argument."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class _Happened:
     """Something in the news."""
 
     number: int
-    ending: Ending | None = None
+    ending: Completion | None = None
     landed: str | None = None
     told: bytes | None = None
 
@@ -102,12 +102,12 @@ class _Work:
     """Keys of agents that nobody has; some may have ended since."""
     held: dict[str, _Agent] = field(default_factory=dict)
     """Those that somebody has."""
-    endings: dict[str, Ending] = field(default_factory=dict)
+    endings: dict[str, Completion] = field(default_factory=dict)
     ended_by: dict[str, int] = field(default_factory=dict)
     """Their last tokens."""
 
 
-class LocalHub:
+class MemoryCoordinator:
     """All state but the facts and the plan goes with it: who opens the same store again posts the same work again, and
     finds what is done."""
 
@@ -124,7 +124,7 @@ class LocalHub:
         self._numbers = itertools.count(1)
         self._last = 0
         self._changed = asyncio.Event()
-        self._calls = CallsMade()
+        self._calls = CallTable()
         self._turns: dict[str, float] = {}
 
     async def open(self) -> None:
@@ -137,7 +137,7 @@ class LocalHub:
         """The facts stay: they are the store's."""
         self._work = _Work()
         self._documents.clear()
-        self._calls = CallsMade()
+        self._calls = CallTable()
 
     async def read(self, name: str) -> Document:
         if name == PLAN:
@@ -158,8 +158,8 @@ class LocalHub:
             self._documents[name] = new
         return True
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Ending]:
-        ended: dict[str, Ending] = {}
+    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+        ended: dict[str, Completion] = {}
         work = self._work
         for job in jobs:
             ending = work.endings.get(job.key)
@@ -274,12 +274,12 @@ class LocalHub:
     async def latest(self, *, endings: bool = True) -> Cursor:
         return (str(self._last),)
 
-    async def news(self, after: Cursor, *, wait: float) -> News:
+    async def news(self, after: Cursor, *, wait: float) -> Updates:
         deadline, seen = aio.now() + wait, int(after[0])
         while self._last <= seen and aio.now() < deadline:
             await self._news_until(deadline)
         found = list(itertools.takewhile(lambda each: each.number > seen, reversed(self._news)))[::-1]
-        return News(
+        return Updates(
             (str(self._last),),
             tuple(each.ending for each in found if each.ending is not None),
             tuple(each.landed for each in found if each.landed is not None),

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import orjson
 
 from .. import aio
-from ..core.coordinator import Hub
-from .membership import farewell
+from ..core.coordinator import Coordinator
+from .membership import best_effort
 
 _NAME = "callers"
 _TRIES = 20
@@ -18,10 +18,10 @@ Until = dict[str, float]
 """By the hub's clock."""
 
 
-class Callers:
+class ClientPresence:
     """The callers of a run, each for as long as it is heard of."""
 
-    def __init__(self, hub: Hub, lasts: float) -> None:
+    def __init__(self, hub: Coordinator, lasts: float) -> None:
         self._hub = hub
         self._lasts = lasts
 
@@ -40,7 +40,7 @@ class Callers:
                     yield
                     staying.cancel()
         finally:
-            await farewell(self._change(lambda callers, now: callers.pop(name, None)))
+            await best_effort(self._change(lambda callers, now: callers.pop(name, None)))
 
     async def _stay(self, name: str) -> None:
         while True:  # until it is cancelled with the block

@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 
 from .. import aio
-from ..core.coordinator import Append, End, Ending, Replace, Write
+from ..core.coordinator import Append, Completion, End, Replace, Write
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
 from ..core.protocols import Account
 from ..core.requests import Usage
-from .membership import Member
+from .membership import Membership
 from .memory import IDENTITY, PLAN
 
 MOMENT = 0.04
@@ -29,7 +29,7 @@ under way."""
 
 
 @dataclass(slots=True)
-class Parcel:
+class PendingWrites:
     """Of one agent, with its parts, and whoever waits until it is written."""
 
     writes: list[Write] = field(default_factory=list)
@@ -38,11 +38,11 @@ class Parcel:
     """None: nobody minds when."""
 
 
-class Outgoing:
+class WriteBuffer:
     """Time is an argument; nothing here waits."""
 
     def __init__(self) -> None:
-        self._parcels: dict[str, Parcel] = {}
+        self._parcels: dict[str, PendingWrites] = {}
         self.next_due: float | None = None
 
     def __bool__(self) -> bool:
@@ -65,10 +65,10 @@ class Outgoing:
         parcel.waiters.append(waiter)
         self._put_due(parcel, now if at_once else (now // MOMENT + 1) * MOMENT)
 
-    def take(self, now: float, most: int) -> Iterator[list[Parcel]]:
+    def take(self, now: float, most: int) -> Iterator[list[PendingWrites]]:
         """What is due by now, in loads of about so many writes."""
         due = [agent for agent, parcel in self._parcels.items() if parcel.due is not None and parcel.due <= now]
-        load: list[Parcel] = []
+        load: list[PendingWrites] = []
         for agent in due:
             load.append(self._parcels.pop(agent))
             if sum(len(parcel.writes) for parcel in load) >= most:
@@ -78,10 +78,10 @@ class Outgoing:
         if load:
             yield load
 
-    def _of(self, key: str) -> Parcel:
-        return self._parcels.setdefault(key.partition(".")[0], Parcel())
+    def _of(self, key: str) -> PendingWrites:
+        return self._parcels.setdefault(key.partition(".")[0], PendingWrites())
 
-    def _put_due(self, parcel: Parcel, due: float) -> None:
+    def _put_due(self, parcel: PendingWrites, due: float) -> None:
         parcel.due = due if parcel.due is None else min(due, parcel.due)
         self.next_due = parcel.due if self.next_due is None else min(self.next_due, parcel.due)
 
@@ -97,11 +97,11 @@ class SharedStore:
 
     is_durable = True
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Membership) -> None:
         self._member = member
         self._told: dict[str, tuple[Fact, ...]] = {}
         self._identity: str | None = None
-        self._outgoing = Outgoing()
+        self._outgoing = WriteBuffer()
         self._changed = asyncio.Event()
         self._number = 0
         self._failure: StoreError | None = None
@@ -159,7 +159,7 @@ class SharedStore:
         """Raises LeaseLost."""
         self._add(Replace(key, self._member.token(key), tuple(facts)))
 
-    async def end(self, ending: Ending) -> None:
+    async def end(self, ending: Completion) -> None:
         """The agent is done. Raises LeaseLost, and StoreError."""
         self._add(End(self._member.token(ending.key), ending))
         await self.settle(ending.key)

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import orjson
 
 from .. import aio
-from ..core.coordinator import Hub, Made
+from ..core.coordinator import CallOutcome, Coordinator
 from ..core.errors import StoreError
 from ..core.messages import ToolSource
 
 T = TypeVar("T")
-Make = Callable[[], Awaitable[Made]]
+Make = Callable[[], Awaitable[CallOutcome]]
 
 _PATIENCE = 3.0
 """Seconds after which a call that another worker makes is asked for again: the worker may be gone, or the news."""
@@ -31,11 +31,11 @@ _LARGEST = 1_000_000
 _log = logging.getLogger("batch_agent")
 
 
-class SharedCalls:
+class ClusterToolCalls:
     """The commons of one worker, at a hub. Whoever claims a call makes it, and lands what came of it; the others wait.
     A landing is sent in the background: it keeps nobody here waiting, nor does it end with an agent that leaves."""
 
-    def __init__(self, hub: Hub, worker: str) -> None:
+    def __init__(self, hub: Coordinator, worker: str) -> None:
         self._hub = hub
         self._worker = worker
         self._waiting: dict[str, set[asyncio.Event]] = {}
@@ -50,7 +50,7 @@ class SharedCalls:
             for news in self._waiting.get(name, ()):
                 news.set()
 
-    async def call(self, name: str, make: Make) -> tuple[Made, ToolSource]:
+    async def call(self, name: str, make: Make) -> tuple[CallOutcome, ToolSource]:
         waited_since: float | None = None
         with self._listening(name) as news:  # from before the claim: its answer and the news come by different ways
             while not self._is_resting:
@@ -124,8 +124,8 @@ class SharedCalls:
         if await claiming is True and not self._making[name]:
             await self._land(name, None)
 
-    async def _make(self, name: str, make: Make) -> Made:
-        made: Made | None = None
+    async def _make(self, name: str, make: Make) -> CallOutcome:
+        made: CallOutcome | None = None
         self._making[name] += 1
         try:
             made = await make()
@@ -137,7 +137,7 @@ class SharedCalls:
                 del self._making[name]
         return made
 
-    async def _land(self, name: str, made: Made | None) -> None:
+    async def _land(self, name: str, made: CallOutcome | None) -> None:
         """Again until it has arrived: for as long as this worker lives, nobody else can make a call that it claimed."""
         until = aio.now() + (made.good if made is not None else 0.0)
         while True:
@@ -172,17 +172,17 @@ class SharedCalls:
             _log.warning("%s While that lasts, workers share no tool calls, and each keeps the rates by itself.", error)
 
 
-def encode(made: Made) -> bytes:
+def encode(made: CallOutcome) -> bytes:
     good = None if math.isinf(made.good) else made.good
     return orjson.dumps([made.content, made.is_error, made.seconds, good, made.timed_out])
 
 
-def decode(data: bytes) -> Made:
+def decode(data: bytes) -> CallOutcome:
     content, is_error, seconds, good, timed_out = orjson.loads(data)
-    return Made(content, is_error, seconds, math.inf if good is None else good, timed_out)
+    return CallOutcome(content, is_error, seconds, math.inf if good is None else good, timed_out)
 
 
-def _taken(made: Made, waited_since: float | None) -> Made | None:
+def _taken(made: CallOutcome, waited_since: float | None) -> CallOutcome | None:
     """What another worker has made, as good as it surely is still: how old it is can only be told by those who have
     waited for it. None: it is not for us, because it is only for those, or their time was over and ours is not."""
     if made.timed_out:

@@ -9,14 +9,14 @@ from typing import TypeVar
 from .. import aio
 from ..aio import RunDeadline
 from ..core.agent_config import Job
-from ..core.coordinator import Ending, News
+from ..core.coordinator import Completion, Updates
 from ..core.errors import ErrorKind, LeaseLost, StoreError
 from ..core.events import AgentFinished
 from ..core.facts import Fact
 from ..core.protocols import EventSink, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..engine.engine import Deliver, Fit
-from .session import Joined
+from .session import ClusterSession
 
 _MOST_OUT = 20_000
 """Jobs that are posted and not delivered, at most: what comes after waits with its owner."""
@@ -26,16 +26,16 @@ _LAST_WORDS = 1.0
 
 T = TypeVar("T")
 
-Retell = Callable[[Job, Sequence[Fact], Ending], Awaitable[AgentResult | None]]
+Retell = Callable[[Job, Sequence[Fact], Completion], Awaitable[AgentResult | None]]
 """The result of an agent, from its facts and how it ended. None: they do not tell of an end."""
 
 
-class Calling:
+class Submitter:
     """Every input becomes exactly one delivered result, whoever worked on it."""
 
     def __init__(
         self,
-        joined: Joined,
+        joined: ClusterSession,
         inputs: WorkSource,
         fit: Fit | None,
         retell: Retell,
@@ -56,7 +56,7 @@ class Calling:
         self._own: dict[str, AgentResult] = {}
         """What was done in this process, until everybody knows."""
         self._to_post: asyncio.Queue[Job] = asyncio.Queue()
-        self._ended: asyncio.Queue[tuple[Ending, bool] | None] = asyncio.Queue()
+        self._ended: asyncio.Queue[tuple[Completion, bool] | None] = asyncio.Queue()
         """With whether it had ended before this run. None: no more inputs."""
         self._room = asyncio.Semaphore(_MOST_OUT)
 
@@ -150,7 +150,7 @@ class Calling:
             failed = AgentResult(left.index, left.key, left.input, error=left.problem or error)
             await self._hand_over(failed, resumed=False)
 
-    async def _next_ended(self) -> tuple[Ending, bool] | None:
+    async def _next_ended(self) -> tuple[Completion, bool] | None:
         while True:
             try:
                 async with asyncio.timeout(self._joined.member.lasts):
@@ -173,7 +173,7 @@ class Calling:
             )
         self._to_post.put_nowait(job)
 
-    async def _told(self, ending: Ending) -> AgentResult | None:
+    async def _told(self, ending: Completion) -> AgentResult | None:
         own, job = self._own.pop(ending.key, None), self._out[ending.key]
         if own is not None and ending.worker == self._joined.member.name:
             return replace(own, index=job.index, input=job.input)  # another caller may have posted it as its own
@@ -185,7 +185,7 @@ class Calling:
         await self._deliver(result)
         self._room.release()
 
-    def _read(self, news: News) -> None:
+    def _read(self, news: Updates) -> None:
         for ending in news.endings:
             self._ended.put_nowait((ending, False))
 

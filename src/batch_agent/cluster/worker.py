@@ -9,11 +9,11 @@ from ..core.errors import LeaseLost
 from ..core.results import AgentResult
 from ..engine.engine import Engine
 from .leased_source import LeasedSource
-from .session import Joined
-from .submitter import Calling
+from .session import ClusterSession
+from .submitter import Submitter
 
 
-async def work_and_collect(engine: Engine, source: LeasedSource, calling: Calling) -> None:
+async def work_and_collect(engine: Engine, source: LeasedSource, calling: Submitter) -> None:
     """Until every input of the caller has its result, and what was begun here for others is done. Raises what either
     raises."""
     with aio.ungrouped():
@@ -23,7 +23,7 @@ async def work_and_collect(engine: Engine, source: LeasedSource, calling: Callin
             source.stop()
 
 
-def ending_at(joined: Joined) -> Callable[[AgentResult], Awaitable[None]]:
+def ending_at(joined: ClusterSession) -> Callable[[AgentResult], Awaitable[None]]:
     """Hands results to whoever asked for them, wherever that is."""
 
     async def end(result: AgentResult) -> None:

@@ -73,7 +73,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AgentConfig:
     """The same for every agent of a run."""
 
     prompt: Prompt

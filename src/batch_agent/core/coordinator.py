@@ -29,7 +29,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Completion:
     """How an agent ended; what it said is in its facts."""
 
     key: str
@@ -62,7 +62,7 @@ class End:
     """The agent is done, and so is its lease."""
 
     token: int
-    ending: Ending
+    ending: Completion
 
     @property
     def key(self) -> str:
@@ -87,19 +87,19 @@ Cursor = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Updates:
     """What has happened since."""
 
     after: Cursor
     """Where the next news begin."""
-    endings: tuple[Ending, ...] = ()
+    endings: tuple[Completion, ...] = ()
     landed: tuple[str, ...] = ()
     """The names of calls that have an outcome, or are free to be made by another."""
     told: tuple[bytes, ...] = ()
     """What workers told everybody."""
 
 
-class Hub(Protocol):
+class Coordinator(Protocol):
     """One run, shared by workers in other processes and on other machines. Every method raises StoreError when the hub
     cannot be reached, after it was tried for a while. A call that was repeated, because nobody knows whether the first
     one arrived, does nothing more."""
@@ -123,7 +123,7 @@ class Hub(Protocol):
 
     # Work
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Ending]:
+    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         """Work to be done. Agents that are known already are left as they are; `retry_failed`: those that ended without
         an answer are done again. Gives the endings of those that need not be done."""
         ...
@@ -170,7 +170,7 @@ class Hub(Protocol):
         same."""
         ...
 
-    async def news(self, after: Cursor, *, wait: float) -> News:
+    async def news(self, after: Cursor, *, wait: float) -> Updates:
         """All since then; waits for some, if there are none, but no longer than `wait` seconds."""
         ...
 
@@ -197,7 +197,7 @@ class Hub(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CallOutcome:
     """What one execution of a call came to."""
 
     content: str
@@ -210,11 +210,11 @@ class Made:
     """Its time was over. It is given to nobody in other processes, who have times of their own."""
 
 
-class Commons(Protocol):
+class SharedCalls(Protocol):
     """Calls that are made once for all processes of a run, and rates that they keep together. Where the others cannot
     be reached, each process is for itself: nothing here fails because of them."""
 
-    async def call(self, name: str, make: Callable[[], Awaitable[Made]]) -> tuple[Made, ToolSource]:
+    async def call(self, name: str, make: Callable[[], Awaitable[CallOutcome]]) -> tuple[CallOutcome, ToolSource]:
         """What the call of this name comes to, made here, or by another process while we waited, or by one before us;
         the execution may have begun at any time before. Raises what `make` raises."""
         ...

@@ -89,7 +89,7 @@ class CallsEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class LoadSampled:
     """How full a backend's two limits are, about once a second."""
 
     backend: str
@@ -150,7 +150,7 @@ class ToolsUsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class BudgetReported:
     """At the end of a run with a budget: what it and its earlier parts have used of it."""
 
     tokens: int
@@ -158,21 +158,21 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class SchedulingReported:
     """At the end of a run: how it was scheduled."""
 
     scheduling: Scheduling
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class PrefixReported:
     """What the prompts of all agents share: before the run as expected, after it as seen."""
 
     prefix: PrefixReport
 
 
 @dataclass(frozen=True, slots=True)
-class AgentMoved:
+class AgentReassigned:
     """Another worker goes on with this agent: this one was thought to be gone."""
 
     key: str
@@ -195,7 +195,7 @@ class FlowStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class ItemQueued:
     """Another item has come to a stage, and will be asked there."""
 
 
@@ -211,7 +211,7 @@ class CallbackFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class InStage:
+class StageEvent:
     """What happened in one stage of a flow."""
 
     stage: str
@@ -219,8 +219,8 @@ class InStage:
 
 
 @dataclass(frozen=True, slots=True)
-class AtWorker:
-    """What happened at another worker, in a run that several share. In a flow, it is inside of an `InStage`."""
+class WorkerEvent:
+    """What happened at another worker, in a run that several share. In a flow, it is inside of an `StageEvent`."""
 
     worker: str
     event: "Event"
@@ -234,20 +234,20 @@ Event = (
     | TurnEnded
     | CallsStarted
     | CallsEnded
-    | Sampled
+    | LoadSampled
     | RequestRetried
     | LimitChanged
     | Paused
     | Resumed
     | ToolsUsed
-    | Spent
-    | Scheduled
-    | Shared
-    | AgentMoved
+    | BudgetReported
+    | SchedulingReported
+    | PrefixReported
+    | AgentReassigned
     | AgentFinished
     | FlowStarted
-    | Queued
+    | ItemQueued
     | CallbackFailed
-    | InStage
-    | AtWorker
+    | StageEvent
+    | WorkerEvent
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult
-from .program_runtime import Work
+from .program_runtime import ProgramTrace
 from .requests import Reply
 
 
@@ -30,7 +30,7 @@ class Replied:
     ttft: float | None = None
     """Seconds to the first token; None when the turn was not streamed."""
     attempts: int = 1
-    work: Work | None = None
+    work: ProgramTrace | None = None
     """What a program did to come to it, where agents are programs."""
     cut_at: int | None = None
     """The max_tokens at which the reply was cut off, if it was."""
@@ -66,7 +66,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
+class CarriedOver:
     """An agent that had failed starts again, and these of its calls were already made."""
 
     results: tuple[ToolResult, ...]
@@ -93,7 +93,7 @@ class Compacted:
     seconds: float = 0.0
 
 
-Fact = Started | Replied | Returned | Claimed | Withdrawn | Settled | Inherited | Compacted
+Fact = Started | Replied | Returned | Claimed | Withdrawn | Settled | CarriedOver | Compacted
 
 
 def calls_made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
@@ -101,7 +101,7 @@ def calls_made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
     made: list[ToolResult] = []
     for fact in facts:
         match fact:
-            case Inherited(results):
+            case CarriedOver(results):
                 made += results
             case Settled(result):
                 made.append(result)

@@ -24,7 +24,7 @@ class ProgramFailed(BatchAgentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ModelEndpoint:
     """Where the program of one agent finds the model. The key says whose requests they are: it is for one agent."""
 
     url: str
@@ -37,10 +37,10 @@ class Address:
         return f"{self.url}/v1"
 
 
-class Door(Protocol):
+class ModelAccess(Protocol):
     """How programs reach the model."""
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> Address:
+    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
         """For one agent, until it leaves; asked twice, the same. `hides`: what only this agent's requests have in them,
         such as the path of its folder, and what the model reads in its place: the prompts of all agents begin alike
         then, and the server computes that once. In what the model says it is put back."""
@@ -48,12 +48,12 @@ class Door(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class RuntimeContext:
     """What a run gives to its programs."""
 
     folder: Path
     """Of this run alone, gone when it is over."""
-    door: Door
+    door: ModelAccess
     window: int | None
     """Tokens of the model's context window, where somebody knows."""
     notify: Callable[[str], None]
@@ -61,7 +61,7 @@ class House:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ProgramResult:
     """What a program said, and what it tells of how it came to that. Of what it does not tell, its requests do."""
 
     text: str
@@ -75,10 +75,10 @@ class Answered:
     turns: int = 0
 
 
-class Seat(Protocol):
+class AgentSession(Protocol):
     """The place of one agent: its folder, and a program that works there."""
 
-    async def ask(self, text: str) -> Answered:
+    async def ask(self, text: str) -> ProgramResult:
         """Tells the program, and waits until it is done. Asked again, it goes on from there. Raises ProgramFailed; when
         it is cancelled, nothing of this work goes on."""
         ...
@@ -88,10 +88,10 @@ class Seat(Protocol):
         ...
 
 
-class Crew(Protocol):
+class SessionFactory(Protocol):
     """The programs of a run."""
 
-    async def seat(self, agent: str) -> Seat:
+    async def seat(self, agent: str) -> AgentSession:
         """A place for an agent, as many at once as the house has. Raises ProgramFailed."""
         ...
 
@@ -126,13 +126,13 @@ class Runtime(Protocol):
         """Raises SpecError if it cannot be used here."""
         ...
 
-    def open(self, house: House) -> AbstractAsyncContextManager[Crew]:
+    def open(self, house: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
         """Whatever its agents share is started. Raises SpecError; at the end nothing of it runs on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompletionRequest:
     """One request of a program, in our words."""
 
     messages: tuple[Message, ...]
@@ -149,19 +149,19 @@ class Asked:
     answer_schema: JsonSchema | None = None
 
 
-class Desk(Protocol):
+class CompletionService(Protocol):
     """Who answers the requests of programs."""
 
     @property
     def model(self) -> str: ...
 
-    async def answer(self, agent: str, asked: Asked) -> Reply:
+    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
         """Retried as ever. Raises BackendError, whose message is for the program."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ProgramTrace:
     """What a program did for one turn of its agent."""
 
     turns: int

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
 from .agent_config import Job
-from .coordinator import Ending
+from .coordinator import Completion
 from .events import Event
 from .facts import Fact
 from .fast_dataclass import dataclass
@@ -53,7 +53,7 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ServerLoad:
     """One look at a server. Counters count from its start."""
 
     running: int = 0
@@ -88,7 +88,7 @@ class Backend(Protocol):
 class ReportsLoad(Protocol):
     """A backend whose server can be asked how busy it is."""
 
-    async def load(self) -> Load | None:
+    async def load(self) -> ServerLoad | None:
         """None when it does not say, or not this time. Never raises BackendError, and never waits for long."""
         ...
 
@@ -112,7 +112,7 @@ class CountsTokens(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CallsPast:
+class CallHistory:
     """What is known of the calls of a turn that an earlier process began."""
 
     turn: int = 0
@@ -163,13 +163,13 @@ class ToolSession(Protocol):
         """The answer that asked for the started calls came to nothing: they are cancelled, and gone on return."""
         ...
 
-    async def results(self, calls: Sequence[ToolCall], past: CallsPast | None = None) -> tuple[ToolResult, ...]:
+    async def results(self, calls: Sequence[ToolCall], past: CallHistory | None = None) -> tuple[ToolResult, ...]:
         """Runs the calls at the same time; one result per call, in order. Never raises for a tool's failure. `past` is
         what the checkpoint knows of calls that change something."""
         ...
 
 
-class Toolbox(Protocol):
+class ToolSet(Protocol):
     """The tools of a run."""
 
     @property
@@ -279,7 +279,7 @@ class Executor(Protocol):
         """The result of a job that needs no more work, or None."""
         ...
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult | None:
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult | None:
         """The result of an agent that ended elsewhere, from what it said there and how it ended. None where the facts
         are not all there."""
         ...

@@ -13,7 +13,7 @@ from .fast_dataclass import dataclass
 from .messages import Message, ToolSource
 from .requests import NO_USAGE, FinishReason, Usage
 from .run_reports import PrefixReport, Scheduling
-from .validation import explained
+from .validation import explain_unknown_name
 
 ChangeKind = Literal["added", "modified", "deleted"]
 
@@ -73,7 +73,9 @@ class AgentError:
     if not TYPE_CHECKING:  # a type checker would believe that it has every attribute
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"An AgentError has no {name!r}.{explained('result field', name, self.__slots__)}")
+            raise AttributeError(
+                f"An AgentError has no {name!r}.{explain_unknown_name('result field', name, self.__slots__)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,9 @@ class AgentResult(Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"An AgentResult has no {name!r}.{explained('result field', name, self.__slots__)}")
+            raise AttributeError(
+                f"An AgentResult has no {name!r}.{explain_unknown_name('result field', name, self.__slots__)}"
+            )
 
 
 OnResult = Callable[[AgentResult], Any]

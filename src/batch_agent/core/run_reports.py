@@ -17,7 +17,7 @@ class LimitChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Warmth:
+class KeepWarmStats:
     """What `kvflow=True` did: touches of contexts that would have been thrown out during a tool wait."""
 
     touches: int = 0
@@ -46,7 +46,7 @@ class Scheduling:
     """Agents that were let in beyond the capacity, because the engine had nothing to do."""
     lost: int = 0
     """Turns that found less than half of their context in the cache although they had a place."""
-    warmth: Warmth | None = None
+    warmth: KeepWarmStats | None = None
     unavailable: tuple[str, ...] = ()
     """Endpoints out of service at the end, of several, each with its last error."""
 

@@ -16,7 +16,7 @@ from .protocols import Backend
 from .requests import Sampling
 from .results import OnResult
 from .task_fields import Fields, check_inputs
-from .validation import at_least, explained, is_number, is_whole, path, text_or_none, whole_characters
+from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, whole_characters
 
 _MOST_AGENTS = 10_000
 _MOST_PROGRAMS = 20
@@ -139,7 +139,7 @@ class BatchSpec:
             if name in _FLAT:
                 group, member = _FLAT[name]
                 return getattr(getattr(self, group), member)
-            raise AttributeError(f"A BatchSpec has no {name!r}.{explained('option', name, OPTION_NAMES)}")
+            raise AttributeError(f"A BatchSpec has no {name!r}.{explain_unknown_name('option', name, OPTION_NAMES)}")
 
 
 OPTION_GROUPS: dict[str, type[Any]] = {
@@ -184,7 +184,7 @@ def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
                 raise SpecError(f"{said[member]}= and {name}= say the same thing twice; keep {_kept(name)}=.")
             said[member] = name
         else:
-            raise SpecError(f"Unknown option {name!r}.{explained('option', name, OPTION_NAMES)}")
+            raise SpecError(f"Unknown option {name!r}.{explain_unknown_name('option', name, OPTION_NAMES)}")
     for group, said in grouped.items():
         if group in own:
             raise SpecError(f"{group}= and {', '.join(said.values())}= say the same thing twice; keep one of them.")

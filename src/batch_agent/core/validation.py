@@ -130,20 +130,20 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return [other for _, other in found[:_MOST]]
 
 
-def meant(name: str, known: Iterable[str], write: str = "{!r}") -> str:
+def suggestion(name: str, known: Iterable[str], write: str = "{!r}") -> str:
     """A question to put behind an error, or nothing. `write`: how a name is shown."""
     close = nearest(name, known)
     return f" Did you mean {' or '.join(write.format(other) for other in close)}?" if close else ""
 
 
-def explained(kinds: str | Sequence[str], name: str, known: Iterable[str], write: str = "{!r}") -> str:
+def explain_unknown_name(kinds: str | Sequence[str], name: str, known: Iterable[str], write: str = "{!r}") -> str:
     """What to write in the place of an unknown name. `kinds`: tables of `former_names`, the first counts most."""
     pass
 
     for kind in [kinds] if isinstance(kinds, str) else kinds:
         if (former := FORMER[kind].get(_plain(name))) is not None:
             return f" batch-agent 0.2 had this name; now {former}."
-    return meant(name, known, write)
+    return suggestion(name, known, write)
 
 
 def _likeness(one: str, other: str) -> float:

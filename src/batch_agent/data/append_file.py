@@ -10,7 +10,7 @@ from ..atomic_file import try_lock
 from ..core.errors import SpecError
 
 
-class GrowingFile:
+class AppendFile:
     """Each piece is on disk, whole, when `append` returns. What was in the file is replaced by the first piece, not
     before: a run that cannot start leaves it as it was. Only one run at a time may have it open."""
 

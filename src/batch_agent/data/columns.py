@@ -98,7 +98,7 @@ def _cell(value: Any) -> Any:
     return jsonable(value)
 
 
-def distinct(names: Iterable[str], where: str, remedy: str = "rename one of them") -> list[str]:
+def check_unique(names: Iterable[str], where: str, remedy: str = "rename one of them") -> list[str]:
     """The names, as they are. Raises SpecError for two that are the same: `where`, and what to do."""
     counts = Counter(names)
     if twice := [name for name, count in counts.items() if count > 1]:

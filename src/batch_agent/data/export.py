@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..atomic_file import draft_of, replacing
+from ..atomic_file import atomic_write, temporary_path
 from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
 from .column_types import MIXED, NOTHING, Shape, joined, shape_of
 from .columns import NARROW, columns_of, narrow_row
 from .notebook_table import as_html
-from .optional_imports import needed
-from .parquet_writer import Spool
+from .optional_imports import require
+from .parquet_writer import ParquetSpool
 from .result_rows import as_row, csv_lines, jsonable
 
 __all__ = [
@@ -28,22 +28,22 @@ __all__ = [
 
 
 def to_pandas(results: Sequence[AgentResult]) -> Any:
-    pandas = needed("pandas", "to_pandas()", "pandas")
+    pandas = require("pandas", "to_pandas()", "pandas")
     return pandas.DataFrame(columns_of(results))
 
 
 def to_polars(results: Sequence[AgentResult]) -> Any:
-    polars = needed("polars", "to_polars()", "polars")
+    polars = require("polars", "to_polars()", "polars")
     columns = {name: _of_one_kind(values) for name, values in columns_of(results).items()}
     return polars.DataFrame(columns, strict=False, infer_schema_length=None)
 
 
 def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
-    needed("duckdb", "to_parquet()")
+    require("duckdb", "to_parquet()")
     path = Path(path).expanduser()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        spool, lines = Spool(), draft_of(path.with_name(f"{path.name}.rows.jsonl"))
+        spool, lines = ParquetSpool(), temporary_path(path.with_name(f"{path.name}.rows.jsonl"))
         try:
             with lines.open("wb") as file:
                 file.writelines(map(spool.line, results))
@@ -56,7 +56,7 @@ def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
 
 
 def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:
-    with replacing(Path(path).expanduser()) as file:
+    with atomic_write(Path(path).expanduser()) as file:
         file.writelines(jsonl_pieces(results))
 
 
@@ -75,7 +75,7 @@ def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
 
 def to_csv(results: Sequence[AgentResult], path: str | Path) -> None:
     columns = columns_of(results)
-    with replacing(Path(path).expanduser()) as file:
+    with atomic_write(Path(path).expanduser()) as file:
         file.write(csv_lines([list(columns), *zip(*columns.values(), strict=True)]))
 
 

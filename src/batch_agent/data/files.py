@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from ..core.errors import SpecError
-from .columns import distinct
+from .columns import check_unique
 from .parquet import parquet_rows
-from .row_iterators import Counted
+from .row_iterators import SizedRows
 
 _MOST_BYTES = 256 * 1024 * 1024
 """Larger files are read line by line, while the run goes on."""
@@ -20,7 +20,7 @@ _KINDS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text file
 _MARK = b"\xef\xbb\xbf"
 
 
-def read_file(path: Path) -> "list[Any] | Counted":
+def read_file(path: Path) -> "list[Any] | SizedRows":
     """All inputs of a file or a folder, checked to the last one; those of a very large file one by one. Raises
     SpecError for what is no list of inputs, with the number of the line."""
     with _readable(path):
@@ -32,7 +32,7 @@ def read_file(path: Path) -> "list[Any] | Counted":
     return found
 
 
-def _texts(path: Path) -> "list[Any] | Counted":
+def _texts(path: Path) -> "list[Any] | SizedRows":
     reader = _folder if path.is_dir() else _READERS.get(_suffix(path))
     if reader is None:
         raise SpecError(f"{str(path)!r} has an unknown suffix: inputs are {_KINDS}.")
@@ -41,7 +41,7 @@ def _texts(path: Path) -> "list[Any] | Counted":
         with _readable(path):
             yield from reader(path)
 
-    return list(begin()) if _size(path) <= _MOST_BYTES else Counted(sum(1 for _ in begin()), begin)
+    return list(begin()) if _size(path) <= _MOST_BYTES else SizedRows(sum(1 for _ in begin()), begin)
 
 
 def _suffix(path: Path) -> str:
@@ -102,7 +102,7 @@ def _separated(path: Path, *separators: str) -> Iterator[Any]:
             names: list[str] | None = None
             for cells in filter(None, reader):
                 if names is None:
-                    names = distinct(cells, str(path))
+                    names = check_unique(cells, str(path))
                 else:
                     yield dict(zip(names, _whole(path, reader.line_num, names, cells), strict=True))
         except csv.Error as error:

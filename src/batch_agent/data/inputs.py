@@ -9,7 +9,7 @@ from typing import Any
 from ..core.errors import SpecError
 from ..core.task_fields import check_inputs, is_path, table_library
 from .files import read_file
-from .row_iterators import Threaded
+from .row_iterators import ThreadIterator
 from .sql import SqlQuery
 from .tables import read_table
 
@@ -59,4 +59,4 @@ def check_apart(inputs: Any, out: Path, called: str = "out") -> None:
 def _gathered(query: SqlQuery) -> Inputs:
     """Of more rows than that, none is kept: they are asked for again, and read as they are needed."""
     rows = list(islice(query, _MOST_GATHERED + 1))
-    return rows if len(rows) <= _MOST_GATHERED else Threaded(query)
+    return rows if len(rows) <= _MOST_GATHERED else ThreadIterator(query)

@@ -6,7 +6,7 @@ from typing import Any
 from ..core.errors import SpecError
 
 
-def needed(module: str, what: str, install: str = "'batch-agent[data]'") -> Any:
+def require(module: str, what: str, install: str = "'batch-agent[data]'") -> Any:
     """The module, imported now. Raises SpecError that says what needs it, and how to get it."""
     try:
         return importlib.import_module(module)

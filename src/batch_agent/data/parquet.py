@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from ..core.errors import SpecError
-from .columns import distinct
-from .optional_imports import needed
+from .columns import check_unique
+from .optional_imports import require
 from .plain_values import plain_value
-from .row_iterators import Counted
+from .row_iterators import SizedRows
 
 _AT_ONCE = 1000
 _MOST_BYTES = 256 * 1024 * 1024
@@ -21,7 +21,7 @@ _USUAL_LINE = 2**24
 _WRAPPED = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 
 
-def parquet_rows(path: Path) -> "list[Any] | Counted":
+def parquet_rows(path: Path) -> "list[Any] | SizedRows":
     """Raises SpecError."""
     with _reading(path) as connection:
         name = [str(path)]
@@ -29,14 +29,14 @@ def parquet_rows(path: Path) -> "list[Any] | Counted":
         [(size,)] = connection.execute(
             "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)", name
         ).fetchall()
-    found = Counted(rows, lambda: _rows(path))
+    found = SizedRows(rows, lambda: _rows(path))
     return found.kept() if (size or 0) <= _MOST_BYTES else found
 
 
 def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_line: int) -> None:
     """The objects in a file of JSON lines, in the order of their `index`. `columns`: the type of each. Raises
     SpecError."""
-    duckdb = needed("duckdb", "A Parquet file")
+    duckdb = require("duckdb", "A Parquet file")
     room = max(longest_line, _USUAL_LINE)
     try:
         with duckdb.connect() as connection:
@@ -75,12 +75,12 @@ def _names(path: Path, connection: Any, seen: Sequence[str]) -> list[str]:
             at += 1
     if len(names) != len(seen):  # more than one file, or columns that are made of its path
         return list(seen)
-    return distinct(names, repr(str(path)))
+    return check_unique(names, repr(str(path)))
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
-    duckdb = needed("duckdb", f"{path.name!r}, a Parquet file,")
+    duckdb = require("duckdb", f"{path.name!r}, a Parquet file,")
     try:
         with duckdb.connect() as connection:
             connection.execute("SET enable_progress_bar = false")  # it would be printed among the results

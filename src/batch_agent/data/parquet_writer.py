@@ -15,15 +15,15 @@ from ..atomic_file import atomic_replace
 from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
-from .append_file import GrowingFile
+from .append_file import AppendFile
 from .column_types import NOTHING, Shape, in_duckdb, joined, shape_of
 from .columns import in_order, table_row
-from .optional_imports import needed
+from .optional_imports import require
 from .parquet import write_parquet
 from .result_rows import jsonable
 
 
-class Spool:
+class ParquetSpool:
     """Each row is a line of JSON in a file; the types of the columns are found meanwhile."""
 
     def __init__(self) -> None:
@@ -77,13 +77,13 @@ class ParquetFile:
     to its last writing."""
 
     def __init__(self, path: Path, called: str = "out") -> None:
-        needed("duckdb", f"{called} {str(path)!r}, a Parquet file,")
+        require("duckdb", f"{called} {str(path)!r}, a Parquet file,")
         if path.is_dir():
             raise SpecError(f"{called} {str(path)!r} cannot be written: it is a folder.")
         self._path = path
         self._said = f"{called} {str(path)!r}"
-        self._lines = GrowingFile(path.with_name(f"{path.name}.rows.jsonl"), called, path)
-        self._spool = Spool()
+        self._lines = AppendFile(path.with_name(f"{path.name}.rows.jsonl"), called, path)
+        self._spool = ParquetSpool()
         self._news = threading.Event()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
-from .append_file import GrowingFile
+from .append_file import AppendFile
 from .columns import NARROW, narrow_row
 from .parquet_writer import ParquetFile
 from .result_rows import as_row, csv_lines
@@ -66,7 +66,7 @@ class LinesFile:
     """One JSON object per line."""
 
     def __init__(self, path: Path, called: str = "out") -> None:
-        self._file = GrowingFile(path, called)
+        self._file = AppendFile(path, called)
 
     def write(self, result: AgentResult) -> None:
         self._file.append(dumps(as_row(result)) + b"\n")
@@ -86,7 +86,7 @@ class CsvFile:
     """The same columns in every row. What is no text or number is JSON."""
 
     def __init__(self, path: Path, called: str = "out") -> None:
-        self._file = GrowingFile(path, called)
+        self._file = AppendFile(path, called)
         self._has_header = False
 
     def write(self, result: AgentResult) -> None:

@@ -17,7 +17,7 @@ _MOST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class SizedRows:
     """Can be read several times, each time from the first row on."""
 
     count: int
@@ -29,7 +29,7 @@ class Counted:
     def __iter__(self) -> Iterator[Any]:
         return self.begin()
 
-    def kept(self) -> "list[Any] | Counted":
+    def kept(self) -> "list[Any] | SizedRows":
         """All of them, so that they can be asked in the best order; very many, one by one."""
         return list(self) if self.count <= _MOST_ROWS else self
 
@@ -40,7 +40,7 @@ _Orders = SimpleQueue["asyncio.Future[list[Any]] | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Threaded:
+class ThreadIterator:
     """Each reading has a thread of its own, which opens, reads and closes the rows, some at a time, when they are
     asked for. A thread that hangs does not keep the program from ending."""
 

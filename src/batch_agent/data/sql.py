@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
-from .columns import distinct
-from .optional_imports import needed
+from .columns import check_unique
+from .optional_imports import require
 from .plain_values import plain_value
 
 _AT_ONCE = 1000
@@ -43,14 +43,14 @@ class SqlQuery:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._rows() as rows:
-            names = distinct(rows.keys(), "The query", "give one another name with AS")
+            names = check_unique(rows.keys(), "The query", "give one another name with AS")
             for row in rows:
                 yield {name: plain_value(value) for name, value in zip(names, row, strict=True)}
 
     @contextmanager
     def _rows(self) -> Iterator[Any]:
         """What the database says against it is raised as SpecError, also while it is read."""
-        sqlalchemy = needed("sqlalchemy", "SqlQuery(...)", "'batch-agent[sql]'")
+        sqlalchemy = require("sqlalchemy", "SqlQuery(...)", "'batch-agent[sql]'")
         try:
             url = sqlalchemy.make_url(self.url)
             engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)

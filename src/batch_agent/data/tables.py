@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.errors import SpecError
-from .columns import distinct
-from .optional_imports import needed
+from .columns import check_unique
+from .optional_imports import require
 from .plain_values import plain_row, plain_value
-from .row_iterators import Counted, Threaded
+from .row_iterators import SizedRows, ThreadIterator
 
-Rows = list[Any] | Counted | Threaded
+Rows = list[Any] | SizedRows | ThreadIterator
 
 
 def read_table(source: Any, library: str) -> Rows:
@@ -24,7 +24,7 @@ def read_table(source: Any, library: str) -> Rows:
 
 
 def _frame(source: Any) -> Rows:
-    narwhals = needed("narwhals", f"A {_kind(source)} as inputs")
+    narwhals = require("narwhals", f"A {_kind(source)} as inputs")
     try:
         table = narwhals.from_native(source, allow_series=True)
     except narwhals.exceptions.DuplicateError as error:
@@ -34,15 +34,15 @@ def _frame(source: Any) -> Rows:
     if isinstance(table, narwhals.LazyFrame):
         table = table.collect()
     if isinstance(table, narwhals.Series):
-        return Counted(len(table), lambda: map(plain_value, table.to_list())).kept()
-    return Counted(len(table), lambda: map(plain_row, table.iter_rows(named=True))).kept()
+        return SizedRows(len(table), lambda: map(plain_value, table.to_list())).kept()
+    return SizedRows(len(table), lambda: map(plain_row, table.iter_rows(named=True))).kept()
 
 
 def _relation(source: Any) -> Rows:
-    duckdb = needed("duckdb", "A relation of DuckDB as inputs")
+    duckdb = require("duckdb", "A relation of DuckDB as inputs")
     if not isinstance(source, duckdb.DuckDBPyRelation):
         raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a relation, as connection.sql(...) does.")
-    names = distinct(source.columns, "The relation", "give one another name with AS")
+    names = check_unique(source.columns, "The relation", "give one another name with AS")
     try:
         rows = source.fetchall()  # at once: another query on its connection would end a reading under way
     except duckdb.Error as error:
@@ -51,11 +51,11 @@ def _relation(source: Any) -> Rows:
 
 
 def _dataset(source: Any) -> Rows:
-    datasets = needed("datasets", "A dataset as inputs", "datasets")
+    datasets = require("datasets", "A dataset as inputs", "datasets")
     if isinstance(source, datasets.IterableDataset):
-        return Threaded(_Streamed(source.with_format(None)))
+        return ThreadIterator(_Streamed(source.with_format(None)))
     plain = source.with_format(None, columns=source.format["columns"])
-    return Counted(len(plain), lambda: map(plain_row, plain)).kept()
+    return SizedRows(len(plain), lambda: map(plain_row, plain)).kept()
 
 
 class _Streamed:

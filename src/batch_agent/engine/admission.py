@@ -8,24 +8,24 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 from ..core.agent_config import Job
-from ..core.events import Sampled
+from ..core.events import LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.messages import ToolCall
-from ..core.protocols import Backend, CountsTokens, EventSink, Load, Traits
+from ..core.protocols import Backend, CountsTokens, EventSink, ServerLoad, Traits
 from ..core.requests import NO_USAGE, Request
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
-from ..schedule.kv_ledger import Ledger
-from ..schedule.slot_queue import Rank
+from ..schedule.kv_ledger import KvLedger
+from ..schedule.slot_queue import Priority
 from .keep_warm import KeepWarm
-from .residency import Lease, Residency
+from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
 _NOTHING = nullcontext()
 
 
-class Gate:
+class AdmissionController:
     """Agents go through it before each turn. Without residency, where nothing is known of a cache or no agent comes
     back to it, only slots are counted."""
 
@@ -47,17 +47,17 @@ class Gate:
         self._keep_warm = keep_warm
         self._running_tokens = running_tokens
         self._shared_chars = shared_chars
-        self._fresh = Rank(True, -depth)
+        self._fresh = Priority(True, -depth)
         self.first_turns = NO_USAGE
         """Of all agents that began here: what their first turns took, and found in the server's prefix cache."""
         self._new: set[str] = set()
-        self._load: Load | None = None
+        self._load: ServerLoad | None = None
 
-    def beside(self, shared_chars: int, depth: int) -> "Gate":
+    def beside(self, shared_chars: int, depth: int) -> "AdmissionController":
         """The way to the same server for the agents of another run, which share another prompt."""
         if self.residency is not None:
             self.residency.share(shared_chars)
-        return Gate(
+        return AdmissionController(
             self.slots,
             self.residency,
             self._keep_warm,
@@ -80,7 +80,7 @@ class Gate:
             raise
 
     async def next_turn(self, job: Job, turns_left: int) -> HeldSlot:
-        rank = Rank(False, turns_left, job.index)
+        rank = Priority(False, turns_left, job.index)
         if self.residency is not None:
             await self.residency.back(job.key, rank)
         return await self.slots.acquire(rank)
@@ -118,9 +118,9 @@ class Gate:
         lease = self.residency.on_lease(agent, [call.name for call in calls])
         if self._keep_warm is None or asked is None:
             return lease
-        return _KeptWarm(lease, self._keep_warm, self.residency, agent, asked)
+        return _KeepWarmContext(lease, self._keep_warm, self.residency, agent, asked)
 
-    def looked(self, load: Load) -> None:
+    def looked(self, load: ServerLoad) -> None:
         """The server said how busy it is."""
         self._load = load
         self.slots.looked(load)
@@ -128,10 +128,10 @@ class Gate:
             has_room = not (self.slots.is_full or self.residency.is_crowded)
             self._keep_warm.looked(load, self.residency.ledger.speed.tokens_per_second, has_room=has_room)
 
-    def sample(self, backend: str) -> Sampled:
+    def sample(self, backend: str) -> LoadSampled:
         """How full it is."""
         ledger, load = self.residency.ledger if self.residency else None, self._load
-        return Sampled(
+        return LoadSampled(
             backend,
             self.slots.in_use,
             self.slots.limit,
@@ -173,12 +173,14 @@ class Gate:
             self.residency.leave(agent)
 
 
-class _KeptWarm:
+class _KeepWarmContext:
     """A lease during which the agent's context may be touched."""
 
     __slots__ = ("_agent", "_asked", "_keep_warm", "_lease", "_residency")
 
-    def __init__(self, lease: Lease, keep_warm: KeepWarm, residency: Residency, agent: str, asked: Request) -> None:
+    def __init__(
+        self, lease: ResidencyLease, keep_warm: KeepWarm, residency: Residency, agent: str, asked: Request
+    ) -> None:
         self._lease = lease
         self._keep_warm = keep_warm
         self._residency = residency
@@ -219,7 +221,7 @@ _SAMPLE = 20_000
 """Characters of which the server is asked how many tokens they are."""
 
 
-def open_gate(
+def build_admission(
     spec: BatchSpec,
     backend: Backend,
     shared_chars: int,
@@ -227,19 +229,19 @@ def open_gate(
     events: EventSink | None,
     *,
     come_back: bool,
-) -> Gate:
+) -> AdmissionController:
     """`shared_chars`: of the prompt, in common to all agents. `come_back`: whether agents have more than one turn."""
     traits = backend.traits
     slots = Slots(_limit(spec, traits), events)
     if not come_back or traits.managed_cache:
-        return Gate(slots)  # nobody comes back to a context, or the cache is the service's own affair
-    residency = Residency(Ledger(traits.kv_tokens), shared_chars, chars_per_token)
+        return AdmissionController(slots)  # nobody comes back to a context, or the cache is the service's own affair
+    residency = Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
     keep_warm = None
     if spec.prefix.kvflow and traits.kv_tokens is not None and not (traits.keeps_agents or spec.spend.counts_tokens):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
     has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
     running_tokens = traits.kv_running_tokens if has_slower_tier else None
-    return Gate(slots, residency, keep_warm, running_tokens, shared_chars=shared_chars)
+    return AdmissionController(slots, residency, keep_warm, running_tokens, shared_chars=shared_chars)
 
 
 def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
@@ -250,7 +252,7 @@ def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
     return InflightLimit(first, traits.fixed_inflight, ceiling)
 
 
-async def calibrate(server: Backend, text: str) -> float | None:
+async def measure_chars_per_token(server: Backend, text: str) -> float | None:
     """Characters per token of a text like those that will be sent, as its server counts; None where it does not."""
     sample = text[:_SAMPLE]
     tokens = await server.count_tokens(sample) if isinstance(server, CountsTokens) and sample.strip() else None

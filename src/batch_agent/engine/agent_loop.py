@@ -8,31 +8,42 @@ from typing import Any, assert_never
 
 from .. import aio
 from ..agent.call_state import call_records
-from ..agent.compaction import Compact
+from ..agent.compaction import CompactContext
 from ..agent.conversation import CallTools, Conversation, Done, Generate
 from ..aio import Deadlines, RunDeadline
-from ..core.agent_config import Job, Rules
-from ..core.coordinator import Ending
+from ..core.agent_config import AgentConfig, Job
+from ..core.coordinator import Completion
 from ..core.errors import BackendError, ErrorKind, LeaseLost
 from ..core.events import CallsEnded, CallsStarted
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn, calls_made
+from ..core.facts import (
+    CarriedOver,
+    Claimed,
+    Compacted,
+    Fact,
+    Replied,
+    Returned,
+    Settled,
+    Started,
+    Withdrawn,
+    calls_made,
+)
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall, ToolResult
-from ..core.protocols import Slot, Store, Toolbox, ToolSession
+from ..core.protocols import Slot, Store, ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from .reply_assembly import OnCall
 from .summarizer import Summarizer
-from .turn_runner import Turns
+from .turn_runner import TurnRunner
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
     """Runs agents under the rules of one run. All of them share what is given here."""
 
-    rules: Rules
-    asking: Turns
-    tools: Toolbox
+    rules: AgentConfig
+    asking: TurnRunner
+    tools: ToolSet
     store: Store
     agent_time: Deadlines
     retry_failed: bool = True
@@ -47,7 +58,7 @@ class AgentLoop:
     def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         return recalled(self.rules, job, facts, retry_failed=self.retry_failed)
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult | None:
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult | None:
         talk = Conversation(self.rules, job)
         talk.replay(facts)
         if ending.error is not None:
@@ -96,13 +107,13 @@ class AgentLoop:
         talk.replay(facts)
         if facts and isinstance(talk.next(), Done):
             talk = Conversation(self.rules, job)
-            anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(calls_made(facts))]
+            anew: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
             self.store.restart(job.key, anew)
             talk.replay(anew)
         return talk
 
 
-def recalled(rules: Rules, job: Job, facts: Sequence[Fact], *, retry_failed: bool) -> AgentResult | None:
+def recalled(rules: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool) -> AgentResult | None:
     """The result of an agent that needs no more work, or None: one that failed, or whose answer was cut off, goes on
     where there is more room than there was."""
     talk = Conversation(rules, job)
@@ -115,7 +126,7 @@ def recalled(rules: Rules, job: Job, facts: Sequence[Fact], *, retry_failed: boo
     return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
 
 
-def without_cut(rules: Rules, facts: Sequence[Fact]) -> Sequence[Fact]:
+def without_cut(rules: AgentConfig, facts: Sequence[Fact]) -> Sequence[Fact]:
     """The story without replies at its end that were cut off by a smaller max_tokens than that of today; the same
     where there are none."""
     most, kept = rules.sampling.max_tokens, len(facts)
@@ -143,7 +154,7 @@ class _Agent:
         self._talk = talk
         self._asked: Request | None = None
 
-    def next(self, step: Generate | CallTools | Compact) -> Awaitable[Fact]:
+    def next(self, step: Generate | CallTools | CompactContext) -> Awaitable[Fact]:
         """What comes of a step."""
         match step:
             case Generate():
@@ -151,7 +162,7 @@ class _Agent:
                 return self._turn(step) if recorded is None else _known(recorded)
             case CallTools():
                 return self._call(step)
-            case Compact():
+            case CompactContext():
                 return self._compact(step)
             case _:
                 assert_never(step)
@@ -203,7 +214,7 @@ class _Agent:
             self._slot.release()
             self._slot = None
 
-    async def _compact(self, step: Compact) -> Compacted:
+    async def _compact(self, step: CompactContext) -> Compacted:
         """Never fails: what cannot be summarised is elided."""
         run, started = self._run, self._now()
         summaries: Mapping[int, str] = {}

@@ -28,7 +28,7 @@ _UNSEEN = 65_536
 PriceOf = Callable[[str], Price]
 
 
-class Purse:
+class BudgetPool:
     """What may be spent, by all who pay from it. Who does not fit now waits for requests under way to be settled."""
 
     def __init__(self, budget: Budget) -> None:
@@ -103,11 +103,13 @@ class Purse:
         return f"The budget is used up: {spent} were spent, and this might take {might:,} tokens. What is done is kept."
 
 
-class Spending:
+class BudgetedBackend:
     """Stands before the backend of a run. Requests that can never fit fail with a budget error. Whatever may have been
     billed counts: at what the server tells of it, or at its worst."""
 
-    def __init__(self, backend: Backend, purse: Purse, price: PriceOf | None = None, window: int | None = None) -> None:
+    def __init__(
+        self, backend: Backend, purse: BudgetPool, price: PriceOf | None = None, window: int | None = None
+    ) -> None:
         """`price`: of each model that is asked; None where nobody needs to know it. `window`: of the model, as the
         user tells it; believed where the server says nothing."""
         self._backend = backend
@@ -178,7 +180,7 @@ class _Charge:
 
     __slots__ = ("_purse", "reserved", "unseen", "usage", "worst")
 
-    def __init__(self, purse: Purse, worst: Usage, unseen: int, reserved: Reservation) -> None:
+    def __init__(self, purse: BudgetPool, worst: Usage, unseen: int, reserved: Reservation) -> None:
         """`unseen`: the part of the worst that the server uses beyond what it is sent."""
         self._purse = purse
         self.worst = worst
@@ -244,7 +246,7 @@ _UNLIMITED = float("inf")
 
 
 @asynccontextmanager
-async def keep_account(purse: Purse, store: Store) -> AsyncIterator[None]:
+async def keep_account(purse: BudgetPool, store: Store) -> AsyncIterator[None]:
     """Nothing is sent that the store does not account for, for as long as the block runs. After a kill all that it
     accounts for counts as spent; at a regular end it is what was spent. Raises StoreError."""
     account, asked = _KeptAccount(purse, store), asyncio.Event()
@@ -261,7 +263,7 @@ async def keep_account(purse: Purse, store: Store) -> AsyncIterator[None]:
 class _KeptAccount:
     """What the store accounts for, raised as it is needed."""
 
-    def __init__(self, purse: Purse, store: Store) -> None:
+    def __init__(self, purse: BudgetPool, store: Store) -> None:
         self._purse = purse
         self._store = store
         self._budget = purse.budget

@@ -9,15 +9,15 @@ from typing import Any
 from .. import aio
 from ..aio import RunDeadline, is_being_cancelled
 from ..core.agent_config import Job
-from ..core.coordinator import Ending
+from ..core.coordinator import Completion
 from ..core.errors import BackendError, BatchAgentError, ErrorKind
-from ..core.facts import Fact, Inherited, Started, calls_made
+from ..core.facts import CarriedOver, Fact, Started, calls_made
 from ..core.protocols import Executor, Slot, Store
 from ..core.requests import NO_USAGE
 from ..core.results import AgentError, AgentResult, Timing
 from ..plan.chunks import merge_task
-from .admission import Gate
-from .context_window import Window
+from .admission import AdmissionController
+from .context_window import ContextWindow
 
 _MORE_GROUPS = 1.3
 
@@ -31,16 +31,16 @@ class _SubAgentFailed(Exception):
         self.result = result
 
 
-class Chunked:
+class ChunkingExecutor:
     """Jobs without parts go straight through to the ordinary executor. The agent that merges has the job's own key:
     once it is done, nothing else is needed. The others have keys of their own, so that what they did is kept too."""
 
     def __init__(
         self,
         inner: Executor,
-        gate: Gate,
+        gate: AdmissionController,
         store: Store,
-        window: Window | None,
+        window: ContextWindow | None,
         *,
         max_dispatched: int,
         leave: Leave | None = None,
@@ -67,7 +67,7 @@ class Chunked:
         seconds = sum(each.timing.total for each in (*done, result))
         return _summed(result, [*done, result], seconds) if done else result
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult | None:
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult | None:
         """The result of an agent that ended elsewhere, with what its sub-agents took. None where the facts are not all
         there."""
         asked = _asked(facts)
@@ -187,7 +187,7 @@ class Chunked:
         return facts if _asked(facts) in (None, job.task) else self._anew(job, facts)
 
     def _anew(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
-        anew: list[Fact] = [Started(job.index, job.input, job.task), Inherited(calls_made(facts))]
+        anew: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
         self._store.restart(job.key, anew)
         return anew
 

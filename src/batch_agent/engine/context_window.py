@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import orjson
 
-from ..core.agent_config import Job, Rules
+from ..core.agent_config import AgentConfig, Job
 from ..core.errors import ErrorKind
 from ..core.messages import Prompt
 from ..core.protocols import Backend, CountsTokens
@@ -34,7 +34,7 @@ Count = Callable[[str], Awaitable[int | None]]
 ADVICE = "Shorten it, run with oversized='chunk', or use a model with a larger window."
 
 
-class Window:
+class ContextWindow:
     """What fits beside the prompt that all agents share, and beside the answer. Short texts cost no request: a token is
     at least a byte, and hardly ever half of what it is on average. Others are counted by the server, if it counts."""
 
@@ -100,8 +100,8 @@ class Window:
 
 
 async def open_window(
-    spec: BatchSpec, rules: Rules, server: Backend, counts: dict[str, int] | None = None
-) -> Window | None:
+    spec: BatchSpec, rules: AgentConfig, server: Backend, counts: dict[str, int] | None = None
+) -> ContextWindow | None:
     """None where nobody knows the window. `counts`: where the server's counts are kept, by digests of their texts."""
     tokens = spec.context.context_tokens or server.traits.context_tokens
     if tokens is None:
@@ -112,7 +112,7 @@ async def open_window(
     prefix = _written(rules.prompt)
     counted = await count(prefix) if count is not None and prefix else None
     taken = counted if counted is not None else int(_bytes(prefix) / _BYTES_PER_TOKEN)
-    return Window(tokens, prefix=taken, answer=_for_answer(spec, tokens), count=count)
+    return ContextWindow(tokens, prefix=taken, answer=_for_answer(spec, tokens), count=count)
 
 
 def digest(text: str) -> str:

@@ -9,12 +9,12 @@ from .. import aio
 from ..aio import RunDeadline, is_failure
 from ..core.agent_config import Job
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost, RunStopped
-from ..core.events import AgentFinished, AgentMoved, AgentStarted
+from ..core.events import AgentFinished, AgentReassigned, AgentStarted
 from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
-from .admission import Gate
+from .admission import AdmissionController
 
 _log = logging.getLogger("batch_agent")
 _LAST_WORDS = 2.0
@@ -33,7 +33,7 @@ class EngineConfig:
     source: WorkSource
     executor: Executor
     store: Store
-    gate: Gate
+    gate: AdmissionController
     deliver: Deliver
     max_dispatched: int
     leave: Leave | None = None
@@ -189,7 +189,7 @@ class Engine:
             await self._hand_over(result, resumed=False)
         except LeaseLost:
             if self._events is not None:
-                self._events.emit(AgentMoved(job.key))
+                self._events.emit(AgentReassigned(job.key))
         finally:
             self._source.release(job)
         self._room.release()  # only now: a caller that reads slowly holds the next agents back

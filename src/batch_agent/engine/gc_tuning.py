@@ -49,7 +49,7 @@ _runs = _Runs()
 
 
 @contextmanager
-def rarer_collections() -> Iterator[None]:
+def relaxed_gc() -> Iterator[None]:
     """As long as any run is under way; what was set before comes back after."""
     _runs.begin()
     try:

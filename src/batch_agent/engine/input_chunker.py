@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.agent_config import Job
 from ..plan.chunks import TextField, longest_text, part_task, placeholder, split, with_text
-from .context_window import Window
+from .context_window import ContextWindow
 
 _SAMPLE = 20_000
 _USUAL_CHARS = 3.0
@@ -23,10 +23,10 @@ Render = Callable[[int, Any], tuple[str, int]]
 """The task of the input at an index, and how much of it is shared."""
 
 
-class Splitting:
+class InputChunker:
     """`oversized="chunk"`: the longest text of an input is cut where its structure allows."""
 
-    def __init__(self, window: Window, render: Render, fields: Sequence[str]) -> None:
+    def __init__(self, window: ContextWindow, render: Render, fields: Sequence[str]) -> None:
         """`fields`: those of an input that its task uses."""
         self._window = window
         self._render = render

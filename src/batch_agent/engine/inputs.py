@@ -13,7 +13,7 @@ from ..core.errors import BatchAgentError, ErrorKind, RunStopped
 from ..core.results import AgentError
 
 
-class Inputs:
+class JobSource:
     """The inputs of a run, with a look at the first one before anything starts."""
 
     def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any], *, is_fed: bool = False) -> None:
@@ -110,7 +110,7 @@ class Inputs:
 class InputSource:
     """The work source of one process: every input once, in the order in which they are to be asked."""
 
-    def __init__(self, inputs: Inputs, job: Callable[[int, Any], Job], asking: Iterable[int] | None = None) -> None:
+    def __init__(self, inputs: JobSource, job: Callable[[int, Any], Job], asking: Iterable[int] | None = None) -> None:
         """`asking`: the numbers of the inputs in that order, for inputs that are all there; None: as they come."""
         self.total = inputs.total
         self.is_bounded = inputs.total is not None or inputs.is_fed

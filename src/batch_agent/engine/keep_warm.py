@@ -6,16 +6,16 @@ from dataclasses import replace
 from .. import aio
 from ..core.errors import BackendError
 from ..core.messages import Prompt
-from ..core.protocols import Backend, Load
+from ..core.protocols import Backend, ServerLoad
 from ..core.requests import Request, Sampling, Usage
-from ..core.run_reports import Warmth
+from ..core.run_reports import KeepWarmStats
 from ..plan.compile import prefix_chars
-from ..schedule.keep_warm_policy import WarmthPlan
-from ..schedule.slot_queue import Rank
+from ..schedule.keep_warm_policy import KeepWarmPolicy
+from ..schedule.slot_queue import Priority
 from .reply_assembly import collect
 from .slots import Slots
 
-_LAST = Rank(is_fresh=True, turns_left=1_000_000)
+_LAST = Priority(is_fresh=True, turns_left=1_000_000)
 _LOWEST = -50
 """Below every turn of the run, above those of runs with a lower priority."""
 _TIMEOUT = 30.0
@@ -31,14 +31,14 @@ class KeepWarm:
     def __init__(self, backend: Backend, slots: Slots, kv_tokens: int) -> None:
         self._backend = backend
         self._slots = slots
-        self._plan = WarmthPlan(kv_tokens)
+        self._plan = KeepWarmPolicy(kv_tokens)
         self._asked: dict[str, Request] = {}
         self._touching: dict[str, asyncio.Task[None]] = {}
         self._paused_until = 0.0
         self._reports_cache = False
         self._shared: tuple[Prompt, int] | None = None
         self._sampling: tuple[Sampling, Sampling] | None = None
-        self.warmth = Warmth()
+        self.warmth = KeepWarmStats()
 
     def waits(self, agent: str, request: Request, tokens: int, back_at: float | None) -> None:
         own = max(0, tokens - self._shared_tokens(request.prompt))
@@ -51,7 +51,7 @@ class KeepWarm:
         if agent in self._touching:
             self._touching[agent].cancel()
 
-    def looked(self, load: Load, speed: float | None, *, has_room: bool) -> None:
+    def looked(self, load: ServerLoad, speed: float | None, *, has_room: bool) -> None:
         loop = asyncio.get_running_loop()
         due = self._plan.looked(load, loop.time(), speed, has_room=has_room)
         if loop.time() < self._paused_until:
@@ -95,7 +95,9 @@ class KeepWarm:
         computed = max(0, usage.input - usage.cached)
         was_there = self._plan.touched(agent, computed if self._reports_cache else 0) and self._reports_cache
         so_far = self.warmth
-        self.warmth = Warmth(so_far.touches + 1, so_far.tokens + computed + usage.output, so_far.hits + was_there)
+        self.warmth = KeepWarmStats(
+            so_far.touches + 1, so_far.tokens + computed + usage.output, so_far.hits + was_there
+        )
 
     def _for_one_token(self, asked: Request) -> Request:
         """The answer's schema stays: some servers put it into the prompt."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from ..core.protocols import EventSink, ReportsLoad
-from .admission import Gate
+from .admission import AdmissionController
 
 _INTERVAL = 1.0
 _AT_FIRST = 0.1
@@ -18,7 +18,7 @@ _AT_FIRST = 0.1
 
 
 @asynccontextmanager
-async def sampling(gate: Gate, backend: str, events: EventSink) -> AsyncIterator[None]:
+async def sample_gauges(gate: AdmissionController, backend: str, events: EventSink) -> AsyncIterator[None]:
     """For as long as the block runs."""
     telling = asyncio.get_running_loop().create_task(_tell(gate, backend, events))
     try:
@@ -28,7 +28,7 @@ async def sampling(gate: Gate, backend: str, events: EventSink) -> AsyncIterator
         await asyncio.wait([telling])
 
 
-async def _tell(gate: Gate, backend: str, events: EventSink) -> None:
+async def _tell(gate: AdmissionController, backend: str, events: EventSink) -> None:
     interval = _AT_FIRST
     while True:  # until it is cancelled with the run
         await asyncio.sleep(interval)
@@ -48,7 +48,7 @@ _EARLY = 8
 
 
 @asynccontextmanager
-async def upkeep(backend: object, gate: Gate) -> AsyncIterator[None]:
+async def monitor_load(backend: object, gate: AdmissionController) -> AsyncIterator[None]:
     """For as long as the block runs. A backend that tells nothing is not asked."""
     looking = None
     if isinstance(backend, ReportsLoad):
@@ -64,7 +64,7 @@ async def upkeep(backend: object, gate: Gate) -> AsyncIterator[None]:
         await gate.aclose()
 
 
-async def _look(backend: ReportsLoad, gate: Gate) -> None:
+async def _look(backend: ReportsLoad, gate: AdmissionController) -> None:
     interval, now = _FIRST_POLL_AFTER, asyncio.get_running_loop().time
     for look in count(1):  # until it is cancelled with the run
         await asyncio.sleep(interval)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..core.agent_config import Rules
+from ..core.agent_config import AgentConfig
 from ..core.errors import BackendError
 from ..core.messages import User
 from ..core.protocols import Backend
@@ -13,13 +13,13 @@ from ..core.requests import Request
 _LIMIT = 60.0
 
 
-class Warming:
+class PrefixWarmup:
     """The first to ask sends the request; all others wait for its end. A failure changes nothing but the cost."""
 
     def __init__(
         self,
         backend: Backend,
-        rules: Rules,
+        rules: AgentConfig,
         notify: Callable[[str], None],
         timeout: float | None = None,
         lead: str = "",

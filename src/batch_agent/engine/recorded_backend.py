@@ -8,12 +8,12 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Compacted, Fact, Replied, Returned, Settled
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall, ToolResult, ToolSpec
-from ..core.protocols import CallsPast, Journal, Traits
+from ..core.protocols import CallHistory, Journal, Traits
 from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class AgentRecording:
     """What one agent was told, by its turns."""
 
     replies: tuple[Reply, ...]
@@ -23,7 +23,7 @@ class Recording:
     """As results are."""
 
     @classmethod
-    def of(cls, facts: Sequence[Fact]) -> "Recording":
+    def of(cls, facts: Sequence[Fact]) -> "AgentRecording":
         replies: list[Reply] = []
         results: dict[int, tuple[ToolResult, ...]] = {}
         compactions: dict[int, Compacted] = {}
@@ -42,18 +42,18 @@ class Recording:
         return cls(tuple(replies), results, compactions)
 
 
-_NOTHING = Recording((), {})
+_NOTHING = AgentRecording((), {})
 
 
-class Tape:
+class Recordings:
     """The recordings of all agents of a replay. Who plays whose is said, not found by a key: keys change with the
     prompt."""
 
     def __init__(self) -> None:
-        self._by_agent: dict[str, Recording] = {}
+        self._by_agent: dict[str, AgentRecording] = {}
         self._compacted: set[tuple[str, int]] = set()
 
-    def cue(self, agent: str, recording: Recording) -> None:
+    def cue(self, agent: str, recording: AgentRecording) -> None:
         """What this agent will be told."""
         self._by_agent[agent] = recording
 
@@ -80,7 +80,7 @@ class Tape:
 class RecordedBackend:
     """Answers each turn with the reply that was recorded for it, whatever is asked."""
 
-    def __init__(self, tape: Tape, traits: Traits) -> None:
+    def __init__(self, tape: Recordings, traits: Traits) -> None:
         self.traits = traits
         self._tape = tape
 
@@ -100,7 +100,7 @@ class RecordedToolbox:
 
     may_start_early = False
 
-    def __init__(self, tape: Tape, specs: tuple[ToolSpec, ...]) -> None:
+    def __init__(self, tape: Recordings, specs: tuple[ToolSpec, ...]) -> None:
         self.specs = specs
         self._tape = tape
 
@@ -112,7 +112,7 @@ class RecordedToolbox:
 
 
 class RecordedSession:
-    def __init__(self, tape: Tape, agent: str) -> None:
+    def __init__(self, tape: Recordings, agent: str) -> None:
         self._tape = tape
         self._agent = agent
 
@@ -122,7 +122,7 @@ class RecordedSession:
     async def abandon(self) -> None:
         pass
 
-    async def results(self, calls: Sequence[ToolCall], past: CallsPast | None = None) -> tuple[ToolResult, ...]:
+    async def results(self, calls: Sequence[ToolCall], past: CallHistory | None = None) -> tuple[ToolResult, ...]:
         return self._tape.results(self._agent, past.turn if past else 0, calls)
 
 

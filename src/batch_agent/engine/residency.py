@@ -10,8 +10,8 @@ from .. import aio
 from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
 from ..schedule.fair_share import Demand
-from ..schedule.kv_ledger import Ledger
-from ..schedule.slot_queue import Rank
+from ..schedule.kv_ledger import KvLedger
+from ..schedule.slot_queue import Priority
 
 _LEARNING = 0.2
 _PUSHES_OUT = 8
@@ -23,7 +23,7 @@ _LONGEST_IDLE = 1.0
 class Residency:
     """Lets agents in as the ledger says, those who come back before new ones. Waiting costs nothing; nobody polls."""
 
-    def __init__(self, ledger: Ledger, shared_chars: int, chars_per_token: float = 4.0) -> None:
+    def __init__(self, ledger: KvLedger, shared_chars: int, chars_per_token: float = 4.0) -> None:
         """`shared_chars`: of the prompt that all agents begin with; see `share` for others that begin otherwise."""
         self.ledger = ledger
         self.capacity = ledger.capacity
@@ -37,7 +37,7 @@ class Residency:
         self._turn_seconds = 0.0
         self._cycle: float | None = None
         """Seconds from one turn of an agent to its next."""
-        self._queue: list[tuple[Rank, int, str, asyncio.Future[None]]] = []
+        self._queue: list[tuple[Priority, int, str, asyncio.Future[None]]] = []
         self._tickets = itertools.count()
         self._busy: set[str] = set()
         """Agents that have something to ask, or are asking it."""
@@ -70,7 +70,7 @@ class Residency:
         self._shared_chars += chars
         self.ledger.shared = self._shared_chars / self._chars_per_token
 
-    async def enter(self, agent: str, chars: int, rank: Rank, shared_chars: int | None = None) -> None:
+    async def enter(self, agent: str, chars: int, rank: Priority, shared_chars: int | None = None) -> None:
         """A new agent whose first prompt has so many characters of its own, after those that it shares: None where all
         begin alike."""
         self._chars[agent] = chars + (self._shared_chars if shared_chars is None else shared_chars)
@@ -81,7 +81,7 @@ class Residency:
             self.leave(agent)
             raise
 
-    async def back(self, agent: str, rank: Rank) -> None:
+    async def back(self, agent: str, rank: Priority) -> None:
         """It wants its next turn."""
         await self._let_in(agent, rank)
 
@@ -94,9 +94,9 @@ class Residency:
         self.ledger.speed.heard(usage, seconds, ttft, aio.now())
         self.ledger.heard(agent, usage.input, usage.cached, usage.output, is_crowded=self.is_crowded)
 
-    def on_lease(self, agent: str, tools: list[str]) -> "Lease":
+    def on_lease(self, agent: str, tools: list[str]) -> "ResidencyLease":
         """It waits for these tools."""
-        return Lease(self, agent, tools)
+        return ResidencyLease(self, agent, tools)
 
     def wait(self, agent: str, tools: list[str], now: float) -> float | None:
         """It begins to. When they are likely done, if that can be told."""
@@ -123,7 +123,7 @@ class Residency:
         self._chars_per_token += _LEARNING * (chars_per_token - self._chars_per_token)
         self.ledger.shared = self._shared_chars / self._chars_per_token
 
-    async def _let_in(self, agent: str, rank: Rank) -> None:
+    async def _let_in(self, agent: str, rank: Priority) -> None:
         if self.ledger.is_resident(agent) or (not self._queue and self.ledger.let_in(agent, aio.now())):
             self._busy.add(agent)
             return
@@ -193,7 +193,7 @@ class Residency:
             self._timer = asyncio.get_running_loop().call_at(max(ends, now), self._go_on)
 
 
-class Lease:
+class ResidencyLease:
     """An agent's place while it waits for its tools: `with residency.on_lease(agent, tools) as back_at: ...`, where
     `back_at` is when they are likely done, if that can be told."""
 

@@ -21,7 +21,7 @@ from ..core.run_reports import PrefixReport, Scheduling
 _log = logging.getLogger("batch_agent")
 
 
-class Outbox:
+class ResultChannel:
     """Results of a run on their way to the caller, and what the run says of itself when it is over."""
 
     def __init__(self, capacity: int) -> None:
@@ -38,9 +38,9 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
     Leaving early, by break, exception or cancellation, cancels the run at once: with `async with` it is over when
     the block is left; without, as soon as the stream is dropped."""
 
-    def __init__(self, drive: Callable[[Outbox], Coroutine[Any, Any, None]], capacity: int = 1024) -> None:
+    def __init__(self, drive: Callable[[ResultChannel], Coroutine[Any, Any, None]], capacity: int = 1024) -> None:
         self._drive = drive
-        self._outbox = Outbox(capacity)
+        self._outbox = ResultChannel(capacity)
         self._driver: asyncio.Task[None] | None = None
         self._is_closed = False
         self._was_read_to_its_end = False

@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 
 from ..core.events import Event, LimitChanged, Paused, Resumed
-from ..core.protocols import EventSink, Load
+from ..core.protocols import EventSink, ServerLoad
 from ..core.run_reports import LimitChange
-from ..schedule.concurrency_limit import Change, InflightLimit
+from ..schedule.concurrency_limit import InflightLimit, LimitDecision
 from ..schedule.fair_share import Demand
 from ..schedule.health import Health
-from ..schedule.overload_detector import Refusals
-from ..schedule.slot_queue import Admission, Rank, Ticket
+from ..schedule.overload_detector import OverloadDetector
+from ..schedule.slot_queue import Priority, SlotQueue, Ticket
 
 _PAUSE = 0.5
 _BUSY = 0.75
@@ -25,7 +25,7 @@ class Slots:
 
     def __init__(self, limit: InflightLimit, events: EventSink | None = None) -> None:
         self._limit = limit
-        self._admission = Admission(limit.current)
+        self._admission = SlotQueue(limit.current)
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
         self._pause: asyncio.TimerHandle | None = None
         self._at_first: int | None = None
@@ -34,7 +34,7 @@ class Slots:
         self._portion: int | None = None
         self.workers = 1
         self._elsewhere = 0
-        self._refusals = Refusals()
+        self._refusals = OverloadDetector()
         self._cut_at: float | None = None
         """When the limit was last cut, until a request that was sent after that is answered."""
         self._events = events
@@ -88,7 +88,7 @@ class Slots:
             self._limit.current = first
             self._fit()
 
-    async def acquire(self, rank: Rank) -> "HeldSlot":
+    async def acquire(self, rank: Priority) -> "HeldSlot":
         if not self._admission.take():
             await self._wait(rank)
         return HeldSlot(self)
@@ -125,12 +125,12 @@ class Slots:
         if retry_after is not None or in_service < _BUSY * self._now_allowed:
             self.hold(_pause(retry_after), "rate limited")
 
-    def looked(self, load: Load) -> None:
+    def looked(self, load: ServerLoad) -> None:
         """The server said how busy it is."""
         own = self._part_of(load)
         self._resize(self._limit.looked(own, self._admission.in_use, asyncio.get_running_loop().time()))
 
-    def _part_of(self, load: Load) -> Load:
+    def _part_of(self, load: ServerLoad) -> ServerLoad:
         """What is this worker's of what the server has to do."""
         if not self._elsewhere:
             return load
@@ -158,7 +158,7 @@ class Slots:
         if self._at_first is None:
             self._emit(Resumed())
 
-    async def _wait(self, rank: Rank) -> None:
+    async def _wait(self, rank: Priority) -> None:
         ticket = self._admission.wait(rank)
         granted = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = granted
@@ -181,7 +181,7 @@ class Slots:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _resize(self, change: Change | None) -> None:
+    def _resize(self, change: LimitDecision | None) -> None:
         if change is None:
             return
         self._fit()

@@ -9,7 +9,7 @@ from ..core.errors import BackendError
 from ..core.messages import Prompt, User
 from ..core.protocols import Backend
 from ..core.requests import Request, Sampling, Usage
-from ..schedule.slot_queue import Rank
+from ..schedule.slot_queue import Priority
 from .reply_assembly import collect
 from .slots import Slots
 
@@ -66,7 +66,7 @@ class Summarizer:
     async def _ask(self, text: str, tokens: int, model: str) -> str:
         asked = f"Shorten this to at most {max(20, tokens * 2 // 3)} words:\n\n{text}"
         sampling = Sampling(temperature=0.0, max_tokens=max(32, tokens))
-        slot = await self.slots.acquire(Rank(is_fresh=False))
+        slot = await self.slots.acquire(Priority(is_fresh=False))
         try:
             async with self.backend.stream(Request(_PROMPT, (User(asked),), model, sampling)) as deltas:
                 reply, _ = await collect(deltas, lambda: 0.0)

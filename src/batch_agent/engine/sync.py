@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ..aio import run
+from ..aio import run_event_loop
 
 _CANCELLATION_SHOWS_WITHIN = 0.2
 
@@ -23,7 +23,7 @@ def run_blocking(main: Main[_Result]) -> _Result:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run(main())
+        return run_event_loop(main())
     return _run_in_thread(main)
 
 
@@ -40,7 +40,7 @@ def _run_in_thread(main: Main[_Result]) -> _Result:
 
     def work() -> None:
         try:
-            outcome.set_result(run(stoppable()))
+            outcome.set_result(run_event_loop(stoppable()))
         except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
             outcome.set_exception(error)
 

@@ -15,21 +15,21 @@ from ..core.fast_dataclass import dataclass
 from ..core.options import Retry
 from ..core.protocols import Backend, EventSink, Slot
 from ..core.requests import Reply, Request
-from ..schedule.health import Alone, Health, Hold, Stop
+from ..schedule.health import Health, PauseAll, RetryAgent, StopRun
 from ..schedule.retry import asks_for_less, retry_delay
-from .admission import Gate
-from .prefix_warmup import Warming
+from .admission import AdmissionController
+from .prefix_warmup import PrefixWarmup
 from .reply_assembly import OnCall, collect
 
-Begin = Callable[[Request], Awaitable[OnCall | None]]
+OnAttempt = Callable[[Request], Awaitable[OnCall | None]]
 """Called before each try of a turn: who hears of the calls in it."""
 
 
-class Turns(Protocol):
+class TurnRunner(Protocol):
     """Where the turns of agents are taken."""
 
     @property
-    def gate(self) -> Gate: ...
+    def gate(self) -> AdmissionController: ...
 
     @property
     def turn_time(self) -> Deadlines: ...
@@ -38,7 +38,7 @@ class Turns(Protocol):
     def events(self) -> EventSink | None: ...
 
     async def turn(
-        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: Begin | None = None
+        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: OnAttempt | None = None
     ) -> Replied:
         """`slot`: for the first try, if the agent has one already; `task`: the running one. Raises BackendError and
         RunStopped."""
@@ -46,19 +46,19 @@ class Turns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class BackendTurnRunner:
     """A backend with the way to it, and what a failure there means. All agents of a run ask through the same one."""
 
     backend: Backend
-    gate: Gate
+    gate: AdmissionController
     health: Health
     turn_time: Deadlines
     retry: Retry
-    warming: Warming | None = None
+    warming: PrefixWarmup | None = None
     events: EventSink | None = None
 
     async def turn(
-        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: Begin | None = None
+        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: OnAttempt | None = None
     ) -> Replied:
         now = task.get_loop().time
         queued, failed = 0.0, tuple[BackendError, ...]()
@@ -112,7 +112,7 @@ class Asking:
 
     def _judge(
         self, job: Job, request: int, error: BackendError, now: float, before: tuple[BackendError, ...]
-    ) -> Alone | None:
+    ) -> RetryAgent | None:
         """What a failure means for everybody. How patient this agent may be, or None if the try does not count;
         raises RunStopped. `before`: earlier failures of this turn."""
         if asks_for_less(error):
@@ -120,13 +120,13 @@ class Asking:
         elif before:
             self._learn(before[-1], helped=False)
         match self.health.failed(request, job.key, error, now):
-            case Stop(reason):
+            case StopRun(reason):
                 raise RunStopped(error.kind, reason)
-            case Hold(seconds):
+            case PauseAll(seconds):
                 self.gate.slots.hold(seconds, str(error), then=1)
                 self._tell(job, error, seconds)
                 return None
-            case Alone() as alone:
+            case RetryAgent() as alone:
                 return alone
             case other:
                 assert_never(other)
@@ -136,7 +136,7 @@ class Asking:
         if not asks_for_less(failure):
             self.health.retried(helped=helped)
 
-    async def _back_off(self, job: Job, failed: tuple[BackendError, ...], alone: Alone) -> None:
+    async def _back_off(self, job: Job, failed: tuple[BackendError, ...], alone: RetryAgent) -> None:
         """Waits before the next try, without a slot; raises the last error when there shall be none."""
         error = failed[-1]
         alike = sum(asks_for_less(each) == asks_for_less(error) for each in failed)
@@ -163,7 +163,7 @@ def _ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:
     )
 
 
-async def _warm(warming: Warming, slot: Slot) -> None:
+async def _warm(warming: PrefixWarmup, slot: Slot) -> None:
     try:
         await warming.wait()
     except BaseException:

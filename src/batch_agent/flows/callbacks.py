@@ -24,10 +24,10 @@ class Callbacks:
     def raised(self, where: str, item: Item, error: Exception) -> AgentError:
         """What is wrong with the item: the function at `where` raised."""
         said = f"{type(error).__name__}: {error}"
-        reason = AgentError(ErrorKind.CALLBACK, f"{where} raised for item {place(item)}: {said}")
+        reason = AgentError(ErrorKind.CALLBACK, f"{where} raised for item {item_position(item)}: {said}")
         self._failed.append(item.failed(where, reason))
         if self._events is not None:
-            self._events.emit(CallbackFailed(where, place(item), said))
+            self._events.emit(CallbackFailed(where, item_position(item), said))
         if self._logs and where not in self._told:
             self._told.add(where)
             _log.warning("%s; later ones are counted only", reason.message, exc_info=error)
@@ -39,6 +39,6 @@ class Callbacks:
         return tuple(sorted(self._failed, key=lambda item: item.position))
 
 
-def place(item: Item) -> str:
+def item_position(item: Item) -> str:
     """As people read it: 3, or 3.0 for the first of what item 3 was expanded into."""
     return ".".join(map(str, item.position))

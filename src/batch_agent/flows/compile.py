@@ -14,7 +14,7 @@ from ..core.task_fields import Fields
 from ..plan.field_checks import check_names
 from ..plan.field_paths import nearest, root_of, steps_of
 from ..plan.template import Template, parse_template, template_of
-from .steps import Expand, Filter, Map, Reduce, Stage, Step
+from .steps import Expand, Filter, FlowStep, Map, ModelStep, Reduce
 
 _RESULTS = "\n\nResults:\n{results}"
 
@@ -24,10 +24,10 @@ _ANYTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledStage:
     """A stage with what it needs to know of the others."""
 
-    step: Stage
+    step: ModelStep
     options: Mapping[str, Any]
     """As a spec takes them, but for the inputs."""
     answers: tuple[str, ...]
@@ -61,18 +61,18 @@ class _Before:
     def expanded(self, name: str) -> "_Before":
         return _Before((), (*self.hidden, *self.stages), name, self.expansions + 1)
 
-    def compiled(self, step: Stage, options: Mapping[str, Any], known: Known | None = None) -> Compiled:
+    def compiled(self, step: ModelStep, options: Mapping[str, Any], known: Known | None = None) -> CompiledStage:
         answers = self.stages or (() if self.into is None else (self.into,))
-        return Compiled(step, _options(step, options), answers, self.hidden, self.expansions, tuple(known or ()))
+        return CompiledStage(step, _options(step, options), answers, self.hidden, self.expansions, tuple(known or ()))
 
 
-def compile_flow(steps: Sequence[Step], options: Mapping[str, Any], first: Sequence[Known]) -> list[Compiled]:
+def compile_flow(steps: Sequence[FlowStep], options: Mapping[str, Any], first: Sequence[Known]) -> list[CompiledStage]:
     """Of steps that were checked. `options`: for all stages; `first`: the fields of the first input, or none. Raises
     SpecError."""
     known: Known | None = dict.fromkeys(first[0], _ANYTHING) if first else None
     _check_clashes(steps, known or {})
     before = _Before()
-    compiled: list[Compiled] = []
+    compiled: list[CompiledStage] = []
     for step in steps:
         match step:
             case Filter():
@@ -97,7 +97,7 @@ def compile_flow(steps: Sequence[Step], options: Mapping[str, Any], first: Seque
     return compiled
 
 
-def text_name(steps: Sequence[Step]) -> str:
+def text_name(steps: Sequence[FlowStep]) -> str:
     """What an input that is a plain text is called: as the first task calls it."""
     made = {"index"}
     for step in steps:
@@ -120,7 +120,7 @@ def certain_fields(template: Template) -> list[str]:
     return list(dict.fromkeys(path for cell, path in cells if cell in template.certain_cells))
 
 
-def _check_clashes(steps: Sequence[Step], known: Known) -> None:
+def _check_clashes(steps: Sequence[FlowStep], known: Known) -> None:
     for step in steps:
         if isinstance(step, Reduce):
             return  # from there on, items have nothing of the inputs
@@ -143,13 +143,13 @@ def _told(step: Reduce, known: Known | None) -> Known:
     return {"n": int, **dict.fromkeys(["group", *by], _ANYTHING)}
 
 
-def _options(step: Stage, options: Mapping[str, Any]) -> dict[str, Any]:
+def _options(step: ModelStep, options: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**options, **step.options}
     folder = options.get("checkpoint_dir")
     return merged if folder is None else {**merged, "checkpoint_dir": Path(folder) / step.name}
 
 
-def _schema(step: Stage, options: Mapping[str, Any]) -> Any:
+def _schema(step: ModelStep, options: Mapping[str, Any]) -> Any:
     return {**options, **step.options}.get("output_schema")
 
 
@@ -180,7 +180,7 @@ def _check_fields(stage: str, fields: Iterable[str], known: Known | None) -> Non
         )
 
 
-def _check_words(step: Stage, known: Known | None) -> None:
+def _check_words(step: ModelStep, known: Known | None) -> None:
     if known is not None:
         check_names(template_of(step.task), list(known), f"Stage {step.name!r}: ")
 

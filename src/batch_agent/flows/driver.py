@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 
 from .. import aio
-from ..aio import RunDeadline, is_being_cancelled, starting
+from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
 from ..core.errors import BackendError, BatchAgentError, RunStopped, SpecError
 from ..core.events import FlowStarted
@@ -15,30 +15,30 @@ from ..core.options import Spend
 from ..core.protocols import EventSink
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
-from ..engine.inputs import Inputs
+from ..engine.inputs import JobSource
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
 from ..run.complete_checkpoint import MOST_READ_AHEAD
 from ..run.resources import open_resources
 from ..run.setup import RunSetup
 from .callbacks import Callbacks
-from .compile import Compiled, compile_flow, text_name
+from .compile import CompiledStage, compile_flow, text_name
 from .finished import NoEvents, called_once, marked_plans, unseen
-from .map_step import Mapped, MappedInputs, fields_of
-from .nodes import Closed, Expanding, Expected, Filtering, Gone, Node, Sink
-from .reduce_step import Reduced
-from .stage_runner import Agents, StageEvents
-from .steps import Expand, Filter, Map, Reduce, Step
+from .map_step import MapInputs, MapNode, fields_of
+from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
+from .reduce_step import ReduceNode
+from .stage_runner import StageEvents, StageRunner
+from .steps import Expand, Filter, FlowStep, Map, Reduce
 from .validation import check_steps
 
-Worker = Mapped | MappedInputs | Reduced
+Worker = MapNode | MapInputs | ReduceNode
 
 _CAPACITY = 1024
 """Inputs between two stages, beyond which a stage that can wait does so."""
 
 
 async def drive(
-    steps: Sequence[Step],
+    steps: Sequence[FlowStep],
     inputs: Any,
     options: Mapping[str, Any],
     events: EventSink | None,
@@ -56,7 +56,7 @@ async def drive(
         spend = options.get("spend")
         seconds = spend.deadline if isinstance(spend, Spend) else Spend(deadline=options.get("deadline")).deadline
         deadline = RunDeadline(seconds)
-        with starting(deadline):
+        with startup_deadline(deadline):
             async with deadline.limit():
                 source = await _source(inputs)
                 plans = marked_plans(steps, options)
@@ -67,21 +67,21 @@ async def drive(
         return await _driven(steps, stages, source, deadline, Callbacks(events))
 
 
-async def _source(inputs: Any) -> Inputs:
+async def _source(inputs: Any) -> JobSource:
     inputs = await gather_inputs(inputs)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are
-    return Inputs(inputs)
+    return JobSource(inputs)
 
 
 async def _is_finished(
-    steps: Sequence[Step], source: Inputs, options: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]
+    steps: Sequence[FlowStep], source: JobSource, options: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]
 ) -> bool:
     """Whether the checkpoints hold all results: tried, without a trace."""
     values = source.rows if source.rows is not None else await source.ahead(MOST_READ_AHEAD)
     if values is None:
         return False
-    inputs, deadline = Inputs(values), RunDeadline(None)
+    inputs, deadline = JobSource(values), RunDeadline(None)
     try:
         async with AsyncExitStack() as stack:
             stages = await _opened(steps, inputs, options, NoEvents(), deadline, stack, plans, unseen)
@@ -92,8 +92,8 @@ async def _is_finished(
 
 
 async def _opened(
-    steps: Sequence[Step],
-    source: Inputs,
+    steps: Sequence[FlowStep],
+    source: JobSource,
     options: Mapping[str, Any],
     events: EventSink | None,
     deadline: RunDeadline,
@@ -117,13 +117,17 @@ async def _opened(
 
 
 async def _driven(
-    steps: Sequence[Step], stages: Sequence["_Stage"], source: Inputs, deadline: RunDeadline, callbacks: Callbacks
+    steps: Sequence[FlowStep],
+    stages: Sequence["_Stage"],
+    source: JobSource,
+    deadline: RunDeadline,
+    callbacks: Callbacks,
 ) -> FlowResult:
     """With all stages open."""
-    sink = Sink()
+    sink = ResultNode()
     head, workers = _chain(steps, stages, sink, source.total, callbacks)
     for worker in workers:
-        if isinstance(worker, Reduced):
+        if isinstance(worker, ReduceNode):
             await worker.open()
     work = [worker.go() for worker in workers]
     if stages[0].feed is not None:
@@ -142,7 +146,7 @@ class _Stage:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledStage,
         inputs: Any,
         events: EventSink | None,
         adapted: Callable[[BatchSpec], BatchSpec],
@@ -152,45 +156,45 @@ class _Stage:
         own_events = None if events is None else StageEvents(name, events)
         self.compiled = compiled
         self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
-        self.agents = Agents(name, self.feed, own_events)
+        self.agents = StageRunner(name, self.feed, own_events)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
         self.setup = RunSetup.validate(spec, own_events, name, None if self.feed is None else compiled.names)
 
-    def worker(self, then: Node, text: str, total: int | None, callbacks: Callbacks) -> Worker:
+    def worker(self, then: FlowNode, text: str, total: int | None, callbacks: Callbacks) -> Worker:
         step = self.compiled.step
         if isinstance(step, Reduce):
-            return Reduced(self.compiled, step, self.agents, then, callbacks)
+            return ReduceNode(self.compiled, step, self.agents, then, callbacks)
         if self.feed is None:
-            return MappedInputs(step, text, self.agents, then, total)
-        return Mapped(step, _shown(template_of(step.task).fields), self.agents, then)
+            return MapInputs(step, text, self.agents, then, total)
+        return MapNode(step, _shown(template_of(step.task).fields), self.agents, then)
 
 
 def _chain(
-    steps: Sequence[Step], stages: Sequence[_Stage], sink: Sink, total: int | None, callbacks: Callbacks
-) -> tuple[Node, list[Worker]]:
+    steps: Sequence[FlowStep], stages: Sequence[_Stage], sink: ResultNode, total: int | None, callbacks: Callbacks
+) -> tuple[FlowNode, list[Worker]]:
     """The first node, and all that have agents."""
     left = list(stages)
-    then: Node = sink
+    then: FlowNode = sink
     workers: list[Worker] = []
     for step in reversed(steps):
         match step:
             case Filter():
-                then = Filtering(step, left[-1].agents.name if left else "", then, callbacks)
+                then = FilterNode(step, left[-1].agents.name if left else "", then, callbacks)
             case Expand():
-                then = Expanding(step, then, callbacks)
+                then = ExpandNode(step, then, callbacks)
             case Map() | Reduce():
                 worker = left.pop().worker(then, text_name(steps), total, callbacks)
                 workers.append(worker)
-                if not isinstance(worker, MappedInputs):
+                if not isinstance(worker, MapInputs):
                     then = worker
     return then, workers
 
 
-async def _pump(source: Inputs, text: str, head: Node, deadline: RunDeadline) -> None:
+async def _pump(source: JobSource, text: str, head: FlowNode, deadline: RunDeadline) -> None:
     """For a flow that does not begin with agents. Inputs that have not come by the deadline stay where they are."""
     count = 0
     if source.total is not None:
-        await head.hear(Expected(source.total))
+        await head.hear(ItemExpected(source.total))
     while True:
         try:
             async with deadline.limit():
@@ -204,10 +208,10 @@ async def _pump(source: Inputs, text: str, head: Node, deadline: RunDeadline) ->
         await head.hear(Item((count,), fields_of(value, text)))
         count += 1
     if source.total is None:
-        await head.hear(Expected(count))
+        await head.hear(ItemExpected(count))
     for missing in range(count, source.total or 0):  # there are fewer than their length said
-        await head.hear(Gone((missing,)))
-    await head.hear(Closed())
+        await head.hear(ItemDropped((missing,)))
+    await head.hear(StageClosed())
 
 
 async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -222,7 +226,7 @@ async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         raise aio.unwrap_group(failures, BatchAgentError) from None
 
 
-def _result(sink: Sink, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:
+def _result(sink: ResultNode, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:
     return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages}, callbacks.failed)
 
 
@@ -234,7 +238,7 @@ def _shown(paths: Sequence[str]) -> tuple[str, ...]:
 class _Rest(AsyncIterator[Any]):
     """Inputs of which the first was looked at."""
 
-    def __init__(self, source: Inputs) -> None:
+    def __init__(self, source: JobSource) -> None:
         self._source = source
 
     def __aiter__(self) -> Self:

@@ -16,7 +16,7 @@ from ..run.complete_checkpoint import is_marked
 from ..store.reader import CheckpointReader
 from .item_order import Position
 from .nodes import MOST_EXPANDED, listed
-from .steps import Expand, Filter, Map, Reduce, Step
+from .steps import Expand, Filter, FlowStep, Map, Reduce
 
 
 class NoEvents:
@@ -47,7 +47,7 @@ class Once:
         return self._given[at]
 
 
-def called_once(step: Step) -> Step:
+def called_once(step: FlowStep) -> FlowStep:
     """The step, for several runs of its flow."""
     match step:
         case Filter(keep):
@@ -67,7 +67,7 @@ def unseen(spec: BatchSpec) -> BatchSpec:
     return replace(spec, on_result=None, out=None, spend=Spend())
 
 
-def marked_plans(steps: Sequence[Step], options: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+def marked_plans(steps: Sequence[FlowStep], options: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     """What the checkpoints of all stages keep of a flow that came to its end; None if it did not, or there are none."""
     if (folder := options.get("checkpoint_dir")) is None:
         return None

@@ -12,9 +12,9 @@ from ..core.spec import BatchSpec
 from ..core.task_fields import Fields
 from ..engine.sync import run_blocking
 from ..observe.live.detection import progress_if_seen
-from ..observe.sinks import watched_by
+from ..observe.sinks import combine_sinks
 from .driver import drive
-from .steps import Expand, Filter, GroupBy, Into, Keep, Map, Reduce, Shown, Step
+from .steps import Expand, Filter, FlowStep, GroupBy, Into, Keep, Map, Reduce, Shown
 
 
 class Flow:
@@ -32,7 +32,7 @@ class Flow:
         BatchSpec.of(task="-", inputs=inputs, **options)
         self._inputs = inputs
         self._options = options
-        self._steps: tuple[Step, ...] = ()
+        self._steps: tuple[FlowStep, ...] = ()
 
     @lists_options(StageOptions, default="...")
     def map(
@@ -69,7 +69,7 @@ class Flow:
     async def run(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
         """Raises as `BatchAgent.run` does. RunStopped also comes of a stage with on_failure='stop'; what was done by
         then is in its `flow`."""
-        watched = watched_by(
+        watched = combine_sinks(
             progress_if_seen(sys.stderr, progress) if events is None else events, self._options.get("checkpoint_dir")
         )
         return await drive(self._steps, self._inputs, self._options, watched)
@@ -78,7 +78,7 @@ class Flow:
         """`run` for scripts and notebooks."""
         return run_blocking(lambda: self.run(events=events, progress=progress))
 
-    def with_step(self, step: Step) -> "Flow":
+    def with_step(self, step: FlowStep) -> "Flow":
         """The flow with one more step."""
         longer = Flow.__new__(Flow)
         longer._inputs, longer._options, longer._steps = self._inputs, self._options, (*self._steps, step)

@@ -3,7 +3,7 @@
 Position = tuple[int, ...]
 
 
-class Places:
+class ItemOrder:
     """A position is the number of an input, and after each expansion the number among what became of it."""
 
     def __init__(self, expansions: int) -> None:

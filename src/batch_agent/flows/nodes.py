@@ -17,14 +17,14 @@ MOST_EXPANDED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ItemDropped:
     """No item comes from there."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded:
+class ItemExpanded:
     """So many positions are in the place of this one."""
 
     position: Position
@@ -32,28 +32,28 @@ class Expanded:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """How many inputs there are. Said as soon as it is known, before `Closed` at the latest."""
+class ItemExpected:
+    """How many inputs there are. Said as soon as it is known, before `StageClosed` at the latest."""
 
     inputs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class StageClosed:
     """That was all."""
 
 
-News = Item | Gone | Expanded | Expected | Closed
+NodeMessage = Item | ItemDropped | ItemExpanded | ItemExpected | StageClosed
 """Of every position comes an item, or that it is gone, or what it was expanded into."""
 
 
-class Node(Protocol):
+class FlowNode(Protocol):
     """A step under way."""
 
-    async def hear(self, news: News) -> None: ...
+    async def hear(self, news: NodeMessage) -> None: ...
 
 
-class Sink:
+class ResultNode:
     """The end: keeps what comes."""
 
     def __init__(self) -> None:
@@ -63,52 +63,52 @@ class Sink:
     def items(self) -> tuple[Item, ...]:
         return tuple(sorted(self._items, key=lambda item: item.position))
 
-    async def hear(self, news: News) -> None:
+    async def hear(self, news: NodeMessage) -> None:
         if isinstance(news, Item):
             self._items.append(news)
 
 
-class Filtering:
+class FilterNode:
     """Lets through what the function says; errors pass."""
 
-    def __init__(self, step: Filter, after: str, then: Node, callbacks: Callbacks) -> None:
+    def __init__(self, step: Filter, after: str, then: FlowNode, callbacks: Callbacks) -> None:
         self._step = step
         self._callbacks = callbacks
         self._where = f"the filter after {after!r}" if after else "the first filter"
         self._then = then
 
-    async def hear(self, news: News) -> None:
+    async def hear(self, news: NodeMessage) -> None:
         if isinstance(news, Item) and news.ok:
             news = self._filtered(news)
         await self._then.hear(news)
 
-    def _filtered(self, item: Item) -> Item | Gone:
+    def _filtered(self, item: Item) -> Item | ItemDropped:
         try:
-            return item if self._step.keep(item) else Gone(item.position)
+            return item if self._step.keep(item) else ItemDropped(item.position)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return item.failed(self._where, self._callbacks.raised(self._where, item, error))
 
 
-class Expanding:
+class ExpandNode:
     """Makes many of one. An error stays one."""
 
-    def __init__(self, step: Expand, then: Node, callbacks: Callbacks) -> None:
+    def __init__(self, step: Expand, then: FlowNode, callbacks: Callbacks) -> None:
         self._step = step
         self._callbacks = callbacks
         self._then = then
 
-    async def hear(self, news: News) -> None:
+    async def hear(self, news: NodeMessage) -> None:
         match news:
             case Item():
                 await self._expand(news)
-            case Gone(position):
-                await self._then.hear(Expanded(position, 0))
+            case ItemDropped(position):
+                await self._then.hear(ItemExpanded(position, 0))
             case _:
                 await self._then.hear(news)
 
     async def _expand(self, item: Item) -> None:
         made = self._made(item) if item.ok else [item]
-        await self._then.hear(Expanded(item.position, len(made)))
+        await self._then.hear(ItemExpanded(item.position, len(made)))
         for number, each in enumerate(made):
             await self._then.hear(replace(each, position=(*item.position, number)))
 

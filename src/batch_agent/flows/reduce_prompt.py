@@ -11,18 +11,18 @@ from ..core.errors import ErrorKind
 from ..core.flow_result import Item
 from ..core.json import dumps_any, replace_surrogates
 from ..core.results import AgentError
-from ..plan.jsonable import plain
+from ..plan.jsonable import to_jsonable
 from ..plan.merge_tree import Merge
-from .callbacks import place
+from .callbacks import item_position
 
 
-def written(value: Any) -> str:
+def to_json_text(value: Any) -> str:
     """Its JSON. Raises ValueError for what has no end, and whatever an object raises that no text can be made of."""
     try:
-        made = plain(value)
+        made = to_jsonable(value)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    return replace_surrogates(dumps_any(made, plain))
+    return replace_surrogates(dumps_any(made, to_jsonable))
 
 
 _SHORT = 200
@@ -49,13 +49,13 @@ def entry_of(item: Item, answers: Sequence[str], hidden: Sequence[str] = ()) -> 
     return entry if item.error is None else {**entry, "error": _told(item.error)}
 
 
-def excuses(item: Item, error: AgentError, answers: Sequence[str], hidden: Sequence[str] = ()) -> list[str]:
+def error_entries(item: Item, error: AgentError, answers: Sequence[str], hidden: Sequence[str] = ()) -> list[str]:
     """For an item that cannot be shown as it should be: texts that say why, each with less than the one before."""
     told = {"status": "error", "index": _number(item), "error": _told(item.error or error)}
-    texts = [written(told)]
+    texts = [to_json_text(told)]
     with suppress(Exception):  # an object of the user's may raise anything
         which = {name: item.fields[name] for name in _others(item, answers, hidden) if _is_short(item.fields[name])}
-        texts.insert(0, written({**told, "input": which}))
+        texts.insert(0, to_json_text({**told, "input": which}))
     return texts
 
 
@@ -73,7 +73,7 @@ def results_text(merge: Merge) -> str:
 
 
 def merged_text(output: Any, leaves: int) -> str:
-    return written({"status": "merged", "results": leaves, "output": output})
+    return to_json_text({"status": "merged", "results": leaves, "output": output})
 
 
 def _others(item: Item, answers: Sequence[str], hidden: Sequence[str]) -> list[str]:
@@ -81,7 +81,7 @@ def _others(item: Item, answers: Sequence[str], hidden: Sequence[str]) -> list[s
 
 
 def _number(item: Item) -> int | str:
-    return item.position[0] if len(item.position) == 1 else place(item)
+    return item.position[0] if len(item.position) == 1 else item_position(item)
 
 
 def _told(error: AgentError) -> Mapping[str, str]:
@@ -92,4 +92,4 @@ def _told(error: AgentError) -> Mapping[str, str]:
 def _is_short(value: Any) -> bool:
     if value is None:
         return False
-    return len(value if isinstance(value, str) else written(value)) <= _SHORT
+    return len(value if isinstance(value, str) else to_json_text(value)) <= _SHORT

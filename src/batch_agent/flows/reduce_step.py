@@ -11,15 +11,15 @@ from ..core.errors import ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.flow_result import Item
 from ..core.results import AgentError, AgentResult
-from ..engine.context_window import Window
+from ..engine.context_window import ContextWindow
 from ..plan.field_paths import find
-from ..plan.merge_tree import Entry, Merge, MergeTree
+from ..plan.merge_tree import Merge, MergeTree, TreeEntry
 from .callbacks import Callbacks
-from .compile import Compiled
-from .item_order import Places, Position
-from .nodes import Closed, Expanded, Expected, Gone, News, Node
-from .reduce_prompt import entry_of, excuses, merged_text, results_text, too_long, written
-from .stage_runner import Agents, hand_on_failure
+from .compile import CompiledStage
+from .item_order import ItemOrder, Position
+from .nodes import FlowNode, ItemDropped, ItemExpanded, ItemExpected, NodeMessage, StageClosed
+from .reduce_prompt import entry_of, error_entries, merged_text, results_text, to_json_text, too_long
+from .stage_runner import StageRunner, forward_failure
 from .steps import Reduce
 
 _UNKNOWN_ROOM = 12_000
@@ -46,23 +46,25 @@ class _Group:
 class _Arrived:
     """An item as it is shown."""
 
-    entry: Entry
+    entry: TreeEntry
     group: Hashable
 
 
-class Reduced:
+class ReduceNode:
     """Keeps the order of items: groups, and what is merged with what, do not depend on who is done first."""
 
-    def __init__(self, compiled: Compiled, step: Reduce, agents: Agents, then: Node, callbacks: Callbacks) -> None:
+    def __init__(
+        self, compiled: CompiledStage, step: Reduce, agents: StageRunner, then: FlowNode, callbacks: Callbacks
+    ) -> None:
         self.agents = agents
         self._callbacks = callbacks
         self._compiled = compiled
         self._step = step
         self._then = then
-        self._window: Window | None = None
+        self._window: ContextWindow | None = None
         self._room = _UNKNOWN_ROOM
         self._given: dict[str, str] | None = None
-        self._places = Places(compiled.expansions)
+        self._places = ItemOrder(compiled.expansions)
         self._unplaced: list[tuple[Position, _Arrived | None]] = []
         self._in_turn: dict[int, _Arrived | None] = {}
         self._next = 0
@@ -85,19 +87,19 @@ class Reduced:
                 f"{self._window.tokens:,} tokens has no room for results. Shorten the task, or lower max_tokens."
             )
 
-    async def hear(self, news: News) -> None:
+    async def hear(self, news: NodeMessage) -> None:
         match news:
             case Item():
                 self._place(news.position, await self._arrived(news))
-            case Gone(position):
+            case ItemDropped(position):
                 self._place(position, None)
-            case Expanded(position, count):
+            case ItemExpanded(position, count):
                 self._places.expanded(position, count)
                 self._place_more()
-            case Expected(inputs):
+            case ItemExpected(inputs):
                 self._inputs = inputs
                 self._place_more()
-            case Closed():
+            case StageClosed():
                 self._is_closed = True
                 self._close_groups()
                 self._close_if_over()
@@ -106,9 +108,9 @@ class Reduced:
         await self.agents.go(self._deliver)
         for group in self._groups.values():
             if not group.is_done:  # nothing came to it
-                await self._then.hear(Gone((group.number,)))
-        await self._then.hear(Expected(len(self._groups)))
-        await self._then.hear(Closed())
+                await self._then.hear(ItemDropped((group.number,)))
+        await self._then.hear(ItemExpected(len(self._groups)))
+        await self._then.hear(StageClosed())
 
     async def _arrived(self, item: Item) -> _Arrived:
         """Never fails: what cannot be shown, or belongs nowhere, is shown as an error."""
@@ -118,7 +120,7 @@ class Reduced:
         try:
             group = self._key(item)
             item = self._numbered(item)
-            text = written(self._shown(item))
+            text = to_json_text(self._shown(item))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             problem = self._callbacks.raised(f"reduce({self._step.name!r})", item, error)
         entry = await self._entry(text)
@@ -136,16 +138,16 @@ class Reduced:
         if self._given is not None:
             return
         most = int(self._room / 2 * _BYTES_PER_TOKEN)
-        self._given = {name: _cut(written(value()), most) for name, value in self._step.given.items()}
+        self._given = {name: _cut(to_json_text(value()), most) for name, value in self._step.given.items()}
         self._room -= math.ceil(sum(len(text.encode()) for text in self._given.values()) / _BYTES_PER_TOKEN)
 
-    async def _excuse(self, item: Item, problem: AgentError) -> Entry:
-        texts = excuses(item, problem, self._compiled.answers, self._compiled.hidden)
+    async def _excuse(self, item: Item, problem: AgentError) -> TreeEntry:
+        texts = error_entries(item, problem, self._compiled.answers, self._compiled.hidden)
         entries = [await self._entry(text) for text in texts]
         return next((entry for entry in entries if entry.size <= self._room), entries[-1])
 
-    async def _entry(self, text: str) -> Entry:
-        return Entry(text, await self._size(text))
+    async def _entry(self, text: str) -> TreeEntry:
+        return TreeEntry(text, await self._size(text))
 
     def _key(self, item: Item) -> Hashable:
         by = self._step.group_by
@@ -236,7 +238,7 @@ class Reduced:
             self._ask(group, halves)
         elif not group.is_done:
             group.is_done = True
-            await hand_on_failure(self.agents, self._item(group, merge), error, self._step.on_failure, self._then)
+            await forward_failure(self.agents, self._item(group, merge), error, self._step.on_failure, self._then)
 
     def _item(self, group: _Group, merge: Merge) -> Item:
         """What comes of a group, so far. Of one that failed in part, nobody knows how many it has."""

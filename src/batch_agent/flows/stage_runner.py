@@ -8,16 +8,16 @@ from .. import aio
 from ..backends.prices import known_price
 from ..channel import Channel
 from ..core.errors import RunStopped
-from ..core.events import Event, InStage, Queued
+from ..core.events import Event, ItemQueued, StageEvent
 from ..core.fast_dataclass import dataclass
 from ..core.flow_result import Item, OnFailure, StageReport
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult, Results
 from ..run.resources import RunResources
 from ..run.runner import execute
-from .callbacks import place
+from .callbacks import item_position
 from .item_order import Position
-from .nodes import Gone, Node
+from .nodes import FlowNode, ItemDropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class StageEvents:
     events: EventSink
 
     def emit(self, event: Event) -> None:
-        self.events.emit(InStage(self.stage, event))
+        self.events.emit(StageEvent(self.stage, event))
 
 
-class Agents:
+class StageRunner:
     """The agents of one stage, and what they did."""
 
     def __init__(self, name: str, feed: Channel[Any] | None, events: EventSink | None) -> None:
@@ -51,7 +51,7 @@ class Agents:
         """Puts one in line; the number by which its result will be known."""
         assert self._feed is not None
         if self._events is not None:
-            self._events.emit(Queued())
+            self._events.emit(ItemQueued())
         self._begin()
         self._feed.put(value)
         number, self._put = self._put, self._put + 1
@@ -100,15 +100,17 @@ class Agents:
             self._began = aio.now()
 
 
-async def hand_on_failure(agents: Agents, item: Item, error: AgentError, policy: OnFailure, then: Node) -> None:
+async def forward_failure(
+    agents: StageRunner, item: Item, error: AgentError, policy: OnFailure, then: FlowNode
+) -> None:
     """Raises RunStopped where that is the policy."""
     if policy == "stop":
         raise RunStopped(
             error.kind,
-            f"Stage {agents.name!r} must not fail (on_failure='stop'), and did for item {place(item)}: {error}",
+            f"Stage {agents.name!r} must not fail (on_failure='stop'), and did for item {item_position(item)}: {error}",
         )
     if policy == "skip":
         agents.skipped += 1
-        await then.hear(Gone(item.position))
+        await then.hear(ItemDropped(item.position))
     else:
         await then.hear(item.failed(agents.name, error))

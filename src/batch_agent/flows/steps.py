@@ -54,6 +54,6 @@ class Reduce:
     """Further fields of the task, by name: known when the first item arrives, and the same for all that are asked."""
 
 
-Step = Map | Filter | Expand | Reduce
-Stage = Map | Reduce
+FlowStep = Map | Filter | Expand | Reduce
+ModelStep = Map | Reduce
 """A step that asks a model."""

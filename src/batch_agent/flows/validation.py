@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import SpecError
 from ..core.task_fields import Fields
-from .steps import Expand, Filter, Map, Reduce, Stage, Step
+from .steps import Expand, Filter, FlowStep, Map, ModelStep, Reduce
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _RESERVED = frozenset({"n", "group", "results", "index"})
@@ -31,7 +31,7 @@ _OF_THE_FLOW = frozenset(
 _POLICIES = ("keep", "skip", "stop")
 
 
-def check_steps(steps: Sequence[Step]) -> None:
+def check_steps(steps: Sequence[FlowStep]) -> None:
     """Raises SpecError."""
     if not any(isinstance(step, Map | Reduce) for step in steps):
         raise SpecError("A flow needs a stage that asks a model: add .map(...) or .reduce(...).")
@@ -58,13 +58,13 @@ def _check_name(name: Any) -> None:
         raise SpecError(f"{name!r} has a meaning of its own in a flow: give the step another name.")
 
 
-def _check_stage(step: Stage) -> None:
+def _check_stage(step: ModelStep) -> None:
     if not isinstance(step.task, str | Fields) or (isinstance(step.task, str) and not step.task.strip()):
         raise SpecError(f"Stage {step.name!r}: its task must be a text that says what each agent should do.")
     if step.on_failure not in _POLICIES:
         raise SpecError(f"Stage {step.name!r}: on_failure must be 'keep', 'skip' or 'stop'; got {step.on_failure!r}.")
     if misplaced := sorted(_OF_THE_FLOW.intersection(step.options)):
-        raise SpecError(f"Stage {step.name!r}: {misplaced[0]}= is the same for all stages: give it to Flow(...).")
+        raise SpecError(f"ModelStep {step.name!r}: {misplaced[0]}= is the same for all stages: give it to Flow(...).")
     if isinstance(step, Reduce):
         _check_reduce(step)
 

@@ -8,7 +8,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolResults, User
 from ..core.results import AgentResult
 from ..core.run_reports import PrefixReport
-from .model import Behaviour, ExpectedTurn, Life
+from .model import AgentProfile, Behaviour, ExpectedTurn
 
 Runs = Sequence[Sequence[AgentResult]]
 """Agents that started together, in the order in which these groups ran, one after the other."""
@@ -61,7 +61,7 @@ class _Seen:
 
     result: AgentResult
     task: float
-    turns: Life
+    turns: AgentProfile
 
     @classmethod
     def of(cls, result: AgentResult, chars_per_token: float) -> "_Seen":
@@ -77,7 +77,7 @@ class _Seen:
         count = len(self.turns)
         return count * (shared + self.task) + sum((count - at) * turn.added for at, turn in enumerate(self.turns, 1))
 
-    def life(self, scale: float) -> Life:
+    def life(self, scale: float) -> AgentProfile:
         said = sum(turn.output for turn in self.turns)
         output = self.result.usage.output
         return tuple(
@@ -90,7 +90,7 @@ class _Seen:
         )
 
 
-def _turns(messages: Sequence[Message], chars_per_token: float) -> Life:
+def _turns(messages: Sequence[Message], chars_per_token: float) -> AgentProfile:
     turns: list[ExpectedTurn] = []
     for message in messages:
         match message:
@@ -106,7 +106,7 @@ def _turns(messages: Sequence[Message], chars_per_token: float) -> Life:
     return tuple(turns)
 
 
-def _evenly(turns: Life, count: int) -> Life:
+def _evenly(turns: AgentProfile, count: int) -> AgentProfile:
     if not turns:
         return (ExpectedTurn(0, 0),) * count
     output, added = fmean(turn.output for turn in turns), fmean(turn.added for turn in turns)

@@ -9,8 +9,8 @@ from ..core.results import AgentResult
 from ..core.run_reports import PrefixReport
 from ..sim import SimConfig
 from .behaviour import Runs, answered, tool_seconds
-from .model import Behaviour, Life, prompts
-from .simulation import Stage, rehearse
+from .model import AgentProfile, Behaviour, prompts
+from .simulation import SimulationSetup, simulate
 
 _TYPICAL = SimConfig()
 _WORTH_TIMING = 256
@@ -27,7 +27,7 @@ _PARTIAL_BLOCK = _TYPICAL.block_size / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Speeds:
+class ServerSpeeds:
     """Of one server. The engine's numbers are as `SimConfig` means them, of its memory apart."""
 
     engine: SimConfig | None
@@ -41,7 +41,7 @@ class Speeds:
     basis: tuple[str, ...] = ()
 
 
-def speeds_of(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> Speeds | None:
+def speeds_of(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> ServerSpeeds | None:
     """None where no agent came to an answer. Best from a canary whose first run is one agent alone and whose second
     is several at once: the first shows a step and a prompt token, the second what company costs. Blocks for some
     tenths of a second, and runs an event loop: from a coroutine, call it in a thread."""
@@ -50,14 +50,14 @@ def speeds_of(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> Speeds 
         return None
     if not all(each.is_streamed for each in timed):
         turn = fmean(each.model_seconds / len(each.ttft) for each in timed)
-        return Speeds(None, 0.0, turn, 0.0, ("The canary was not streamed: only whole turns were timed.",))
+        return ServerSpeeds(None, 0.0, turn, 0.0, ("The canary was not streamed: only whole turns were timed.",))
     first_token = fmean(second for each in timed for second in each.ttft)
     per_token = fmean(each.step for each in timed)
     engine, overhead, basis = _engine(runs, behaviour, report)
-    return Speeds(engine, overhead, first_token, per_token, basis)
+    return ServerSpeeds(engine, overhead, first_token, per_token, basis)
 
 
-_Seen = tuple["_Timed", Life]
+_Seen = tuple["_Timed", AgentProfile]
 
 
 def _engine(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> tuple[SimConfig | None, float, tuple[str, ...]]:
@@ -78,7 +78,7 @@ def _engine(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> tuple[Sim
         return _config(step, company, context, per_token)
 
     crowd = groups[-1]
-    stage = Stage(shared, first, len(crowd), is_fixed=True, is_warm=True)
+    stage = SimulationSetup(shared, first, len(crowd), is_fixed=True, is_warm=True)
     company, of_company = _cost_of_company(crowd, stage, engine, overhead, step=step, context=context)
     together = ("No canary ran alone: a step may be quicker than was seen.",) if len(groups[0]) > 1 else ()
     return engine(company), overhead, (of_prompts, of_company, *together)
@@ -86,7 +86,7 @@ def _engine(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> tuple[Sim
 
 def _cost_of_company(
     crowd: list[_Seen],
-    stage: Stage,
+    stage: SimulationSetup,
     engine: Callable[[float], SimConfig],
     overhead: float,
     *,
@@ -101,7 +101,7 @@ def _cost_of_company(
         return share * step, "No canaries ran at once: what company costs a step is taken from a typical engine."
     cast = [life for _, life in crowd]
     seen = sum(timed.decoding for timed, _ in crowd)
-    company = _solve(lambda each: rehearse(cast, stage, engine(each), overhead).decoding, seen, most=step)
+    company = _solve(lambda each: simulate(cast, stage, engine(each), overhead).decoding, seen, most=step)
     told = f"What company costs a step was seen with {len(crowd)} at once; for more it is extrapolated."
     tokens = sum(turn.output for life in cast for turn in life)
     unsure = _LATE * sum(map(len, cast)) / (tokens * (len(crowd) - 1))

@@ -21,7 +21,7 @@ from ..schedule.budget import Price
 from .model import Behaviour, Forecast
 
 
-async def make_plan(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
+async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
     """`canary`: agents that are really run, spread over the inputs: the first alone, then the others at once. With a
     checkpoint their answers count for the run. Raises SpecError for inputs whose number nobody knows."""
     from . import behaviour_of, forecast, speeds_of  # brings the simulator, which a run does not need

@@ -11,11 +11,11 @@ from ..core.protocols import Traits
 from ..core.requests import Usage
 from ..core.run_reports import PrefixReport
 from ..schedule.budget import Price
-from ..schedule.kv_ledger import Ledger
+from ..schedule.kv_ledger import KvLedger
 from ..sim import SimConfig
-from .calibration import Speeds
-from .model import Behaviour, Forecast, Life, prompts
-from .simulation import Rehearsal, Stage, SteadyServer, rehearse, rehearse_steadily
+from .calibration import ServerSpeeds
+from .model import AgentProfile, Behaviour, Forecast, prompts
+from .simulation import ConstantLatencyServer, SimulationResult, SimulationSetup, simulate, simulate_constant
 
 _ENOUGH_TURNS = 800
 _MOST_TURNS = 2_400
@@ -31,7 +31,7 @@ def forecast(
     behaviour: Behaviour,
     traits: Traits,
     *,
-    speeds: Speeds | None = None,
+    speeds: ServerSpeeds | None = None,
     price: Price | None = None,
     max_inflight: int | None = None,
     agents: int | None = None,
@@ -41,7 +41,7 @@ def forecast(
     count = report.agents if agents is None else agents
     if count is None:
         raise SpecError("A plan needs to know how many inputs there are: give a list, or agents=...")
-    work = _Work(count, report, behaviour, traits, max_inflight)
+    work = _Workload(count, report, behaviour, traits, max_inflight)
     rehearsal, basis = _rehearsed(work, speeds)
     usage = work.usage(None if traits.managed_cache else rehearsal)
     return Forecast(
@@ -58,7 +58,7 @@ def forecast(
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Workload:
     """The run that is asked about."""
 
     agents: int
@@ -97,17 +97,19 @@ class _Work:
         return comes_back and self.traits.kv_tokens is not None and not self.traits.managed_cache
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> SimulationSetup:
         is_fixed = self.max_inflight is not None or self.traits.fixed_inflight or self.traits.managed_cache
         inflight = self.max_inflight or self.traits.inflight
-        return Stage(self.found, self.first, inflight, is_fixed, self.traits.kv_tokens if self.has_places else None)
+        return SimulationSetup(
+            self.found, self.first, inflight, is_fixed, self.traits.kv_tokens if self.has_places else None
+        )
 
     @property
     def residents(self) -> int | None:
         """Asked of the ledger that will decide it, once it knows how agents grow."""
         if not self.has_places:
             return None
-        ledger, grown = Ledger(self.traits.kv_tokens, float(self.shared)), round(self.behaviour.grown)
+        ledger, grown = KvLedger(self.traits.kv_tokens, float(self.shared)), round(self.behaviour.grown)
         for agent in range(self.agents + 1):
             ledger.begin(str(agent), self.first - self.shared)
             if not ledger.let_in(str(agent), 0.0):
@@ -132,7 +134,7 @@ class _Work:
             count = min(_MOST_TURNS / turns, self.alive)  # one wave, as good as it can be
         return min(self.agents, max(1, int(count)))
 
-    def cast(self, count: int) -> list[Life]:
+    def cast(self, count: int) -> list[AgentProfile]:
         """Lives as they were seen, in turn; how long tools take is drawn from all that was seen, because agents whose
         tools take equally long would move in step."""
         lives = self.behaviour.lives
@@ -145,7 +147,7 @@ class _Work:
             for agent, life in ((agent, lives[agent % len(lives)]) for agent in range(count))
         ]
 
-    def usage(self, rehearsal: Rehearsal | None) -> Usage:
+    def usage(self, rehearsal: SimulationResult | None) -> Usage:
         """Of all agents. A later turn finds what came before it in the cache, or as much as it did in a rehearsal."""
         lengths = [prompts(life, self.first) for life in self.behaviour.lives]
         later = fmean(sum(each[1:]) for each in lengths)
@@ -164,7 +166,7 @@ class _Work:
         )
 
 
-def _new(life: Life) -> int:
+def _new(life: AgentProfile) -> int:
     """Prompt tokens that no turn before has computed or said."""
     return sum(max(0, turn.added - turn.output) for turn in life[:-1])
 
@@ -175,7 +177,7 @@ def _draw(waits: list[float], name: str) -> float:
     return waits[low] + (place - low) * (waits[min(low + 1, len(waits) - 1)] - waits[low])
 
 
-def _rehearsed(work: _Work, speeds: Speeds | None) -> tuple[Rehearsal | None, list[str]]:
+def _rehearsed(work: _Workload, speeds: ServerSpeeds | None) -> tuple[SimulationResult | None, list[str]]:
     if speeds is None or not work.agents:
         return None, ["How long it takes is not known: run a canary to learn it."]
     count = work.worth_rehearsing
@@ -189,11 +191,13 @@ def _rehearsed(work: _Work, speeds: Speeds | None) -> tuple[Rehearsal | None, li
             f"Time is from the canary's own, at {work.stage.inflight} requests in flight; the service may allow more, "
             "or refuse some."
         )
-        return rehearse_steadily(cast, work.stage, SteadyServer(speeds.turn_seconds, speeds.seconds_per_token)), basis
+        return simulate_constant(
+            cast, work.stage, ConstantLatencyServer(speeds.turn_seconds, speeds.seconds_per_token)
+        ), basis
     if speeds.engine is None:
         return None, [*basis, "How long it takes is not known: a canary has to be streamed."]
     config = _config(work, speeds.engine, cast)
-    rehearsal = rehearse(cast, work.stage, config, speeds.overhead)
+    rehearsal = simulate(cast, work.stage, config, speeds.overhead)
     if work.traits.kv_running_tokens is None and work.traits.kv_tokens is None:
         basis.append("The size of the KV cache is not known: it is taken to be large enough.")
     elif work.traits.kv_running_tokens not in (None, work.traits.kv_tokens):
@@ -203,7 +207,7 @@ def _rehearsed(work: _Work, speeds: Speeds | None) -> tuple[Rehearsal | None, li
     return rehearsal, basis
 
 
-def _config(work: _Work, engine: SimConfig, cast: list[Life]) -> SimConfig:
+def _config(work: _Workload, engine: SimConfig, cast: list[AgentProfile]) -> SimConfig:
     """With the server's memory; of more than the agents could ever use, twice that is enough."""
     needed = work.shared + sum(prompts(life, work.first)[-1] + life[-1].output for life in cast)
     blocks = 1 + _ROOMY * needed // engine.block_size
@@ -219,7 +223,7 @@ def _config(work: _Work, engine: SimConfig, cast: list[Life]) -> SimConfig:
     )
 
 
-def _seconds(rehearsal: Rehearsal, agents: int) -> float:
+def _seconds(rehearsal: SimulationResult, agents: int) -> float:
     """Of a run of so many agents: those beyond the rehearsed ones come at the rate at which agents ended while others
     still waited to start."""
     count = len(rehearsal.ends)
@@ -235,7 +239,7 @@ def _seconds(rehearsal: Rehearsal, agents: int) -> float:
     return rehearsal.seconds + more * span / steady
 
 
-def _words(work: _Work) -> list[str]:
+def _words(work: _Workload) -> list[str]:
     behaviour = work.behaviour
     words = [f"What agents do: {behaviour.source}."]
     if (error := behaviour.output_error) is not None and error > _UNSURE:

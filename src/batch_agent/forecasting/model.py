@@ -19,7 +19,7 @@ class ExpectedTurn:
     """For which the agent waits for its tools, after this turn."""
 
 
-Life = tuple[ExpectedTurn, ...]
+AgentProfile = tuple[ExpectedTurn, ...]
 """All turns of an agent."""
 
 
@@ -27,7 +27,7 @@ Life = tuple[ExpectedTurn, ...]
 class Behaviour:
     """What agents do: the lives of some, of which the others are taken to be like one or another."""
 
-    lives: tuple[Life, ...]
+    lives: tuple[AgentProfile, ...]
     source: str = "assumed"
     """Or: canary of 4."""
     scale: float = 1.0
@@ -77,7 +77,7 @@ class Behaviour:
         return fmean(sum(turn.tool_seconds for turn in life) for life in self.lives)
 
 
-def prompts(life: Life, first: int) -> tuple[int, ...]:
+def prompts(life: AgentProfile, first: int) -> tuple[int, ...]:
     """The length of each turn's prompt."""
     lengths = [first]
     for turn in life[:-1]:
@@ -85,7 +85,7 @@ def prompts(life: Life, first: int) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def grown(life: Life) -> int:
+def grown(life: AgentProfile) -> int:
     return prompts(life, 0)[-1] + life[-1].output
 
 

@@ -10,19 +10,19 @@ from ..core.agent_config import Job
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall
-from ..core.protocols import Load
+from ..core.protocols import ServerLoad
 from ..core.requests import NO_USAGE, Reply, Usage
-from ..engine.admission import Gate
-from ..engine.monitor import upkeep
+from ..engine.admission import AdmissionController
+from ..engine.monitor import monitor_load
 from ..engine.residency import Residency
 from ..engine.slots import HeldSlot, Slots
 from ..schedule.concurrency_limit import InflightLimit
-from ..schedule.kv_ledger import Ledger
+from ..schedule.kv_ledger import KvLedger
 from ..sim import SimConfig
-from ..sim.kv_engine.engine import Engine
+from ..sim.kv_engine.engine import SimEngine
 from ..sim.kv_engine.sequence import Sequence
 from ..virtual_time import run_virtual
-from .model import Life, prompts
+from .model import AgentProfile, prompts
 
 _ONCE = 10**9
 """Tokens that may gather before the engine reports them: it reports the first, and then only the end."""
@@ -32,7 +32,7 @@ _TOOL = ToolCall("", "tool", "{}")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SimulationSetup:
     """What a rehearsal is given beside its agents."""
 
     shared: int
@@ -49,7 +49,7 @@ class Stage:
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class SimulationResult:
     """What happened, in seconds from its start."""
 
     starts: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Rehearsal:
         return self.ends[-1]
 
 
-class Server(Protocol):
+class ServerModel(Protocol):
     """Answers sequences, in the time of the running loop."""
 
     async def answer(self, sequence: Sequence) -> float:
@@ -76,7 +76,7 @@ class SimulatedServer:
     """The engine of `batch_agent.sim` without its HTTP. `overhead`: seconds that a request takes beside it."""
 
     def __init__(self, config: SimConfig, overhead: float = 0.0) -> None:
-        self._engine = Engine(config)
+        self._engine = SimEngine(config)
         self._overhead = overhead
         self._waiting: dict[Sequence, tuple[asyncio.Future[None], list[float]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -96,12 +96,12 @@ class SimulatedServer:
         await done
         return loop.time() - first[0]
 
-    async def load(self) -> Load:
+    async def load(self) -> ServerLoad:
         self._go_on()
         engine, scheduler = self._engine, self._engine.scheduler
         computed = scheduler.query_tokens - scheduler.hit_tokens + engine.counters.generation_tokens
         used = engine.pool.used / engine.pool.num_blocks
-        return Load(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed)
+        return ServerLoad(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed)
 
     def _go_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class SimulatedServer:
 
 
 @dataclass(frozen=True, slots=True)
-class SteadyServer:
+class ConstantLatencyServer:
     """Takes as long for every turn, whatever else it is asked: a service whose machines are its own affair."""
 
     turn_seconds: float
@@ -132,46 +132,52 @@ class SteadyServer:
         return decoding
 
 
-def rehearse(cast: Many[Life], stage: Stage, config: SimConfig, overhead: float = 0.0) -> Rehearsal:
+def simulate(
+    cast: Many[AgentProfile], stage: SimulationSetup, config: SimConfig, overhead: float = 0.0
+) -> SimulationResult:
     """On a simulated engine. Blocks, and runs an event loop: from a coroutine, call it in a thread."""
 
-    async def main() -> Rehearsal:
+    async def main() -> SimulationResult:
         server = SimulatedServer(config, overhead)
         if stage.is_warm and config.prefix_caching:
             server.warm(_hashes(0, stage.shared, stage.shared, config.block_size), config.block_size)
-        return await _Play(cast, stage, server, config).run()
+        return await _Simulation(cast, stage, server, config).run()
 
     return run_virtual(main())
 
 
-def rehearse_steadily(cast: Many[Life], stage: Stage, server: SteadyServer) -> Rehearsal:
-    """On a service that is as quick however much it is asked. Blocks as `rehearse` does."""
+def simulate_constant(
+    cast: Many[AgentProfile], stage: SimulationSetup, server: ConstantLatencyServer
+) -> SimulationResult:
+    """On a service that is as quick however much it is asked. Blocks as `simulate` does."""
 
-    async def main() -> Rehearsal:
-        return await _Play(cast, stage, server, SimConfig(prefix_caching=False)).run()
+    async def main() -> SimulationResult:
+        return await _Simulation(cast, stage, server, SimConfig(prefix_caching=False)).run()
 
     return run_virtual(main())
 
 
-class _Play:
+class _Simulation:
     """One rehearsal under way."""
 
-    def __init__(self, cast: Many[Life], stage: Stage, server: Server, config: SimConfig) -> None:
+    def __init__(
+        self, cast: Many[AgentProfile], stage: SimulationSetup, server: ServerModel, config: SimConfig
+    ) -> None:
         self._cast = cast
         self._stage = stage
         self._server = server
         self._config = config
         residency = None
         if stage.kv_tokens is not None:
-            residency = Residency(Ledger(stage.kv_tokens), stage.shared, chars_per_token=1.0)
+            residency = Residency(KvLedger(stage.kv_tokens), stage.shared, chars_per_token=1.0)
         slots = Slots(InflightLimit(stage.inflight, stage.is_fixed))
-        self._gate = Gate(slots, residency, shared_chars=stage.shared)
-        self._seen = Rehearsal()
+        self._gate = AdmissionController(slots, residency, shared_chars=stage.shared)
+        self._seen = SimulationResult()
         self._in_flight = 0
 
-    async def run(self) -> Rehearsal:
+    async def run(self) -> SimulationResult:
         task = "x" * (self._stage.first - self._stage.shared)
-        async with upkeep(self._server, self._gate), asyncio.TaskGroup() as group:
+        async with monitor_load(self._server, self._gate), asyncio.TaskGroup() as group:
             for index, life in enumerate(self._cast):
                 job = Job(index, str(index), None, task)
                 slot = await self._gate.first_turn(job, ())
@@ -179,7 +185,7 @@ class _Play:
                 group.create_task(self._live(job, life, slot))
         return self._seen
 
-    async def _live(self, job: Job, life: Life, slot: HeldSlot) -> None:
+    async def _live(self, job: Job, life: AgentProfile, slot: HeldSlot) -> None:
         for at, prompt in enumerate(prompts(life, self._stage.first)):
             if at:
                 slot = await self._gate.next_turn(job, _MOST_TURNS - at)

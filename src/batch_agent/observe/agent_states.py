@@ -5,7 +5,7 @@ from typing import Literal
 Doing = Literal["waiting", "generating", "in tools"]
 
 
-class UnderWay:
+class AgentStates:
     """Agents of one run. Parts of a long input belong to its agent (their keys begin with its own and a dot), which
     generates if any of them does. Holds the agents that are under way, and nothing of those that were."""
 

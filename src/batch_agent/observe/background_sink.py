@@ -34,7 +34,7 @@ class TakesTimes(Protocol):
         ...
 
 
-class Aside:
+class BackgroundSink:
     """An event sink that costs the run one append for each event, whatever the views behind it do. They get events in
     the order of their times. A view that fails is told no more, with a warning in the log, and is closed with the
     others."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..agent.conversation import Conversation, Done
 from ..agent.output import output_type
-from ..core.agent_config import Job, Rules
+from ..core.agent_config import AgentConfig, Job
 from ..core.facts import Compacted, Fact, Replied, Returned, Started
 from ..core.messages import Prompt, ToolSpec
 from ..core.options import Retry
@@ -23,11 +23,11 @@ USUAL_RETRIES = Retry().max_retries
 """A plan does not say how often an unusable answer was asked for again: it changes no answer."""
 
 
-def recorded_rules(plan: Mapping[str, Any], output_schema: Any = None, max_retries: int | None = None) -> Rules:
+def recorded_rules(plan: Mapping[str, Any], output_schema: Any = None, max_retries: int | None = None) -> AgentConfig:
     """The rules of the run that kept this plan. Its output schema is known as JSON only: answers are plain data, unless
     the run's own type is given, and what such a type converts, fills in or checks beyond its schema is not known."""
     turn, last = plan["output schema"]
-    return Rules(
+    return AgentConfig(
         prompt=Prompt(plan["system prompt"], recorded_tools(plan)),
         model=plan["model"],
         sampling=recorded_sampling(plan),
@@ -57,7 +57,7 @@ def answer_schema(plan: Mapping[str, Any]) -> JsonSchema | None:
     return schema
 
 
-def retold(rules: Rules, key: str, facts: Sequence[Fact]) -> Conversation:
+def replay_facts(rules: AgentConfig, key: str, facts: Sequence[Fact]) -> Conversation:
     """The agent's conversation as far as it went. Other agents than those with facts have none."""
     talk = Conversation(rules, recorded_job(key, facts))
     talk.replay(facts)
@@ -70,9 +70,9 @@ def recorded_job(key: str, facts: Sequence[Fact]) -> Job:
     return Job(started.index, key, started.input, started.task)
 
 
-def recorded_result(rules: Rules, key: str, facts: Sequence[Fact]) -> AgentResult | None:
+def recorded_result(rules: AgentConfig, key: str, facts: Sequence[Fact]) -> AgentResult | None:
     """The result of an agent whose facts tell its end, or None."""
-    talk = retold(rules, key, facts)
+    talk = replay_facts(rules, key, facts)
     if not isinstance(talk.next(), Done):
         return None
     return talk.result(recorded_seconds(facts))
@@ -87,7 +87,7 @@ _SHOWN = 5
 
 
 @dataclass(slots=True)
-class Recap:
+class CheckpointSummary:
     """Mutable on purpose: agents are added one by one, and none of them is kept."""
 
     agents: int = 0
@@ -113,7 +113,7 @@ class Recap:
         """Seconds, index and key, the slowest first."""
         return [(seconds, -before, key) for seconds, before, key in sorted(self._slowest, reverse=True)]
 
-    def add(self, rules: Rules, index: int, key: str, facts: Sequence[Fact]) -> None:
+    def add(self, rules: AgentConfig, index: int, key: str, facts: Sequence[Fact]) -> None:
         self.agents += 1
         self._count_calls(facts)
         heapq.heappush(self._slowest, (recorded_seconds(facts), -index, key))

@@ -14,29 +14,29 @@ from pydantic_core import to_jsonable_python
 from ..core.errors import ErrorKind
 from ..core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
+    BudgetReported,
     CallbackFailed,
     CallsEnded,
     CallsStarted,
     Event,
     FlowStarted,
-    InStage,
+    ItemQueued,
     LimitChanged,
+    LoadSampled,
     Notice,
     Paused,
-    Queued,
+    PrefixReported,
     RequestRetried,
     Resumed,
     RunStarted,
-    Sampled,
-    Scheduled,
-    Shared,
-    Spent,
+    SchedulingReported,
+    StageEvent,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from ..core.requests import Usage
 from ..core.results import AgentError, AgentResult, CallRecord, Timing
@@ -48,14 +48,14 @@ UNREADABLE = (ValueError, TypeError, IndexError, ValidationError)
 _LARGEST = 2**63 - 1
 
 _RARE = (
-    Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, Spent, Scheduled, Shared,
-    AgentMoved, FlowStarted, Queued, CallbackFailed,
+    Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, BudgetReported,
+    SchedulingReported, PrefixReported, AgentReassigned, FlowStarted, ItemQueued, CallbackFailed,
 )  # fmt: skip
 _READ_RARE: dict[str, TypeAdapter[Any]] = {}
 
 
 def event_line(at: float, event: Event) -> bytes:
-    stage, inner = (event.stage, event.event) if isinstance(event, InStage) else ("", event)
+    stage, inner = (event.stage, event.event) if isinstance(event, StageEvent) else ("", event)
     return line([at, type(inner).__name__, stage, *_parts(inner)])
 
 
@@ -69,7 +69,7 @@ def read_event(kind: str, stage: str, parts: Sequence[Any]) -> Event:
     """Of a line that is data already. Raises one of UNREADABLE."""
     read = _READ.get(kind)
     event = read(*parts) if read is not None else _rare(kind, parts)
-    return InStage(stage, event) if stage else event
+    return StageEvent(stage, event) if stage else event
 
 
 def line(row: list[Any]) -> bytes:
@@ -171,11 +171,11 @@ _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     TurnEnded: _turn,
     CallsStarted: lambda event: (event.key, event.turn, event.tools),
     CallsEnded: lambda event: (event.key, event.turn, _calls(event.calls), rounded(event.seconds)),
-    Sampled: lambda event: [getattr(event, name) for name in Sampled.__slots__],
+    LoadSampled: lambda event: [getattr(event, name) for name in LoadSampled.__slots__],
     AgentFinished: _finished,
     RequestRetried: lambda event: (replace(event, message=event.message[:LONGEST]),),
     Notice: lambda event: (Notice(event.text[:LONGEST]),),
-    AtWorker: lambda event: (event.worker, type(event.event).__name__, *_parts(event.event)),
+    WorkerEvent: lambda event: (event.worker, type(event.event).__name__, *_parts(event.event)),
 }
 """Of all others, the event itself: dataclasses are plain data to orjson."""
 _READ: dict[str, Callable[..., Event]] = {
@@ -184,9 +184,9 @@ _READ: dict[str, Callable[..., Event]] = {
     "TurnEnded": _read_turn,
     "CallsStarted": lambda key, turn, tools: CallsStarted(key, turn, tuple(tools)),
     "CallsEnded": _read_calls,
-    "Sampled": Sampled,
+    "LoadSampled": LoadSampled,
     "AgentFinished": _read_finished,
-    "AtWorker": lambda worker, kind, *parts: AtWorker(worker, read_event(kind, "", parts)),
+    "WorkerEvent": lambda worker, kind, *parts: WorkerEvent(worker, read_event(kind, "", parts)),
 }
 
 

@@ -7,19 +7,19 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..atomic_file import make_private_folder, open_private
+from ..atomic_file import make_private_dir, open_private
 from ..core.errors import BatchAgentError
-from ..core.events import Event, InStage, RunStarted
+from ..core.events import Event, RunStarted, StageEvent
 from .event_codec import event_line
 from .event_log import FILE, closed_line, opened_line
 
 if TYPE_CHECKING:
-    from .report.live_builder import FirstHand
+    from .report.live_builder import LiveReportBuilder
 
 _log = logging.getLogger("batch_agent")
 
 
-class Recording:
+class EventRecorder:
     """Begins with the run, not before: another process may be using the folder. What cannot be written is missed by
     the report alone, never by the run. Nothing of it waits in a buffer that a fork of the process would write, too."""
 
@@ -28,7 +28,7 @@ class Recording:
         self._before: list[tuple[float, Event]] = []
         self._lines: list[bytes] = []
         self._file: FileIO | None = None
-        self._first_hand: FirstHand | None = None
+        self._first_hand: LiveReportBuilder | None = None
         """Of a log that is all ours."""
         self._opened = self._last = 0.0
         self._gave_up = False
@@ -40,7 +40,7 @@ class Recording:
             self._keep(at, event)
             return
         self._before.append((at, event))
-        if isinstance(event.event if isinstance(event, InStage) else event, RunStarted):
+        if isinstance(event.event if isinstance(event, StageEvent) else event, RunStarted):
             self._open()
 
     def flush(self) -> None:
@@ -69,7 +69,7 @@ class Recording:
 
     def _open(self) -> None:
         try:
-            make_private_folder(self._folder)
+            make_private_dir(self._folder)
             is_torn = _is_torn(self._folder / FILE)  # by a kill in the middle
             self._file = FileIO(open_private(self._folder / FILE, os.O_WRONLY | os.O_APPEND), "a")
             is_ours = self._file.tell() == 0
@@ -80,9 +80,9 @@ class Recording:
         self._lines = [b"\n"] if is_torn else []
         self._lines.append(opened_line(self._opened))
         if is_ours:
-            from .report.live_builder import FirstHand  # as below
+            from .report.live_builder import LiveReportBuilder  # as below
 
-            self._first_hand = FirstHand(self._folder.name, self._opened)
+            self._first_hand = LiveReportBuilder(self._folder.name, self._opened)
         for each in self._before:
             self._keep(*each)
         self._before.clear()

@@ -9,7 +9,17 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.events import AgentFinished, Event, RequestRetried, RunStarted, Sampled, Scheduled, Shared, Spent, ToolsUsed
+from ..core.events import (
+    AgentFinished,
+    BudgetReported,
+    Event,
+    LoadSampled,
+    PrefixReported,
+    RequestRetried,
+    RunStarted,
+    SchedulingReported,
+    ToolsUsed,
+)
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError, AgentResult
 from ..core.run_reports import PrefixReport, Scheduling
@@ -56,7 +66,7 @@ class Tokens:
 
 
 @dataclass(slots=True)
-class Tally:
+class RunStats:
     """Of one run, or of one stage of a flow. Mutable on purpose: it is where these numbers are kept while it runs."""
 
     run: RunStarted | None = None
@@ -90,11 +100,11 @@ class Tally:
                 self.run = event
             case ToolsUsed():
                 self.usage += event.summaries
-            case Scheduled():
+            case SchedulingReported():
                 self.scheduling = event.scheduling
-            case Shared():
+            case PrefixReported():
                 self.prefix = event.prefix
-            case Spent():
+            case BudgetReported():
                 self.spent = event.usd
             case _:
                 pass  # of interest only to who looks on
@@ -127,21 +137,21 @@ class Tally:
             self.failures.add(result.error)
 
 
-class Fullness:
+class CapacityTotals:
     """What each worker may use of a backend adds up; what the server says of itself is the same for all of them."""
 
     def __init__(self) -> None:
-        self._last: dict[str, dict[str, Sampled]] = {}
+        self._last: dict[str, dict[str, LoadSampled]] = {}
         """By backend and worker."""
 
-    def together(self, worker: str, sampled: Sampled) -> Sampled:
+    def together(self, worker: str, sampled: LoadSampled) -> LoadSampled:
         """With what the others said last. One that goes says 0 of 0."""
         workers = self._last.setdefault(sampled.backend, {})
         workers[worker] = sampled
         if len(workers) == 1:
             return sampled
         all_of_them = [sampled, *(each for name, each in workers.items() if name != worker)]
-        return Sampled(
+        return LoadSampled(
             sampled.backend,
             sum(each.inflight for each in all_of_them),
             sum(each.limit for each in all_of_them),
@@ -167,7 +177,7 @@ _WINDOW = 60.0
 _ENOUGH = 5
 
 
-class Growth:
+class RateEstimator:
     """Over the last minute; over all of it where too little has happened in the last minute to tell."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ _UNSEEN = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Marks that turn the writing direction, halves of characters, and what no font has."""
 
 
-def calm(text: str, longest: int = 300) -> str:
+def sanitize(text: str, longest: int = 300) -> str:
     """The beginning of a text, on one line, with nothing in it but characters that are seen."""
     line = one_line(text, longest)
     if line.isprintable():

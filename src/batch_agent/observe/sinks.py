@@ -12,28 +12,28 @@ from typing import Any, Self
 from ..core.errors import SpecError
 from ..core.events import Event
 from ..core.protocols import EventSink, EventSinks, SlowSink
-from .background_sink import Aside
+from .background_sink import BackgroundSink
 
 _log = logging.getLogger("batch_agent")
 
 Watcher = EventSink | SlowSink
 
 
-def watched_by(events: EventSinks, folder: str | PathLike[str] | None = None) -> EventSink | None:
+def combine_sinks(events: EventSinks, folder: str | PathLike[str] | None = None) -> EventSink | None:
     """One sink for all of `events`. `folder`: of a run that leaves a log and a report there. Raises SpecError."""
     watchers = _listed(events)
     direct = [each for each in watchers if not isinstance(each, SlowSink)]
     slow = [each for each in watchers if isinstance(each, SlowSink)]
     if folder is not None:
-        from .event_recorder import Recording  # reads and writes JSON of all kinds of events
+        from .event_recorder import EventRecorder  # reads and writes JSON of all kinds of events
 
-        slow.append(Recording(Path(folder)))
+        slow.append(EventRecorder(Path(folder)))
     if not direct:
-        return Aside(slow) if slow else None
-    return Together([*direct, *([Aside(slow)] if slow else [])])
+        return BackgroundSink(slow) if slow else None
+    return FanOutSink([*direct, *([BackgroundSink(slow)] if slow else [])])
 
 
-class Together:
+class FanOutSink:
     """Several sinks; those that have to be opened are, for as long as it is. One that fails is told no more, with a
     warning in the log, and is closed with the others: nothing that watches a run can end it."""
 
@@ -55,7 +55,7 @@ class Together:
         """What happened a while ago, by `time.monotonic`. Those who have no use for times hear of it now."""
         for sink in self._told:
             try:
-                if isinstance(sink, Aside):
+                if isinstance(sink, BackgroundSink):
                     sink.emit_at(at, event)
                 else:
                     sink.emit(event)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from ..core.agent_config import WRAPPED_ANSWER, Compaction, Job, OutputType, Rules, ToolMode
+from ..core.agent_config import WRAPPED_ANSWER, AgentConfig, Compaction, Job, OutputType, ToolMode
 from ..core.errors import ErrorKind, SpecError
 from ..core.messages import PREAMBLE, Prompt, ToolSpec
 from ..core.options import Prefix
@@ -28,7 +28,7 @@ class Plan:
     """The rules that all agents follow, and a job for each input."""
 
     def __init__(
-        self, spec: BatchSpec, layout: Layout, rules: Rules, tools: tuple[ToolSpec, ...], backend: str, stage: str
+        self, spec: BatchSpec, layout: Layout, rules: AgentConfig, tools: tuple[ToolSpec, ...], backend: str, stage: str
     ) -> None:
         self.rules = rules
         self.question = _question(spec, layout, rules, tools, stage)
@@ -76,7 +76,7 @@ def _rules(
     traits: Traits,
     may_start_early: bool,
     tool_mode: ToolMode | None,
-) -> Rules:
+) -> AgentConfig:
     mode = tool_mode or _tool_mode(spec, tools, traits)
     starts_early = spec.context.streaming_tool_dispatch and may_start_early and mode == "native" and bool(tools)
     system = _system_prompt(spec.prefix)
@@ -97,7 +97,7 @@ def _rules(
         if turn is None:
             system.append(inject(asked if last is not None else output.json_schema))
     prompt = Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt)
-    return Rules(
+    return AgentConfig(
         prompt=prompt,
         model=spec.model or traits.model,
         sampling=spec.sampling,
@@ -143,7 +143,9 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
     return schema if is_object(schema) else object_of({WRAPPED_ANSWER: schema})
 
 
-def _question(spec: BatchSpec, layout: Layout, rules: Rules, tools: tuple[ToolSpec, ...], stage: str) -> dict[str, Any]:
+def _question(
+    spec: BatchSpec, layout: Layout, rules: AgentConfig, tools: tuple[ToolSpec, ...], stage: str
+) -> dict[str, Any]:
     """Not in it: where the server is and what it can do, and limits, which cannot change an answer that is there."""
     task, runtime = spec.task, spec.runtime
     sampling = asdict(rules.sampling)
@@ -163,7 +165,7 @@ def _question(spec: BatchSpec, layout: Layout, rules: Rules, tools: tuple[ToolSp
     return described
 
 
-def _form(rules: Rules) -> dict[str, Any]:
+def _form(rules: AgentConfig) -> dict[str, Any]:
     """What is sent to this server, and the limits."""
     shape = {
         "system prompt": rules.prompt.system,

@@ -30,7 +30,7 @@ class FieldMissing(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """One name of a path."""
 
     name: str
@@ -42,15 +42,15 @@ class Step:
 
 
 @lru_cache(maxsize=1024)
-def steps_of(path: str) -> tuple[Step, ...]:
+def steps_of(path: str) -> tuple[PathStep, ...]:
     """The names of a path, from the field on. What is written otherwise, as `First Name`, is one name."""
     if not _WHOLE.fullmatch(path):
-        return (Step(path),)
+        return (PathStep(path),)
     found = []
     for match in _STEP.finditer(path):
         quoted = match["double"] if match["double"] is not None else match["single"]
         index = match["bare"] if quoted is None else quoted
-        found.append(Step(match["name"]) if index is None else Step(index, is_index=True))
+        found.append(PathStep(match["name"]) if index is None else PathStep(index, is_index=True))
     return tuple(found)
 
 
@@ -70,7 +70,7 @@ def find(fields: Mapping[str, Any], path: str) -> Any:
         try:
             here = _member(here, step)
         except FieldMissing as missing:
-            near = missing.nearest and Step(missing.nearest, step.is_index).after(passed)
+            near = missing.nearest and PathStep(missing.nearest, step.is_index).after(passed)
             raise FieldMissing(near) from None
         passed = step.after(passed)
     return here
@@ -85,7 +85,7 @@ def nearest(name: str, names: Iterable[Any], similar: float = 0.6) -> str | None
     return known[found[0]] if found else None
 
 
-def _member(value: Any, step: Step) -> Any:
+def _member(value: Any, step: PathStep) -> Any:
     """What a value has under a name: a key, a field, an element or an attribute that is public and no method."""
     members = dict(value) if is_model(value) else value
     if isinstance(members, Mapping):

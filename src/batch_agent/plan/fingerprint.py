@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from ..core.schema import is_model
-from .jsonable import plain
+from .jsonable import to_jsonable
 
 
 def fingerprint(shape: Mapping[str, Any]) -> bytes:
@@ -57,7 +57,7 @@ def _with_text_keys(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_model(value):
-        return plain(value)
+        return to_jsonable(value)
     if isinstance(value, Mapping):
         return dict(value)
     # Together with its type, because the text "2024-01-01" is not the date.

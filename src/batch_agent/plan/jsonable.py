@@ -8,22 +8,22 @@ from typing import Any
 from ..core.schema import is_model
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """Raises RecursionError for what has no end, and whatever an object raises that cannot be made into a text."""
     if value is None or type(value) in (str, int, bool):
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if is_model(value):
-        return plain(value.model_dump())
+        return to_jsonable(value.model_dump())
     if isinstance(value, Mapping):
-        return {_key(key): plain(part) for key, part in value.items()}
+        return {_key(key): to_jsonable(part) for key, part in value.items()}
     if isinstance(value, set | frozenset):  # whose order is another in every process
-        return sorted(map(plain, value), key=repr)
+        return sorted(map(to_jsonable, value), key=repr)
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [to_jsonable(part) for part in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_jsonable(getattr(value, field.name)) for field in fields(value)}
     return _leaf(value)
 
 

@@ -21,7 +21,7 @@ _Piece = str | int
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class PrefixSharing:
     """What the tasks of a run share, in characters."""
 
     rows: int
@@ -50,7 +50,7 @@ class Layout:
     """By row: characters at the beginning of its task that all of its group share, or all tasks."""
     asking: tuple[int, ...] | None = None
     """The rows in the order in which they are asked; None: as they come."""
-    sharing: Sharing | None = None
+    sharing: PrefixSharing | None = None
     """None where the inputs were not known beforehand."""
 
     @property
@@ -141,7 +141,7 @@ def _without_groups(layout: Layout, table: list[list[str]]) -> Layout:
     texts = sum(len(piece) for piece in layout.pieces if isinstance(piece, str))
     cells = [piece for piece in layout.pieces if isinstance(piece, int)]
     total = rows * (lead + texts) + sum(len(row[cell]) for row in table for cell in cells)
-    return replace(layout, sharing=Sharing(rows, total, (rows - 1) * lead, 0))
+    return replace(layout, sharing=PrefixSharing(rows, total, (rows - 1) * lead, 0))
 
 
 def _ordered(layout: Layout, good: list[list[str]], known: list[int], rows: int, *, reorder: bool) -> Layout:
@@ -152,7 +152,7 @@ def _ordered(layout: Layout, good: list[list[str]], known: list[int], rows: int,
     orders = dict.fromkeys(range(rows), layout.pieces)
     if is_free:
         orders |= {known[at]: tuple(cells[field] for field in order) for at, order in enumerate(arranged.fields)}
-    asked = [_Asked(known[at], good[at], orders[known[at]]) for at in arranged.rows]
+    asked = [_Prompts(known[at], good[at], orders[known[at]]) for at in arranged.rows]
     shared, sharing = _count(asked, len(layout.lead), rows)
     rest = sorted(set(range(rows)) - set(known))
     return replace(
@@ -165,7 +165,7 @@ def _ordered(layout: Layout, good: list[list[str]], known: list[int], rows: int,
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Prompts:
     """A row in its turn."""
 
     number: int
@@ -177,7 +177,7 @@ class _Asked:
             yield piece, piece if isinstance(piece, str) else self.cells[piece]
 
 
-def _count(asked: list[_Asked], lead: int, rows: int) -> tuple[tuple[int, ...], Sharing]:
+def _count(asked: list[_Prompts], lead: int, rows: int) -> tuple[tuple[int, ...], PrefixSharing]:
     """What the tasks of a group share, by row, and what all tasks share with others."""
     same = [_in_common(last, row) for last, row in pairwise(asked)]
     shared = [lead] * rows
@@ -187,7 +187,7 @@ def _count(asked: list[_Asked], lead: int, rows: int) -> tuple[tuple[int, ...], 
             # One mark for all of a group, or for all of the run where that is worth more.
             shared[row.number] = lead + least if least > lead else lead
     total = sum(lead + sum(len(text) for _, text in row.texts()) for row in asked)
-    return tuple(shared), Sharing(len(asked), total, sum(same) + lead * len(same), len(_groups(same)))
+    return tuple(shared), PrefixSharing(len(asked), total, sum(same) + lead * len(same), len(_groups(same)))
 
 
 def _groups(same: list[int]) -> list[tuple[int, int]]:
@@ -196,7 +196,7 @@ def _groups(same: list[int]) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def _in_common(one: _Asked, other: _Asked) -> int:
+def _in_common(one: _Prompts, other: _Prompts) -> int:
     """Characters after the lead, up to the first cell in which two rows differ."""
     length = 0
     for ours, theirs in zip(one.texts(), other.texts(), strict=True):

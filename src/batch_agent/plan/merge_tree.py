@@ -7,7 +7,7 @@ from ..core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """What is shown of one result, or of several that were merged."""
 
     value: Any
@@ -22,7 +22,7 @@ class Entry:
 class Merge:
     """Entries to be made into one, in the order of their places."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
     is_last: bool
     """All that there is goes into it."""
 
@@ -31,10 +31,10 @@ class Merge:
         return sum(entry.leaves for entry in self.entries)
 
 
-Node = tuple[int, int]
+MergeNode = tuple[int, int]
 """A level and a number: the places from number * 2 ** level on, and 2 ** level of them."""
-Content = tuple[Entry, ...]
-Then = Callable[[Entry], list[Merge]]
+Content = tuple[TreeEntry, ...]
+Then = Callable[[TreeEntry], list[Merge]]
 
 
 class MergeTree:
@@ -49,12 +49,12 @@ class MergeTree:
         self._seen = 0
         self._there = 0
         self._size = 0
-        self._settled: dict[Node, Content] = {}
-        self._parked: dict[Node, Content] = {}
+        self._settled: dict[MergeNode, Content] = {}
+        self._parked: dict[MergeNode, Content] = {}
         """Contents of which nobody knows yet whether they are all that there is, or fit together with the rest."""
         self._then: dict[Merge, Then] = {}
 
-    def put(self, place: int, entry: Entry | None) -> list[Merge]:
+    def put(self, place: int, entry: TreeEntry | None) -> list[Merge]:
         """What is at a place; None: nothing. Each place once, in any order."""
         self._there += 1
         self._size += 0 if entry is None else entry.size
@@ -77,7 +77,7 @@ class MergeTree:
 
     def merged(self, merge: Merge, value: Any, size: int) -> list[Merge]:
         """The answer to a merge."""
-        return self._then.pop(merge)(Entry(value, size, merge.leaves, is_merged=True))
+        return self._then.pop(merge)(TreeEntry(value, size, merge.leaves, is_merged=True))
 
     def overflowed(self, merge: Merge) -> list[Merge]:
         """It did not fit after all: its halves are to be merged first. Nothing for one that cannot be made smaller."""
@@ -89,7 +89,7 @@ class MergeTree:
         then = self._then.pop(merge)
         return self._flush(halves, small, lambda sides: [self._merge(_both(sides), then, is_last=merge.is_last)])
 
-    def _settle(self, node: Node, content: Content) -> list[Merge]:
+    def _settle(self, node: MergeNode, content: Content) -> list[Merge]:
         """Goes up the tree from a node whose content will not change."""
         level, number = node
         if self._is_root(node):
@@ -103,7 +103,7 @@ class MergeTree:
         sides = [self._settled.pop(other), content] if number % 2 else [content, self._settled.pop(other)]
         return self._join((level + 1, number // 2), sides)
 
-    def _join(self, node: Node, sides: Sequence[Content]) -> list[Merge]:
+    def _join(self, node: MergeNode, sides: Sequence[Content]) -> list[Merge]:
         """Two sides that do not fit together are merged first, the larger ones before others."""
         small = [True, True]
         if _size(_both(sides)) > self._room:
@@ -114,7 +114,7 @@ class MergeTree:
             return self._arrive(node, _both(sides))
         return self._flush(sides, small, lambda smaller: self._join(node, smaller))
 
-    def _arrive(self, node: Node, content: Content) -> list[Merge]:
+    def _arrive(self, node: MergeNode, content: Content) -> list[Merge]:
         is_root, is_large = self._is_root(node), self._is_large(content)
         all_fit = self._all_fit if is_large else True
         if is_root is None or all_fit is None:
@@ -143,7 +143,7 @@ class MergeTree:
         missing = small.count(False)
 
         def go_on(at: int) -> Then:
-            def with_answer(entry: Entry) -> list[Merge]:
+            def with_answer(entry: TreeEntry) -> list[Merge]:
                 nonlocal missing
                 done[at] = (entry,)
                 missing -= 1
@@ -158,7 +158,7 @@ class MergeTree:
         self._then[merge] = then
         return merge
 
-    def _is_root(self, node: Node) -> bool | None:
+    def _is_root(self, node: MergeNode) -> bool | None:
         """Whether it holds all places; None while nobody knows."""
         level, number = node
         if number:
@@ -174,7 +174,7 @@ class MergeTree:
             return False
         return True if self._there == self._total else None
 
-    def _is_beyond(self, node: Node) -> bool:
+    def _is_beyond(self, node: MergeNode) -> bool:
         return self._total is not None and node[1] << node[0] >= self._total
 
     def _unpark(self) -> list[Merge]:
@@ -184,7 +184,7 @@ class MergeTree:
         return ready
 
 
-def _size(content: Sequence[Entry]) -> int:
+def _size(content: Sequence[TreeEntry]) -> int:
     return sum(entry.size for entry in content)
 
 

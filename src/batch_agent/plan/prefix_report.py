@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.agent_config import Rules
+from ..core.agent_config import AgentConfig
 from ..core.run_reports import Finding, PrefixReport
 from ..core.schema import is_model
 from ..core.spec import BatchSpec
 from .compile import prefix_chars
-from .layout import Layout, Sharing, as_they_come
+from .layout import Layout, PrefixSharing, as_they_come
 from .lint import find_breaks
 from .template import BadInput
 
@@ -17,7 +17,7 @@ CHARS_PER_TOKEN = 4.0
 
 def prefix_report(
     spec: BatchSpec,
-    rules: Rules,
+    rules: AgentConfig,
     layout: Layout,
     rows: Sequence[Any],
     total: int | None,
@@ -41,7 +41,7 @@ def prefix_report(
     )
 
 
-def _findings(spec: BatchSpec, rules: Rules, layout: Layout, rows: Sequence[Any]) -> tuple[Finding, ...]:
+def _findings(spec: BatchSpec, rules: AgentConfig, layout: Layout, rows: Sequence[Any]) -> tuple[Finding, ...]:
     found = find_breaks(
         rules.prompt.system,
         as_they_come(layout.template).lead,  # not what inputs brought into it
@@ -55,14 +55,14 @@ def _findings(spec: BatchSpec, rules: Rules, layout: Layout, rows: Sequence[Any]
     return tuple(each for each in found if each.kind != "leading_id" or not layout.template.is_free)
 
 
-def _as_the_first(layout: Layout, rows: Sequence[Any], count: int) -> Sharing:
+def _as_the_first(layout: Layout, rows: Sequence[Any], count: int) -> PrefixSharing:
     """For inputs of which only the first is known: taken for one like the others."""
     lead = len(layout.lead)
     try:
         own = len(layout.task(0, rows[0])[0]) if rows else lead
     except BadInput:
         own = lead
-    return Sharing(count, count * own, (count - 1) * lead, 0)
+    return PrefixSharing(count, count * own, (count - 1) * lead, 0)
 
 
 def _divergence(layout: Layout) -> str | None:

@@ -13,7 +13,7 @@ from ..core.json import dumps_any, replace_surrogates
 from ..core.schema import is_model
 from ..core.task_fields import Fields
 from .field_paths import PATH, FieldMissing, find
-from .jsonable import plain
+from .jsonable import to_jsonable
 
 _SPEC = r"[^{}\"']*"
 _LENIENT = re.compile(
@@ -242,7 +242,7 @@ def _text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if is_model(value):
-        return plain(value)
+        return to_jsonable(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, set | frozenset):  # in the same order in every process

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from ..backends.http.client import Server
+from ..backends.http.client import ServerClient
 from ..backends.http.json_body import BadJson, loads
-from ..backends.probe import beside
+from ..backends.probe import admin_url
 from ..core.errors import BackendError
 from ..core.fast_dataclass import dataclass
 
@@ -17,7 +17,7 @@ _MARKS = ("Q7xMarkerZ3", "Another 42 marker, with words.", "\n  One more, with s
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapping:
+class ChatTemplate:
     """What stands before and behind a user's message."""
 
     before: str = ""
@@ -29,9 +29,9 @@ class Wrapping:
         return f"{self.before}{prompt.strip() if self.trims else prompt}{self.behind}"
 
 
-async def find_wrapping(server: Server, model: str) -> Wrapping | None:
+async def find_chat_template(server: ServerClient, model: str) -> ChatTemplate | None:
     """None from a server that does not show its template, or whose template does more than to stand around a text."""
-    found: Wrapping | None = None
+    found: ChatTemplate | None = None
     for mark in _MARKS:
         conversation = [{"role": "user", "content": mark}]
         tokens = await _tokens(server, {"model": model, "messages": conversation, "add_generation_prompt": True})
@@ -41,7 +41,7 @@ async def find_wrapping(server: Server, model: str) -> Wrapping | None:
         text = shown.get("prompt") if isinstance(shown, dict) else None
         if not isinstance(text, str) or text.count(mark.strip()) != 1:
             return None
-        found = found or Wrapping(text[: text.index(mark)], text[text.index(mark) + len(mark) :])
+        found = found or ChatTemplate(text[: text.index(mark)], text[text.index(mark) + len(mark) :])
         if found.around(mark) != text:
             found = replace(found, trims=True)
         again = {"model": model, "prompt": text, "add_special_tokens": False}
@@ -50,22 +50,22 @@ async def find_wrapping(server: Server, model: str) -> Wrapping | None:
     return found
 
 
-async def has_batch_route(server: Server) -> bool:
+async def has_batch_route(server: ServerClient) -> bool:
     """Whether it takes many conversations in one request."""
     try:
-        return b"/v1/chat/completions/batch" in await server.page(beside(server.root, "/openapi.json"), _WITHIN)
+        return b"/v1/chat/completions/batch" in await server.page(admin_url(server.root, "/openapi.json"), _WITHIN)
     except BackendError:
         return False
 
 
-async def _tokens(server: Server, body: dict[str, Any]) -> list[int] | None:
+async def _tokens(server: ServerClient, body: dict[str, Any]) -> list[int] | None:
     said = await _ask(server, "/tokenize", body)
     tokens = said.get("tokens") if isinstance(said, dict) else None
     return tokens if isinstance(tokens, list) and tokens else None
 
 
-async def _ask(server: Server, path: str, body: dict[str, Any]) -> Any:
-    said = await server.try_post(beside(server.root, path), orjson.dumps(body), _WITHIN)
+async def _ask(server: ServerClient, path: str, body: dict[str, Any]) -> Any:
+    said = await server.try_post(admin_url(server.root, path), orjson.dumps(body), _WITHIN)
     try:
         return None if said is None else loads(said)
     except BadJson:

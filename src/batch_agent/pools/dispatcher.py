@@ -6,32 +6,32 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from .. import aio
-from ..backends.dialects.completions.decoder import Piece, PromptDone, PromptEvent
-from ..backends.endpoint_pool import Fleet
-from ..backends.failover import Refusal
+from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
+from ..backends.endpoint_pool import EndpointPool
+from ..backends.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.retry import asks_for_less
 from ..schedule.routing import Ticket
-from .endpoint_state import Asked, Batch, Lane, lane_for, pause, to_take_back
-from .failure_policy import TAKEN_BACK, are_next, is_refusal, set_back, tells_of_endpoint
-from .prompt_queue import Line, Orders
-from .prompt_transport import AskList, Hear
+from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, pause
+from .failure_policy import TAKEN_BACK, are_next, blames_endpoint, is_refusal, record_failure
+from .prompt_queue import DispatchOptions, PromptQueue
+from .prompt_transport import AskList, OnPrompt
 from .response import Response, response_of
 from .second_opinion import SecondOpinion
 
 _TICK = 0.2
 
 
-class Sending:
+class Dispatcher:
     """One call of a pool, from its prompts to the last response."""
 
     def __init__(
         self,
-        fleet: Fleet,
-        lanes: Sequence[Lane],
+        fleet: EndpointPool,
+        lanes: Sequence[EndpointState],
         places: Sequence[int],
         ask: AskList,
-        orders: Orders,
+        orders: DispatchOptions,
         deliver: Callable[[Response], None],
     ) -> None:
         """`places`: of the endpoints that may be asked."""
@@ -41,8 +41,8 @@ class Sending:
         self._ask_list = ask
         self._orders = orders
         self._deliver = deliver
-        self._line: Line
-        self._under_way: dict[Batch, Ticket] = {}
+        self._line: PromptQueue
+        self._under_way: dict[PromptBatch, Ticket] = {}
         self._unanswered = 0
         self._answered_chars = 0
         self._answered = 0
@@ -54,9 +54,9 @@ class Sending:
         self._slow: set[int] = set()
         """Endpoints that seemed to be, when it was last looked."""
 
-    async def run(self, asked: Sequence[Asked]) -> None:
+    async def run(self, asked: Sequence[PendingPrompt]) -> None:
         """Returns when each has its response."""
-        self._line = Line(asked, len(self.places), self._orders.longest)
+        self._line = PromptQueue(asked, len(self.places), self._orders.longest)
         self._unanswered = len(asked)
         try:
             async with asyncio.TaskGroup() as self.group:
@@ -94,7 +94,7 @@ class Sending:
         """Where a list of so many prompts goes, if anybody may be given it."""
         usable = self._usable()
         others = [place for place in usable if place not in avoided]
-        return lane_for(self._lanes, others or usable, count, self._orders.most if most is None else most)
+        return choose_endpoint(self._lanes, others or usable, count, self._orders.most if most is None else most)
 
     def _usable(self) -> list[int]:
         now = aio.now()
@@ -104,23 +104,23 @@ class Sending:
             if place in self.places and self._lanes[place].rests_until <= now
         ]
 
-    def begin(self, place: int, asked: Sequence[Asked]) -> Batch:
+    def begin(self, place: int, asked: Sequence[PendingPrompt]) -> PromptBatch:
         """It counts from now on, not only when its request is sent: else all would go where one may."""
-        batch = Batch(place, asked, is_whole=self._orders.are_whole)
+        batch = PromptBatch(place, asked, is_whole=self._orders.are_whole)
         self._under_way[batch] = self.fleet.routing.sent(place, len(asked), aio.now())
         self._lanes[place].began(batch, aio.now())
         return batch
 
-    def ticket(self, batch: Batch) -> Ticket:
+    def ticket(self, batch: PromptBatch) -> Ticket:
         """Of one that is under way."""
         return self._under_way[batch]
 
-    def _ended(self, batch: Batch) -> None:
+    def _ended(self, batch: PromptBatch) -> None:
         self.fleet.routing.left(self._under_way.pop(batch), aio.now())
         self._lanes[batch.place].ended(batch)
         self._changed.set()
 
-    async def _work(self, batch: Batch) -> None:
+    async def _work(self, batch: PromptBatch) -> None:
         """A list, and whatever it takes until each of its prompts is answered, or in line again."""
         ticket = self._under_way[batch]
         error = await self.send(batch)
@@ -129,13 +129,13 @@ class Sending:
         if not is_refusal(batch, error):
             self.try_again(batch, error)
         elif len(batch.asked) > 1:
-            await self._second_opinion.on_list(batch.left, Refusal(batch.place, ticket, error))
+            await self._second_opinion.on_list(batch.left, EndpointRejection(batch.place, ticket, error))
         else:
-            self._second_opinion.on_prompt(batch.asked[0], Refusal(batch.place, ticket, error))
+            self._second_opinion.on_prompt(batch.asked[0], EndpointRejection(batch.place, ticket, error))
 
-    def try_again(self, batch: Batch, error: BackendError) -> None:
+    def try_again(self, batch: PromptBatch, error: BackendError) -> None:
         """After a request that broke off, or was taken back."""
-        hopeless = set_back(batch, error, self._lanes[batch.place], self.places)
+        hopeless = record_failure(batch, error, self._lanes[batch.place], self.places)
         again = [each for each in batch.left if each not in hopeless]
         if asks_for_less(error) and again and self._lanes[batch.place].rests_until <= aio.now():
             self.group.create_task(self._wait(again, pause(max(each.waits for each in again) - 1, error.retry_after)))
@@ -144,19 +144,19 @@ class Sending:
         for each in hopeless:
             self.fail(each, error, batch.place)
 
-    async def _wait(self, asked: Sequence[Asked], seconds: float) -> None:
+    async def _wait(self, asked: Sequence[PendingPrompt], seconds: float) -> None:
         """The others go on meanwhile: the endpoint refused only these."""
         await asyncio.sleep(seconds)
         self.again(asked)
 
-    async def send(self, batch: Batch) -> BackendError | None:
+    async def send(self, batch: PromptBatch) -> BackendError | None:
         """One request. What went wrong, if anything; who is not answered is still open in the batch."""
         fleet, lane, ticket = self.fleet, self._lanes[batch.place], self._under_way[batch]
         try:
             async with asyncio.timeout(None) as batch.scope:
                 await self._ask_list(batch.place, [each.prompt for each in batch.asked], self._hearing(batch))
         except BackendError as error:
-            if tells_of_endpoint(batch, error, lane) or not fleet.routing.is_good(batch.place):
+            if blames_endpoint(batch, error, lane) or not fleet.routing.is_good(batch.place):
                 fleet.close(ticket, batch.place, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
                 fleet.miss(batch.place, error)
             if asks_for_less(error):
@@ -171,7 +171,7 @@ class Sending:
         finally:
             self._ended(batch)
 
-    def _hearing(self, batch: Batch) -> Hear:
+    def _hearing(self, batch: PromptBatch) -> OnPrompt:
         lane = self._lanes[batch.place]
 
         def hear(event: PromptEvent) -> None:
@@ -181,17 +181,17 @@ class Sending:
             if not batch.accepted.is_set():
                 lane.accepted(batch, aio.now())
             match event:
-                case Piece(_, text):
+                case PromptDelta(_, text):
                     asked.received.append(text)
                     asked.chars += len(text)
                     lane.heard(len(text), aio.now())
-                case PromptDone(index):
+                case PromptFinished(index):
                     lane.answered(batch, index)
                     self._answer(asked, event, batch.place)
 
         return hear
 
-    def _answer(self, asked: Asked, done: PromptDone, place: int) -> None:
+    def _answer(self, asked: PendingPrompt, done: PromptFinished, place: int) -> None:
         for refusal in asked.refusals:  # by others
             self.fleet.blame(refusal)
         asked.refusals.clear()
@@ -200,7 +200,7 @@ class Sending:
         text, url = "".join(asked.received), self.fleet.members[place].url
         self._hand_over(response_of(asked.index, text, done.finish, done.usage, url, place))
 
-    def fail(self, asked: Asked, error: BackendError, place: int) -> None:
+    def fail(self, asked: PendingPrompt, error: BackendError, place: int) -> None:
         url = self.fleet.members[place].url if place >= 0 else ""
         self._hand_over(Response(asked.index, "", str(error), error.kind, endpoint=url, agent_index=place))
 
@@ -209,7 +209,7 @@ class Sending:
         self._changed.set()
         self._deliver(response)
 
-    def again(self, asked: Sequence[Asked], *, come_next: bool = True) -> None:
+    def again(self, asked: Sequence[PendingPrompt], *, come_next: bool = True) -> None:
         """They are in line again."""
         self._line.take_again(asked, come_next=come_next)
         self._changed.set()
@@ -220,7 +220,7 @@ class Sending:
         if self._line or now < self._looked + _TICK:
             return
         self._looked = now
-        found = to_take_back(self._lanes, self._usable(), self._under_way, self._usual_chars, now)
+        found = find_stragglers(self._lanes, self._usable(), self._under_way, self._usual_chars, now)
         slow, self._slow = self._slow, {batch.place for batch in found}
         for batch in found:  # of who seemed slow twice: answers come in bursts, and one may be half read
             if batch.place in slow and batch.scope is not None:

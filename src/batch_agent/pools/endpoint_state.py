@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, exp, inf
 
-from ..backends.failover import Refusal
+from ..backends.failover import EndpointRejection
 from ..schedule.backoff import Backoff
-from ..schedule.overload_detector import Refusals
+from ..schedule.overload_detector import OverloadDetector
 
 _MEMORY = 2.0
 """Seconds over which a speed is averaged."""
@@ -35,7 +35,7 @@ _LONG = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingPrompt:
     """A prompt on its way to an answer."""
 
     index: int
@@ -51,7 +51,7 @@ class Asked:
     waits: int = 0
     """How often an endpoint had no time for it."""
     moves: int = 0
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[EndpointRejection] = field(default_factory=list)
     """By endpoints that it was sent to alone."""
 
     def begin_anew(self) -> None:
@@ -67,11 +67,11 @@ class Asked:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class PromptBatch:
     """A list of prompts in one request."""
 
     place: int
-    asked: Sequence[Asked]
+    asked: Sequence[PendingPrompt]
     is_whole: bool = False
     """Its answer comes all at once: how far it is cannot be seen."""
     number: int = 0
@@ -89,7 +89,7 @@ class Batch:
         self.open = set(range(len(self.asked)))
 
     @property
-    def left(self) -> list[Asked]:
+    def left(self) -> list[PendingPrompt]:
         return [self.asked[at] for at in sorted(self.open)]
 
     @property
@@ -104,10 +104,10 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Lane:
+class EndpointState:
     """One endpoint: lists under way, and how fast answers get longer while there are any."""
 
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[PromptBatch] = field(default_factory=list)
     unfinished: int = 0
     """Prompts without an answer."""
     pace: float | None = None
@@ -121,7 +121,7 @@ class Lane:
     """It has asked to be left alone until then."""
     _sent: int = 0
     """Lists, so far."""
-    _tests: Refusals = field(default_factory=Refusals)
+    _tests: OverloadDetector = field(default_factory=OverloadDetector)
     _refusals: int = 0
     """Times in a row that it refused most."""
     _since: float = 0.0
@@ -130,7 +130,7 @@ class Lane:
     _seconds: float = 0.0
     _prompt_seconds: float = 0.0
 
-    def began(self, batch: Batch, now: float) -> None:
+    def began(self, batch: PromptBatch, now: float) -> None:
         if not self.batches:
             self._since = now
         batch.began_at = now
@@ -139,7 +139,7 @@ class Lane:
         self.batches.append(batch)
         self.unfinished += len(batch.open)
 
-    def accepted(self, batch: Batch, now: float) -> None:
+    def accepted(self, batch: PromptBatch, now: float) -> None:
         """It begins to answer."""
         seconds = now - batch.began_at
         self.start = seconds if self.start is None else (self.start + seconds) / 2
@@ -159,17 +159,17 @@ class Lane:
         if self._busy >= _SOONEST and self._prompt_seconds > 0:
             self.pace = self._chars / self._prompt_seconds
 
-    def answered(self, batch: Batch, at: int) -> None:
+    def answered(self, batch: PromptBatch, at: int) -> None:
         """The answer at this place of a list is whole."""
         if at in batch.open:
             batch.open.remove(at)
             self.unfinished -= 1
 
-    def ended(self, batch: Batch) -> None:
+    def ended(self, batch: PromptBatch) -> None:
         self.batches.remove(batch)
         self.unfinished -= len(batch.open)
 
-    def refused(self, batch: Batch, retry_after: float | None, now: float) -> bool:
+    def refused(self, batch: PromptBatch, retry_after: float | None, now: float) -> bool:
         """It has no time for this list. Whether it has none for anybody: it refuses most, and rests for a while."""
         is_first = now >= self.rests_until  # or else it has said so already, to another list
         if not (self._tests.is_news(batch.number) and self._tests.are_most(batch.number, self._sent)):
@@ -179,7 +179,7 @@ class Lane:
             self._refusals += 1
         return True
 
-    def is_silent(self, batch: Batch) -> bool:
+    def is_silent(self, batch: PromptBatch) -> bool:
         """Whether nothing at all was heard since it has this list."""
         return self.heard_at <= batch.began_at
 
@@ -208,7 +208,7 @@ def fair_list(count: int, places: int) -> int:
     return max(1, ceil(each / parts))
 
 
-def lane_for(lanes: Sequence[Lane], usable: Iterable[int], count: int, most: int) -> int | None:
+def choose_endpoint(lanes: Sequence[EndpointState], usable: Iterable[int], count: int, most: int) -> int | None:
     """Where a list of so many prompts is done first; None while that one has no room for half of it. `most`: prompts
     that an endpoint may have under way."""
     known = [lane.pace for lane in lanes if lane.pace is not None]
@@ -219,9 +219,9 @@ def lane_for(lanes: Sequence[Lane], usable: Iterable[int], count: int, most: int
     return best
 
 
-def to_take_back(
-    lanes: Sequence[Lane], usable: Sequence[int], own: Collection[Batch], usual: float, now: float
-) -> list[Batch]:
+def find_stragglers(
+    lanes: Sequence[EndpointState], usable: Sequence[int], own: Collection[PromptBatch], usual: float, now: float
+) -> list[PromptBatch]:
     """Of `own` lists those that would be done sooner elsewhere: all that an endpoint says nothing to, else of the
     endpoint which ends last the one with the least progress."""
     if silent := _unheard(lanes, usable, own, now):
@@ -244,7 +244,9 @@ def to_take_back(
     return sorted(movable, key=lambda each: each.progress(usual))[:1]
 
 
-def _unheard(lanes: Sequence[Lane], usable: Sequence[int], own: Collection[Batch], now: float) -> list[Batch]:
+def _unheard(
+    lanes: Sequence[EndpointState], usable: Sequence[int], own: Collection[PromptBatch], now: float
+) -> list[PromptBatch]:
     starts = [lane.start for lane in lanes if lane.start is not None]
     late = max(_SOON, _LATE * max(starts, default=0.0))
     late_whole = max(_LONG, _LATE * max(lane.slowest_start for lane in lanes))
@@ -257,7 +259,7 @@ def _unheard(lanes: Sequence[Lane], usable: Sequence[int], own: Collection[Batch
     ]
 
 
-def _is_unheard(batch: Batch, lanes: Sequence[Lane], now: float, late: float) -> bool:
+def _is_unheard(batch: PromptBatch, lanes: Sequence[EndpointState], now: float, late: float) -> bool:
     if now - batch.began_at <= late:
         return False
     if batch.is_whole:  # others of the same endpoint may be done: this one may still hang, or only be long

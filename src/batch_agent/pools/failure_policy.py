@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.retry import asks_for_less
-from .endpoint_state import Asked, Batch, Lane
+from .endpoint_state import EndpointState, PendingPrompt, PromptBatch
 
 REFUSED = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
 """The server has read the list, and would say the same again."""
@@ -18,12 +18,14 @@ _MOST_WAITS = 10
 """Refusals for want of time before a prompt is given up."""
 
 
-def is_refusal(batch: Batch, error: BackendError) -> bool:
+def is_refusal(batch: PromptBatch, error: BackendError) -> bool:
     """Whether one of its prompts is such that the server takes no list with it."""
     return error.kind in REFUSED and not batch.accepted.is_set()
 
 
-def set_back(batch: Batch, error: BackendError, lane: Lane, places: Collection[int]) -> list[Asked]:
+def record_failure(
+    batch: PromptBatch, error: BackendError, lane: EndpointState, places: Collection[int]
+) -> list[PendingPrompt]:
     """Notes it for each prompt that is left. Those which are to be given up; `places`: who may be asked."""
     left, is_alone = batch.left, len(batch.asked) == 1
     is_mute = error.kind is ErrorKind.TURN_TIMEOUT and lane.start is None
@@ -52,13 +54,13 @@ def are_next(error: BackendError) -> bool:
     return error is TAKEN_BACK or error.kind in _MAYBE_THEIRS
 
 
-def tells_of_endpoint(batch: Batch, error: BackendError, lane: Lane) -> bool:
+def blames_endpoint(batch: PromptBatch, error: BackendError, lane: EndpointState) -> bool:
     """Not if the same befell these prompts before, or if the endpoint goes on with others."""
     if error.kind is ErrorKind.TURN_TIMEOUT:
         return lane.is_silent(batch)
     return error.kind not in _MAYBE_THEIRS or not any(each.failures for each in batch.asked)
 
 
-def _is_hopeless(asked: Asked, places: Collection[int]) -> bool:
+def _is_hopeless(asked: PendingPrompt, places: Collection[int]) -> bool:
     is_shown = len(asked.avoids) > 1 or len(places) == 1
     return asked.failures >= (_MOST_FAILURES if is_shown else _MOST_FAILURES_AT_ONE)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..core.errors import SpecError
-from .prompt_template import fill, need_place
+from .prompt_template import fill_template, require_placeholder
 from .protocol import Pool
 from .response import Response
 from .response_checks import answered, joined, naming_left_out, need_agents, nothing
@@ -26,7 +26,7 @@ async def broadcast_and_reduce(pool: Pool, prompt: str, reduce_prompt: str, redu
         raise SpecError(
             f"reducer_agent_index is {reducer_agent_index}, and the pool has the agents 0 to {pool.size - 1}."
         )
-    need_place("reduce_prompt", reduce_prompt, "responses")
+    require_placeholder("reduce_prompt", reduce_prompt, "responses")
     reducer = reducer_agent_index % pool.size
     return await _reduced(pool, pool, prompt, reduce_prompt, reducer, "broadcast_and_reduce")
 
@@ -39,7 +39,7 @@ async def fan_out_fan_in(pool: Pool, prompt: str, collect_prompt: str, n_workers
     need_agents(pool, "fan_out_fan_in")
     if n_workers is not None and n_workers < 1:
         raise SpecError(f"n_workers is {n_workers}: fan_out_fan_in needs one at least.")
-    need_place("collect_prompt", collect_prompt, "responses")
+    require_placeholder("collect_prompt", collect_prompt, "responses")
     workers = pool if n_workers is None else pool.slice(0, min(n_workers, pool.size))
     return await _reduced(workers, pool, prompt, collect_prompt, 0, "fan_out_fan_in")
 
@@ -55,8 +55,10 @@ async def scatter_gather(pool: Pool, prompts: Iterable[str]) -> list[Response]:
 async def map_gather(pool: Pool, items: Iterable[Any], prompt_template: str) -> list[Response]:
     """As `scatter_gather`, with a prompt for each item, which takes the place of `{item}` in the template. Raises
     SpecError also for a template without it."""
-    need_place("prompt_template", prompt_template, "item")
-    return await scatter_gather(pool, [fill(prompt_template, item=str(item)) for item in listed("items", items)])
+    require_placeholder("prompt_template", prompt_template, "item")
+    return await scatter_gather(
+        pool, [fill_template(prompt_template, item=str(item)) for item in listed("items", items)]
+    )
 
 
 def listed(name: str, values: Iterable[Any]) -> list[Any]:
@@ -71,5 +73,5 @@ async def _reduced(workers: Pool, pool: Pool, prompt: str, template: str, reduce
     usable = answered(responses, pattern)
     if not usable:
         return naming_left_out(nothing(responses, pattern), responses)
-    prompt = fill(template, responses=joined(usable))
+    prompt = fill_template(template, responses=joined(usable))
     return naming_left_out(await pool.post(reducer, prompt, max_tokens=pool.max_tokens_aggregation), responses)

@@ -5,14 +5,14 @@ from typing import Any
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
-from .prompt_template import fill, need_place
+from .prompt_template import fill_template, require_placeholder
 from .protocol import Pool
 from .response import Response
 from .response_checks import answered, need_agents, no_answer
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """One step of a pipeline."""
 
     name: str
@@ -27,7 +27,9 @@ class Stage:
     """Which responses the transform sees; None: all."""
 
 
-async def run_pipeline(pool: Pool, stages: Sequence[Stage], initial_input: Any, reuse_agents: bool = True) -> Any:
+async def run_pipeline(
+    pool: Pool, stages: Sequence[PipelineStage], initial_input: Any, reuse_agents: bool = True
+) -> Any:
     """What the last stage gives. All stages have the first agents of the pool, or, without `reuse_agents`, each has
     agents of its own.
 
@@ -37,7 +39,7 @@ async def run_pipeline(pool: Pool, stages: Sequence[Stage], initial_input: Any, 
     pools = _pools(pool, stages, reuse_agents)
     value = initial_input
     for stage, agents in zip(stages, pools, strict=True):
-        responses = await agents.broadcast_prompt(fill(stage.prompt_template, input=str(value)))
+        responses = await agents.broadcast_prompt(fill_template(stage.prompt_template, input=str(value)))
         value = _output(stage, responses)
     return value
 
@@ -45,14 +47,14 @@ async def run_pipeline(pool: Pool, stages: Sequence[Stage], initial_input: Any, 
 pipeline = run_pipeline
 
 
-def _pools(pool: Pool, stages: Sequence[Stage], reuse_agents: bool) -> list[Pool]:
+def _pools(pool: Pool, stages: Sequence[PipelineStage], reuse_agents: bool) -> list[Pool]:
     """Who does what. Raises SpecError."""
     need_agents(pool, "run_pipeline")
     if not stages:
         raise SpecError("run_pipeline has nothing to do: there are no stages.")
     pools, start = [], 0
     for stage in stages:
-        need_place(f"prompt_template of stage {stage.name!r}", stage.prompt_template, "input")
+        require_placeholder(f"prompt_template of stage {stage.name!r}", stage.prompt_template, "input")
         if stage.n_agents < 1:
             raise SpecError(f"Stage {stage.name!r} has n_agents={stage.n_agents}: it needs one at least.")
         if start >= pool.size:
@@ -66,7 +68,7 @@ def _pools(pool: Pool, stages: Sequence[Stage], reuse_agents: bool) -> list[Pool
     return pools
 
 
-def _output(stage: Stage, responses: list[Response]) -> Any:
+def _output(stage: PipelineStage, responses: list[Response]) -> Any:
     where = f"Stage {stage.name!r}"
     if not any(response.success for response in responses):
         raise no_answer(responses, where)

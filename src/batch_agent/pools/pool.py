@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import open_fleet, url_of
-from ..backends.dialects.completions.decoder import Piece, PromptDone, PromptEvent
+from ..backends.connect import open_endpoint_pool, url_of
+from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
-from ..backends.endpoint_pool import Fleet
+from ..backends.endpoint_pool import EndpointPool
 from ..backends.hostfile import Endpoint
 from ..channel import Channel
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import Sampling
 from ..core.safe_text import safe_text
 from ..core.validation import at_least, is_whole, text_or_none
-from .dispatcher import Sending
-from .endpoint_state import Asked, Lane
+from .dispatcher import Dispatcher
+from .endpoint_state import EndpointState, PendingPrompt
 from .patterns import listed
-from .prompt_queue import Orders
-from .prompt_transport import Hear, Wires
+from .prompt_queue import DispatchOptions
+from .prompt_transport import OnPrompt, PromptTransport
 from .response import Response, response_of
 from .settings import check_environment, check_flags, check_sampling, check_seconds, endpoint_of, from_environment
 
@@ -37,9 +37,9 @@ OnResponse = Callable[[Response], Any]
 class _Core:
     """What a pool and its sub-pools share."""
 
-    fleet: Fleet
-    wires: Wires
-    lanes: list[Lane]
+    fleet: EndpointPool
+    wires: PromptTransport
+    lanes: list[EndpointState]
     stack: AsyncExitStack
 
 
@@ -90,7 +90,7 @@ class VLLMPool:
         self.timeout = timeout
         self._model = model
         self._raw = raw
-        self._orders = Orders(most=prompts_per_endpoint, patience=patience)
+        self._orders = DispatchOptions(most=prompts_per_endpoint, patience=patience)
         self._sampling = sampling or Sampling()
         encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens))  # or it is refused in mid-call
         self._places = list(range(len(self.endpoints)))
@@ -113,11 +113,11 @@ class VLLMPool:
     async def _connect(self) -> _Core:
         urls = [url_of(endpoint) for endpoint in self.endpoints]
         async with AsyncExitStack() as stack:
-            fleet = await open_fleet(urls, self._model, uses_tools=False, notify=_notify, patience=self.timeout)
+            fleet = await open_endpoint_pool(urls, self._model, uses_tools=False, notify=_notify, patience=self.timeout)
             stack.push_async_callback(fleet.aclose)
-            wires = Wires(fleet, _notify, is_raw=self._raw)
+            wires = PromptTransport(fleet, _notify, is_raw=self._raw)
             await wires.open()
-            return _Core(fleet, wires, [Lane() for _ in urls], stack.pop_all())
+            return _Core(fleet, wires, [EndpointState() for _ in urls], stack.pop_all())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -239,7 +239,7 @@ class VLLMPool:
                 except BaseException:  # noqa: BLE001 - a user's function may raise anything
                     _log.exception("on_response raised for prompt %d; the others go on", response.index)
 
-        async def ask(place: int, some: Sequence[str], hear: Hear) -> None:
+        async def ask(place: int, some: Sequence[str], hear: OnPrompt) -> None:
             if in_lists:
                 await core.wires.ask(place, some, how, self.timeout, hear)
             else:
@@ -248,9 +248,9 @@ class VLLMPool:
         for index, prompt in enumerate(all_prompts):
             if not _is_prompt(prompt):
                 deliver(_no_prompt(index, prompt))
-        asked = [Asked(index, prompt) for index, prompt in enumerate(all_prompts) if _is_prompt(prompt)]
+        asked = [PendingPrompt(index, prompt) for index, prompt in enumerate(all_prompts) if _is_prompt(prompt)]
         orders = self._orders if in_lists else replace(self._orders, longest=1, are_whole=not self._raw)
-        await Sending(core.fleet, core.lanes, self._places, ask, orders, deliver).run(asked)
+        await Dispatcher(core.fleet, core.lanes, self._places, ask, orders, deliver).run(asked)
         return [responses[index] for index in range(len(all_prompts))]
 
     def _how(self, max_tokens: int | None) -> Sampling:
@@ -283,8 +283,8 @@ class VLLMPool:
 
 
 def _response(events: Sequence[PromptEvent], url: str, place: int) -> Response:
-    text = "".join(event.text for event in events if isinstance(event, Piece))
-    done = next((event for event in events if isinstance(event, PromptDone)), None)
+    text = "".join(event.text for event in events if isinstance(event, PromptDelta))
+    done = next((event for event in events if isinstance(event, PromptFinished)), None)
     if done is None:
         return Response(0, text, "The answer has no end.", ErrorKind.SERVER, endpoint=url, agent_index=place)
     return response_of(0, text, done.finish, done.usage, url, place)

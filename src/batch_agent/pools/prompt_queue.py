@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..core.fast_dataclass import dataclass
-from .endpoint_state import Asked, fair_list
+from .endpoint_state import PendingPrompt, fair_list
 
 _FIRST_LIST = 16
 _MOST_CHARS = 400_000
@@ -12,7 +12,7 @@ _MOST_CHARS = 400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class DispatchOptions:
     """How much is sent at once."""
 
     most: int = 512
@@ -25,10 +25,10 @@ class Orders:
     """Seconds for which endpoints are waited for when all are down."""
 
 
-class Line:
+class PromptQueue:
     """Who is sent next, with how many others in one list."""
 
-    def __init__(self, asked: Sequence[Asked], places: int, longest: int) -> None:
+    def __init__(self, asked: Sequence[PendingPrompt], places: int, longest: int) -> None:
         """`places`: how many endpoints there are. `longest`: prompts in a list."""
         self._asked = deque(asked)
         self._list_size = min(longest, fair_list(len(asked), places))
@@ -44,7 +44,7 @@ class Line:
         return len(self._asked)
 
     @property
-    def head(self) -> Asked:
+    def head(self) -> PendingPrompt:
         return self._asked[0]
 
     @property
@@ -60,7 +60,7 @@ class Line:
         self._begun.add(place)
         return min(size, self._first_list)
 
-    def next_list(self, size: int) -> list[Asked]:
+    def next_list(self, size: int) -> list[PendingPrompt]:
         """Those under which a request broke off are among themselves."""
         taken, chars = [self._asked.popleft()], 0
         while self._asked and len(taken) < size:
@@ -71,7 +71,7 @@ class Line:
             taken.append(self._asked.popleft())
         return taken
 
-    def take_again(self, asked: Sequence[Asked], *, come_next: bool) -> None:
+    def take_again(self, asked: Sequence[PendingPrompt], *, come_next: bool) -> None:
         for each in asked:
             each.begin_anew()
         if come_next:
@@ -79,7 +79,7 @@ class Line:
         else:
             self._asked.extend(asked)
 
-    def dissolve(self) -> list[Asked]:
+    def dissolve(self) -> list[PendingPrompt]:
         """All of them, who are in line no more."""
         asked = list(self._asked)
         self._asked.clear()

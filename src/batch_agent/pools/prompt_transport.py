@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from ..backends.batch_completions import ListWire
-from ..backends.dialects.completions.decoder import Piece, PromptDone, PromptEvent
-from ..backends.endpoint_pool import Fleet
+from ..backends.batch_completions import BatchCompletionClient
+from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
+from ..backends.endpoint_pool import EndpointPool
 from ..backends.http_backend import HttpBackend
 from ..core.errors import BackendError, ErrorKind
 from ..core.messages import Prompt, User
 from ..core.requests import Finished, Request, Sampling, TextDelta
-from .chat_template import Wrapping, find_wrapping, has_batch_route
+from .chat_template import ChatTemplate, find_chat_template, has_batch_route
 
 _KNOW_VLLM = ("vllm", "sim")
 _NO_PROMPT = Prompt("")
@@ -21,19 +21,19 @@ _ASKED_FOR_TEMPLATE = 3
 """Endpoints that are asked for the chat template before it is taken to be hidden."""
 _NOT_IMPLEMENTED = 501
 
-Hear = Callable[[PromptEvent], None]
-AskList = Callable[[int, Sequence[str], Hear], Awaitable[None]]
+OnPrompt = Callable[[PromptEvent], None]
+AskList = Callable[[int, Sequence[str], OnPrompt], Awaitable[None]]
 """Sends a list to an endpoint, by its place. Raises BackendError."""
 
 
-class Wires:
+class PromptTransport:
     """The chat template is found out once, for all serve the same model; who takes lists is, where one is refused."""
 
-    def __init__(self, fleet: Fleet, notify: Callable[[str], None], *, is_raw: bool) -> None:
+    def __init__(self, fleet: EndpointPool, notify: Callable[[str], None], *, is_raw: bool) -> None:
         self._fleet = fleet
         self._notify = notify
         self._is_raw = is_raw
-        self._wrapping: Wrapping | None = Wrapping() if is_raw else None
+        self._wrapping: ChatTemplate | None = ChatTemplate() if is_raw else None
         self._are_chats = False
         self._take_lists: dict[int, bool] = {}
         """By endpoint, from when one was taken, or refused."""
@@ -48,13 +48,15 @@ class Wires:
         there = [member.backend for member in self._fleet.members if isinstance(member.backend, HttpBackend)]
         for backend in there[:_ASKED_FOR_TEMPLATE]:
             if self._wrapping is None:
-                self._wrapping = await find_wrapping(backend.server, self._fleet.traits.model)
+                self._wrapping = await find_chat_template(backend.server, self._fleet.traits.model)
         if self._wrapping is None:
             self._are_chats = bool(there) and await has_batch_route(there[0].server)
             if not self._are_chats:
                 self._say("the server does not show its chat template")
 
-    async def ask(self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: Hear) -> None:
+    async def ask(
+        self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: OnPrompt
+    ) -> None:
         """Raises BackendError; what was told as done stays done."""
         backend = await self._fleet.members[place].opened(self._fleet.traits.model)
         may_list = (self._wrapping is not None or self._are_chats) and self._take_lists.get(place, True)
@@ -64,7 +66,7 @@ class Wires:
             await self._each_alone(place, prompts, sampling, patience, hear)
 
     async def alone(
-        self, place: int, prompt: str, sampling: Sampling, patience: float, hear: Hear, at: int = 0
+        self, place: int, prompt: str, sampling: Sampling, patience: float, hear: OnPrompt, at: int = 0
     ) -> None:
         """As a conversation, for which the server has its template; raw ones as a list of one."""
         backend = await self._fleet.members[place].opened(self._fleet.traits.model)
@@ -78,9 +80,9 @@ class Wires:
                 async for delta in deltas:
                     match delta:
                         case TextDelta(text):
-                            hear(Piece(at, text))
+                            hear(PromptDelta(at, text))
                         case Finished(reason, usage):
-                            hear(PromptDone(at, reason, usage))
+                            hear(PromptFinished(at, reason, usage))
                         case _:
                             pass
         except TimeoutError as error:
@@ -88,9 +90,15 @@ class Wires:
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
 
     async def _list(
-        self, place: int, backend: HttpBackend, prompts: Sequence[str], sampling: Sampling, patience: float, hear: Hear
+        self,
+        place: int,
+        backend: HttpBackend,
+        prompts: Sequence[str],
+        sampling: Sampling,
+        patience: float,
+        hear: OnPrompt,
     ) -> None:
-        wrapping, wire = self._wrapping or Wrapping(), self._wire(place, backend)
+        wrapping, wire = self._wrapping or ChatTemplate(), self._wire(place, backend)
         self.requests += 1
 
         def taken(event: PromptEvent) -> None:
@@ -111,7 +119,7 @@ class Wires:
             await self.ask(place, prompts, sampling, patience, hear)
 
     async def _each_alone(
-        self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: Hear
+        self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: OnPrompt
     ) -> None:
         """Raises one of the errors, after all have come to their end."""
         errors: list[BackendError] = []
@@ -144,7 +152,7 @@ class Wires:
 
     async def _refusal(self, place: int, backend: HttpBackend) -> BackendError | None:
         """Of a list that no server has anything against."""
-        wrapping = self._wrapping or Wrapping()
+        wrapping = self._wrapping or ChatTemplate()
         self.requests += 1
         try:
             prompts = [wrapping.around(prompt) for prompt in _PROBES]
@@ -168,8 +176,8 @@ class Wires:
             self._is_said = True
             self._notify(f"{self._fleet.traits.name}: each prompt is a request of its own, because {why}.")
 
-    def _wire(self, place: int, backend: HttpBackend) -> ListWire:
-        return ListWire(
+    def _wire(self, place: int, backend: HttpBackend) -> BatchCompletionClient:
+        return BatchCompletionClient(
             backend.server,
             self._fleet.traits.model,
             are_chats=self._are_chats,
@@ -184,7 +192,7 @@ def _may_mean_no_lists(error: BackendError) -> bool:
 
 def _at(event: PromptEvent, at: int) -> PromptEvent:
     match event:
-        case Piece(_, text):
-            return Piece(at, text)
-        case PromptDone(_, finish, usage):
-            return PromptDone(at, finish, usage)
+        case PromptDelta(_, text):
+            return PromptDelta(at, text)
+        case PromptFinished(_, finish, usage):
+            return PromptFinished(at, finish, usage)

@@ -4,22 +4,22 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from ..backends.failover import Refusal
+from ..backends.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
-from .endpoint_state import Asked, Batch
+from .endpoint_state import PendingPrompt, PromptBatch
 from .failure_policy import is_refusal
 
 if TYPE_CHECKING:
-    from .dispatcher import Sending
+    from .dispatcher import Dispatcher
 
 
 class SecondOpinion:
     """Of one call of a pool."""
 
-    def __init__(self, sending: "Sending") -> None:
+    def __init__(self, sending: "Dispatcher") -> None:
         self._sending = sending
 
-    async def on_list(self, asked: list[Asked], refusal: Refusal) -> None:
+    async def on_list(self, asked: list[PendingPrompt], refusal: EndpointRejection) -> None:
         """Whether another endpoint takes a list that one has refused. If not, a prompt in it is to blame."""
         place = self._sending.free(len(asked), {refusal.place}, most=sys.maxsize)
         if place is None or place == refusal.place or refusal.error.kind is not ErrorKind.BAD_REQUEST:
@@ -34,7 +34,7 @@ class SecondOpinion:
         else:
             self._sending.try_again(batch, failed)
 
-    def on_prompt(self, asked: Asked, refusal: Refusal) -> None:
+    def on_prompt(self, asked: PendingPrompt, refusal: EndpointRejection) -> None:
         """One endpoint may be wrong about a prompt, two are not."""
         places = {each.place for each in asked.refusals} | {refusal.place}
         is_counted_on = self._sending.fleet.routing.is_counted_on
@@ -47,11 +47,11 @@ class SecondOpinion:
         asked.company = 1
         self._sending.again([asked])
 
-    async def _isolate(self, suspects: list[Asked]) -> None:
+    async def _isolate(self, suspects: list[PendingPrompt]) -> None:
         """Finds the prompt for which a list was refused, with one request for each halving. Those that turn out not to
         be it are answered, or in line again."""
-        cleared: list[Asked] = []
-        refusal: Refusal | None = None
+        cleared: list[PendingPrompt] = []
+        refusal: EndpointRejection | None = None
         while len(suspects) > 1:
             half, rest = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
             place = self._sending.free(len(half), most=sys.maxsize)
@@ -65,7 +65,7 @@ class SecondOpinion:
                 suspects, refusal = rest, None
             elif is_refusal(batch, failed):
                 cleared += rest
-                suspects, refusal = half, Refusal(place, ticket, failed)
+                suspects, refusal = half, EndpointRejection(place, ticket, failed)
             else:
                 self._sending.try_again(batch, failed)
                 cleared += rest
@@ -78,7 +78,7 @@ class SecondOpinion:
                 cleared += suspects
         self._sending.again(cleared)
 
-    async def _refusal(self, batch: Batch) -> BackendError | None:
+    async def _refusal(self, batch: PromptBatch) -> BackendError | None:
         """What is wrong with a list. Nothing as soon as the server begins to answer: what comes after that is seen to
         on the side."""
         sending = self._sending.group.create_task(self._sending.send(batch))
@@ -90,7 +90,7 @@ class SecondOpinion:
         self._sending.group.create_task(self._see_to(batch, sending))
         return None
 
-    async def _see_to(self, batch: Batch, sending: "asyncio.Task[BackendError | None]") -> None:
+    async def _see_to(self, batch: PromptBatch, sending: "asyncio.Task[BackendError | None]") -> None:
         error = await sending
         if error is not None:
             self._sending.try_again(batch, error)

@@ -7,7 +7,7 @@ from typing import Any
 from .. import aio
 from ..core.errors import ErrorKind, SpecError
 from .patterns import listed
-from .prompt_template import fill, need_place
+from .prompt_template import fill_template, require_placeholder
 from .protocol import Pool
 from .response import Response
 from .response_checks import answered, has_answer, joined, kind_of, naming_left_out, need_agents, nothing, problem
@@ -19,7 +19,7 @@ _ADVICE = {
 
 Put = Callable[[int, Response], None]
 """What is told of a leaf, by its number."""
-Node = asyncio.Task[list[Response]]
+ReduceNodeResult = asyncio.Task[list[Response]]
 """A supervisor: it has the one answer of its group, or none if there is none in it."""
 
 
@@ -40,12 +40,12 @@ async def tree_reduce(
     need_agents(pool, "tree_reduce")
     if fanin < 2:
         raise SpecError(f"fanin is {fanin}: a supervisor has to make one of 2 answers at least.")
-    need_place("reduce_prompt", reduce_prompt, "responses")
+    require_placeholder("reduce_prompt", reduce_prompt, "responses")
     if items is None:
         tree = _Tree(pool, reduce_prompt, fanin, pool.size)
         return await tree.answer([_ask_agent(pool, agent, prompt, tree.put) for agent in range(pool.size)])
-    need_place("prompt", prompt, "item")
-    prompts = [fill(prompt, item=str(item)) for item in listed("items", items)]
+    require_placeholder("prompt", prompt, "item")
+    prompts = [fill_template(prompt, item=str(item)) for item in listed("items", items)]
     if not prompts:
         raise SpecError("tree_reduce has nothing to reduce: there are no items.")
     tree = _Tree(pool, reduce_prompt, fanin, len(prompts))
@@ -94,7 +94,7 @@ class _Tree:
         answer = nodes[-1].result()[0] if usable else nothing(responses, "tree_reduce", "leaf")
         return naming_left_out(answer, responses)
 
-    def _nodes(self, group: asyncio.TaskGroup) -> list[Node]:
+    def _nodes(self, group: asyncio.TaskGroup) -> list[ReduceNodeResult]:
         """All supervisors; the last has the answer of the tree."""
         starts = range(0, len(self._leaves), self._fanin)
         row = [group.create_task(self._over_leaves(number, start)) for number, start in enumerate(starts)]
@@ -110,14 +110,14 @@ class _Tree:
         members = [await leaf for leaf in self._leaves[start : start + self._fanin]]
         return await self._merged(1, number, [response for response in members if has_answer(response)])
 
-    async def _over_nodes(self, level: int, number: int, below: Sequence[Node]) -> list[Response]:
+    async def _over_nodes(self, level: int, number: int, below: Sequence[ReduceNodeResult]) -> list[Response]:
         return await self._merged(level, number, [response for node in below for response in await node])
 
     async def _merged(self, level: int, number: int, members: list[Response]) -> list[Response]:
         """One of many; one is left as it is, and none stays none."""
         if len(members) < 2 or self._loss.done():
             return members
-        prompt = fill(self._template, responses=joined(members), level=str(level))
+        prompt = fill_template(self._template, responses=joined(members), level=str(level))
         failed = []
         for agent in (number, number + 1):
             response = await self._pool.post(agent % self._pool.size, prompt, self._pool.max_tokens_aggregation)

@@ -6,12 +6,12 @@ from hashlib import blake2b
 
 import orjson
 
-from ..agent.action_mode import Final, as_told, read_action
-from ..core.agent_config import ACTION_ARGUMENTS, ACTION_TOOL, InvalidOutput, Rules
+from ..agent.action_mode import FinalAction, read_action, render_history
+from ..core.agent_config import ACTION_ARGUMENTS, ACTION_TOOL, AgentConfig, InvalidOutput
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps_ascii
 from ..core.messages import Assistant, Message, Prompt, ToolCall, ToolSpec
-from ..core.program_runtime import Asked
+from ..core.program_runtime import CompletionRequest
 from ..core.protocols import Traits
 from ..core.requests import Reply, Request, Sampling
 from ..core.schema import JsonSchema
@@ -23,17 +23,17 @@ _TEXT: JsonSchema = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True)
-class Acting:
+class ActionAdapter:
     """The same for all programs of a run. What the run says of sampling counts more than what they say."""
 
-    rules: Rules
+    rules: AgentConfig
     traits: Traits
     acts: bool
     """Tools are called by actions."""
     _prompts: dict[bytes, Prompt] = field(default_factory=dict)
     """Equal ones are one, which is written once."""
 
-    def request(self, asked: Asked, agent: str, turn: int, said: Mapping[str, str]) -> Request:
+    def request(self, asked: CompletionRequest, agent: str, turn: int, said: Mapping[str, str]) -> Request:
         """`said`: the model's own words for its calls, by their ids."""
         acts = self.acts and bool(asked.tools)
         schema, told = self._schema(asked) if acts else self._answer_schema(asked)
@@ -52,23 +52,23 @@ class Acting:
             priority=self.rules.priority,
         )
 
-    def reply(self, asked: Asked, reply: Reply, turn: int) -> Reply:
+    def reply(self, asked: CompletionRequest, reply: Reply, turn: int) -> Reply:
         """As the program shall read it."""
         return _chosen(asked, self._read(asked, reply, turn))
 
-    def _read(self, asked: Asked, reply: Reply, turn: int) -> Reply:
+    def _read(self, asked: CompletionRequest, reply: Reply, turn: int) -> Reply:
         if not (self.acts and asked.tools):
             return reply
         try:
             action = read_action(reply.text, f"call_{turn}", is_whole=reply.finish != "length")
         except InvalidOutput:
             return reply
-        if isinstance(action, Final):
+        if isinstance(action, FinalAction):
             said = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
             return replace(reply, text=said)
         return replace(reply, text="", finish="calls", calls=(action,))
 
-    def _schema(self, asked: Asked) -> tuple[JsonSchema | None, Sequence[str]]:
+    def _schema(self, asked: CompletionRequest) -> tuple[JsonSchema | None, Sequence[str]]:
         """What the server keeps actions to; or else what the prompt says of it."""
         answer = asked.answer_schema or _TEXT
         may_call = asked.choice != "none"
@@ -79,7 +79,7 @@ class Acting:
             turn = actions.call_schema([tool for tool in asked.tools if asked.named in ("", tool.name)])
         return turn, ()
 
-    def _answer_schema(self, asked: Asked) -> tuple[JsonSchema | None, Sequence[str]]:
+    def _answer_schema(self, asked: CompletionRequest) -> tuple[JsonSchema | None, Sequence[str]]:
         schema = asked.answer_schema
         if schema is None:
             return None, ()
@@ -106,12 +106,12 @@ class Acting:
         return merged
 
 
-def keeps_choice(asked: Asked, reply: Reply) -> bool:
+def keeps_choice(asked: CompletionRequest, reply: Reply) -> bool:
     """Whether the tool that was named is called; a reply that was cut off or refused says by itself that it is not."""
     return not asked.named or bool(reply.calls) or reply.finish in ("length", "refusal")
 
 
-def _chosen(asked: Asked, reply: Reply) -> Reply:
+def _chosen(asked: CompletionRequest, reply: Reply) -> Reply:
     """Without calls that the program has ruled out."""
     calls = tuple(call for call in reply.calls if asked.named in ("", call.name))
     calls = calls[:1] if asked.one_call else calls
@@ -123,7 +123,7 @@ def _as_action(message: Message, said: Mapping[str, str]) -> Message:
     if isinstance(message, Assistant) and message.calls:
         call = message.calls[0]
         return Assistant(said.get(call.id) or _action(call))
-    return as_told(message)
+    return render_history(message)
 
 
 def _action(call: ToolCall) -> str:

@@ -9,18 +9,18 @@ from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
-from ..core.program_runtime import Asked
+from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
-from ..engine.turn_runner import Asking
-from .action_adapter import Acting, keeps_choice
-from .program_sessions import Visit, Visits
+from ..engine.turn_runner import BackendTurnRunner
+from .action_adapter import ActionAdapter, keeps_choice
+from .program_sessions import ProgramSession, ProgramSessions
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
     """One request of a program."""
 
-    visit: Visit
+    visit: ProgramSession
     key: str
     number: int
     said: dict[str, str]
@@ -28,12 +28,12 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class GatewayService:
     """Answers the programs of a run; a `Desk`."""
 
-    asking: Asking
-    acting: Acting
-    visits: Visits
+    asking: BackendTurnRunner
+    acting: ActionAdapter
+    visits: ProgramSessions
     max_turns: int
     """Requests that the program of one agent may make."""
     _turns: Counter[str] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class Serving:
     def model(self) -> str:
         return self.acting.rules.model
 
-    async def answer(self, agent: str, asked: Asked) -> Reply:
+    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
         visit = self.visits.of(agent)
         if visit.end is not None:
             raise _told(visit.end)
@@ -64,7 +64,7 @@ class Serving:
         self._turns.pop(agent, None)
         self._said.pop(agent, None)
 
-    async def _answer(self, visit: Visit, asked: Asked) -> Reply:
+    async def _answer(self, visit: ProgramSession, asked: CompletionRequest) -> Reply:
         agent, said = visit.job.key, self._said[visit.job.key]
         turn = self._turns[agent]
         if turn >= self.max_turns:
@@ -79,7 +79,7 @@ class Serving:
             visit.answered(asked, sent, reply, fact.queued)
         return reply
 
-    async def _kept_to_choice(self, turned: "_Turn", asked: Asked) -> tuple[Request, Replied, Reply]:
+    async def _kept_to_choice(self, turned: "_Turn", asked: CompletionRequest) -> tuple[Request, Replied, Reply]:
         """A server that does not know a choice by name refuses it or passes over it: then only that tool is offered,
         for this once, since the prompt does not begin then as the others do."""
         try:
@@ -100,7 +100,9 @@ class Serving:
             raise BackendError(ErrorKind.INVALID_OUTPUT, message)
         return found
 
-    async def _send(self, turned: "_Turn", asked: Asked, sent: Asked) -> tuple[Request, Replied, Reply]:
+    async def _send(
+        self, turned: "_Turn", asked: CompletionRequest, sent: CompletionRequest
+    ) -> tuple[Request, Replied, Reply]:
         """`sent`: in place of `asked`."""
         request = self.acting.request(sent, turned.key, turned.number, turned.said)
         step = Generate(request, self.max_turns - turned.number)
@@ -109,12 +111,12 @@ class Serving:
         )
         return request, fact, self.acting.reply(asked, fact.reply, turned.number)
 
-    async def _next(self, visit: Visit, step: Generate) -> Replied:
+    async def _next(self, visit: ProgramSession, step: Generate) -> Replied:
         task = asyncio.current_task()
         assert task is not None
         return await self.asking.turn(visit.job, step, None, task)
 
-    async def _beside(self, visit: Visit, key: str, step: Generate) -> Replied:
+    async def _beside(self, visit: ProgramSession, key: str, step: Generate) -> Replied:
         """A request that is made while another one of the same program is under way: to the server, another agent."""
         task, gate = asyncio.current_task(), self.asking.gate
         assert task is not None

@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from ..backends.address import address_of, parse
-from ..core.agent_config import Rules
+from ..core.agent_config import AgentConfig
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.program_runtime import Address, Door, House, Runtime
+from ..core.program_runtime import ModelAccess, ModelEndpoint, Runtime, RuntimeContext
 from ..core.protocols import Traits
 from ..core.spec import BatchSpec
-from ..engine.turn_runner import Asking
-from .action_adapter import Acting
-from .completion_service import Serving
+from ..engine.turn_runner import BackendTurnRunner
+from .action_adapter import ActionAdapter
+from .completion_service import GatewayService
 from .gateway import Gateway, open_gateway
-from .program_sessions import Visits
-from .program_turn_runner import Handing
+from .program_sessions import ProgramSessions
+from .program_turn_runner import ProgramTurnRunner
 from .scratch_dir import remove_abandoned, scratch_folder
 
 _DIRECT = ("local", "bedrock", "hostfile")
@@ -24,20 +24,20 @@ _DIRECT = ("local", "bedrock", "hostfile")
 
 
 @asynccontextmanager
-async def staffed(
-    spec: BatchSpec, rules: Rules, traits: Traits, asking: Asking, notify: Callable[[str], None]
-) -> AsyncIterator[Handing]:
+async def open_program_host(
+    spec: BatchSpec, rules: AgentConfig, traits: Traits, asking: BackendTurnRunner, notify: Callable[[str], None]
+) -> AsyncIterator[ProgramTurnRunner]:
     """The programs of the run, to hand turns to; their requests go through `asking`. Raises SpecError."""
     runtime, model = spec.runtime, rules.model
     assert runtime is not None
-    visits = Visits(asking.gate, asking.events)
-    acting = Acting(rules, traits, acts=_acts(spec, traits))
-    serving = Serving(asking, acting, visits, spec.max_turns)
+    visits = ProgramSessions(asking.gate, asking.events)
+    acting = ActionAdapter(rules, traits, acts=_acts(spec, traits))
+    serving = GatewayService(asking, acting, visits, spec.max_turns)
     await asyncio.to_thread(remove_abandoned)
     with scratch_folder() as folder:
         async with open_gateway(serving) as gateway:
-            door = _Entrance(gateway, model) if runtime.gateway else _direct(spec, runtime, model)
-            house = House(
+            door = _GatewayAccess(gateway, model) if runtime.gateway else _direct(spec, runtime, model)
+            house = RuntimeContext(
                 folder,
                 door,
                 spec.context.context_tokens or traits.context_tokens,
@@ -49,7 +49,7 @@ async def staffed(
                 serving.leave(agent)
 
             async with runtime.open(house) as crew:
-                yield Handing(crew, visits, asking.gate, asking.turn_time, spec.retry, forget, asking.events)
+                yield ProgramTurnRunner(crew, visits, asking.gate, asking.turn_time, spec.retry, forget, asking.events)
 
 
 def _acts(spec: BatchSpec, traits: Traits) -> bool:
@@ -58,27 +58,27 @@ def _acts(spec: BatchSpec, traits: Traits) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entrance:
+class _GatewayAccess:
     """Through the gateway."""
 
     gateway: Gateway
     model: str
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> Address:
-        return Address(self.gateway.url, self.gateway.admit(agent, hides), self.model)
+    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
+        return ModelEndpoint(self.gateway.url, self.gateway.admit(agent, hides), self.model)
 
 
 @dataclass(frozen=True, slots=True)
-class _Direct:
+class _DirectAccess:
     """Straight to the server: all agents have the same address, and nothing is hidden."""
 
-    server: Address
+    server: ModelEndpoint
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> Address:
+    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
         return self.server
 
 
-def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> Door:
+def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> ModelAccess:
     backend = spec.backend
     if spec.spend.counts_tokens:
         raise SpecError(
@@ -92,4 +92,4 @@ def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> Door:
         )
     server = address_of(parse(backend))
     url = str(server.root).removesuffix("/").removesuffix("/v1")
-    return _Direct(Address(url, server.key or "none", model))
+    return _DirectAccess(ModelEndpoint(url, server.key or "none", model))

@@ -8,11 +8,11 @@ from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind, RunStopped
 from ..core.events import CallsEnded, CallsStarted
 from ..core.messages import Assistant, Message, ToolCall, ToolResults
-from ..core.program_runtime import Asked
+from ..core.program_runtime import CompletionRequest
 from ..core.protocols import EventSink
 from ..core.requests import NO_USAGE, Reply, Request
 from ..core.results import CallRecord
-from ..engine.admission import Gate
+from ..engine.admission import AdmissionController
 
 _PROGRAM = ToolCall("", "(program)", "")
 """What an agent waits for while its program neither asks nor runs a tool that it was told to."""
@@ -21,11 +21,13 @@ _PROGRAM = ToolCall("", "(program)", "")
 _MOST_FAILURES = 3
 
 
-class Visit:
+class ProgramSession:
     """One agent, while its program works on what it was told. Between its requests it has no slot, and its place in the
     server's cache only on lease, as any agent that waits for its tools."""
 
-    def __init__(self, job: Job, gate: Gate, events: EventSink | None, call_off: Callable[[], object]) -> None:
+    def __init__(
+        self, job: Job, gate: AdmissionController, events: EventSink | None, call_off: Callable[[], object]
+    ) -> None:
         """`call_off` ends the program's work."""
         self.job = job
         self.turns = 0
@@ -65,7 +67,7 @@ class Visit:
             self.stop(error)
 
     @contextmanager
-    def asking(self, asked: Asked) -> Iterator[bool]:
+    def asking(self, asked: CompletionRequest) -> Iterator[bool]:
         """While a request of it is under way. Whether it is the only one."""
         is_alone, self._asking = not self._asking, self._asking + 1
         if is_alone:
@@ -78,7 +80,7 @@ class Visit:
             if is_alone:
                 self._wait()
 
-    def answered(self, asked: Asked, request: Request, reply: Reply, queued: float) -> None:
+    def answered(self, asked: CompletionRequest, request: Request, reply: Reply, queued: float) -> None:
         self.refusal = None
         self.turns += 1
         self.usage += reply.usage
@@ -111,24 +113,24 @@ class Visit:
             self._events.emit(CallsEnded(self.job.key, self.turns, records, seconds))
 
 
-class Visits:
+class ProgramSessions:
     """All of a run, by agent."""
 
-    def __init__(self, gate: Gate, events: EventSink | None = None) -> None:
+    def __init__(self, gate: AdmissionController, events: EventSink | None = None) -> None:
         self._gate = gate
         self._events = events
-        self._under_way: dict[str, Visit] = {}
+        self._under_way: dict[str, ProgramSession] = {}
 
     @contextmanager
-    def open(self, job: Job, call_off: Callable[[], object]) -> Iterator[Visit]:
-        visit = self._under_way[job.key] = Visit(job, self._gate, self._events, call_off)
+    def open(self, job: Job, call_off: Callable[[], object]) -> Iterator[ProgramSession]:
+        visit = self._under_way[job.key] = ProgramSession(job, self._gate, self._events, call_off)
         try:
             yield visit
         finally:
             del self._under_way[job.key]
             visit.leave()
 
-    def of(self, agent: str) -> Visit:
+    def of(self, agent: str) -> ProgramSession:
         """Raises BackendError for an agent that is not at work."""
         visit = self._under_way.get(agent)
         if visit is None:

@@ -16,32 +16,32 @@ from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, User
 from ..core.options import Retry
-from ..core.program_runtime import Answered, Crew, ProgramFailed, Seat, Work
+from ..core.program_runtime import AgentSession, ProgramFailed, ProgramResult, ProgramTrace, SessionFactory
 from ..core.protocols import EventSink, Slot
 from ..core.requests import NO_USAGE, Reply, Request
-from ..engine.admission import Gate
-from ..engine.turn_runner import Begin
+from ..engine.admission import AdmissionController
+from ..engine.turn_runner import OnAttempt
 from ..schedule.retry import retry_delay
-from .program_sessions import Visit, Visits
+from .program_sessions import ProgramSession, ProgramSessions
 
 
 @dataclass(frozen=True, slots=True)
-class Handing:
+class ProgramTurnRunner:
     """In the place of `Asking`, for a run whose agents are programs. A seat stays its agent's until that leaves: asked
     again, for an answer that did not fit, the program goes on from where it was."""
 
-    crew: Crew
-    visits: Visits
-    gate: Gate
+    crew: SessionFactory
+    visits: ProgramSessions
+    gate: AdmissionController
     turn_time: Deadlines
     retry: Retry
     forget: Callable[[str], None]
     """Nothing more is to be answered to this agent's program."""
     events: EventSink | None = None
-    _seats: dict[str, Seat] = field(default_factory=dict)
+    _seats: dict[str, AgentSession] = field(default_factory=dict)
 
     async def turn(
-        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: Begin | None = None
+        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: OnAttempt | None = None
     ) -> Replied:
         """Raises BackendError and RunStopped."""
         if slot is not None:
@@ -68,7 +68,7 @@ class Handing:
         if seat is not None:
             await seat.aclose()
 
-    async def _work(self, job: Job, request: Request) -> tuple[Answered, Visit]:
+    async def _work(self, job: Job, request: Request) -> tuple[ProgramResult, ProgramSession]:
         """Raises ProgramFailed; and, where the program failed only because its requests did, why those did."""
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
@@ -84,7 +84,7 @@ class Handing:
             raise outcome
         return outcome, visit
 
-    async def _outcome(self, job: Job, request: Request) -> Answered | ProgramFailed:
+    async def _outcome(self, job: Job, request: Request) -> ProgramResult | ProgramFailed:
         seat = self._seats.get(job.key)
         try:
             if seat is not None:
@@ -106,10 +106,10 @@ class Handing:
         await asyncio.sleep(delay)
 
 
-def _replied(answered: Answered, visit: Visit, seconds: float, attempts: int) -> Replied:
+def _replied(answered: ProgramResult, visit: ProgramSession, seconds: float, attempts: int) -> Replied:
     """What its requests show is what was really asked and paid; what it tells of its own calls says more."""
     usage = visit.usage if visit.turns else answered.usage
-    work = Work(
+    work = ProgramTrace(
         turns=visit.turns or answered.turns,
         transcript=answered.transcript or visit.transcript,
         calls=answered.calls or tuple(visit.calls),

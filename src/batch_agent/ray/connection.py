@@ -30,7 +30,7 @@ class _Connection:
 _connection = _Connection()
 
 
-class Session:
+class RaySession:
     """One run's use of Ray. Both methods block, for ten seconds and more where Ray has to be started; call them in a
     thread. Leaving waits for a start that is under way."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from ..core.agent_config import Job
-from ..core.coordinator import Cursor, Document, Ending, Lease, News, Write
+from ..core.coordinator import Completion, Cursor, Document, Lease, Updates, Write
 from ..core.errors import BatchAgentError, StoreError
 from ..core.facts import Fact
 from ..core.requests import Usage
@@ -22,7 +22,7 @@ _MOST_STORIES = 1_000
 Find = Callable[[], Awaitable[Any]]
 
 
-class RayHub:
+class RayCoordinator:
     """The hub, as a caller or a worker in another process sees it: each method is one call of the actor."""
 
     def __init__(self, find: Find, seat: str | None = None) -> None:
@@ -50,9 +50,9 @@ class RayHub:
     async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         return bool(await self._ask("swap", name, old, new))
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Ending]:
+    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         plain = [decode_job(encode_job(job)) for job in jobs]  # an input may be of a class that nodes do not have
-        ended: dict[str, Ending] = await self._ask("post", plain, retry_failed=retry_failed)
+        ended: dict[str, Completion] = await self._ask("post", plain, retry_failed=retry_failed)
         return ended
 
     async def left(self) -> int:
@@ -91,12 +91,12 @@ class RayHub:
         cursor: Cursor = await self._ask("latest")
         return cursor
 
-    async def news(self, after: Cursor, *, wait: float) -> News:
+    async def news(self, after: Cursor, *, wait: float) -> Updates:
         news, stories = await _answered(lambda: self._actor.news.remote(self._seat, after, wait))
         self._stories.update(stories)
         for key in list(islice(self._stories, max(0, len(self._stories) - _MOST_STORIES))):
             del self._stories[key]
-        gathered: News = news
+        gathered: Updates = news
         return gathered
 
     async def tell(self, data: bytes) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import aio
-from ..cluster.memory import LocalHub
-from ..core.coordinator import Cursor, News
+from ..cluster.memory import MemoryCoordinator
+from ..core.coordinator import Cursor, Updates
 from ..core.errors import SpecError
 from ..core.facts import Fact
 from ..store.memory import MemoryStore
@@ -24,12 +24,12 @@ _MOST_STORIES = 256
 Stories = dict[str, tuple[Fact, ...]]
 
 
-class HubActor:
+class CoordinatorActor:
     """Lives on the caller's node, where the checkpoint is, and ends with the caller. It knows workers by their seats,
     and callers by having none."""
 
     def __init__(self, checkpoint_dir: str | None) -> None:
-        self._hub = LocalHub(MemoryStore() if checkpoint_dir is None else SqliteStore(Path(checkpoint_dir)))
+        self._hub = MemoryCoordinator(MemoryStore() if checkpoint_dir is None else SqliteStore(Path(checkpoint_dir)))
         self._seats: dict[str, str] = {}
         """Who has each seat now."""
         self._joined: set[str] = set()
@@ -67,7 +67,7 @@ class HubActor:
         self._asked["tell"] += 1
         await self._hub.tell(data if seat is None else _OfWorker(data))
 
-    async def news(self, seat: str | None, after: Cursor, wait: float) -> tuple[News, Stories]:
+    async def news(self, seat: str | None, after: Cursor, wait: float) -> tuple[Updates, Stories]:
         """A worker is not woken for what only callers want to know. These get the facts of agents that have ended
         together with the news of it."""
         self._asked["news"] += 1
@@ -94,9 +94,9 @@ class _OfWorker(bytes):
     """What a worker tells."""
 
 
-def _concerns_workers(news: News) -> bool:
+def _concerns_workers(news: Updates) -> bool:
     return bool(news.landed or _of_callers(news))
 
 
-def _of_callers(news: News) -> tuple[bytes, ...]:
+def _of_callers(news: Updates) -> tuple[bytes, ...]:
     return tuple(told for told in news.told if not isinstance(told, _OfWorker))

@@ -16,11 +16,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ..core.errors import BatchAgentError, StoreError
 from ..run.setup import RunSetup
 from .actor_calls import answer, first_line, kill
-from .connection import Session, is_elsewhere
-from .coordinator_actor import HubActor
-from .node_assignment import Node, alive, is_each_its_own, seats
+from .connection import RaySession, is_elsewhere
+from .coordinator_actor import CoordinatorActor
+from .node_assignment import Node, alive, assign_nodes, is_loopback_per_node
 from .serialization import for_workers, packed
-from .workers import Crew
+from .workers import WorkerPool
 
 _NAMESPACE = "batch-agent"
 _CALLS = 1000
@@ -28,7 +28,7 @@ _CALLS = 1000
 _FAREWELL = 10.0
 
 
-class Place:
+class RayDeployment:
     """A hub, unless the run has a server for that, and workers."""
 
     def __init__(self, setup: RunSetup) -> None:
@@ -38,10 +38,10 @@ class Place:
         self._setup = setup
         self._spec = spec
         self._data = packed(for_workers(spec), cloudpickle.dumps)
-        self._session = Session(spec.together.cluster, spec.together.workers)
+        self._session = RaySession(spec.together.cluster, spec.together.workers)
         self._hub: Any = None
         self._hub_is_open = asyncio.Event()
-        self._crew: Crew | None = None
+        self._crew: WorkerPool | None = None
 
     async def hub(self) -> Any:
         """The actor, as soon as it is there."""
@@ -57,9 +57,9 @@ class Place:
         name = None if self._spec.together.store else f"hub-{secrets.token_hex(8)}"
         if name is not None:
             await self._open_hub(name, here)
-        taken = seats(nodes, self._spec.together.workers, here)
+        taken = assign_nodes(nodes, self._spec.together.workers, here)
         self._tell(nodes, len(taken))
-        self._crew = Crew(taken, name, _NAMESPACE, self._setup.notify)
+        self._crew = WorkerPool(taken, name, _NAMESPACE, self._setup.notify)
         await self._crew.work(self._data)
 
     async def leave(self) -> None:
@@ -76,7 +76,7 @@ class Place:
     async def _open_hub(self, name: str, here: str) -> None:
         folder = None if self._spec.checkpoint_dir is None else self._spec.checkpoint_dir.absolute()
         self._hub = (
-            ray.remote(HubActor)
+            ray.remote(CoordinatorActor)
             .options(
                 name=name,
                 namespace=_NAMESPACE,
@@ -116,7 +116,7 @@ class Place:
         urls = [backend] if isinstance(backend, str) else backend
         assert isinstance(urls, list | tuple)
         for url in urls:
-            if is_each_its_own(url, nodes):
+            if is_loopback_per_node(url, nodes):
                 notify(f"{url} is another server on each node. Use a name that all of them know, if it is one server.")
 
 

@@ -30,7 +30,7 @@ def alive(listed: Iterable[Mapping[str, Any]]) -> list[Node]:
     ]
 
 
-def seats(nodes: Sequence[Node], workers: int | None, here: str) -> list[Node | None]:
+def assign_nodes(nodes: Sequence[Node], workers: int | None, here: str) -> list[Node | None]:
     """A node for each worker: one on each that has room for it, or as many as are wanted, in turn. `here`: the node of
     the caller, who is busy already, comes last. None where no node has room: Ray may get one that has."""
     fit = sorted((node for node in nodes if node.cpus >= CPUS), key=lambda node: node.id == here)
@@ -39,7 +39,7 @@ def seats(nodes: Sequence[Node], workers: int | None, here: str) -> list[Node | 
     return list(islice(cycle(fit), workers or len(fit)))
 
 
-def is_each_its_own(url: str, nodes: Sequence[Node]) -> bool:
+def is_loopback_per_node(url: str, nodes: Sequence[Node]) -> bool:
     """Whether a backend's address means another server on each of the nodes."""
     is_near = URL(url).host in ("localhost", "127.0.0.1", "::1")
     return is_near and len({node.address for node in nodes}) > 1

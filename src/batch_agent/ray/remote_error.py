@@ -7,7 +7,7 @@ _PLAIN: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RemoteError:
     """How a worker failed."""
 
     name: str
@@ -15,7 +15,7 @@ class Told:
     kind: ErrorKind = ErrorKind.INTERNAL
 
     @classmethod
-    def of(cls, error: BatchAgentError) -> "Told":
+    def of(cls, error: BatchAgentError) -> "RemoteError":
         name = next((plain.__name__ for plain in _PLAIN if isinstance(error, plain)), type(error).__name__)
         kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.INTERNAL
         return cls(name, str(error), kind)

@@ -3,9 +3,9 @@
 import asyncio
 
 from .. import aio
-from ..cluster.connect import hub_of
-from ..data.optional_imports import needed
-from ..engine.result_stream import Outbox
+from ..cluster.connect import coordinator_of
+from ..data.optional_imports import require
+from ..engine.result_stream import ResultChannel
 from ..run import runner
 from ..run.setup import RunSetup
 
@@ -16,16 +16,16 @@ class RayRun:
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
 
-    async def drive(self, outbox: Outbox) -> None:
+    async def drive(self, outbox: ResultChannel) -> None:
         """Raises SpecError, BackendError, RunStopped and StoreError."""
         setup = self._setup
         what = f"cluster={setup.spec.together.cluster!r}"
-        await asyncio.to_thread(needed, "ray", what, "'batch-agent[ray]'")
-        from .coordinator import RayHub  # an extra
-        from .deployment import Place
+        await asyncio.to_thread(require, "ray", what, "'batch-agent[ray]'")
+        from .coordinator import RayCoordinator  # an extra
+        from .deployment import RayDeployment
 
-        place = Place(setup)
-        hub = hub_of(setup.spec) or RayHub(place.hub)
+        place = RayDeployment(setup)
+        hub = coordinator_of(setup.spec) or RayCoordinator(place.hub)
         try:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:

@@ -8,14 +8,14 @@ from typing import Any
 
 import ray
 
-from ..cluster.connect import hub_of
-from ..core.coordinator import Hub
+from ..cluster.connect import coordinator_of
+from ..core.coordinator import Coordinator
 from ..core.errors import BatchAgentError, SpecError
 from ..core.spec import BatchSpec
 from ..run import runner
 from ..run.setup import RunSetup
-from .coordinator import RayHub
-from .remote_error import Told
+from .coordinator import RayCoordinator
+from .remote_error import RemoteError
 from .serialization import unpacked
 
 
@@ -36,7 +36,7 @@ class WorkerActor:
         self._working: asyncio.Timeout | None = None
         self._is_stopped = False
         self._is_done = asyncio.Event()
-        self._failure: Told | None = None
+        self._failure: RemoteError | None = None
 
     async def whereabouts(self) -> tuple[str, str]:
         """Which process this is, and where, once Ray has found a place for it."""
@@ -46,7 +46,7 @@ class WorkerActor:
         """For as long as this process is there."""
         await asyncio.Event().wait()
 
-    async def work(self, data: bytes, caller: str) -> Told | None:
+    async def work(self, data: bytes, caller: str) -> RemoteError | None:
         """Until it is stopped, or nobody asks for anything. Gives how it failed, if it did. Ray may repeat the call
         when the network fails: who is at work stays the only one here."""
         if self._working is not None:
@@ -57,7 +57,7 @@ class WorkerActor:
         try:
             await self._drive(data, caller)
         except BatchAgentError as error:
-            self._failure = Told.of(error)
+            self._failure = RemoteError.of(error)
         finally:
             self._working = None
             self._is_done.set()
@@ -86,8 +86,8 @@ class WorkerActor:
         spec = unpacked(data)
         await runner.work(RunSetup.validate(spec, None), self._hub(spec))
 
-    def _hub(self, spec: BatchSpec) -> Hub:
-        return hub_of(spec) or RayHub(self._find_hub, self._seat)
+    def _hub(self, spec: BatchSpec) -> Coordinator:
+        return coordinator_of(spec) or RayCoordinator(self._find_hub, self._seat)
 
     async def _find_hub(self) -> Any:
         return await asyncio.to_thread(ray.get_actor, self._hub_name, self._namespace)

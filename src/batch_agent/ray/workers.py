@@ -25,7 +25,7 @@ _PAUSE = 1.0
 Notify = Callable[[str], None]
 
 
-class Crew:
+class WorkerPool:
     """One worker for each seat. A worker that fails is missed, and the others go on; when all have, the run has."""
 
     def __init__(self, seats: Sequence[Node | None], hub_name: str | None, namespace: str, notify: Notify) -> None:

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from ..backends.connect import Trial
+from ..backends.connect import TrialRequest
 from ..backends.prices import price_of
-from ..core.events import Spent
+from ..core.events import BudgetReported
 from ..core.options import Spend
 from ..core.protocols import Backend, EventSink, Store
 from ..core.requests import NO_USAGE, Usage
 from ..core.spec import BatchSpec
-from ..engine.budget import PriceOf, Purse, Spending, keep_account
+from ..engine.budget import BudgetedBackend, BudgetPool, PriceOf, keep_account
 from ..schedule.budget import FREE, Amount, Budget, Price
 from ..store.memory import NoStore
 
 if TYPE_CHECKING:
-    from ..cluster.session import Joined
+    from ..cluster.session import ClusterSession
 
 
 class RunBudget:
@@ -24,7 +24,7 @@ class RunBudget:
 
     def __init__(self, spend: Spend) -> None:
         self._spend = spend
-        self.purse = Purse(Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd))
+        self.purse = BudgetPool(Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd))
         self._usd_is_known = True
         self._replied: list[Usage] = []
         """By earlier runs, for each stage."""
@@ -33,7 +33,7 @@ class RunBudget:
 
     @classmethod
     async def open(
-        cls, spend: Spend, stores: Sequence[Store], stack: AsyncExitStack, joined: "Joined | None"
+        cls, spend: Spend, stores: Sequence[Store], stack: AsyncExitStack, joined: "ClusterSession | None"
     ) -> "RunBudget":
         """With what was spent before, as far as it is known without a price. Raises StoreError."""
         opened = cls(spend)
@@ -46,14 +46,16 @@ class RunBudget:
             await stack.enter_async_context(keep_account(opened.purse, stores[0]))
         return opened
 
-    async def trial(self, stores: Sequence[Store]) -> Trial:
+    async def trial(self, stores: Sequence[Store]) -> TrialRequest:
         """Where nothing is left, a server is taken to be as it was."""
         plans = [await store.plan() for store in stores]
         acted = any(plan is not None and plan.get("tool mode") == "action" for plan in plans)
-        return Trial(lambda backend: Spending(backend, self.purse, self._prices(backend)), otherwise=not acted)
+        return TrialRequest(
+            lambda backend: BudgetedBackend(backend, self.purse, self._prices(backend)), otherwise=not acted
+        )
 
     def backend(self, backend: Backend, spec: BatchSpec) -> Backend:
-        return Spending(backend, self.purse, self._prices(backend), spec.context.context_tokens)
+        return BudgetedBackend(backend, self.purse, self._prices(backend), spec.context.context_tokens)
 
     def price_earlier(self, backend: Backend, spec: BatchSpec, model: str, stage: int) -> None:
         """What the stage's part of earlier runs has cost, where that was not counted in dollars then. Raises SpecError
@@ -70,7 +72,7 @@ class RunBudget:
 
     def tell_spent(self, events: EventSink | None) -> None:
         if events is not None:
-            events.emit(Spent(self.purse.budget.tokens, self.purse.budget.usd))
+            events.emit(BudgetReported(self.purse.budget.tokens, self.purse.budget.usd))
 
     async def _count_earlier(self, stores: Sequence[Store]) -> None:
         """Answers tell what they took; the account, which the first store keeps, also what brought none."""

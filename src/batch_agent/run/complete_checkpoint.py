@@ -11,7 +11,7 @@ from ..core.protocols import Store, Traits
 from ..core.requests import Delta, Request
 from ..engine.agent_loop import recalled
 from ..engine.context_window import digest, open_window
-from ..engine.inputs import Inputs, InputSource
+from ..engine.inputs import InputSource, JobSource
 from ..plan.compile import Plan
 from ..plan.layout import Layout
 from .setup import RunSetup, asking_order
@@ -96,7 +96,7 @@ def recorded_stage(setup: RunSetup, layout: Layout, kept: Mapping[str, Any]) -> 
 
 
 async def recall_complete(
-    setup: RunSetup, inputs: Inputs, layout: Layout, store: Store, kept: Mapping[str, Any]
+    setup: RunSetup, inputs: JobSource, layout: Layout, store: Store, kept: Mapping[str, Any]
 ) -> tuple[Plan, AbsentBackend] | None:
     """The run as its checkpoint has it, if that has a result for every input; None where anything is left to ask.
     `kept`: the plan of the checkpoint."""
@@ -113,13 +113,13 @@ def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
     return AbsentBackend(setup.recorded_traits(kept), kept.get("finished", {}).get("counts"))
 
 
-async def _are_all_there(setup: RunSetup, plan: Plan, inputs: Inputs, store: Store, server: AbsentBackend) -> bool:
+async def _are_all_there(setup: RunSetup, plan: Plan, inputs: JobSource, store: Store, server: AbsentBackend) -> bool:
     """As the run itself will find: inputs that its window refuses have no facts, and need none."""
     spec = setup.spec
     values = inputs.rows if inputs.rows is not None else await inputs.ahead(MOST_READ_AHEAD)
     if values is None:
         return False
-    source = InputSource(Inputs(values), plan.job, asking_order(plan.layout, inputs))
+    source = InputSource(JobSource(values), plan.job, asking_order(plan.layout, inputs))
     window = await open_window(spec, plan.rules, server) if spec.context.oversized == "refuse" else None
     while (job := await source.take()) is not None:
         facts = await store.facts(job.key)

@@ -16,13 +16,13 @@ from ..core.protocols import Traits
 from ..core.results import AgentResult
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
-from ..engine.admission import Gate
+from ..engine.admission import AdmissionController
 from ..engine.agent_loop import AgentLoop
 from ..engine.engine import Engine, EngineConfig
-from ..engine.inputs import Inputs, InputSource
-from ..engine.recorded_backend import RecordedBackend, RecordedToolbox, Recording, Tape
+from ..engine.inputs import InputSource, JobSource
+from ..engine.recorded_backend import AgentRecording, RecordedBackend, RecordedToolbox, Recordings
 from ..engine.slots import Slots
-from ..engine.turn_runner import Asking
+from ..engine.turn_runner import BackendTurnRunner
 from ..observe.checkpoint_results import answer_schema, recorded_job, recorded_sampling, recorded_tools
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import settled_by
@@ -43,7 +43,7 @@ class _Story:
     """An agent as it was, and what it was told."""
 
     job: Job
-    recording: Recording
+    recording: AgentRecording
 
 
 async def replay(folder: str | Path, agent: str | int | None = None, **options: Any) -> list[AgentResult]:
@@ -58,16 +58,16 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
     _check(agent, options)
     with CheckpointReader(Path(folder)) as reader:
         recorded = reader.plan()
-        stories = [_Story(recorded_job(key, facts), Recording.of(facts)) for key, facts in _chosen(reader, agent)]
+        stories = [_Story(recorded_job(key, facts), AgentRecording.of(facts)) for key, facts in _chosen(reader, agent)]
     spec = BatchSpec.of(**_completed(options, recorded, stories))
     specs = _specs(spec, recorded)
     traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
-    inputs = Inputs(await gather_inputs(spec.inputs))
+    inputs = JobSource(await gather_inputs(spec.inputs))
     first = await inputs.peek()
     layout = as_they_come(settled_by(template_of(spec.task, first), inputs.known))
     plan = compile_plan(spec, layout, specs, output_type(spec.output_schema), traits)
     places = {story.job.index: story for story in stories} if "inputs" in options else dict(enumerate(stories))
-    tape = Tape()
+    tape = Recordings()
     source = InputSource(inputs, _jobs(plan, tape, places))
     return await _run(spec, source, plan, RecordedBackend(tape, traits), RecordedToolbox(tape, specs), tape)
 
@@ -111,7 +111,7 @@ def _specs(spec: BatchSpec, plan: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
     return tuple(as_tool(tool).spec for tool in spec.tools)
 
 
-def _jobs(plan: Plan, tape: Tape, stories: Mapping[int, _Story]) -> Callable[[int, Any], Job]:
+def _jobs(plan: Plan, tape: Recordings, stories: Mapping[int, _Story]) -> Callable[[int, Any], Job]:
     """Makes the job at a place, with the recording that belongs there."""
 
     def job(place: int, value: Any) -> Job:
@@ -126,10 +126,10 @@ def _jobs(plan: Plan, tape: Tape, stories: Mapping[int, _Story]) -> Callable[[in
 
 
 async def _run(
-    spec: BatchSpec, source: InputSource, plan: Plan, backend: RecordedBackend, tools: RecordedToolbox, tape: Tape
+    spec: BatchSpec, source: InputSource, plan: Plan, backend: RecordedBackend, tools: RecordedToolbox, tape: Recordings
 ) -> list[AgentResult]:
-    store, gate = NoStore(), Gate(Slots(InflightLimit(_INFLIGHT, fixed=True)))
-    asking = Asking(backend, gate, Health(patience=0.0), Deadlines(None), spec.retry)
+    store, gate = NoStore(), AdmissionController(Slots(InflightLimit(_INFLIGHT, fixed=True)))
+    asking = BackendTurnRunner(backend, gate, Health(patience=0.0), Deadlines(None), spec.retry)
     loop = AgentLoop(plan.rules, asking, tools, store, Deadlines(None), compacted=tape.compaction)
     results: list[AgentResult] = []
 

@@ -11,35 +11,35 @@ from functools import cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ..aio import RunDeadline, starting
-from ..backends.connect import Trial, connect
-from ..core.coordinator import Hub
+from ..aio import RunDeadline, startup_deadline
+from ..backends.connect import TrialRequest, connect
+from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, Toolbox
+from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet
 from ..core.requests import NO_USAGE, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling
 from ..core.spec import BatchSpec
-from ..engine.admission import Gate, calibrate, open_gate
-from ..engine.context_window import Window, open_window
-from ..engine.gc_tuning import rarer_collections
-from ..engine.inputs import Inputs
-from ..engine.monitor import sampling, upkeep
+from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
+from ..engine.context_window import ContextWindow, open_window
+from ..engine.gc_tuning import relaxed_gc
+from ..engine.inputs import JobSource
+from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.summarizer import Summarizer
 from ..plan.compile import Plan, prefix_chars
 from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
 from ..store.memory import NoStore
-from ..tools import NoTools, Selection, Tool, ToolFabric, ToolProvider, open_tools, toolsets
+from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, open_tools, toolsets
 from .budget import RunBudget
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, unmarked
 from .plan_check import check_plan, is_same_question
 from .setup import ANY_SERVER, RunSetup
 
 if TYPE_CHECKING:
-    from ..cluster.session import Joined
+    from ..cluster.session import ClusterSession
 
 _ON_THIS_MACHINE = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _PATIENCE_PER_RETRY = 5.0
@@ -51,7 +51,7 @@ class RunResources:
     """What one run works with, open. Runs of one flow share backends, gates, tools and the budget."""
 
     setup: RunSetup
-    inputs: Inputs
+    inputs: JobSource
     plan: Plan
     server: Backend
     """As it was opened."""
@@ -62,18 +62,18 @@ class RunResources:
     report: Callable[[], PrefixReport]
     """Predicts what prompts share and lints them, when it is called for the first time."""
     store: Store
-    gate: Gate
+    gate: AdmissionController
     health: Health
     summarizer: Summarizer
     deadline: RunDeadline
-    window: Window | None = None
+    window: ContextWindow | None = None
     """The model's context window; None where it is not known."""
     events: EventSink | None = None
-    joined: "Joined | None" = None
+    joined: "ClusterSession | None" = None
     """Set where the work is shared with other processes."""
     is_finished: bool = False
     """Every result is in the checkpoint: no server is asked, and no tool is called."""
-    toolbox: Toolbox = field(default_factory=NoTools)
+    toolbox: ToolSet = field(default_factory=NoTools)
     counts: dict[str, int] = field(default_factory=dict)
     """Tokens of texts as the server counted them, by the digests of the texts; kept for a durable store."""
 
@@ -93,7 +93,7 @@ class RunResources:
 async def open_resources(
     setups: Sequence[RunSetup],
     events: EventSink | None,
-    hub: Hub | None = None,
+    hub: Coordinator | None = None,
     *,
     deadline: RunDeadline | None = None,
     asks: bool = True,
@@ -112,7 +112,7 @@ async def open_resources(
         if deadline is not None or limit.at is None:
             opened = await opener.open(events, hub, asks, recorded)
         else:
-            with starting(limit):
+            with startup_deadline(limit):
                 async with limit.limit():
                     opened = await opener.open(events, hub, asks, recorded)
         yield opened
@@ -144,26 +144,26 @@ class _Opener:
         self._stack = stack
         self._deadline = deadline
         self._events: EventSink | None = None
-        self._joined: Joined | None = None
+        self._joined: ClusterSession | None = None
         self._budget: RunBudget | None = None
-        self._trial = Trial(tell=self._count)
+        self._trial = TrialRequest(tell=self._count)
         self._tried = NO_USAGE
         """What it took to find out whether servers take tools."""
         self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
-        self._ways: dict[Hashable, tuple[Gate, Health]] = {}
+        self._ways: dict[Hashable, tuple[AdmissionController, Health]] = {}
         """By the address of the server."""
 
     async def open(
         self,
         events: EventSink | None,
-        hub: Hub | None,
+        hub: Coordinator | None,
         asks: bool,
         recorded: Sequence[Mapping[str, Any]] | None,
     ) -> list[RunResources]:
         setups, stack = self._setups, self._stack
         layouts = [await setup.layout_inputs() for setup in setups]
-        stack.enter_context(rarer_collections())
+        stack.enter_context(relaxed_gc())
         if isinstance(events, AbstractContextManager):
             events.__enter__()
             stack.push_async_exit(partial(_leave, events))
@@ -199,7 +199,7 @@ class _Opener:
     async def open_run(
         self,
         setup: RunSetup,
-        inputs: Inputs,
+        inputs: JobSource,
         layout: Layout,
         store: Store,
         recorded: Mapping[str, Any] | None = None,
@@ -223,7 +223,7 @@ class _Opener:
             server = await self._backend(setup)
             plan = setup.compile(tools, layout, server.traits, kept)
             known = inputs.known
-            scale = await calibrate(server, f"{plan.rules.prompt.system}\n{known[0] if known else ''}")
+            scale = await measure_chars_per_token(server, f"{plan.rules.prompt.system}\n{known[0] if known else ''}")
         report = cache(partial(prefix_report, spec, plan.rules, layout, inputs.known, inputs.total, scale))
         backend = server
         if self._budget is not None:
@@ -302,7 +302,7 @@ class _Opener:
 
     def _way(
         self, setup: RunSetup, shared_chars: int, backend: Backend, chars_per_token: float, depth: int
-    ) -> tuple[Gate, Health]:
+    ) -> tuple[AdmissionController, Health]:
         """The gate to a server and the health of it, which runs with the same server share."""
         spec = setup.spec
         address = _address(spec)
@@ -310,7 +310,7 @@ class _Opener:
             return known[0].beside(shared_chars, depth), known[1]
         specs = [other.spec for other in self._setups if other is setup or _address(other.spec) == address]
         come_back = any((other.tools or other.runtime) and other.max_turns > 1 for other in specs)
-        gate = open_gate(spec, backend, shared_chars, chars_per_token, self._events, come_back=come_back)
+        gate = build_admission(spec, backend, shared_chars, chars_per_token, self._events, come_back=come_back)
         health = Health(spec.retry.max_retries * _PATIENCE_PER_RETRY)
         self._ways[address] = gate, health
         return gate, health
@@ -322,19 +322,19 @@ class _Opener:
         for gate, _ in self._ways.values():
             server = first[id(gate)].server
             if isinstance(server, ReportsLoad) or gate.residency is not None:
-                await self._stack.enter_async_context(upkeep(server, gate))
+                await self._stack.enter_async_context(monitor_load(server, gate))
             if self._events is not None:
                 name = server.traits.name
                 names[name] += 1
                 shown = name if names[name] == 1 else f"{name} {names[name]}"  # stages may use several of a kind
-                await self._stack.enter_async_context(sampling(gate, shown, self._events))
+                await self._stack.enter_async_context(sample_gauges(gate, shown, self._events))
         if self._joined is not None:
             gates_by_server = {_server(run.setup.spec): run.gate for run in runs}
             await self._stack.enter_async_context(self._joined.share_limits(gates_by_server))
 
     async def _with_tools(self, runs: Sequence[RunResources]) -> list[RunResources]:
         """One tool executor for all runs that can share it. A run that has only some of its tools gets a selection."""
-        boxes: dict[int, Toolbox] = {}
+        boxes: dict[int, ToolSet] = {}
         for group, tools in toolsets([(run.setup.spec, run.tools) for run in runs]):
             spec, summarizer = runs[group[0]].setup.spec, runs[group[0]].summarizer
             tasks = [str(runs[at].setup.spec.task) for at in group]
@@ -348,10 +348,10 @@ class _Opener:
                     self._joined.events.telling.account = used
             for at in group:
                 own = runs[at].tools
-                boxes[at] = fabric if len(own) == len(tools) else Selection(fabric, own)
+                boxes[at] = fabric if len(own) == len(tools) else ToolSubset(fabric, own)
         return [replace(run, toolbox=boxes[at]) for at, run in enumerate(runs)]
 
-    def _used(self, fabric: ToolFabric, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
+    def _used(self, fabric: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
         tried = self._tried if counts_trials else NO_USAGE
         return ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), tried))
 
@@ -370,7 +370,9 @@ async def _leave(events: AbstractContextManager[Any], *why: Any) -> None:
     await asyncio.to_thread(events.__exit__, *why)
 
 
-async def _join(hub: Hub, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool) -> "Joined":
+async def _join(
+    hub: Coordinator, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool
+) -> "ClusterSession":
     from ..cluster.session import join  # only for shared runs
 
     return await stack.enter_async_context(

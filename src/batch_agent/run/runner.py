@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from ..aio import Deadlines
 from ..backends.prices import known_price
-from ..core.coordinator import Hub
-from ..core.events import RunStarted, Scheduled, Shared
+from ..core.coordinator import Coordinator
+from ..core.events import PrefixReported, RunStarted, SchedulingReported
 from ..core.protocols import EventSink, WorkSource
 from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop
-from ..engine.chunking_executor import Chunked
+from ..engine.chunking_executor import ChunkingExecutor
 from ..engine.engine import Deliver, Engine, EngineConfig, Fit, Leave
-from ..engine.input_chunker import Splitting
+from ..engine.input_chunker import InputChunker
 from ..engine.inputs import InputSource
-from ..engine.prefix_warmup import Warming
-from ..engine.result_stream import Delivery, Outbox
-from ..engine.turn_runner import Asking, Turns
+from ..engine.prefix_warmup import PrefixWarmup
+from ..engine.result_stream import Delivery, ResultChannel
+from ..engine.turn_runner import BackendTurnRunner, TurnRunner
 from ..plan.compile import prefix_chars
 from ..store.memory import NoStore
 from .complete_checkpoint import mark_finished
@@ -32,10 +32,10 @@ Write = Callable[[AgentResult], None]
 
 async def run(
     setup: RunSetup,
-    outbox: Outbox,
+    outbox: ResultChannel,
     *,
     only: Sequence[int] | None = None,
-    hub: Hub | None = None,
+    hub: Coordinator | None = None,
     works: bool = True,
 ) -> None:
     """One run, alone or shared with other processes through a hub; the results go to the outbox. `only`, `works`: as
@@ -47,7 +47,7 @@ async def run(
             outbox.scheduling, outbox.report = resources.scheduling, resources.measured_report
 
 
-async def work(setup: RunSetup, hub: Hub) -> None:
+async def work(setup: RunSetup, hub: Coordinator) -> None:
     """A worker of a run that another process has started, whose inputs come from the hub. Returns when no process that
     shares the run has anything left to do. Raises SpecError (PlanMismatch where this process would ask something else),
     BackendError, RunStopped and StoreError."""
@@ -101,16 +101,16 @@ class _Execution:
             return
         report = resources.report()
         if setup.events is not None and self._events is not None:
-            self._events.emit(Shared(report))
+            self._events.emit(PrefixReported(report))
         elif report.findings:
             setup.notify(format_findings(report.findings))
 
     def account(self, events: EventSink) -> None:
         """Reports how the run was scheduled, and what the server found in its prefix cache."""
-        events.emit(Scheduled(self._resources.scheduling))
+        events.emit(SchedulingReported(self._resources.scheduling))
         first_turns = self._resources.gate.first_turns
         if first_turns.cached and self._spec.runtime is None:
-            events.emit(Shared(self._resources.measured_report()))
+            events.emit(PrefixReported(self._resources.measured_report()))
 
     async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, works: bool) -> None:
         resources, spec = self._resources, self._spec
@@ -118,7 +118,7 @@ class _Execution:
         source = InputSource(resources.inputs, resources.plan.job, order)
         deliver = Delivery(put, spec.on_result, write, self._events).deliver
 
-        async def run_agents(turns: Turns, leave: Leave | None) -> None:
+        async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             executor, fit = self._executor(turns, leave), self._fit()
             if resources.joined is None:
                 await self._engine(source, executor, deliver, fit, self._events, leave).run()
@@ -136,7 +136,7 @@ class _Execution:
         if self._events is not None:
             self._events.emit(self._started(None, None))
 
-        async def run_agents(turns: Turns, leave: Leave | None) -> None:
+        async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             source = joined.source(self._resources.gate, ends_by_itself=True)
             executor = self._executor(turns, leave)
             await self._engine(source, executor, ending_at(joined), None, self._events, leave).run()
@@ -145,12 +145,12 @@ class _Execution:
             await self._with_turns(run_agents)
         finally:
             if self._events is not None:
-                self._events.emit(Scheduled(self._resources.scheduling))
+                self._events.emit(SchedulingReported(self._resources.scheduling))
 
     async def _share(
         self,
         inputs: InputSource,
-        executor: AgentLoop | Chunked,
+        executor: AgentLoop | ChunkingExecutor,
         deliver: Deliver,
         fit: Fit | None,
         leave: Leave | None,
@@ -158,12 +158,12 @@ class _Execution:
         works: bool,
     ) -> None:
         """Posts the inputs for all processes that share the run, and collects the results."""
-        from ..cluster.submitter import Calling
+        from ..cluster.submitter import Submitter
         from ..cluster.worker import work_and_collect
 
         resources, joined = self._resources, self._resources.joined
         assert joined is not None
-        calling = Calling(joined, inputs, fit, executor.retell, deliver, self._events, resources.deadline)
+        calling = Submitter(joined, inputs, fit, executor.retell, deliver, self._events, resources.deadline)
         if not works:
             await calling.collect()
             return
@@ -171,10 +171,10 @@ class _Execution:
         engine = self._engine(source, executor, calling.finished_here, None, joined.events.here, leave)
         await work_and_collect(engine, source, calling)
 
-    async def _with_turns(self, run_agents: Callable[[Turns, Leave | None], Awaitable[None]]) -> None:
+    async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:
         """Runs agents whose turns are taken by the model, or by programs."""
         resources, spec = self._resources, self._spec
-        asking = Asking(
+        asking = BackendTurnRunner(
             resources.backend,
             resources.gate,
             resources.health,
@@ -186,13 +186,13 @@ class _Execution:
         if spec.runtime is None or resources.is_finished:
             await run_agents(asking, resources.backend.leave if resources.server.traits.keeps_agents else None)
             return
-        from ..programs.host import staffed  # brings a web server, which other runs do not need
+        from ..programs.host import open_program_host  # brings a web server, which other runs do not need
 
         rules, traits = resources.plan.rules, resources.server.traits
-        async with staffed(spec, rules, traits, asking, resources.setup.notify) as handing:
+        async with open_program_host(spec, rules, traits, asking, resources.setup.notify) as handing:
             await run_agents(handing, handing.leave)
 
-    def _executor(self, turns: Turns, leave: Leave | None) -> AgentLoop | Chunked:
+    def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:
         resources, spec = self._resources, self._spec
         loop = AgentLoop(
             resources.plan.rules,
@@ -206,7 +206,7 @@ class _Execution:
         )
         if spec.context.oversized == "refuse" and isinstance(resources.store, NoStore):
             return loop  # no input is in parts, and none was in an earlier run
-        return Chunked(
+        return ChunkingExecutor(
             loop,
             resources.gate,
             resources.store,
@@ -219,7 +219,7 @@ class _Execution:
     def _engine(
         self,
         source: WorkSource,
-        executor: AgentLoop | Chunked,
+        executor: AgentLoop | ChunkingExecutor,
         deliver: Deliver,
         fit: Fit | None,
         events: EventSink | None,
@@ -235,7 +235,7 @@ class _Execution:
             self._spec.max_dispatched,
             leave,
             fit,
-            executor.complete if isinstance(executor, Chunked) else None,
+            executor.complete if isinstance(executor, ChunkingExecutor) else None,
             events,
             settles=resources.joined is None,  # the end of an agent is written behind its facts
             deadline=resources.deadline,
@@ -248,9 +248,9 @@ class _Execution:
             return None
         if self._spec.context.oversized == "refuse":
             return window.fit
-        return Splitting(window, layout.task, layout.template.fields).fit
+        return InputChunker(window, layout.task, layout.template.fields).fit
 
-    def _warming(self) -> Warming | None:
+    def _warming(self) -> PrefixWarmup | None:
         resources, wanted = self._resources, self._spec.prefix.warm_prefix
         rules, lead, total = resources.plan.rules, resources.plan.layout.lead, resources.inputs.total
         if wanted is None:
@@ -259,7 +259,7 @@ class _Execution:
             wanted = is_managed and several and prefix_chars(rules.prompt) + len(lead) >= _WORTH_WARMING
         if not wanted:
             return None
-        return Warming(resources.backend, rules, resources.setup.notify, self._spec.timeouts.turn, lead)
+        return PrefixWarmup(resources.backend, rules, resources.setup.notify, self._spec.timeouts.turn, lead)
 
     def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.gate.slots.limit

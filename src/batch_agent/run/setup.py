@@ -18,7 +18,7 @@ from ..core.protocols import EventSink, Traits
 from ..core.safe_text import safe_text
 from ..core.spec import BatchSpec
 from ..data import check_apart, gather_inputs
-from ..engine.inputs import Inputs
+from ..engine.inputs import JobSource
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import check_first, escaped_fields, settled_by
@@ -87,13 +87,13 @@ class RunSetup:
         else:
             print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
 
-    async def layout_inputs(self) -> tuple[Inputs, Layout]:
+    async def layout_inputs(self) -> tuple[JobSource, Layout]:
         """The inputs, and how their tasks are put together. Inputs that come later are not waited for. Raises SpecError
         for inputs that cannot be read, and for a task that does not fit the first of them."""
         if self.input_fields is not None:
             template = (self.template or template_of(self.spec.task)).settled(self.input_fields)
-            return Inputs(self.spec.inputs, is_fed=True), as_they_come(template)
-        inputs, prefix = Inputs(await gather_inputs(self.spec.inputs)), self.spec.prefix
+            return JobSource(self.spec.inputs, is_fed=True), as_they_come(template)
+        inputs, prefix = JobSource(await gather_inputs(self.spec.inputs)), self.spec.prefix
         first = await inputs.peek()
         template = settled_by(self.template or template_of(self.spec.task, first), inputs.known)
         if first:
@@ -174,7 +174,7 @@ class RunSetup:
             )
 
 
-def asking_order(layout: Layout, inputs: Inputs) -> Iterator[int] | None:
+def asking_order(layout: Layout, inputs: JobSource) -> Iterator[int] | None:
     """The inputs in the order in which they are asked, and then those that have come to the list since."""
     if layout.asking is None or inputs.rows is None:
         return None

@@ -14,7 +14,7 @@ _SHORTEST_EPISODE = 8
 
 
 @dataclass(slots=True)
-class Losses:
+class CacheMissTracker:
     """Judged in episodes: what was under way when the last one ended still belongs to it."""
 
     total: int = 0

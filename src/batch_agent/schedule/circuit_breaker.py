@@ -18,7 +18,7 @@ lasts longer than the last one: who comes and goes is asked less and less."""
 
 
 @dataclass(slots=True)
-class Standing:
+class CircuitBreaker:
     """Good, or ejected until some time; after that one request, the probe, finds out. Requests are told apart by their
     numbers, which rise: what was sent before an ejection says nothing about the time after it."""
 

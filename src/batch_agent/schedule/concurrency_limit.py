@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple
 
-from ..core.protocols import Load
+from ..core.protocols import ServerLoad
 
 _CEILING = 1024
 _EPISODE = 1.0
@@ -41,7 +41,7 @@ _NO_GAIN = 0.8
 """More in flight by some factor, and answers that take longer by more than this part of it: nothing was won."""
 
 
-class Change(NamedTuple):
+class LimitDecision(NamedTuple):
     limit: int
     reason: str
 
@@ -84,7 +84,7 @@ class InflightLimit:
         self._most = self.current if self.fixed else max(self.current, _CEILING)
         self._is_searching = not self.fixed
 
-    def succeeded(self, seconds: float, *, limit_binds: bool) -> Change | None:
+    def succeeded(self, seconds: float, *, limit_binds: bool) -> LimitDecision | None:
         """A request was answered, after so long. The new limit, if it changes."""
         self._answered += 1
         if self._answered > _ROUNDS_WITHOUT_LOOK * self.current:
@@ -103,13 +103,13 @@ class InflightLimit:
         """The server had no room for one request."""
         self._sent_away += 1
 
-    def refused(self, now: float, in_service: int) -> Change | None:
+    def refused(self, now: float, in_service: int) -> LimitDecision | None:
         """The server refuses most requests, of those that were sent since the limit was last lowered. It had taken so
         many before."""
         self._quiet_until = now + _EPISODE
         return self._back_off(in_service, "rate limited")
 
-    def looked(self, load: Load, in_use: int, now: float) -> Change | None:
+    def looked(self, load: ServerLoad, in_use: int, now: float) -> LimitDecision | None:
         """What the server says of its load, with so many requests in flight. What waits at the server cannot be
         ordered any more, so no more is sent than it will take up before the next look."""
         is_first, self._reports_load = not self._reports_load, True
@@ -133,7 +133,7 @@ class InflightLimit:
             return self._set(2 * self.current if self._is_searching else self.current * 5 // 4 + 1, "room")
         return None
 
-    def _judge(self, ended: "_Round") -> Change | None:
+    def _judge(self, ended: "_Round") -> LimitDecision | None:
         """A round is over at this limit."""
         usual = self._usual
         if usual is not None and usual.limit < ended.limit:
@@ -155,7 +155,7 @@ class InflightLimit:
             return 2 * self.current
         return self.current + (1 if self._bad is None else max(1, (self._bad - self.current) // _STEPS))
 
-    def _back_off(self, in_service: int, reason: str) -> Change | None:
+    def _back_off(self, in_service: int, reason: str) -> LimitDecision | None:
         limit, good = self.current, self._good
         self._is_searching, self._bad = False, limit
         if good < limit:
@@ -167,13 +167,13 @@ class InflightLimit:
         self._rounds_needed = min(_MOST_ROUNDS, 2 * self._rounds_needed)
         return self._set(min(lower, limit - 1), reason)
 
-    def _set(self, limit: int, reason: str) -> Change | None:
+    def _set(self, limit: int, reason: str) -> LimitDecision | None:
         limit = max(1, min(limit, self._most))
         self._begin_round()
         if limit == self.current:
             return None
         self.current, self._rounds = limit, 0
-        return Change(limit, reason)
+        return LimitDecision(limit, reason)
 
     def _begin_round(self) -> None:
         self._answers, self._seconds, self._sent_away = 0, 0.0, 0

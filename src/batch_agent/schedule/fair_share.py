@@ -28,7 +28,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SlotClaim:
     """What a worker has said of its demand."""
 
     held: int
@@ -41,7 +41,7 @@ class Claim:
     """When it began to hold something, or to hold nothing."""
 
 
-def wanted(demand: Demand, before: int) -> int | None:
+def demand_for(demand: Demand, before: int) -> int | None:
     """`before`: what it had use for the last time. Who needed more a moment ago may do so again."""
     if demand.is_short:
         return None
@@ -49,18 +49,18 @@ def wanted(demand: Demand, before: int) -> int | None:
     return max(-(-demand.used // grain) * grain, before // 2)
 
 
-def total_of(claims: Iterable[Claim]) -> int | None:
+def total_of(claims: Iterable[SlotClaim]) -> int | None:
     """What the most careful of the workers takes it to be."""
     return min((claim.total for claim in claims if claim.total is not None), default=None)
 
 
-def portion(claims: Mapping[str, Claim], worker: str, now: float) -> int | None:
+def allocate(claims: Mapping[str, SlotClaim], worker: str, now: float) -> int | None:
     """What this one of the workers may use from now on; None where nothing is limited. It may be put into force as soon
     as all can read that it is held. What others use, or still might, is never part of it."""
     total = total_of(claims.values())
     if total is None:
         return None
-    fair, held = shares(claims, total, now), claims[worker].held
+    fair, held = fair_shares(claims, total, now), claims[worker].held
     if fair[worker] > held:
         free = total - sum(claim.held for name, claim in claims.items() if name != worker)
         return max(held, min(fair[worker], free))
@@ -70,7 +70,7 @@ def portion(claims: Mapping[str, Claim], worker: str, now: float) -> int | None:
     return fair[worker] if is_needed else held
 
 
-def shares(claims: Mapping[str, Claim], total: int, now: float) -> dict[str, int]:
+def fair_shares(claims: Mapping[str, SlotClaim], total: int, now: float) -> dict[str, int]:
     """Equal parts for all who want, and what one does not want for the others. Where there are fewer than workers that
     want some, they take turns."""
     kept = 1 if total >= _KEPT * len(claims) else 0
@@ -95,19 +95,19 @@ def _most(wants: int | None, kept: int) -> float:
     return float("inf") if wants is None else max(wants, kept)
 
 
-def _precedence(claim: Claim, now: float) -> tuple[int, float]:
+def _precedence(claim: SlotClaim, now: float) -> tuple[int, float]:
     """Who has had nothing for long, longest first; who has some, the last to get it first; who has nothing."""
     if claim.held:
         return 1, -claim.since
     return (0 if now - claim.since >= _LONG else 2), claim.since
 
 
-def _lacks(claim: Claim, fair: int) -> bool:
+def _lacks(claim: SlotClaim, fair: int) -> bool:
     return claim.held < fair and (claim.wants is None or claim.wants > claim.held)
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BudgetClaim:
     """What a worker has said of its part of the budget."""
 
     spent: Amount
@@ -127,7 +127,7 @@ class Share:
 def lease(
     most: Amount,
     before: Amount,
-    others: Sequence[Share],
+    others: Sequence[BudgetClaim],
     taken: Amount,
     needs: Sequence[Amount],
     reserve: int = _RESERVE,

@@ -65,7 +65,7 @@ _BREAKDOWNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class RetryAgent:
     """The failure concerns only the agent that met it, which may try `patience` times as often as usual."""
 
     patience: int = 1
@@ -74,21 +74,21 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class PauseAll:
     """Nobody is sent for so many seconds, then one to see; the try does not count."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRun:
     """No agent can go on."""
 
     reason: str
 
 
-Verdict = Alone | Hold | Stop
-_ALONE = Alone()
+Verdict = RetryAgent | PauseAll | StopRun
+_ALONE = RetryAgent()
 _PASSING = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION})
 """What may be the bad luck of a moment, and costs little to try again."""
 
@@ -155,8 +155,8 @@ class Health:
             self._since = None
         return self._alone()
 
-    def _alone(self, patience: int = 1) -> Alone:
-        return Alone(patience, self._has_answered and self._outcomes.share_of_trouble < _MUCH_TROUBLE)
+    def _alone(self, patience: int = 1) -> RetryAgent:
+        return RetryAgent(patience, self._has_answered and self._outcomes.share_of_trouble < _MUCH_TROUBLE)
 
     def _count(self, agent: str, error: BackendError, now: float) -> None:
         if self._since is None:
@@ -174,7 +174,7 @@ class Health:
         is_certain = not self._has_answered and (error.status == 401 or error.kind is ErrorKind.TLS)
         needed = _SURE if error.status == 401 else _REFUSED
         if is_certain or (len(self._failed) >= needed and not self._somebody_waits):
-            return Stop(f"The backend refuses every request. {error}")
+            return StopRun(f"The backend refuses every request. {error}")
         return _ALONE
 
     def _broken(self, error: BackendError, now: float) -> Verdict:
@@ -186,11 +186,11 @@ class Health:
         hangs = len(self._failed) >= _SURE and self._unanswered >= max(_REFUSED, _ROUNDS * self._most_out)
         if hangs or (lasted >= self._patience and (is_gone or len(self._failed) >= _BROKEN)):
             what = _BREAKDOWNS[error.kind]
-            return Stop(f"The backend {what}: nothing was answered for {lasted:.0f} s. {error}")
+            return StopRun(f"The backend {what}: nothing was answered for {lasted:.0f} s. {error}")
         if error.kind is not ErrorKind.UNAVAILABLE:
             return self._alone(self._usual_patience(error))
         if is_gone and error.retry_after is None:
-            return Hold(min(_LONGEST_HOLD, max(_SHORTEST_HOLD, lasted / 2)))
+            return PauseAll(min(_LONGEST_HOLD, max(_SHORTEST_HOLD, lasted / 2)))
         return self._alone(_LESS_PATIENCE if self._has_answered else 1)
 
     def _usual_patience(self, error: BackendError) -> int:

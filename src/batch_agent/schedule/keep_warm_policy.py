@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..core.protocols import Load
+from ..core.protocols import ServerLoad
 
 _TOUCH = 256
 """Tokens that can be computed in the time that a touch takes."""
@@ -36,7 +36,7 @@ class _Context:
 
 
 @dataclass(slots=True)
-class WarmthPlan:
+class KeepWarmPolicy:
     """Follows what the server computes. It throws out what was not used for longest: an unused context goes, its end
     first, when as much has been computed or used again since as there is room beside the running requests.
 
@@ -83,7 +83,7 @@ class WarmthPlan:
             self._kept = max(_LEAST_KEPT, _MISJUDGED * self._kept)
         return was_there
 
-    def looked(self, load: Load, now: float, speed: float | None, *, has_room: bool) -> list[str]:
+    def looked(self, load: ServerLoad, now: float, speed: float | None, *, has_room: bool) -> list[str]:
         """The agents whose contexts to touch now. `speed`: tokens of prompts a second, at the server's best;
         `has_room`: nobody of this run waits for a slot or a place."""
         self._follow(load, now)
@@ -111,7 +111,7 @@ class WarmthPlan:
                 return
             del self._contexts[agent]
 
-    def _follow(self, load: Load, now: float) -> None:
+    def _follow(self, load: ServerLoad, now: float) -> None:
         if load.computed < self._computed:  # another server, or the same one started anew: all is gone
             self._contexts.clear()
             self._looked_at = self._smooth = None
@@ -132,7 +132,7 @@ class WarmthPlan:
         self._smooth = known + (rate - known) * seconds / (seconds + _RATE_SECONDS)
         self._rate = max(rate, self._smooth)
 
-    def _is_busy(self, load: Load, speed: float | None) -> bool:
+    def _is_busy(self, load: ServerLoad, speed: float | None) -> bool:
         is_computing = speed is not None and (self._smooth or 0.0) > _BUSY_COMPUTING * speed
         return load.waiting > 0 or (load.kv_usage or 0.0) > _BUSY_CACHE or is_computing
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from .cache_misses import Losses
+from .cache_misses import CacheMissTracker
 from .estimators import PrefillSpeed
-from .residency_leases import Leases, Tenant
+from .residency_leases import ResidencyLeases, Resident
 
 _LIKELY_GROWTH = 0.25
 """By how much of its first prompt an agent is taken to grow before any has shown it."""
@@ -28,7 +28,7 @@ class LedgerCounts:
 
 
 @dataclass(slots=True)
-class Ledger:
+class KvLedger:
     """Adds up the contexts of the agents under way, what they share counted once, and lets further ones in while all
     of them, grown as agents have been seen to grow, fit.
 
@@ -42,14 +42,14 @@ class Ledger:
     shared: float = 0.0
     """Tokens that all prompts begin with."""
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
-    losses: Losses = field(default_factory=Losses)
+    losses: CacheMissTracker = field(default_factory=CacheMissTracker)
     counts: LedgerCounts = field(default_factory=LedgerCounts)
-    _agents: dict[str, Tenant] = field(default_factory=dict)
+    _agents: dict[str, Resident] = field(default_factory=dict)
     _residents: int = 0
     _own: float = 0.0
     _first: float = 0.0
     _limit: float | None = field(init=False)
-    _leases: Leases = field(default_factory=Leases)
+    _leases: ResidencyLeases = field(default_factory=ResidencyLeases)
     _guests: float = 0.0
     """Tokens of guests."""
     _disturbances: int = 0
@@ -126,7 +126,7 @@ class Ledger:
     def begin(self, agent: str, own: float) -> None:
         """A new agent, by what its first prompt is taken to hold beside the shared part. It has no place yet."""
         self._orders += 1
-        self._agents[agent] = Tenant(own, own, self._orders)
+        self._agents[agent] = Resident(own, own, self._orders)
 
     def let_in(self, agent: str, now: float, *, as_guest: bool = False) -> bool:
         """Gives the agent a place if there is one, taking overdue ones where that helps."""
@@ -201,7 +201,7 @@ class Ledger:
         """When a place may be given up, at the earliest."""
         return self._leases.next_end(self.rent)
 
-    def _fits(self, agent: Tenant) -> bool:
+    def _fits(self, agent: Resident) -> bool:
         return self._have_room(self._own + agent.own, self._first + agent.first, self._residents + 1)
 
     def _have_room(self, own: float, first: float, residents: int) -> bool:
@@ -214,7 +214,7 @@ class Ledger:
             return self._grown
         return max(_LIKELY_GROWTH * first / residents if residents else 0.0, self._most_grown)
 
-    def _make_room(self, agent: Tenant, now: float) -> bool:
+    def _make_room(self, agent: Resident, now: float) -> bool:
         """Takes overdue places, if they are enough."""
         leases = self._leases
         leases.lapse(self.rent, now)
@@ -241,7 +241,7 @@ class Ledger:
         known.is_resident = False
         self.counts.gave_up += 1
 
-    def _judge_cache(self, agent: Tenant, cached: int, is_crowded: bool) -> None:
+    def _judge_cache(self, agent: Resident, cached: int, is_crowded: bool) -> None:
         self.losses.saw(cached)
         if not (agent.prompt and agent.is_resident) or agent.is_new:
             return
@@ -258,7 +258,7 @@ class Ledger:
         self._limit = limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
         self.losses.begin_anew()
 
-    def _count_place(self, agent: Tenant) -> None:
+    def _count_place(self, agent: Resident) -> None:
         self._residents += 1
         self._own += agent.own
         self._first += agent.first
@@ -266,7 +266,7 @@ class Ledger:
             self._guests += agent.own
             self._disturbances += 1
 
-    def _forget_place(self, agent: Tenant) -> None:
+    def _forget_place(self, agent: Resident) -> None:
         self._residents -= 1
         self._own -= agent.own
         self._first -= agent.first

@@ -23,7 +23,7 @@ _KEPT = 4 * _MOST
 
 
 @dataclass(slots=True)
-class Refusals:
+class OverloadDetector:
     """Requests are known by their numbers, which rise as they are sent. What has no answer yet counts as taken: answers
     take longer than refusals, so the order in which both arrive says little."""
 

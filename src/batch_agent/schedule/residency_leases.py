@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Tenant:
+class Resident:
     """One agent that is alive, with a place or without."""
 
     first: float
@@ -26,22 +26,22 @@ class Tenant:
 
 
 @dataclass(slots=True)
-class Leases:
+class ResidencyLeases:
     """Residents that wait for their tools, who has waited longest first. A lease is over at its end, or from the
     beginning where the tools are known to take longer than a place is worth."""
 
     over_own: float = 0.0
     """Tokens of those whose lease is over."""
     over_first: float = 0.0
-    _lasting: dict[str, Tenant] = field(default_factory=dict)
-    _over: dict[str, Tenant] = field(default_factory=dict)
+    _lasting: dict[str, Resident] = field(default_factory=dict)
+    _over: dict[str, Resident] = field(default_factory=dict)
 
     @property
     def over(self) -> int:
         """How many are."""
         return len(self._over)
 
-    def begin(self, agent: str, tenant: Tenant, *, is_over: bool) -> None:
+    def begin(self, agent: str, tenant: Resident, *, is_over: bool) -> None:
         if is_over:
             self._let_lapse(agent, tenant)
         else:
@@ -74,7 +74,7 @@ class Leases:
         waiting = {**self._lasting, **self._over}
         return max(waiting, key=lambda agent: waiting[agent].order, default=None)
 
-    def _let_lapse(self, agent: str, tenant: Tenant) -> None:
+    def _let_lapse(self, agent: str, tenant: Resident) -> None:
         self._over[agent] = tenant
         self.over_own += tenant.own
         self.over_first += tenant.first

@@ -8,8 +8,8 @@ from typing import NewType
 
 from ..core.fast_dataclass import dataclass
 from .affinity import Affinity
-from .circuit_breaker import Standing
-from .throughput import Crew, Throughput
+from .circuit_breaker import CircuitBreaker
+from .throughput import EndpointStats, Throughput
 
 Ticket = NewType("Ticket", int)
 
@@ -25,7 +25,7 @@ class _Sent:
 class _Endpoint:
     name: str
     load: Throughput = field(default_factory=Throughput)
-    standing: Standing = field(default_factory=Standing)
+    standing: CircuitBreaker = field(default_factory=CircuitBreaker)
     is_draining: bool = False
 
     @property
@@ -168,8 +168,8 @@ class Routing:
         return _better_of_two(self._affinity.among(prefix, waits), draw)
 
     @property
-    def _crew(self) -> Crew:
-        return Crew.of(endpoint.load for endpoint in self._endpoints)
+    def _crew(self) -> EndpointStats:
+        return EndpointStats.of(endpoint.load for endpoint in self._endpoints)
 
     def _close(self, ticket: Ticket, now: float) -> _Endpoint:
         sent = self._sent.pop(ticket)

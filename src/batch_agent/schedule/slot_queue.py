@@ -14,7 +14,7 @@ PATIENCE = 16
 Ticket = NewType("Ticket", int)
 
 
-class Rank(NamedTuple):
+class Priority(NamedTuple):
     """Smaller goes first: agents under way, then those with the fewest turns left, then the oldest."""
 
     is_fresh: bool
@@ -23,14 +23,14 @@ class Rank(NamedTuple):
 
 
 @dataclass(slots=True)
-class Admission:
+class SlotQueue:
     """Counts slots and orders those who wait. Never grants beyond the limit; never leaves a slot idle with a waiter.
     Nobody waits for ever: who has been passed over for many rounds goes next, whatever its rank."""
 
     limit: int
     in_use: int = 0
-    _waiting: dict[Ticket, Rank] = field(default_factory=dict)
-    _order: list[tuple[Rank, Ticket]] = field(default_factory=list)
+    _waiting: dict[Ticket, Priority] = field(default_factory=dict)
+    _order: list[tuple[Priority, Ticket]] = field(default_factory=list)
     _arrivals: deque[tuple[Ticket, int]] = field(default_factory=deque)
     """Who waits, oldest first, and how many slots had been granted when each came."""
     _granted: int = 0
@@ -47,7 +47,7 @@ class Admission:
             return True
         return False
 
-    def wait(self, rank: Rank) -> Ticket:
+    def wait(self, rank: Priority) -> Ticket:
         """Queues up, when there was nothing to take. The ticket comes back from a later `release` or `resize`."""
         self._last += 1
         ticket = Ticket(self._last)

@@ -104,7 +104,7 @@ more than twice what it can do in the time of the others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class EndpointStats:
     """What endpoints are like on the whole, for those of which too little is known."""
 
     speed: float
@@ -112,7 +112,7 @@ class Crew:
     usual_work: float
 
     @classmethod
-    def of(cls, loads: Iterable[Throughput]) -> "Crew":
+    def of(cls, loads: Iterable[Throughput]) -> "EndpointStats":
         known = [(load.speed, load.usual_work) for load in loads if load.speed is not None]
         if not known:
             return cls(1.0, 0.0)

@@ -14,7 +14,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimAnswer:
     """Text or calls, exactly as the prompt of the next turn will render them; and what goes wrong on the way."""
 
     text: str = ""
@@ -22,13 +22,13 @@ class Answer:
     fault: FaultOrder | None = None
 
 
-class Reply(NamedTuple):
+class SimReply(NamedTuple):
     """An answer as generated tokens, cut off where the request's token limit cut it.
 
     `content` is the part of `data` that shows as text. A call that was cut off is no call: it shows as the text it is.
     """
 
-    answer: Answer
+    answer: SimAnswer
     data: bytes
     content: bytes
     finish_reason: str
@@ -65,14 +65,14 @@ class Reply(NamedTuple):
         return touched
 
 
-def reply_of(answer: Answer, max_tokens: int) -> Reply:
+def reply_of(answer: SimAnswer, max_tokens: int) -> SimReply:
     content = answer.text.encode()
     calls = b"".join([render_call(call.name, call.arguments) for call in answer.calls])
     data = pad(content + calls) + END
     if len(data) > max_tokens * TOKEN_BYTES:
         data = data[: max_tokens * TOKEN_BYTES]
-        return Reply(answer, data, data, "length")
-    return Reply(answer, data, content, "tool_calls" if calls else "stop")
+        return SimReply(answer, data, data, "length")
+    return SimReply(answer, data, content, "tool_calls" if calls else "stop")
 
 
 def _cut(data: bytes, start: int, stop: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from .answer import Answer, Call
+from .answer import Call, SimAnswer
 from .config import FaultRates, Script
 from .directive import MARK, answer_of, fault_of, find_directive
 from .schema_instance import Instances, flatten
@@ -61,7 +61,7 @@ _SAID_BYTES = _SAID.encode()
 _DECODER = json.JSONDecoder()
 
 
-class Author:
+class AnswerScript:
     """Writes the answers of a script."""
 
     def __init__(self, script: Script, rates: FaultRates) -> None:
@@ -70,7 +70,7 @@ class Author:
         self._arguments = Instances(lambda seed: f"key-{seed % script.keys}", only_required=True)
         self._results = Instances(lambda seed: words(seed, script.string_tokens).strip())
 
-    def chat(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> Answer:
+    def chat(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> SimAnswer:
         """The answer to a chat request that renders as `prompt`; `tokens` is how long a text must be, if it is known.
 
         Raises ValueError for a directive or a schema that cannot be read.
@@ -82,7 +82,7 @@ class Author:
         answer = answer_of(order) or self._default(body, messages, prompt, tokens or order.get("tokens"))
         return replace(answer, fault=fault_of(order, self._rates))
 
-    def completion(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> Answer:
+    def completion(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> SimAnswer:
         """The answer to a prompt that comes as it is: what `chat` says to the conversation in it, its calls as text.
 
         Raises ValueError like `chat`.
@@ -95,14 +95,14 @@ class Author:
         calls = b"".join([render_call(call.name, call.arguments) for call in answer.calls])
         return replace(answer, text=answer.text + calls.decode(), calls=())
 
-    def text(self, prompt: bytes, tokens: int | None = None) -> Answer:
+    def text(self, prompt: bytes, tokens: int | None = None) -> SimAnswer:
         """Text of the script's length that belongs to this prompt."""
         # The end of the answer is a token too.
-        return Answer(words(zlib.crc32(prompt) + self._script.seed, (tokens or self._script.answer_tokens) - 1))
+        return SimAnswer(words(zlib.crc32(prompt) + self._script.seed, (tokens or self._script.answer_tokens) - 1))
 
     def _default(
         self, body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], prompt: bytes, tokens: int | None
-    ) -> Answer:
+    ) -> SimAnswer:
         schema = schema_of(body)
         if schema is None and _SAID_BYTES in prompt:
             schema = schema_said(messages)
@@ -119,9 +119,9 @@ class Author:
         seed = agent_seed(messages) + self._script.seed + (turn if wants_tool else 0)
         action = choose_action(schema, turn if wants_tool else None)
         maker = self._arguments if action.is_call else self._results
-        return Answer(orjson.dumps(maker.make(action.schema, seed)).decode())
+        return SimAnswer(orjson.dumps(maker.make(action.schema, seed)).decode())
 
-    def _calls(self, tools: Sequence[Any], choice: Any, messages: Sequence[Mapping[str, Any]], turn: int) -> Answer:
+    def _calls(self, tools: Sequence[Any], choice: Any, messages: Sequence[Mapping[str, Any]], turn: int) -> SimAnswer:
         functions = [tool["function"] for tool in tools]
         if isinstance(choice, dict):
             name = choice.get("function", {}).get("name")
@@ -132,7 +132,7 @@ class Author:
             function = functions[(turn + index) % len(functions)]
             arguments = self._arguments.make(function.get("parameters") or {"type": "object"}, first + index)
             calls.append(Call(function["name"], orjson.dumps(arguments).decode()))
-        return Answer(calls=tuple(calls))
+        return SimAnswer(calls=tuple(calls))
 
 
 def agent_seed(messages: Sequence[Mapping[str, Any]]) -> int:

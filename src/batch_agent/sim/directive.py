@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .answer import Answer, Call
+from .answer import Call, SimAnswer
 from .config import FaultRates
 from .faults import FaultOrder, parse
 from .tokens import text_of
@@ -50,14 +50,14 @@ def read(text: str) -> list[Mapping[str, Any]]:
     return orders
 
 
-def answer_of(order: Mapping[str, Any]) -> Answer | None:
+def answer_of(order: Mapping[str, Any]) -> SimAnswer | None:
     """The answer an order spells out; None where it leaves that to the script."""
     if "calls" in order:
-        return Answer(text=str(order.get("text", "")), calls=tuple(_call(call) for call in order["calls"]))
+        return SimAnswer(text=str(order.get("text", "")), calls=tuple(_call(call) for call in order["calls"]))
     if "json" in order:
-        return Answer(text=json.dumps(order["json"], ensure_ascii=False))
+        return SimAnswer(text=json.dumps(order["json"], ensure_ascii=False))
     if "text" in order:
-        return Answer(text=str(order["text"]))
+        return SimAnswer(text=str(order["text"]))
     return None
 
 

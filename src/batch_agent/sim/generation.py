@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core.fast_dataclass import dataclass
-from .answer import Reply
+from .answer import SimReply
 from .faults import FaultOrder
 from .kv_engine.sequence import Sequence as EngineSequence
-from .openai import Wire
+from .openai import OpenAIBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Generation(NamedTuple):
     `continuous_usage` adds the usage of one answer to each of its events.
     """
 
-    wire: Wire
-    replies: Sequence[Reply]
+    wire: OpenAIBytes
+    replies: Sequence[SimReply]
     sequences: list[EngineSequence]
     poisons: list[Poison]
     is_stream: bool

@@ -17,11 +17,11 @@ _OK_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length
 _SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One client. Requests are handled one after the other; each gets `reply`, or `open_stream` to `end_stream`."""
 
     def __init__(
-        self, handle: Callable[[HttpRequest, "Connection"], None], open_connections: set["Connection"]
+        self, handle: Callable[[HttpRequest, "ClientConnection"], None], open_connections: set["ClientConnection"]
     ) -> None:
         self.on_gone: Callable[[], None] | None = None
         self._handle = handle

@@ -11,12 +11,12 @@ import orjson
 
 from .config import SimConfig
 from .errors import invalid, unknown_model
-from .kv_engine.engine import Engine
+from .kv_engine.engine import SimEngine
 from .prompts import UNREADABLE, chat_prompt
 from .tokens import decode, encode, from_ids, to_ids
 
 
-class Pages:
+class InfoRoutes:
     """Bodies in, bodies out; those with a body raise RequestError."""
 
     def __init__(self, config: SimConfig) -> None:
@@ -60,7 +60,7 @@ def _text(body: dict[str, Any]) -> bytes:
         raise invalid(f"prompt must be a text: {error!r}", "body.prompt") from error
 
 
-def metrics_text(engine: Engine, http_requests: int) -> bytes:
+def metrics_text(engine: SimEngine, http_requests: int) -> bytes:
     """`http_requests`: how many asked for answers; a list of prompts is one of them, and many to the engine."""
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
     who = f'{{engine="0",model_name="{config.model}"}}'

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from .answer import Call, Reply
+from .answer import Call, SimReply
 
 DONE = b"data: [DONE]\n\n"
 
 
-class Wire(NamedTuple):
+class OpenAIBytes(NamedTuple):
     """What every part of one answer repeats: whose it is and which of the two shapes it has."""
 
     number: int
@@ -18,7 +18,7 @@ class Wire(NamedTuple):
     model: str
     is_chat: bool
 
-    def plain(self, replies: Sequence[Reply], usage: dict[str, Any]) -> bytes:
+    def plain(self, replies: Sequence[SimReply], usage: dict[str, Any]) -> bytes:
         """The whole answer."""
         choice = self._chat_choice if self.is_chat else _text_choice
         choices = [choice(index, reply) for index, reply in enumerate(replies)]
@@ -32,7 +32,7 @@ class Wire(NamedTuple):
         return self._event({"index": 0, "delta": {"role": "assistant", "content": ""}}, None, prompt_tokens, 0)
 
     def tokens(
-        self, index: int, reply: Reply, start: int, stop: int, chunk_tokens: int, prompt_tokens: int | None = None
+        self, index: int, reply: SimReply, start: int, stop: int, chunk_tokens: int, prompt_tokens: int | None = None
     ) -> bytes:
         """The events for tokens `start` to `stop`, at most `chunk_tokens` in each; none for tokens that do not show.
 
@@ -54,7 +54,7 @@ class Wire(NamedTuple):
                 events.append(self._event({"index": index, "delta": delta}, None, prompt_tokens, last))
         return b"".join(events)
 
-    def ending(self, index: int, reply: Reply, start: int, prompt_tokens: int | None = None) -> bytes:
+    def ending(self, index: int, reply: SimReply, start: int, prompt_tokens: int | None = None) -> bytes:
         """The event with the finish reason. That of a text completion also has the text from token `start` on."""
         shown: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": reply.text_between(start, reply.tokens)}
         return self._event({"index": index, **shown}, reply.finish_reason, prompt_tokens, reply.tokens)
@@ -76,7 +76,7 @@ class Wire(NamedTuple):
         choice["finish_reason"] = finish_reason
         return b"%b[%b]%b" % (self._event_head(), orjson.dumps(choice), _closing(prompt_tokens, tokens))
 
-    def _piece(self, reply: Reply, call: int, opens: bool, arguments: str) -> dict[str, Any]:
+    def _piece(self, reply: SimReply, call: int, opens: bool, arguments: str) -> dict[str, Any]:
         if not opens:
             return {"index": call, "function": {"arguments": arguments}}
         return {"index": call, **self._call(call, Call(reply.calls[call].name, arguments))}
@@ -85,7 +85,7 @@ class Wire(NamedTuple):
         function = {"name": call.name, "arguments": call.arguments}
         return {"id": f"call_{self.number}_{number}", "type": "function", "function": function}
 
-    def _chat_choice(self, index: int, reply: Reply) -> dict[str, Any]:
+    def _chat_choice(self, index: int, reply: SimReply) -> dict[str, Any]:
         calls = [self._call(number, call) for number, call in enumerate(reply.calls)]
         message = {"role": "assistant", "content": reply.text or (None if calls else ""), "tool_calls": calls}
         return {"index": index, "message": message, **_end(reply)}
@@ -112,9 +112,9 @@ def _closing(prompt_tokens: int | None, tokens: int) -> bytes:
     return b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n' % counts
 
 
-def _text_choice(index: int, reply: Reply) -> dict[str, Any]:
+def _text_choice(index: int, reply: SimReply) -> dict[str, Any]:
     return {"index": index, "text": reply.text, **_end(reply)}
 
 
-def _end(reply: Reply) -> dict[str, Any]:
+def _end(reply: SimReply) -> dict[str, Any]:
     return {"logprobs": None, "finish_reason": reply.finish_reason, "stop_reason": None}

@@ -5,17 +5,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .answer import Answer, Reply, reply_of
-from .answer_script import Author
+from .answer import SimAnswer, SimReply, reply_of
+from .answer_script import AnswerScript
 from .config import Script, SimConfig
 from .errors import RequestError, invalid, too_long, unknown_model
 from .generation import Generation, Poison
 from .kv_engine.sequence import Sequence
-from .openai import Wire
+from .openai import OpenAIBytes
 from .prompts import UNREADABLE, chat_prompt, text_prompts
 from .tokens import TOKEN_BYTES, block_hashes
 
-Part = tuple[bytes, Reply]
+Part = tuple[bytes, SimReply]
 
 
 class Requests:
@@ -23,7 +23,7 @@ class Requests:
 
     def __init__(self, config: SimConfig, script: Script) -> None:
         self._config = config
-        self._author = Author(script, config.faults)
+        self._author = AnswerScript(script, config.faults)
         self._numbers = itertools.count(1)
         self._context = config.context_tokens
 
@@ -67,7 +67,7 @@ class Requests:
 
     def _part(
         self,
-        answer: Callable[[Mapping[str, Any], bytes, int | None], Answer],
+        answer: Callable[[Mapping[str, Any], bytes, int | None], SimAnswer],
         body: dict[str, Any],
         data: bytes,
         limit: int,
@@ -102,7 +102,7 @@ class Requests:
         if not isinstance(chunk_tokens, int) or chunk_tokens < 1:
             raise RequestError(f"stream_interval must be at least 1, got {chunk_tokens}.", param="stream_interval")
         return Generation(
-            wire=Wire(next(self._numbers), int(time.time()), self._config.model, is_chat),
+            wire=OpenAIBytes(next(self._numbers), int(time.time()), self._config.model, is_chat),
             replies=[reply for _, reply in parts],
             sequences=self._sequences(body, parts, chunk_tokens if is_stream else 0),
             poisons=[

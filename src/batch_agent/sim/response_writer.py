@@ -5,14 +5,14 @@ from typing import Any
 
 from .faults import Fault, Kind
 from .generation import Generation
-from .http import Connection
+from .http import ClientConnection
 from .openai import DONE, usage_body
 
 _GARBAGE_BODY = b'{"id": "chatcmpl-garbage", "choices": [{"message": {"content": '
 _GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'
 
 
-class Delivery:
+class SimResponseWriter:
     """One generation on its way to the client who waits for it; `abort` makes the engine forget the rest of it.
 
     `fault` befalls all of it, where the answer at `culprit` begins, or is half sent.
@@ -21,7 +21,7 @@ class Delivery:
     def __init__(
         self,
         generation: Generation,
-        connection: Connection,
+        connection: ClientConnection,
         fault: Fault | None,
         culprit: int,
         abort: Callable[[Generation], None],

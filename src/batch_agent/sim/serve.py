@@ -8,8 +8,8 @@ import sys
 import orjson
 
 from .config import Script, SimConfig
-from .http import Connection
-from .server import Server
+from .http import ClientConnection
+from .server import SimRoutes
 
 
 def serve(
@@ -30,8 +30,8 @@ async def _serve(config: SimConfig, script: Script, host: str, port: int, until_
     gc.set_threshold(50_000, 20, 20)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    app = Server(config, script, loop)
-    listener = await loop.create_server(lambda: Connection(app.handle, app.connections), host, port, backlog=4096)
+    app = SimRoutes(config, script, loop)
+    listener = await loop.create_server(lambda: ClientConnection(app.handle, app.connections), host, port, backlog=4096)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     if until_stdin_ends:

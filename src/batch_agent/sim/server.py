@@ -14,13 +14,13 @@ from .config import Script, SimConfig
 from .errors import RequestError
 from .faults import Fault, Faults, Kind
 from .generation import Generation
-from .http import Connection
+from .http import ClientConnection
 from .http_parser import HttpRequest
-from .info_routes import Pages, metrics_text, openapi
-from .kv_engine.driver import Pump
+from .info_routes import InfoRoutes, metrics_text, openapi
+from .kv_engine.driver import EngineDriver
 from .openai import DONE, error_body
 from .requests import Requests
-from .response_writer import Delivery
+from .response_writer import SimResponseWriter
 
 
 class Timer(Protocol):
@@ -44,7 +44,7 @@ class FrontEnd:
         self._has_overhead = config.front_end_seconds(1) > 0
         self._free_at = 0.0
 
-    def take(self, prompts: int, connection: Connection, then: Callable[[], None]) -> None:
+    def take(self, prompts: int, connection: ClientConnection, then: Callable[[], None]) -> None:
         """Call `then` when this request's overhead is spent: at once if there is none, never if the client leaves."""
         if not self._has_overhead:
             then()
@@ -56,16 +56,16 @@ class FrontEnd:
 Post = Callable[[dict[str, Any]], Generation | bytes]
 
 
-class Server:
+class SimRoutes:
     """Answers requests. Everything happens on one event loop; nothing here awaits."""
 
     def __init__(self, config: SimConfig, script: Script, loop: asyncio.AbstractEventLoop) -> None:
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self._loop = loop
-        self._pump = Pump(config, loop)
+        self._pump = EngineDriver(config, loop)
         self._front_end = FrontEnd(config, loop)
         self._faults = Faults(config.faults)
-        requests, pages = Requests(config, script), Pages(config)
+        requests, pages = Requests(config, script), InfoRoutes(config)
         self._posts: dict[bytes, Post] = {
             b"/v1/chat/completions": requests.chat,
             b"/v1/completions": requests.completion,
@@ -82,7 +82,7 @@ class Server:
             b"/openapi.json": lambda: (openapi(self._posts, self._gets), b"application/json"),
         }
 
-    def handle(self, request: HttpRequest, connection: Connection) -> None:
+    def handle(self, request: HttpRequest, connection: ClientConnection) -> None:
         post = self._posts.get(request.path)
         if post and request.method == b"POST":
             self._post(post, request.body, connection)
@@ -95,7 +95,7 @@ class Server:
         else:
             connection.reply(404, b'{"detail":"Not Found"}')
 
-    def _post(self, route: Post, raw: bytes, connection: Connection) -> None:
+    def _post(self, route: Post, raw: bytes, connection: ClientConnection) -> None:
         body: dict[str, Any] = {}
         try:
             body = _object(raw)
@@ -114,12 +114,12 @@ class Server:
         self._pump.run()
         return metrics_text(self._pump.engine, self._faults.requests), b"text/plain; version=0.0.4; charset=utf-8"
 
-    def _generate(self, generation: Generation, connection: Connection) -> None:
+    def _generate(self, generation: Generation, connection: ClientConnection) -> None:
         fault, culprit = self._fault(generation)
         if fault and fault.kind is Kind.STATUS:
             _reply_status(connection, fault)
             return
-        delivery = Delivery(generation, connection, fault, culprit, self._pump.abort)
+        delivery = SimResponseWriter(generation, connection, fault, culprit, self._pump.abort)
         if fault and fault.kind is Kind.STALL:
             delivery.open()
             timer = self._loop.call_later(fault.stall_s, self._pump.submit, generation, delivery, connection)
@@ -147,7 +147,7 @@ def _object(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _refuse(connection: Connection, error: RequestError, *, in_stream: bool) -> None:
+def _refuse(connection: ClientConnection, error: RequestError, *, in_stream: bool) -> None:
     body = error_body(error.status, str(error), error.kind, error.param)
     if in_stream:
         connection.open_stream(b"data: %b\n\n" % body)
@@ -156,7 +156,7 @@ def _refuse(connection: Connection, error: RequestError, *, in_stream: bool) -> 
         connection.reply(error.status, body)
 
 
-def _reply_status(connection: Connection, fault: Fault) -> None:
+def _reply_status(connection: ClientConnection, fault: Fault) -> None:
     kinds = {400: "BadRequestError", 429: "RateLimitError", 500: "InternalServerError"}
     extra = b"" if fault.retry_after_s is None else b"retry-after: %b\r\n" % f"{fault.retry_after_s:g}".encode()
     message = f"simulated failure with status {fault.status}"

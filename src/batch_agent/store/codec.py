@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..core.agent_config import Job
-from ..core.coordinator import Ending
+from ..core.coordinator import Completion
 from ..core.errors import ErrorKind
-from ..core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
+from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Started, Withdrawn
 from ..core.json import dumps
 from ..core.results import AgentError
-from ..plan.jsonable import plain
+from ..plan.jsonable import to_jsonable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _NAMES: dict[type, str] = {
     kind: kind.__name__.lower()
-    for kind in (Started, Replied, Returned, Claimed, Withdrawn, Settled, Inherited, Compacted)
+    for kind in (Started, Replied, Returned, Claimed, Withdrawn, Settled, CarriedOver, Compacted)
 }
 _KINDS: dict[str, type[Fact]] = {name: kind for kind, name in _NAMES.items()}
 
@@ -56,25 +56,25 @@ def decode_job(data: bytes) -> Job:
     return Job(index, key, value, task, shared=shared, parts=tuple(parts))
 
 
-def encode_ending(ending: Ending) -> bytes:
+def encode_ending(ending: Completion) -> bytes:
     error = ending.error
     told = None if error is None else [error.kind, error.message, error.retryable]
     return _dump([ending.key, told, ending.seconds, ending.worker])
 
 
-def decode_ending(data: bytes) -> Ending:
+def decode_ending(data: bytes) -> Completion:
     key, told, seconds, worker = orjson.loads(data)
     error = None if told is None else AgentError(ErrorKind(told[0]), told[1], told[2])
-    return Ending(key, error, seconds, worker)
+    return Completion(key, error, seconds, worker)
 
 
 def _dump(value: Any) -> bytes:
     try:
-        return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default=to_jsonable, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         return _with_oddities(value)
 
 
 def _with_oddities(value: Any) -> bytes:
     """Half a character, as names of files may have, or a number of many digits."""
-    return dumps(plain(value))
+    return dumps(to_jsonable(value))

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from ..atomic_file import make_private_folder, open_private
+from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.protocols import Account
@@ -214,7 +214,7 @@ class SqliteStore:
 def _make_folder(folder: Path) -> None:
     """SQLite sees to it that a power cut does not take its files; this is about the folder that they are in."""
     new = [each for each in (folder, *folder.parents) if not each.exists()]
-    make_private_folder(folder)
+    make_private_dir(folder)
     for each in new:
         with suppress(OSError):  # a system that does not open folders
             opened = os.open(each.parent, os.O_RDONLY)

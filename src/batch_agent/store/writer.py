@@ -17,7 +17,7 @@ Work = Callable[[sqlite3.Connection], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _WriteJob:
     work: Work | None
     """None: stop."""
     done: Callable[[Any, Exception | None], None] | None = None
@@ -31,13 +31,13 @@ class WriterThread:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._orders: SimpleQueue[_WriteJob] = SimpleQueue()
         self._failure: Exception | None = None
         threading.Thread(target=self._serve, name="batch-agent-store", daemon=True).start()
 
     def post(self, work: Work) -> None:
         """Does `work` some time soon."""
-        self._orders.put(_Order(work))
+        self._orders.put(_WriteJob(work))
 
     async def wait(self, work: Work) -> Any:
         """The result of `work`, once everything up to it is committed. Raises whatever the writing raised."""
@@ -80,11 +80,11 @@ class WriterThread:
             with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(settle, result, error)
 
-        self._orders.put(_Order(work, done, synced))
+        self._orders.put(_WriteJob(work, done, synced))
 
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
-        stop: _Order | None = None
+        stop: _WriteJob | None = None
         while stop is None:
             batch = self._next_batch()
             stop = batch.pop() if batch[-1].work is None else None
@@ -98,7 +98,7 @@ class WriterThread:
         if stop.done:
             stop.done(None, None)
 
-    def _next_batch(self) -> list[_Order]:
+    def _next_batch(self) -> list[_WriteJob]:
         batch = [self._orders.get()]
         while len(batch) < _BATCH and batch[-1].work is not None:
             try:
@@ -107,7 +107,7 @@ class WriterThread:
                 break
         return batch
 
-    def _commit(self, connection: sqlite3.Connection, batch: list[_Order]) -> None:
+    def _commit(self, connection: sqlite3.Connection, batch: list[_WriteJob]) -> None:
         if self._failure is not None:
             raise self._failure
         is_synced = any(order.synced for order in batch)
@@ -124,7 +124,7 @@ class WriterThread:
             if order.done:
                 order.done(result, None)
 
-    def _fail(self, connection: sqlite3.Connection | None, batch: list[_Order], error: Exception) -> None:
+    def _fail(self, connection: sqlite3.Connection | None, batch: list[_WriteJob], error: Exception) -> None:
         self._failure = error
         if connection is not None and connection.in_transaction:
             with suppress(sqlite3.Error):

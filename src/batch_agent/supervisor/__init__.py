@@ -6,19 +6,28 @@ even a process that has left the session. Elsewhere (macOS) it reaches only thos
 group. Windows is not supported.
 """
 
-from .command import CannotStart, Command, Ended, Limits, ProgramError, ProgramLost, Stdin, TooMuchOutput
-from .program import Program, run_to_end, running
+from .command import (
+    CannotStart,
+    ExitResult,
+    ProgramCommand,
+    ProgramError,
+    ProgramLimits,
+    ProgramLost,
+    Stdin,
+    TooMuchOutput,
+)
+from .program import Program, run_program, start_program
 
 __all__ = [
     "CannotStart",
-    "Command",
-    "Ended",
-    "Limits",
+    "ExitResult",
     "Program",
+    "ProgramCommand",
     "ProgramError",
+    "ProgramLimits",
     "ProgramLost",
     "Stdin",
     "TooMuchOutput",
-    "run_to_end",
-    "running",
+    "run_program",
+    "start_program",
 ]

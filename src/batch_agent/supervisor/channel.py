@@ -19,7 +19,7 @@ _FAILED = {
 }
 
 
-class Link:
+class SupervisorChannel:
     """What a warden is told, what it tells. Once it has ended nothing of the program is there any more; `on_over` is
     called then."""
 

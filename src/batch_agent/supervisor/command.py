@@ -19,7 +19,7 @@ class Stdin(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ProgramCommand:
     """A program to run. A name without a slash is looked for in the PATH of `env`; other relative paths start at
     `cwd`."""
 
@@ -33,7 +33,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """What a program may write, and how long it may take to stop."""
 
     most_bytes: int = 64_000_000
@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ExitResult:
     """How a program ended."""
 
     code: int

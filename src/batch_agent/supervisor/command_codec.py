@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from .command import CannotStart, Command
-from .supervisor_process import packed
+from .command import CannotStart, ProgramCommand
+from .supervisor_process import encode
 
 
-def order(command: Command, grace: float) -> bytes:
+def encode_command(command: ProgramCommand, grace: float) -> bytes:
     """Raises CannotStart for what can be seen to fail before it is tried."""
     if not command.argv:
         raise CannotStart("There is no program to start: the command is empty.")
@@ -18,7 +18,7 @@ def order(command: Command, grace: float) -> bytes:
         program = _program(command.argv[0], command.env, cwd)
         argv = [_word(word) for word in command.argv]
         env = [_variable(name, value) for name, value in command.env.items()]
-        return packed(grace, _word(cwd), _word(program), argv, env)
+        return encode(grace, _word(cwd), _word(program), argv, env)
     except ValueError as error:
         raise CannotStart(f"{command.argv[0]!r} cannot be started: {error}.") from error
 

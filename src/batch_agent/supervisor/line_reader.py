@@ -3,14 +3,14 @@
 from collections import deque
 from typing import Self
 
-from .command import Limits, TooMuchOutput
-from .output_stream import Output
+from .command import ProgramLimits, TooMuchOutput
+from .output_stream import OutputStream
 
 
 class LineSplitter:
     """Chunks in, lines out: the same ones, up to the same error, however the chunks were cut."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: ProgramLimits) -> None:
         self._name = name
         self._most_line_bytes = limits.most_line_bytes
         self._most_bytes = self._room = limits.most_bytes
@@ -53,10 +53,10 @@ class LineSplitter:
         self._rest.clear()
 
 
-class Lines:
+class LineReader:
     """The lines that a program writes to stdout, from where its reader left off."""
 
-    def __init__(self, out: Output, splitter: LineSplitter) -> None:
+    def __init__(self, out: OutputStream, splitter: LineSplitter) -> None:
         self._out = out
         self._splitter = splitter
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 _END_BYTES = 4_000
 
 
-class Excerpt:
+class HeadTailBuffer:
     """The beginning and the end of what was written, with the length of what lay between."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ _MOST_HELD_BYTES = 4 * _CHUNK_BYTES
 _MOST_IN_A_PIPE = 1_048_576 // _CHUNK_BYTES  # chunks; no user can make a pipe longer than that
 
 
-class Output:
+class OutputStream:
     """What a program writes: held for one reader, while the program waits when there is too much of it. Once muted,
     the program never waits, while of what nobody has taken only an excerpt is kept."""
 
@@ -49,7 +49,7 @@ class Output:
         self._held = bytearray()
         self._is_muted = False
         self._news = asyncio.Event()
-        self.excerpt = Excerpt()
+        self.excerpt = HeadTailBuffer()
         os.set_blocking(descriptor, False)
         self._loop.add_reader(descriptor, self._read)
 

@@ -4,29 +4,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from .channel import Link
-from .command import CannotStart, Command, Ended, Limits, TooMuchOutput
-from .command_codec import order
-from .line_reader import Lines, LineSplitter
-from .output_stream import Output
+from .channel import SupervisorChannel
+from .command import CannotStart, ExitResult, ProgramCommand, ProgramLimits, TooMuchOutput
+from .command_codec import encode_command
+from .line_reader import LineReader, LineSplitter
+from .output_stream import OutputStream
 from .spawn import Spawned, spawn
-from .stdin_pipe import Input
+from .stdin_pipe import StdinPipe
 
-_LIMITS = Limits()
+_LIMITS = ProgramLimits()
 
 
 class Program:
     """A program that runs. What it writes to stdout waits for its reader; without one, `mute` it."""
 
-    def __init__(self, name: str, spawned: Spawned, limits: Limits) -> None:
+    def __init__(self, name: str, spawned: Spawned, limits: ProgramLimits) -> None:
         self._name = name
         self._limits = limits
-        self._out = Output(spawned.out)
-        self._err = Output(spawned.err)
+        self._out = OutputStream(spawned.out)
+        self._err = OutputStream(spawned.err)
         self._err.mute()
-        self._input = None if spawned.input is None else Input(spawned.input)
-        self._lines = Lines(self._out, LineSplitter(name, limits))
-        self._link = Link(name, spawned.process, spawned.link, self._over)
+        self._input = None if spawned.input is None else StdinPipe(spawned.input)
+        self._lines = LineReader(self._out, LineSplitter(name, limits))
+        self._link = SupervisorChannel(name, spawned.process, spawned.link, self._over)
 
     def lines(self) -> AsyncIterator[bytes]:
         """Of stdout, without their ends, for one reader at a time; who comes again goes on where he stopped. Raises
@@ -67,11 +67,11 @@ class Program:
         """The beginning and the end of what it has written to stderr so far."""
         return str(self._err.excerpt)
 
-    async def ended(self) -> Ended:
+    async def ended(self) -> ExitResult:
         """How it ended, once nothing of it is left; mutes it. Raises ProgramLost. May be asked again, also later."""
         self.mute()
         code = await self._link.ended()
-        return Ended(code, self.out, self.err)
+        return ExitResult(code, self.out, self.err)
 
     def hurry(self) -> None:
         """It is killed at once, whatever its grace."""
@@ -95,10 +95,10 @@ class Program:
 
 
 @asynccontextmanager
-async def running(command: Command, limits: Limits = _LIMITS) -> AsyncIterator[Program]:
+async def start_program(command: ProgramCommand, limits: ProgramLimits = _LIMITS) -> AsyncIterator[Program]:
     """A program for as long as the block lasts; when it is left, for whatever reason, the program is stopped, and
     nothing that it started is there any more. Raises CannotStart when it does not get to run."""
-    ordered = order(command, limits.grace)
+    ordered = encode_command(command, limits.grace)
     name = command.argv[0]
     try:
         spawned = spawn(command.stdin)
@@ -112,8 +112,8 @@ async def running(command: Command, limits: Limits = _LIMITS) -> AsyncIterator[P
         await program._stop()
 
 
-async def run_to_end(command: Command, limits: Limits = _LIMITS) -> Ended:
+async def run_program(command: ProgramCommand, limits: ProgramLimits = _LIMITS) -> ExitResult:
     """All of a program: raises CannotStart before it has run, TooMuchOutput or ProgramLost after."""
-    async with running(command, limits) as program:
+    async with start_program(command, limits) as program:
         out = await program.whole_output()
         return replace(await program.ended(), out=out)

@@ -4,7 +4,7 @@ import asyncio
 import os
 
 
-class Input:
+class StdinPipe:
     """Pipe that a program reads from. One task writes at a time, and waits while the pipe is full."""
 
     def __init__(self, descriptor: int) -> None:

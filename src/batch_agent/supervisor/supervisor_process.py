@@ -1,7 +1,7 @@
 """The process between us and a program: `python -I -S warden.py <descriptor>`.
 
 It starts the program, outlives whatever happens to it or to us, and leaves nothing of it behind. Over the descriptor,
-a socket, it is sent an order (`packed`), tells how the program does (`started`, `failed`, `ended`), and hears when to
+a socket, it is sent an order (`encode`), tells how the program does (`started`, `failed`, `ended`), and hears when to
 stop it: STOP for a stop with the order's grace; the end of the socket, which comes with our own, for one at once.
 
 On Linux it adopts all orphans below it, whatever session they have gone to. Elsewhere it can only kill the program's
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.05  # nothing tells us when a process becomes our child
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def packed(grace: float, cwd: bytes, program: bytes, argv: Sequence[bytes], env: Iterable[bytes]) -> bytes:
+def encode(grace: float, cwd: bytes, program: bytes, argv: Sequence[bytes], env: Iterable[bytes]) -> bytes:
     """An order, as the warden's parent sends it."""
     head = (b"%d" % os.getpid(), str(grace).encode(), cwd, program, b"%d" % len(argv))
     body = b"\0".join((*head, *argv, *env))
@@ -54,8 +54,8 @@ def _read(link: int, size: int) -> bytes:
 
 def _guard(link: int, order: bytes) -> None:
     parent, grace, cwd, program, count, *words = order.split(b"\0")
-    asked = Asked(link, int(parent))
-    family = Family(adopts_orphans=_prctl(_PR_SET_CHILD_SUBREAPER, 1))
+    asked = ParentChannel(link, int(parent))
+    family = ProcessTree(adopts_orphans=_prctl(_PR_SET_CHILD_SUBREAPER, 1))
     failure = family.start(cwd, program, words[: int(count)], words[int(count) :])
     if failure:
         _tell(link, b"failed %s" % failure)
@@ -85,7 +85,7 @@ def _let_go_of_stdin_and_stdout() -> None:
     os.close(nowhere)
 
 
-class Asked:
+class ParentChannel:
     """What our parent wants; when it is dead, an end at once."""
 
     def __init__(self, link: int, parent: int) -> None:
@@ -109,7 +109,7 @@ class Asked:
         return self._heard == b""
 
 
-class Family:
+class ProcessTree:
     """A program with all that it has started, as far as that can be known."""
 
     def __init__(self, *, adopts_orphans: bool) -> None:
@@ -135,7 +135,7 @@ class Family:
         os.close(told)
         return failure
 
-    def wait(self, asked: Asked, *, until: Callable[[], bool], seconds: float | None = None) -> None:
+    def wait(self, asked: ParentChannel, *, until: Callable[[], bool], seconds: float | None = None) -> None:
         """Returns when the program has ended, too."""
         end = None if seconds is None else time.monotonic() + seconds
         poll = select.poll()

@@ -3,9 +3,9 @@
 from ..lazy_imports import lazy_imports
 from .adapters import ToolProvider as ToolProvider
 from .adapters import as_tool as as_tool
-from .executor import ToolFabric as ToolFabric
+from .executor import ToolExecutor as ToolExecutor
 from .run_tools import NoTools as NoTools
-from .run_tools import Selection as Selection
+from .run_tools import ToolSubset as ToolSubset
 from .run_tools import open_tools as open_tools
 from .subsets import check_names as check_names
 from .subsets import toolsets as toolsets

@@ -10,12 +10,12 @@ from ..aio import is_being_cancelled, is_failure
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.validation import LONGEST, at_least, is_number
-from .result_text import ToolTimeout, Worded, describe_error
-from .write_claims import Claim, Entry
+from .result_text import PlainToolError, ToolTimeout, describe_error
+from .write_claims import ClaimEntry, WriteClaim
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CallBatch:
     """How calls become one: `function` takes a list of what the model calls `key_arg`."""
 
     function: Callable[..., Any]
@@ -77,14 +77,14 @@ def pick(answers: Any, keys: Sequence[Any], position: int) -> Any:
     return answer
 
 
-Run = Callable[[Callable[[], Any], dict[str, Any], Entry], Awaitable[Any]]
+Run = Callable[[Callable[[], Any], dict[str, Any], ClaimEntry], Awaitable[Any]]
 
 
 class Batcher:
     """Collects the calls of one tool. `run` executes the function, wherever it has to run, and is told what the calls
     have in common."""
 
-    def __init__(self, batch: Batch, run: Run, may_repeat: bool) -> None:
+    def __init__(self, batch: CallBatch, run: Run, may_repeat: bool) -> None:
         """`may_repeat`: whether a batch that failed may be tried again in halves."""
         self._batch = batch
         self._may_repeat = may_repeat
@@ -93,7 +93,7 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self.key_arg = batch.key_arg
 
-    async def call(self, arguments: dict[str, Any], group: Hashable, claim: Claim | None = None) -> Any:
+    async def call(self, arguments: dict[str, Any], group: Hashable, claim: WriteClaim | None = None) -> Any:
         """The answer for one key; `group` is what calls must have in common to become one. `claim`: that of a write.
         Raises what the function raised for this key."""
         loop = asyncio.get_running_loop()
@@ -149,7 +149,7 @@ class Batcher:
         if not callers:
             return
         try:
-            given = await self._run(call, shared, Entry(_Claims(callers)))
+            given = await self._run(call, shared, ClaimEntry(_Claims(callers)))
         except BaseException as error:  # a user's tool may raise anything
             if is_being_cancelled():
                 for caller in callers:
@@ -180,7 +180,7 @@ class Batcher:
 class _Caller:
     key: Any
     answer: "asyncio.Future[Any]"
-    claim: Claim | None
+    claim: WriteClaim | None
 
     def enters(self) -> bool:
         """Whether its key is asked for, now that the function is called."""
@@ -221,4 +221,4 @@ def _settle(answer: "asyncio.Future[Any]", value: Any, error: BaseException | No
         answer.set_result(value)
     else:  # a future takes no StopIteration, and a SystemExit would end the program
         is_odd = isinstance(error, StopIteration) or not isinstance(error, Exception | asyncio.CancelledError)
-        answer.set_exception(Worded(describe_error(error)) if is_odd else error)
+        answer.set_exception(PlainToolError(describe_error(error)) if is_odd else error)

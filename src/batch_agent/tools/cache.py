@@ -11,7 +11,7 @@ _OVERHEAD = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """What one execution gave, to whomever it is given."""
 
     content: str
@@ -29,19 +29,19 @@ class ResultCache:
     """The least recently used results go when there is no more room, and each when its time is over."""
 
     def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
-        self._entries: TLRUCache[Hashable, Outcome] = TLRUCache(
+        self._entries: TLRUCache[Hashable, ToolOutcome] = TLRUCache(
             most_bytes, ttu=lambda key, outcome, now: outcome.expires, timer=clock, getsizeof=_size
         )
 
-    def get(self, key: Hashable) -> Outcome | None:
+    def get(self, key: Hashable) -> ToolOutcome | None:
         return self._entries.get(key)
 
-    def put(self, key: Hashable, outcome: Outcome) -> None:
+    def put(self, key: Hashable, outcome: ToolOutcome) -> None:
         """One that is larger than all the room is not kept, nor one that is older than what is there."""
         kept = self._entries.get(key)
         if _size(outcome) <= self._entries.maxsize and (kept is None or kept.order < outcome.order):
             self._entries[key] = outcome
 
 
-def _size(outcome: Outcome) -> int:
+def _size(outcome: ToolOutcome) -> int:
     return len(outcome.content) * 2 + _OVERHEAD

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
-from ..atomic_file import make_private_folder, open_private
+from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from .threads import DaemonThreads
 from .tool import Tool
@@ -31,7 +31,7 @@ class Remembered(NamedTuple):
     seconds: float
 
 
-class ToolMemory:
+class ToolDiskCache:
     """One file, one thread that owns it: nothing here blocks the loop. Another process may use it at the same time."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ class ToolMemory:
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
             if self._db is None:
-                make_private_folder(self._path.parent)
+                make_private_dir(self._path.parent)
                 os.close(open_private(self._path, os.O_RDWR))
                 self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
                 self._db.execute("PRAGMA journal_mode = WAL")

@@ -11,23 +11,23 @@ from typing import Any, TypeVar
 
 from .. import aio
 from ..aio import is_being_cancelled, is_failure
-from ..core.coordinator import Commons, Made
+from ..core.coordinator import CallOutcome, SharedCalls
 from ..core.errors import StoreError
 from ..core.messages import ToolCall, ToolSource, ToolSpec
 from ..core.protocols import Journal
 from ..core.results import ToolUse
-from .cache import Outcome, ResultCache
+from .cache import ResultCache, ToolOutcome
 from .call_key import call_key
-from .disk_cache import Remembered, ToolMemory, memory_key, shared_name
+from .disk_cache import Remembered, ToolDiskCache, memory_key, shared_name
 from .parameters import BadArguments
-from .result_text import ToolTimeout, describe_error, sound
-from .runner import Equipped
-from .session import FabricSession
-from .single_flight import Flight, Flights, Found, cancel_all
+from .result_text import ToolTimeout, describe_error, replace_surrogates
+from .runner import ToolRunner
+from .session import AgentToolSession
+from .single_flight import Found, InFlightCall, SingleFlight, cancel_all
 from .subsets import check_names
 from .threads import DaemonThreads
 from .tool import Tool
-from .write_claims import Claim, Entry
+from .write_claims import ClaimEntry, WriteClaim
 
 _CHARS_PER_TOKEN = 4
 _CACHE_BYTES = 256 * 1024 * 1024
@@ -44,7 +44,7 @@ Summarize = Callable[[str, int], Awaitable[str]]
 """A shorter version of a text, of at most so many tokens."""
 
 
-class ToolFabric:
+class ToolExecutor:
     """The tools of one run, in the order in which the user gave them."""
 
     def __init__(
@@ -55,13 +55,13 @@ class ToolFabric:
         max_tokens: int,
         cache_bytes: int = _CACHE_BYTES,
         summarize: Summarize | None = None,
-        memory: ToolMemory | None = None,
-        commons: Commons | None = None,
+        memory: ToolDiskCache | None = None,
+        commons: SharedCalls | None = None,
     ) -> None:
         """`commons`: what calls are shared through with other processes, and rates kept together."""
         self._threads = DaemonThreads()
         check_names(tools)
-        self._tools = {tool.name: Equipped(tool, timeout, self._threads, commons) for tool in tools}
+        self._tools = {tool.name: ToolRunner(tool, timeout, self._threads, commons) for tool in tools}
         self._max_tokens = max_tokens
         self._summarize = summarize
         self._memory = memory
@@ -69,7 +69,7 @@ class ToolFabric:
         self._made: Counter[tuple[str, str]] = Counter()
         self._written: dict[tuple[str, str], tuple[str, bytes]] = {}
         """Keys of calls, by the tool's name and the text of the arguments."""
-        self._flights = Flights()
+        self._flights = SingleFlight()
         self._adopted: set[asyncio.Task[Any]] = set()
         self._orders = itertools.count(_ELSEWHERE + 1)
         self._cache = ResultCache(cache_bytes, aio.now)
@@ -83,8 +83,8 @@ class ToolFabric:
         """What each tool was asked, did and saved, so far."""
         return tuple(equipped.ledger.use() for equipped in self._tools.values())
 
-    def session(self, agent: str, journal: Journal | None = None) -> FabricSession:
-        return FabricSession(self, agent, journal)
+    def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
+        return AgentToolSession(self, agent, journal)
 
     @property
     def pure_calls(self) -> dict[tuple[str, str], int]:
@@ -131,7 +131,7 @@ class ToolFabric:
         """A number for what happens now, larger than all before: two things may happen at one time of the clock."""
         return next(self._orders)
 
-    def found(self, tool: Tool, text: str, after: int) -> Outcome | Flight | None:
+    def found(self, tool: Tool, text: str, after: int) -> ToolOutcome | InFlightCall | None:
         """What a call that was written in the same way gave, or is about to give, looked for after `after`. None: it
         has to be read. Most calls of a run repeat others to the letter."""
         key = self._written.get((tool.name, text))
@@ -174,13 +174,13 @@ class ToolFabric:
         return await self.alone(tool, arguments), "executed"
 
     async def alone(
-        self, tool: Tool, arguments: dict[str, Any], claim: Claim | None = None, flight: Flight | None = None
-    ) -> Outcome:
+        self, tool: Tool, arguments: dict[str, Any], claim: WriteClaim | None = None, flight: InFlightCall | None = None
+    ) -> ToolOutcome:
         """One execution for one call. Whatever the tool does, it comes to an outcome. `claim`: of a write, taken when
         it is its turn; raises what that raises. `flight`: of an execution that several wait for."""
         equipped = self._tools[tool.name]
         order, started = self.next_order(), aio.now()
-        entry = Entry(claim, None if flight is None else flight.extend)
+        entry = ClaimEntry(claim, None if flight is None else flight.extend)
         timed_out = False
         try:
             text, is_error = await equipped.text(arguments, entry, claim), False
@@ -191,16 +191,16 @@ class ToolFabric:
                 raise
             text, is_error, timed_out = describe_error(error), True, isinstance(error, ToolTimeout)
         seconds = aio.now() - (started if entry.began is None else entry.began)
-        return Outcome(await self._shaped(tool, text, is_error), is_error, order, seconds, timed_out=timed_out)
+        return ToolOutcome(await self._shaped(tool, text, is_error), is_error, order, seconds, timed_out=timed_out)
 
-    def account(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: Outcome) -> None:
+    def account(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: ToolOutcome) -> None:
         self._tools[tool.name].ledger.called(source, outcome.seconds, is_error=outcome.is_error)
         if self._memory is not None and tool.sharing.effect == "pure" and len(self._made) < _MOST_NOTED:
             self._made[tool.name, call.arguments] += 1
 
     async def _shared_by_all(
         self,
-        commons: Commons,
+        commons: SharedCalls,
         name: str,
         tool: Tool,
         arguments: dict[str, Any],
@@ -211,18 +211,18 @@ class ToolFabric:
         so nobody who has written joins, nor is given it later."""
         sources: list[ToolSource] = []
 
-        async def make() -> Made:
+        async def make() -> CallOutcome:
             found = await self._fly(tool, arguments, key, self.next_order(), version, flight)
             is_kept = tool.sharing.keeps_errors or not found.is_error
             good = max(0.0, found.expires - aio.now()) if is_kept else 0.0
-            return Made(found.content, found.is_error, found.seconds, good, found.timed_out)
+            return CallOutcome(found.content, found.is_error, found.seconds, good, found.timed_out)
 
-        async def fly(_: Flight) -> Outcome:
+        async def fly(_: InFlightCall) -> ToolOutcome:
             made, source = await commons.call(name, make)
             sources.append(source)
             expires = aio.now() + made.good
             timed_out = made.timed_out
-            outcome = Outcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires, timed_out)
+            outcome = ToolOutcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires, timed_out)
             if source != "executed":
                 self._cache.put(key, outcome)
             return outcome
@@ -238,8 +238,8 @@ class ToolFabric:
         key: tuple[str, bytes],
         order: int,
         version: Hashable,
-        flight: Flight,
-    ) -> Outcome:
+        flight: InFlightCall,
+    ) -> ToolOutcome:
         known_as = None if self._memory is None else memory_key(tool, self._max_tokens, key[1])
         while True:
             began = aio.now()
@@ -252,16 +252,16 @@ class ToolFabric:
         if found.is_error and not tool.sharing.keeps_errors:
             return found
         expires = began + tool.sharing.seconds_good
-        outcome = Outcome(found.content, found.is_error, order, found.seconds, version, expires, found.timed_out)
+        outcome = ToolOutcome(found.content, found.is_error, order, found.seconds, version, expires, found.timed_out)
         self._cache.put(key, outcome)
         return outcome
 
     async def _recalled_or_alone(
-        self, memory: ToolMemory, key: bytes, tool: Tool, arguments: dict[str, Any], flight: Flight
-    ) -> Outcome:
+        self, memory: ToolDiskCache, key: bytes, tool: Tool, arguments: dict[str, Any], flight: InFlightCall
+    ) -> ToolOutcome:
         try:
             if (known := await memory.recall(key)) is not None:
-                return Outcome(known.content, False, self.next_order(), known.seconds)
+                return ToolOutcome(known.content, False, self.next_order(), known.seconds)
             found = await self.alone(tool, arguments, flight=flight)
             if not found.is_error:
                 await memory.remember(key, Remembered(found.content, found.seconds))
@@ -283,11 +283,11 @@ class ToolFabric:
         tokens = tool.max_tokens or self._max_tokens
         most = tokens * _CHARS_PER_TOKEN
         if len(text) <= most:
-            return sound(text)
+            return replace_surrogates(text)
         if tool.summarize and not is_error and self._summarize is not None:
-            return sound(await self._summarize(text, tokens))
-        return sound(f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]")
+            return replace_surrogates(await self._summarize(text, tokens))
+        return replace_surrogates(f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]")
 
 
-async def _cached(outcome: Outcome) -> Found:
+async def _cached(outcome: ToolOutcome) -> Found:
     return outcome, "cached"

@@ -15,7 +15,7 @@ DEFAULT_TTL = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class SharingPolicy:
     """When one execution serves others."""
 
     effect: Effect = "write"
@@ -72,7 +72,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ExecutionLimits:
     """How hard a tool may be worked, by all agents of a run together."""
 
     timeout: float | None = None

@@ -135,11 +135,11 @@ def _of_numpy(value: Any, numpy: Any) -> Any:
     return value.tolist()
 
 
-class Worded(Exception):
+class PlainToolError(Exception):
     """Its message is all that is to be said."""
 
 
-class ToolTimeout(Worded):
+class ToolTimeout(PlainToolError):
     """One execution took longer than it may."""
 
 
@@ -193,7 +193,7 @@ def _jsonable(value: Any) -> Any:
 
 def describe_error(error: BaseException) -> str:
     """Its type and its message; a traceback says nothing to a model."""
-    if isinstance(error, Worded):
+    if isinstance(error, PlainToolError):
         return str(error)
     try:
         return f"{type(error).__name__}: {error}"
@@ -203,7 +203,7 @@ def describe_error(error: BaseException) -> str:
         return type(error).__name__
 
 
-def sound(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """`text` without what no wire and no store can carry: halves of surrogate pairs, as odd file names give them."""
     try:
         text.encode()

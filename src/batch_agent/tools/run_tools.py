@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from ..core.coordinator import Commons
+from ..core.coordinator import SharedCalls
 from ..core.errors import StoreError
 from ..core.messages import ToolSpec
 from ..core.protocols import Journal
 from ..core.spec import BatchSpec
-from .disk_cache import ToolMemory
-from .executor import Summarize, ToolFabric
-from .session import FabricSession
+from .disk_cache import ToolDiskCache
+from .executor import Summarize, ToolExecutor
+from .session import AgentToolSession
 from .tool import Tool
 
 _LONGEST_AGE = 7 * 24 * 3600.0
@@ -27,13 +27,13 @@ async def open_tools(
     spec: BatchSpec,
     summarize: Summarize,
     tasks: Sequence[str],
-    commons: Commons | None = None,
-) -> AsyncIterator[ToolFabric]:
+    commons: SharedCalls | None = None,
+) -> AsyncIterator[ToolExecutor]:
     """`tasks`: those of all agents that will call them. `commons`: what the calls share with other processes. Raises
     StoreError for a tool_cache_dir that cannot be used."""
     task = "\n".join(tasks)
     async with _memory(spec) as memory:
-        fabric = ToolFabric(
+        fabric = ToolExecutor(
             tools,
             timeout=spec.timeouts.tool,
             max_tokens=spec.context.max_tool_tokens,
@@ -53,12 +53,12 @@ async def open_tools(
 
 
 @asynccontextmanager
-async def _memory(spec: BatchSpec) -> AsyncIterator[ToolMemory | None]:
+async def _memory(spec: BatchSpec) -> AsyncIterator[ToolDiskCache | None]:
     folder = spec.tooling.tool_cache_dir
     if folder is None:
         yield None
         return
-    memory = ToolMemory(folder)
+    memory = ToolDiskCache(folder)
     try:
         await memory.open()
         yield memory
@@ -67,7 +67,9 @@ async def _memory(spec: BatchSpec) -> AsyncIterator[ToolMemory | None]:
 
 
 @asynccontextmanager
-async def _prewarmed(fabric: ToolFabric, memory: ToolMemory | None, spec: BatchSpec, task: str) -> AsyncIterator[None]:
+async def _prewarmed(
+    fabric: ToolExecutor, memory: ToolDiskCache | None, spec: BatchSpec, task: str
+) -> AsyncIterator[None]:
     """Beside the run, and called off with it."""
     if memory is None or not spec.tooling.predictive_prewarm:
         yield
@@ -85,17 +87,17 @@ _NOTICE = 1_000
 """Tokens of the longest result: that a tool is not known."""
 
 
-class Selection:
+class ToolSubset:
     """A toolbox of its own for agents that know only these: what one of them was told is shared with all."""
 
-    def __init__(self, fabric: ToolFabric, tools: Sequence[Tool]) -> None:
+    def __init__(self, fabric: ToolExecutor, tools: Sequence[Tool]) -> None:
         self._fabric = fabric
         self._names = tuple(tool.name for tool in tools)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.sharing.is_shared for tool in tools)
 
-    def session(self, agent: str, journal: Journal | None = None) -> FabricSession:
-        return FabricSession(self._fabric, agent, journal, self._names)
+    def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
+        return AgentToolSession(self._fabric, agent, journal, self._names)
 
     async def aclose(self) -> None:
         """The fabric stays open: it is not ours."""
@@ -108,11 +110,11 @@ class NoTools:
     may_start_early = False
 
     def __init__(self) -> None:
-        self._fabric: ToolFabric | None = None
+        self._fabric: ToolExecutor | None = None
 
-    def session(self, agent: str, journal: Journal | None = None) -> FabricSession:
+    def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
         if self._fabric is None:
-            self._fabric = ToolFabric((), timeout=None, max_tokens=_NOTICE)
+            self._fabric = ToolExecutor((), timeout=None, max_tokens=_NOTICE)
         return self._fabric.session(agent, journal)
 
     async def aclose(self) -> None:

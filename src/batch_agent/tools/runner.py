@@ -5,29 +5,29 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .. import aio
-from ..core.coordinator import Commons
+from ..core.coordinator import SharedCalls
 from ..plan.fingerprint import canonical
 from .batching import Batcher
 from .result_text import as_text
-from .stats import ToolLedger
+from .stats import ToolStats
 from .threads import DaemonThreads
-from .throttle import Paced, Place
+from .throttle import Permit, Throttle
 from .tool import Tool
-from .write_claims import Claim, Entry
+from .write_claims import ClaimEntry, WriteClaim
 
 
-class Equipped:
+class ToolRunner:
     """One per tool and run."""
 
     def __init__(
-        self, tool: Tool, timeout: float | None, threads: DaemonThreads, commons: Commons | None = None
+        self, tool: Tool, timeout: float | None, threads: DaemonThreads, commons: SharedCalls | None = None
     ) -> None:
         self.tool = tool
-        self.ledger = ToolLedger(tool.name)
+        self.ledger = ToolStats(tool.name)
         self._threads = threads
         is_async = tool.is_async if tool.batch is None else tool.batch.is_async
         self._is_async = is_async
-        self._paced = Paced(tool.name, tool.pace, timeout, None if is_async else threads.room, commons)
+        self._paced = Throttle(tool.name, tool.pace, timeout, None if is_async else threads.room, commons)
         self.batcher = Batcher(tool.batch, self._run, tool.sharing.is_shared) if tool.batch is not None else None
 
     @property
@@ -45,7 +45,7 @@ class Equipped:
         """What a call is told whose time is over."""
         return self._paced.overdue
 
-    async def text(self, arguments: dict[str, Any], entry: Entry, claim: Claim | None = None) -> str:
+    async def text(self, arguments: dict[str, Any], entry: ClaimEntry, claim: WriteClaim | None = None) -> str:
         """Raises what the tool raises, and what the claim raises."""
         if self.batcher is not None:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
@@ -69,8 +69,8 @@ class Equipped:
         text = await self._run(lambda: _text_or_awaitable(function(**arguments)), arguments, entry)
         return text if isinstance(text, str) else as_text(text)
 
-    def _run(self, function: Callable[[], Any], arguments: dict[str, Any], entry: Entry) -> Awaitable[Any]:
-        async def attempt(place: Place | None) -> Any:
+    def _run(self, function: Callable[[], Any], arguments: dict[str, Any], entry: ClaimEntry) -> Awaitable[Any]:
+        async def attempt(place: Permit | None) -> Any:
             started = entry.began = aio.now()
             try:
                 return await (entry.call(function) if self._is_async else self._in_a_thread(function, entry, place))
@@ -79,7 +79,7 @@ class Equipped:
 
         return self._paced.run(attempt, arguments, entry)
 
-    async def _in_a_thread(self, function: Callable[[], Any], entry: Entry, place: Place | None) -> Any:
+    async def _in_a_thread(self, function: Callable[[], Any], entry: ClaimEntry, place: Permit | None) -> Any:
         if place is not None:
             place.began()
         ended = None if place is None else place.ended

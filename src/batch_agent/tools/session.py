@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from .. import aio
 from ..core.messages import ToolCall, ToolResult, ToolSource
-from ..core.protocols import CallsPast, Journal
-from .cache import Outcome
+from ..core.protocols import CallHistory, Journal
+from .cache import ToolOutcome
 from .call_key import same_arguments
 from .parameters import BadArguments
 from .single_flight import Found, cancel_all
 from .tool import Tool
-from .write_claims import Claim
+from .write_claims import WriteClaim
 
 if TYPE_CHECKING:
-    from .executor import ToolFabric
+    from .executor import ToolExecutor
 
-_NOTHING_PAST = CallsPast()
+_NOTHING_PAST = CallHistory()
 _NEVER = -1
 _NONE_EARLY: Mapping[int, tuple[ToolCall, "asyncio.Task[ToolResult]"]] = {}
 _UNKNOWN = (
@@ -33,13 +33,13 @@ LAST_WRITES = 3.0
 known otherwise."""
 
 
-class FabricSession:
+class AgentToolSession:
     """What an agent reads is never older than what it wrote itself."""
 
     __slots__ = ("_agent", "_asked", "_early", "_fabric", "_inherited", "_journal", "_only", "_wrote")
 
     def __init__(
-        self, fabric: "ToolFabric", agent: str, journal: Journal | None, only: Sequence[str] | None = None
+        self, fabric: "ToolExecutor", agent: str, journal: Journal | None, only: Sequence[str] | None = None
     ) -> None:
         """`only`: the names of the tools that there are for this agent; None: all."""
         self._fabric = fabric
@@ -62,7 +62,7 @@ class FabricSession:
         started, self._early = self._early, _NONE_EARLY
         await cancel_all([task for _, task in started.values()])
 
-    async def results(self, calls: Sequence[ToolCall], past: CallsPast | None = None) -> tuple[ToolResult, ...]:
+    async def results(self, calls: Sequence[ToolCall], past: CallHistory | None = None) -> tuple[ToolResult, ...]:
         past = past or _NOTHING_PAST
         if self._wrote == _NEVER and self._wrote_elsewhere(past):
             self._wrote = self._fabric.next_order()
@@ -81,7 +81,7 @@ class FabricSession:
             if self._early:
                 await self.abandon()
 
-    def _wrote_elsewhere(self, past: CallsPast) -> bool:
+    def _wrote_elsewhere(self, past: CallHistory) -> bool:
         """In another process: what is kept here, or by others, may be older than that."""
         if past.settled or past.claimed or past.inherited:
             return True
@@ -98,10 +98,10 @@ class FabricSession:
                 task.cancel()
         return wanted
 
-    async def _result(self, call: ToolCall, past: CallsPast, early: "asyncio.Task[ToolResult] | None") -> ToolResult:
+    async def _result(self, call: ToolCall, past: CallHistory, early: "asyncio.Task[ToolResult] | None") -> ToolResult:
         return await self._answer(call, past) if early is None else replace(await early, call=call)
 
-    async def _answer(self, call: ToolCall, past: CallsPast) -> ToolResult:
+    async def _answer(self, call: ToolCall, past: CallHistory) -> ToolResult:
         started = aio.now()
         tool = self._tool(call.name)
         if tool is None:
@@ -116,7 +116,7 @@ class FabricSession:
             if tool.sharing.effect == "write":
                 return await self._write(tool, call, arguments, past)
             outcome, source = await self._ask(tool, call, arguments, past)
-        elif isinstance(known, Outcome):
+        elif isinstance(known, ToolOutcome):
             outcome = known
         else:
             outcome, source = await known.found("shared")
@@ -135,7 +135,7 @@ class FabricSession:
     def _tool(self, name: str) -> Tool | None:
         return self._fabric.tool(name) if self._only is None or name in self._only else None
 
-    def _ask(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast) -> Awaitable[Found]:
+    def _ask(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallHistory) -> Awaitable[Found]:
         sharing, text = tool.sharing, call.arguments
         if sharing.history_arg is not None:
             # The function gets what this agent asked of it before, so agents with the same history may share.
@@ -147,7 +147,7 @@ class FabricSession:
             return self._fabric.executed(tool, arguments)
         return self._fabric.shared(tool, arguments, text, self._after(tool))
 
-    async def _write(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallsPast) -> ToolResult:
+    async def _write(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallHistory) -> ToolResult:
         """Claimed right before the function is entered, settled after. A call that was claimed and not settled is made
         again only if the tool says that it may be."""
         if (known := past.settled.get(call.id) or self._made_before(call)) is not None:
@@ -157,7 +157,7 @@ class FabricSession:
         if tool.sharing.idempotency_arg is not None:
             run = self._fabric.identity if self._journal is None else await self._journal.identity()
             arguments[tool.sharing.idempotency_arg] = _key(run, self._agent, past, call)
-        claim = Claim(self._journal, call)
+        claim = WriteClaim(self._journal, call)
         work = self._fabric.alone(tool, arguments, claim)
         if self._journal is None or not self._journal.is_durable:
             return self._made(tool, call, claim, await work)
@@ -170,7 +170,9 @@ class FabricSession:
             raise
         return self._made(tool, call, claim, task.result())
 
-    async def _last_write(self, tool: Tool, call: ToolCall, claim: Claim, task: "asyncio.Task[Outcome]") -> None:
+    async def _last_write(
+        self, tool: Tool, call: ToolCall, claim: WriteClaim, task: "asyncio.Task[ToolOutcome]"
+    ) -> None:
         """The agent is cancelled. A call that waits for its turn is given up, and will be made another time; one whose
         function was entered has a moment to end."""
         try:
@@ -181,7 +183,7 @@ class FabricSession:
             if not task.cancelled() and task.exception() is None and not claim.give_up():
                 self._made(tool, call, claim, task.result())
 
-    def _made(self, tool: Tool, call: ToolCall, claim: Claim, outcome: Outcome) -> ToolResult:
+    def _made(self, tool: Tool, call: ToolCall, claim: WriteClaim, outcome: ToolOutcome) -> ToolResult:
         self._wrote = self._fabric.next_order()
         self._fabric.account(tool, call, "executed", outcome)
         content = outcome.content
@@ -203,7 +205,7 @@ class FabricSession:
         return None
 
 
-def _key(run: str, agent: str, past: CallsPast, call: ToolCall) -> str:
+def _key(run: str, agent: str, past: CallHistory, call: ToolCall) -> str:
     """The same for the same call of the same run, turn and life, also in another process; servers repeat their ids."""
     what = blake2b(call.arguments.encode(errors="surrogatepass"), digest_size=8).hexdigest()
     key = f"{agent}-{past.life}-{past.turn}-{call.id}-{what}"

@@ -10,7 +10,7 @@ _REMEMBERED = 512
 
 
 @dataclass(slots=True)
-class ToolLedger:
+class ToolStats:
     """The account of one tool."""
 
     name: str

@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from .result_text import Worded, describe_error
+from .result_text import PlainToolError, describe_error
 
 _log = logging.getLogger("batch_agent")
 
@@ -95,4 +95,4 @@ def _carried(error: BaseException) -> BaseException:
     if isinstance(error, StopIteration):
         return RuntimeError("StopIteration")
     is_plain = isinstance(error, Exception | asyncio.CancelledError)
-    return error if is_plain else Worded(describe_error(error))
+    return error if is_plain else PlainToolError(describe_error(error))

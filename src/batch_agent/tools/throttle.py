@@ -11,15 +11,15 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
 from .. import aio
-from ..aio import Deadlines, Watch, is_being_cancelled
-from ..core.coordinator import Commons
+from ..aio import Deadlines, DeadlineWatch, is_being_cancelled
+from ..core.coordinator import SharedCalls
 from ..schedule.backoff import Backoff
-from .policy import Pace
+from .policy import ExecutionLimits
 from .result_text import ToolTimeout
-from .write_claims import Entry
+from .write_claims import ClaimEntry
 
 
-class Places:
+class ConcurrencyPermits:
     """At most `most` executions at once, in the order in which they ask."""
 
     def __init__(self, name: str, most: int, patience: float | None) -> None:
@@ -33,11 +33,11 @@ class Places:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self) -> "Place":
+    async def take(self) -> "Permit":
         """Raises ToolTimeout."""
         if self._free:
             self._free -= 1
-            return Place(self)
+            return Permit(self)
         granted = asyncio.get_running_loop().create_future()
         self._waiting.append(granted)
         self._watch()
@@ -50,7 +50,7 @@ class Places:
         finally:
             with suppress(ValueError):
                 self._waiting.remove(granted)
-        return Place(self)
+        return Permit(self)
 
     def give_back(self) -> None:
         while self._waiting:
@@ -86,12 +86,12 @@ class Places:
                 )
 
 
-class Place:
+class Permit:
     """Held by a call, and by the thread that runs for it, until both are done."""
 
     __slots__ = ("_is_late", "_places", "_runs")
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: ConcurrencyPermits) -> None:
         self._places = places
         self._runs = False
         self._is_late = False
@@ -118,20 +118,20 @@ class Place:
 _LONGEST_BACKOFF = 64
 """Times the first one."""
 _NOTHING: AbstractAsyncContextManager[None] = nullcontext()
-Attempt = Callable[[Place | None], Awaitable[Any]]
+Attempt = Callable[[Permit | None], Awaitable[Any]]
 """One try. A thread that runs for it holds the place, if there is one."""
 
 
-class Paced:
+class Throttle:
     """`timeout` is the run's, for tools that name none."""
 
     def __init__(
         self,
         name: str,
-        pace: Pace,
+        pace: ExecutionLimits,
         timeout: float | None,
         room: asyncio.Semaphore | None = None,
-        commons: Commons | None = None,
+        commons: SharedCalls | None = None,
     ) -> None:
         """`room`: what it needs to run beside its own pace, such as a thread. `commons`: where the rate is kept, if
         not by this process for itself."""
@@ -141,7 +141,7 @@ class Paced:
         seconds = self._time.limit or 0.0
         self.overdue = f"{name} took longer than its {seconds:g} s (timeout_per_tool)."
         """What a call is told whose time is over."""
-        self._places = Places(name, pace.max_concurrent, self._time.limit) if pace.max_concurrent else None
+        self._places = ConcurrencyPermits(name, pace.max_concurrent, self._time.limit) if pace.max_concurrent else None
         self._room = room or _NOTHING
         self._is_free = pace.rate_limit is None and self._places is None and room is None
         self.is_at_once = self._is_free and not pace.retries
@@ -149,14 +149,14 @@ class Paced:
         self._commons = commons
         self._buckets: dict[str, _Bucket] = {}
 
-    def run(self, attempt: Attempt, arguments: Mapping[str, Any], entry: Entry) -> Awaitable[Any]:
+    def run(self, attempt: Attempt, arguments: Mapping[str, Any], entry: ClaimEntry) -> Awaitable[Any]:
         """Raises what the tool raised, ToolTimeout, and what the claim of `entry` raises, which is taken when it is the
         call's turn. Its clock does not run before."""
         return (
             self._repeated(attempt, arguments, entry) if self._pace.retries else self._once(attempt, arguments, entry)
         )
 
-    async def _repeated(self, attempt: Attempt, arguments: Mapping[str, Any], entry: Entry) -> Any:
+    async def _repeated(self, attempt: Attempt, arguments: Mapping[str, Any], entry: ClaimEntry) -> Any:
         for failures in range(self._pace.retries + 1):
             try:
                 return await self._once(attempt, arguments, entry)
@@ -168,7 +168,7 @@ class Paced:
                 await asyncio.sleep(self._delay(failures))
         raise AssertionError("unreachable")
 
-    async def _once(self, attempt: Attempt, arguments: Mapping[str, Any], entry: Entry) -> Any:
+    async def _once(self, attempt: Attempt, arguments: Mapping[str, Any], entry: ClaimEntry) -> Any:
         if self._pace.rate_limit is not None:  # before it takes a place: those of another key may have their turn
             await self._bucket(self._pace.rate_limit, arguments).wait()
         place = None if self._places is None else await self._places.take()
@@ -180,7 +180,7 @@ class Paced:
             if place is not None:
                 place.leave()
 
-    async def _in_time(self, work: Awaitable[Any], entry: Entry) -> Any:
+    async def _in_time(self, work: Awaitable[Any], entry: ClaimEntry) -> Any:
         """Raises ToolTimeout."""
         clock = self.clock(entry)
         try:
@@ -190,7 +190,7 @@ class Paced:
             self.check(clock)
             raise
 
-    def clock(self, entry: Entry) -> Watch:
+    def clock(self, entry: ClaimEntry) -> DeadlineWatch:
         """For the running task, of which one execution is."""
         task = asyncio.current_task()
         assert task is not None
@@ -200,7 +200,7 @@ class Paced:
     def limit(self) -> float | None:
         return self._time.limit
 
-    def check(self, clock: Watch) -> None:
+    def check(self, clock: DeadlineWatch) -> None:
         """Raises ToolTimeout if it was that clock which ended an execution."""
         if clock.expired:
             raise ToolTimeout(self.overdue) from None
@@ -222,7 +222,7 @@ class _Bucket:
     """Lets through `burst` at once and then `rate` a second, in the order in which they come. Who leaves while waiting
     has used nothing up; of a rate that is kept with other processes, the first in the queue has its place already."""
 
-    def __init__(self, name: str, rate: float, burst: int, commons: Commons | None) -> None:
+    def __init__(self, name: str, rate: float, burst: int, commons: SharedCalls | None) -> None:
         self._name = name
         self._commons = commons
         self._interval = 1.0 / rate

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolSpec
-from ..core.validation import at_least, explained, text_or_none
-from .batching import Batch, single
+from ..core.validation import at_least, explain_unknown_name, text_or_none
+from .batching import CallBatch, single
 from .parameters import ReadsArguments
-from .policy import Effect, Pace, Sharing
+from .policy import Effect, ExecutionLimits, SharingPolicy
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `Tool.define` takes beside the function; see Sharing and Pace for what each means."""
+    """What `Tool.define` takes beside the function; see SharingPolicy and ExecutionLimits for what each means."""
 
     name: str | None
     description: str | None
@@ -67,7 +67,7 @@ class _ToolClass(type):
     if not TYPE_CHECKING:  # a type checker would believe that the class has every attribute
 
         def __getattr__(cls, name: str) -> Any:
-            hint = explained("tool option", name, [known for known in dir(cls) if not known.startswith("_")])
+            hint = explain_unknown_name("tool option", name, [known for known in dir(cls) if not known.startswith("_")])
             own = f"A tool of your own is the object that @Tool.define gives: tools=[{name}]."
             raise AttributeError(f"Tool has no {name!r}.{hint} {own}")
 
@@ -80,13 +80,13 @@ class Tool(metaclass=_ToolClass):
     description: str
     function: Callable[..., Any]
     arguments: ReadsArguments
-    sharing: Sharing = field(default_factory=Sharing)
-    pace: Pace = field(default_factory=Pace)
+    sharing: SharingPolicy = field(default_factory=SharingPolicy)
+    pace: ExecutionLimits = field(default_factory=ExecutionLimits)
     max_tokens: int | None = None
     """A longer result is cut, with a marker that says so; None: the run's max_tool_tokens."""
     summarize: bool = False
     """A longer result is summarized by the model instead, once for all agents that share it."""
-    batch: Batch | None = None
+    batch: CallBatch | None = None
     """How calls that arrive together become one."""
     is_async: bool = field(init=False)
 
@@ -123,7 +123,7 @@ class Tool(metaclass=_ToolClass):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"A Tool has no {name!r}.{explained('tool option', name, self.__slots__)}")
+            raise AttributeError(f"A Tool has no {name!r}.{explain_unknown_name('tool option', name, self.__slots__)}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -174,7 +174,7 @@ class Tool(metaclass=_ToolClass):
                 )
             if "cacheable" not in options:
                 options.setdefault("effect", "read")
-            batch = Batch(inner, key_arg, max_batch, window)
+            batch = CallBatch(inner, key_arg, max_batch, window)
             return make_tool(single(inner, key_arg, namespace), namespace=namespace, batch=batch, **options)
 
         return decorate
@@ -194,7 +194,7 @@ def make_tool(
     function: Callable[..., Any],
     *,
     namespace: Mapping[str, Any] | None = None,
-    batch: Batch | None = None,
+    batch: CallBatch | None = None,
     **options: Unpack[ToolOptions],
 ) -> Tool:
     """`namespace` holds the names that string annotations may use besides the function's own module."""
@@ -239,11 +239,11 @@ def _defined_before(tool: Tool, options: ToolOptions) -> Tool:
     return tool
 
 
-def _policies(chosen: dict[str, Any]) -> tuple[Sharing, Pace]:
+def _policies(chosen: dict[str, Any]) -> tuple[SharingPolicy, ExecutionLimits]:
     known = ToolOptions.__annotations__
     for name in chosen:
         if name not in known:
-            raise SpecError(f"unknown option {name!r}.{explained('tool option', name, known)}")
+            raise SpecError(f"unknown option {name!r}.{explain_unknown_name('tool option', name, known)}")
     cacheable = chosen.pop("cacheable", None)
     if cacheable is not None:
         if "effect" in chosen:
@@ -251,8 +251,8 @@ def _policies(chosen: dict[str, Any]) -> tuple[Sharing, Pace]:
         if not isinstance(cacheable, bool):
             raise SpecError(f"cacheable must be True or False; got {cacheable!r}.")
         chosen["effect"] = "read" if cacheable else "write"
-    sharing = Sharing(**{f.name: chosen.pop(f.name) for f in fields(Sharing) if f.name in chosen})
-    pace = Pace(**{f.name: chosen.pop(f.name) for f in fields(Pace) if f.name in chosen})
+    sharing = SharingPolicy(**{f.name: chosen.pop(f.name) for f in fields(SharingPolicy) if f.name in chosen})
+    pace = ExecutionLimits(**{f.name: chosen.pop(f.name) for f in fields(ExecutionLimits) if f.name in chosen})
     return sharing, pace
 
 

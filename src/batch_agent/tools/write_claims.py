@@ -9,7 +9,7 @@ from ..core.messages import ToolCall
 from ..core.protocols import Journal
 
 
-class Claim:
+class WriteClaim:
     """The claim of one call. The thread that enters the function and the loop that gives the call up agree on which of
     the two came first: `list.pop` is atomic."""
 
@@ -66,7 +66,7 @@ class TakesClaim(Protocol):
     def enter(self) -> bool: ...
 
 
-class Entry:
+class ClaimEntry:
     """The way of one execution into its function: what is claimed before, and until when it may take."""
 
     __slots__ = ("began", "claim", "extend")

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.agent.output import output_type
-from batch_agent.core.agent_config import Compaction, Job, Rules, ToolMode
+from batch_agent.core.agent_config import AgentConfig, Compaction, Job, ToolMode
 from batch_agent.core.facts import Replied, Returned
 from batch_agent.core.messages import Prompt, ToolCall, ToolResult, ToolSpec
 from batch_agent.core.requests import FinishReason, Reply, Request, Sampling, Usage
@@ -28,8 +28,8 @@ def rules(
     retries: int = 3,
     max_tokens: int | None = None,
     compaction: Compaction | None = None,
-) -> Rules:
-    return Rules(
+) -> AgentConfig:
+    return AgentConfig(
         prompt=Prompt("Be brief.", (LOOK,) if mode == "native" else ()),
         model="m",
         sampling=Sampling(max_tokens=max_tokens),

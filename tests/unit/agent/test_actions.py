@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_agent.agent.action_mode import Final, read_action, show_results
+from batch_agent.agent.action_mode import FinalAction, read_action, show_results
 from batch_agent.core.agent_config import InvalidOutput
 from batch_agent.core.json import dumps_ascii
 from batch_agent.core.messages import ToolCall, ToolResult
@@ -50,7 +50,7 @@ def test_arguments_that_are_no_object_are_for_the_tool_to_refuse() -> None:
     ],
 )
 def test_a_final_answer_is_read(text: str, value: object) -> None:
-    assert read_action(text, "id") == Final(value)
+    assert read_action(text, "id") == FinalAction(value)
 
 
 @pytest.mark.parametrize("text", ["", "look", '{"name": "look"}', '[{"final": 1}]', '{"tool": 5}', '"final"', "{}"])

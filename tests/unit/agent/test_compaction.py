@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.agent.talks import call, give, say, talk
 
-from batch_agent.agent.compaction import Compact, Held, plan_compaction
-from batch_agent.agent.context_size import Size
+from batch_agent.agent.compaction import CompactContext, ToolOutputSize, plan_compaction
+from batch_agent.agent.context_size import ContextSize
 from batch_agent.agent.conversation import Conversation, Generate
 from batch_agent.core.agent_config import Compaction
 from batch_agent.core.facts import Claimed, Compacted, Replied, Returned, Settled, Shortened
@@ -13,14 +13,16 @@ from batch_agent.core.options import Context
 from batch_agent.core.requests import Reply, Usage
 
 
-def held(*lengths: int, newest: int = 1, **more: bool) -> list[Held]:
+def held(*lengths: int, newest: int = 1, **more: bool) -> list[ToolOutputSize]:
     last = len(lengths) - newest
-    return [Held(at, "look", "x" * chars, chars, is_newest=at >= last, **more) for at, chars in enumerate(lengths)]
+    return [
+        ToolOutputSize(at, "look", "x" * chars, chars, is_newest=at >= last, **more) for at, chars in enumerate(lengths)
+    ]
 
 
-def planned(results: list[Held], most: int, chars: int = 0, summarizes: bool = False) -> dict[int, str]:
+def planned(results: list[ToolOutputSize], most: int, chars: int = 0, summarizes: bool = False) -> dict[int, str]:
     """The new contents, by place."""
-    size = Size(chars + sum(len(each.content) for each in results))
+    size = ContextSize(chars + sum(len(each.content) for each in results))
     step = plan_compaction(Compaction(most, summarizes), results, size)
     return {} if step is None else {each.place: each.content for each in step.done({}).results}
 
@@ -64,8 +66,8 @@ def test_nothing_is_shown_of_a_result_that_a_long_task_leaves_no_room_for() -> N
 
 
 def test_results_of_earlier_compactions_keep_their_summaries_while_others_can_go() -> None:
-    summary = Held(0, "look", "s" * 1_000, 50_000, is_summary=True)
-    whole = [Held(at, "look", "x" * 8_000, 8_000, is_newest=at == 3) for at in (1, 2, 3)]
+    summary = ToolOutputSize(0, "look", "s" * 1_000, 50_000, is_summary=True)
+    whole = [ToolOutputSize(at, "look", "x" * 8_000, 8_000, is_newest=at == 3) for at in (1, 2, 3)]
     assert list(planned([summary, *whole], most=5_000)) == [1, 2]
     left = planned([summary, *whole], most=2_000, summarizes=True)
     assert left[0] == LINE.format("50,000")
@@ -77,7 +79,7 @@ def test_a_call_that_changed_something_is_not_to_be_made_again() -> None:
 
 
 def test_a_summary_is_wanted_of_what_is_worth_one() -> None:
-    size = Size(4 * 6_000)
+    size = ContextSize(4 * 6_000)
     step = plan_compaction(Compaction(4_000, summarizes=True), held(16_000, 4_000, 240, 400), size)
     assert step is not None
     assert [each.summary_tokens for each in step.results] == [500, 125]
@@ -128,7 +130,7 @@ def test_signed_thoughts_calls_and_their_ids_are_as_they_were() -> None:
     thoughts = (Thought("because", "signed"), Thought(redacted="secret"))
     life = long_talk(thoughts=thoughts)
     step = life.next()
-    assert isinstance(step, Compact)
+    assert isinstance(step, CompactContext)
     life.apply(step.done({}))
     step = life.next()
     assert isinstance(step, Generate)
@@ -142,7 +144,7 @@ def test_signed_thoughts_calls_and_their_ids_are_as_they_were() -> None:
 def test_in_action_mode_the_line_stands_where_the_result_stood() -> None:
     life = long_talk("action")
     step = life.next()
-    assert isinstance(step, Compact)
+    assert isinstance(step, CompactContext)
     life.apply(step.done({}))
     step = life.next()
     assert isinstance(step, Generate)
@@ -160,7 +162,7 @@ def test_a_change_is_known_by_its_claim() -> None:
     life.apply(say("", "calls", ToolCall("c1", "look", "{}")))
     life.apply(give(life.next(), "y" * 4_000))
     step = life.next()
-    assert isinstance(step, Compact)
+    assert isinstance(step, CompactContext)
     assert "do not repeat it" in step.done({}).results[0].content
 
 

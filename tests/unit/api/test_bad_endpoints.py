@@ -8,10 +8,10 @@ from tests.unit.swarm.hosts import BATCH, CHAT, COMPLETIONS, STEPS, Host, Odd, p
 
 from batch_agent import BatchAgent, Results, Tool
 from batch_agent.core.events import Event, Notice
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.text.summary import summary_lines
 from batch_agent.sim import SimConfig
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 
 GENERATE = (CHAT, COMPLETIONS, BATCH)
 
@@ -33,7 +33,7 @@ async def run(*hosts: Host, count: int = 60, **options: Any) -> Results:
 
 
 def saying(status: int, body: bytes, kind: bytes = b"application/json", extra: bytes = b"") -> Odd:
-    def odd(path: str, posted: Any, connection: Connection) -> bool:
+    def odd(path: str, posted: Any, connection: ClientConnection) -> bool:
         if path in GENERATE:
             connection.reply(status, body, kind, extra=extra)
         return path in GENERATE
@@ -42,17 +42,17 @@ def saying(status: int, body: bytes, kind: bytes = b"application/json", extra: b
 
 
 def refusing(status: int, words: str) -> Odd:
-    def odd(path: str, posted: Any, connection: Connection) -> bool:
+    def odd(path: str, posted: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, status, words)
 
     return odd
 
 
-def hanging(path: str, posted: Any, connection: Connection) -> bool:
+def hanging(path: str, posted: Any, connection: ClientConnection) -> bool:
     return path in GENERATE
 
 
-def resetting(path: str, posted: Any, connection: Connection) -> bool:
+def resetting(path: str, posted: Any, connection: ClientConnection) -> bool:
     if path in GENERATE:
         connection.reset()
     return path in GENERATE
@@ -84,7 +84,7 @@ async def test_no_agent_fails_of_an_endpoint_that_does_not_do_what_the_other_doe
 
 
 async def test_an_endpoint_that_was_taken_out_is_in_the_summary_and_in_the_results() -> None:
-    bad, good, board = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), Board()
+    bad, good, board = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), LiveState()
     async with up(bad, good):
         results = await run(good, bad, events=board)
     [said] = results.scheduling.unavailable
@@ -135,7 +135,7 @@ async def test_a_slow_endpoint_is_given_less_and_costs_no_agent() -> None:
 async def test_an_endpoint_that_comes_and_goes_costs_no_agent() -> None:
     asked = 0
 
-    def flapping(path: str, posted: Any, connection: Connection) -> bool:
+    def flapping(path: str, posted: Any, connection: ClientConnection) -> bool:
         nonlocal asked
         asked += path in GENERATE
         return path in GENERATE and asked // 5 % 2 == 0 and refuse(connection, 400, "not yet")
@@ -192,7 +192,7 @@ async def test_no_prompt_fails_of_an_endpoint_that_hangs(method: str) -> None:
 async def test_an_endpoint_that_refuses_a_fifth_at_random_is_used_as_before(method: str, retry_after: bytes) -> None:
     asked = 0
 
-    def every_fifth(path: str, posted: Any, connection: Connection) -> bool:
+    def every_fifth(path: str, posted: Any, connection: ClientConnection) -> bool:
         nonlocal asked
         asked += path in GENERATE
         return path in GENERATE and asked % 5 == 0 and refuse(connection, 429, "busy", retry_after)

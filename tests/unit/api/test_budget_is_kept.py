@@ -13,8 +13,8 @@ from tests.unit.api.billing import BillingServer, Fault, always, often
 from tests.unit.programs import Programs
 
 from batch_agent import BatchAgent, ErrorKind, Tool
-from batch_agent.core.events import Event, Spent
-from batch_agent.observe.run_stats import Tally
+from batch_agent.core.events import BudgetReported, Event
+from batch_agent.observe.run_stats import RunStats
 
 INPUTS = [f"{n:040}" for n in range(600)]
 FAST: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "backoff": 0.001, "backoff_max": 0.002}
@@ -22,10 +22,10 @@ FAST: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "backoff": 0.001,
 
 class SpentLog:
     def __init__(self) -> None:
-        self.spent = Spent(0, 0.0)
+        self.spent = BudgetReported(0, 0.0)
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, Spent):
+        if isinstance(event, BudgetReported):
             self.spent = event
 
 
@@ -129,7 +129,7 @@ async def test_the_request_that_tries_tools_is_in_the_usage_of_the_run() -> None
     async def look(key: str) -> str:
         return key
 
-    tally = Tally()
+    tally = RunStats()
     with BillingServer() as server:
         await run(server, INPUTS[:5], tools=[look], max_tokens=50, events=tally)
         assert server.requests == 6

@@ -10,7 +10,7 @@ from tests.engine.flowing import joining, prompts, saying
 from tests.engine.harness import EventLog
 
 from batch_agent import BackendError, BatchAgent, Flow, Tool
-from batch_agent.core.events import AgentFinished, FlowStarted, InStage
+from batch_agent.core.events import AgentFinished, FlowStarted, StageEvent
 from batch_agent.core.flow_result import FlowResult, Item
 from batch_agent.core.results import AgentResult
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -119,7 +119,7 @@ async def test_events_results_and_files_come_once(tmp_path: Path) -> None:
     await made(NOBODY).run(events=log)
     assert len(heard) == out.read_text().count("\n") == 6
     started = [event for event in log.events if isinstance(event, FlowStarted)]
-    done = [e.event for e in log.events if isinstance(e, InStage) and isinstance(e.event, AgentFinished)]
+    done = [e.event for e in log.events if isinstance(e, StageEvent) and isinstance(e.event, AgentFinished)]
     assert (len(started), len(done), all(event.resumed for event in done)) == (1, 7, True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.programs import Programs
 
-from batch_agent.core.events import AgentFinished, Event, InStage
+from batch_agent.core.events import AgentFinished, Event, StageEvent
 from batch_agent.core.flow_result import FlowResult
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -72,7 +72,7 @@ def test_nothing_is_repeated_when_the_process_is_killed_again_and_again(
 
     class Log:
         def emit(self, event: Event) -> None:
-            if isinstance(event, InStage) and isinstance(event.event, AgentFinished):
+            if isinstance(event, StageEvent) and isinstance(event.event, AgentFinished):
                 resumed[event.stage, event.event.result.key] = event.event.resumed
 
     namespace: dict[str, object] = {"__name__": "kill_test"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, PlanMismatch, RunStopped
-from batch_agent.core.events import AgentFinished, Event, InStage
+from batch_agent.core.events import AgentFinished, Event, StageEvent
 from batch_agent.core.messages import User
 from batch_agent.core.requests import Request, Usage
 from batch_agent.testing import Answer, ScriptedBackend, say
@@ -42,7 +42,7 @@ class Finished:
         self.heard = asyncio.Event()
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, InStage) and event.stage == self._stage and isinstance(event.event, AgentFinished):
+        if isinstance(event, StageEvent) and event.stage == self._stage and isinstance(event.event, AgentFinished):
             self.heard.set()
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from yarl import URL
 
-from batch_agent.backends.http.client import Server
-from batch_agent.backends.http.transport import open_wire
+from batch_agent.backends.http.client import ServerClient
+from batch_agent.backends.http.transport import open_transport
 
 
 @dataclass
@@ -136,7 +136,7 @@ async def _read(reader: asyncio.StreamReader) -> RawRequest | None:
     return RawRequest(method, path, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
 
 
-def server_at(url: str) -> Server:
+def server_at(url: str) -> ServerClient:
     """As a backend sees it."""
     root = URL(url) / "v1"
-    return Server(open_wire(root, {}), root)
+    return ServerClient(open_transport(root, {}), root)

@@ -42,20 +42,20 @@ def openai_whole(*told: Any) -> Usage:
 
 def openai_streamed(*told: Any) -> Usage:
     said = {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]}
-    decoder = openai_answers.StreamDecoder()
+    decoder = openai_answers.OpenAIStreamDecoder()
     body = _sse(said, {"choices": [], "usage": _openai_usage(*told)}) + b"data: [DONE]\n\n"
     return _last(decoder.feed(body))
 
 
 def completions_whole(*told: Any) -> Usage:
     body = {"choices": [{"index": 0, "text": "Hi", "finish_reason": "stop"}], "usage": _openai_usage(*told)}
-    return completions_answers.decode_whole(orjson.dumps(body), 1).usage
+    return completions_answers.decode_batch_reply(orjson.dumps(body), 1).usage
 
 
 def completions_streamed(*told: Any) -> Usage:
     event = {"choices": [{"index": 0, "text": "Hi", "finish_reason": "stop"}], "usage": _openai_usage(*told)}
-    [_, done] = completions_answers.ManyDecoder(1).feed(_sse(event))
-    assert isinstance(done, completions_answers.PromptDone)
+    [_, done] = completions_answers.BatchStreamDecoder(1).feed(_sse(event))
+    assert isinstance(done, completions_answers.PromptFinished)
     assert done.usage is not None
     return done.usage
 
@@ -76,7 +76,7 @@ def anthropic_whole(*told: Any) -> Usage:
 
 def anthropic_streamed(*told: Any) -> Usage:
     usage = _anthropic_usage(*told)
-    decoder = anthropic_answers.StreamDecoder()
+    decoder = anthropic_answers.AnthropicStreamDecoder()
     started = {"type": "message_start", "message": {"usage": usage}}
     ended = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}
     return _last(decoder.feed(_sse(started, ended, {"type": "message_stop"})))

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.dialects.anthropic.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.anthropic.decoder import AnthropicStreamDecoder, decode_reply
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, TextDelta, Usage
 
@@ -56,7 +56,7 @@ DONE = event("message_stop")
 
 
 def streamed(*chunks: bytes) -> list[Delta]:
-    decoder = StreamDecoder()
+    decoder = AnthropicStreamDecoder()
     deltas = [delta for data in chunks for delta in decoder.feed(data)]
     return deltas if decoder.ended else [*deltas, *decoder.close()]
 
@@ -217,7 +217,7 @@ def test_pieces_count_for_more_than_what_a_call_began_with() -> None:
 
 
 def test_a_call_is_given_out_as_soon_as_it_is_whole() -> None:
-    decoder = StreamDecoder()
+    decoder = AnthropicStreamDecoder()
     assert calls_of(list(decoder.feed(begun() + call(0, '{"q": 1}')))) == [ToolCall("toolu_0", "look", '{"q": 1}')]
     assert calls_of(list(decoder.feed(call(1)))) == []
     opening = event("content_block_start", index=2, content_block={"type": "text", "text": ""})

@@ -11,10 +11,10 @@ from tests.unit.backends.servers import Answer, Line, RawRequest, RawServer, raw
 from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.batch_completions import ListWire
-from batch_agent.backends.dialects.completions.decoder import Piece, PromptDone, PromptEvent
-from batch_agent.backends.http.client import Server
-from batch_agent.backends.http.transport import open_wire
+from batch_agent.backends.batch_completions import BatchCompletionClient
+from batch_agent.backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
+from batch_agent.backends.http.client import ServerClient
+from batch_agent.backends.http.transport import open_transport
 from batch_agent.core.requests import Sampling, Usage
 
 SAMPLING = Sampling(max_tokens=8)
@@ -22,16 +22,16 @@ JSON = "content-type: application/json\r\n"
 
 
 @asynccontextmanager
-async def wire_to(answer: Answer, **options: Any) -> AsyncIterator[tuple[ListWire, RawServer]]:
+async def wire_to(answer: Answer, **options: Any) -> AsyncIterator[tuple[BatchCompletionClient, RawServer]]:
     headers = {"Authorization": "Bearer secret-key-of-ours"}
     async with raw_server(answer) as raw:
         root = URL(raw.url) / "v1"
-        server = Server(open_wire(root, headers), root)
-        yield ListWire(server, "m", **options), raw
+        server = ServerClient(open_transport(root, headers), root)
+        yield BatchCompletionClient(server, "m", **options), raw
         await server.aclose()
 
 
-async def heard(wire: ListWire, prompts: Sequence[str], patience: float | None = 5.0) -> list[PromptEvent]:
+async def heard(wire: BatchCompletionClient, prompts: Sequence[str], patience: float | None = 5.0) -> list[PromptEvent]:
     events: list[PromptEvent] = []
     await wire.ask(prompts, SAMPLING, patience, events.append)
     return events
@@ -62,10 +62,10 @@ async def test_each_prompt_is_told_as_it_is_done() -> None:
     async with wire_to(answer) as (wire, _):
         await wire.ask(["a", "b"], SAMPLING, 5.0, hear)
     assert events == [
-        Piece(1, "two"),
-        PromptDone(1, "stop", Usage(3, 0, 1)),
-        Piece(0, "one"),
-        PromptDone(0, "length"),
+        PromptDelta(1, "two"),
+        PromptFinished(1, "stop", Usage(3, 0, 1)),
+        PromptDelta(0, "one"),
+        PromptFinished(0, "length"),
     ]
 
 
@@ -91,7 +91,7 @@ async def test_a_server_is_sent_what_it_knows(
     assert request.path == path
     assert has <= set(body)
     assert not has_not & set(body)
-    assert events == [Piece(0, "x"), PromptDone(0, "stop"), Piece(1, "x"), PromptDone(1, "stop")]
+    assert events == [PromptDelta(0, "x"), PromptFinished(0, "stop"), PromptDelta(1, "x"), PromptFinished(1, "stop")]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def test_an_answer_that_was_given_up_is_an_error_after_those_that_were_not
     async with wire_to(answer) as (wire, _):
         with pytest.raises(BackendError, match="gave up"):
             await wire.ask(["a", "b"], SAMPLING, 5.0, events.append)
-    assert events == [Piece(1, "fine"), PromptDone(1, "stop")]
+    assert events == [PromptDelta(1, "fine"), PromptFinished(1, "stop")]
 
 
 @pytest.mark.parametrize("how", ["ends", "hangs up", "resets", "is done"])
@@ -166,7 +166,7 @@ async def test_a_stream_that_ends_too_soon_is_an_error_and_what_was_done_stays_d
         with pytest.raises(BackendError) as raised:
             await wire.ask(["a", "b"], SAMPLING, 5.0, events.append)
     assert raised.value.kind is ErrorKind.CONNECTION
-    assert events == [Piece(1, "done"), PromptDone(1, "stop")]
+    assert events == [PromptDelta(1, "done"), PromptFinished(1, "stop")]
 
 
 async def test_patience_is_for_silence_and_not_for_the_whole_answer() -> None:

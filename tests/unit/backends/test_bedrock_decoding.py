@@ -9,7 +9,7 @@ import pytest
 from tests.unit.backends.bedrock_server import Said, event, events, exception, frame
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.dialects.bedrock.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.bedrock.decoder import BedrockStreamDecoder, decode_reply
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 
@@ -31,7 +31,7 @@ def plain(said: Said) -> list[Delta]:
 
 
 def streamed(*frames: bytes) -> list[Delta]:
-    decoder = StreamDecoder()
+    decoder = BedrockStreamDecoder()
     found = list(decoder.feed(b"".join(frames)))
     return found if decoder.ended else [*found, *decoder.close()]
 
@@ -82,7 +82,7 @@ def test_why_an_answer_ended(stop: str, finish: FinishReason) -> None:
 
 
 def test_a_call_is_given_out_as_soon_as_its_block_ends() -> None:
-    decoder = StreamDecoder()
+    decoder = BedrockStreamDecoder()
     start, *_, stop, _usage = list(events(Said([USE], "tool_use")))[1:]
     pieces = [
         event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"toolUse": {"input": piece}}})
@@ -103,7 +103,7 @@ def test_a_call_that_was_not_ended_is_given_out_at_the_stop_of_the_message() -> 
 
 def test_the_end_waits_for_the_usage_that_comes_after_the_stop() -> None:
     *before, stop, metadata = events(Said([{"text": "a"}]))
-    decoder = StreamDecoder()
+    decoder = BedrockStreamDecoder()
     assert list(decoder.feed(b"".join(before) + stop)) == [TextDelta("a")]
     assert not decoder.ended
     assert list(decoder.feed(metadata + b"whatever comes then")) == [Finished("stop", Usage(7, 0, 3))]
@@ -198,4 +198,4 @@ def test_a_call_without_a_name_is_a_fault_of_the_server() -> None:
 def test_without_botocore_a_stream_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.eventstream", None)
     with pytest.raises(BackendError, match=r"pip install 'batch-agent\[bedrock\]'"):
-        StreamDecoder()
+        BedrockStreamDecoder()

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, caching, keeps_schema
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, cache_support, keeps_schema
 from batch_agent.core.messages import (
     Assistant,
     Message,
@@ -143,7 +143,7 @@ def places(request: Request) -> list[int]:
     ],
 )
 def test_which_models_take_cache_points(model: str, is_cached: bool) -> None:
-    assert (caching(model) is not None) is is_cached
+    assert (cache_support(model) is not None) is is_cached
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 
 from batch_agent import BackendError, ErrorKind, SpecError
 from batch_agent.backends.dialects.completions.decoder import (
-    Answer,
-    ManyDecoder,
-    Piece,
-    PromptDone,
+    BatchReply,
+    BatchStreamDecoder,
+    PromptAnswer,
+    PromptDelta,
     PromptEvent,
-    Whole,
-    decode_whole,
+    PromptFinished,
+    decode_batch_reply,
 )
 from batch_agent.backends.dialects.completions.encoder import encode, encode_chats
 from batch_agent.core.requests import Sampling, Usage
@@ -39,14 +39,14 @@ def counted(read: int, written: int) -> dict[str, int]:
 
 
 def streamed(count: int, *data: bytes) -> list[PromptEvent]:
-    decoder = ManyDecoder(count)
+    decoder = BatchStreamDecoder(count)
     events = [found for chunk in data for found in decoder.feed(chunk)]
     assert decoder.ended
     return events
 
 
-def whole(count: int, *choices: Any, **body: Any) -> Whole:
-    return decode_whole(orjson.dumps({"choices": choices, **body}), count)
+def whole(count: int, *choices: Any, **body: Any) -> BatchReply:
+    return decode_batch_reply(orjson.dumps({"choices": choices, **body}), count)
 
 
 def test_texts_go_as_they_are_and_get_no_special_tokens_twice() -> None:
@@ -134,29 +134,29 @@ def test_a_stream_of_mixed_answers_with_the_usage_of_each() -> None:
         DONE,
     )
     assert events == [
-        Piece(0, "The"),
-        Piece(1, "Hel"),
-        Piece(1, "lo"),
-        PromptDone(1, "length", Usage(12, 0, 2)),
-        Piece(0, " end"),
-        PromptDone(0, "stop", Usage(16, 0, 3)),
+        PromptDelta(0, "The"),
+        PromptDelta(1, "Hel"),
+        PromptDelta(1, "lo"),
+        PromptFinished(1, "length", Usage(12, 0, 2)),
+        PromptDelta(0, " end"),
+        PromptFinished(0, "stop", Usage(16, 0, 3)),
     ]
 
 
 def test_an_event_may_speak_of_several_prompts() -> None:
     events = streamed(2, event(said(1, "b"), said(0, "a")), event(said(0, "", "stop"), said(1, "", "stop")), DONE)
-    assert events == [Piece(1, "b"), Piece(0, "a"), PromptDone(0, "stop"), PromptDone(1, "stop")]
+    assert events == [PromptDelta(1, "b"), PromptDelta(0, "a"), PromptFinished(0, "stop"), PromptFinished(1, "stop")]
 
 
 def test_usage_that_is_told_only_for_all_is_not_given_to_any() -> None:
     ends = (event(said(0, "a", "stop"), usage=None), event(said(1, "b", "stop")))
     events = streamed(2, *ends, event(usage=counted(28, 5)), DONE)
-    assert [found.usage for found in events if isinstance(found, PromptDone)] == [None, None]
+    assert [found.usage for found in events if isinstance(found, PromptFinished)] == [None, None]
 
 
 def test_usage_of_an_event_that_speaks_of_several_is_not_given_to_any() -> None:
     events = streamed(2, event(said(0, "a", "stop"), said(1, "b", "stop"), usage=counted(28, 5)), DONE)
-    assert [found.usage for found in events if isinstance(found, PromptDone)] == [None, None]
+    assert [found.usage for found in events if isinstance(found, PromptFinished)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_usage_of_an_event_that_speaks_of_several_is_not_given_to_any() -> None:
     ],
 )
 def test_how_an_answer_ended(reason: str, finish: Any) -> None:
-    assert streamed(1, event(said(0, "a", reason)), DONE)[-1] == PromptDone(0, finish)
-    assert whole(1, said(0, "a", reason)).answers == (Answer(0, "a", finish),)
+    assert streamed(1, event(said(0, "a", reason)), DONE)[-1] == PromptFinished(0, finish)
+    assert whole(1, said(0, "a", reason)).answers == (PromptAnswer(0, "a", finish),)
 
 
 def test_a_stream_that_ends_early_says_which_prompts_have_no_answer() -> None:
-    decoder = ManyDecoder(4)
+    decoder = BatchStreamDecoder(4)
     list(decoder.feed(event(said(2, "a", "stop")) + event(said(0, "half"))))
     with pytest.raises(BackendError, match="prompt 0, 1, 3") as raised:
         decoder.close()
@@ -183,7 +183,7 @@ def test_a_stream_that_ends_early_says_which_prompts_have_no_answer() -> None:
 
 
 def test_a_prompt_that_the_server_leaves_out_is_missed_at_the_end() -> None:
-    decoder = ManyDecoder(2)
+    decoder = BatchStreamDecoder(2)
     with pytest.raises(BackendError, match="prompt 0"):
         list(decoder.feed(event(said(1, "a", "stop")) + DONE))
     assert decoder.ended
@@ -191,14 +191,14 @@ def test_a_prompt_that_the_server_leaves_out_is_missed_at_the_end() -> None:
 
 def test_of_many_missing_prompts_some_are_named() -> None:
     with pytest.raises(BackendError, match="prompt 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 more"):
-        ManyDecoder(100).close()
+        BatchStreamDecoder(100).close()
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
 def test_an_answer_that_the_server_gave_up_does_not_take_the_others_with_it(reason: str) -> None:
-    decoder = ManyDecoder(2)
+    decoder = BatchStreamDecoder(2)
     events = list(decoder.feed(event(said(0, "half", reason)) + event(said(1, "whole", "stop"))))
-    assert events == [Piece(0, "half"), Piece(1, "whole"), PromptDone(1, "stop")]
+    assert events == [PromptDelta(0, "half"), PromptDelta(1, "whole"), PromptFinished(1, "stop")]
     with pytest.raises(BackendError, match="gave up the answers to prompt 0") as raised:
         list(decoder.feed(DONE))
     assert raised.value.retryable
@@ -207,9 +207,9 @@ def test_an_answer_that_the_server_gave_up_does_not_take_the_others_with_it(reas
 
 def test_an_error_in_the_stream_is_the_servers_own_and_what_was_done_stays_done() -> None:
     error = {"error": {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}}
-    decoder = ManyDecoder(2)
+    decoder = BatchStreamDecoder(2)
     events = decoder.feed(event(said(1, "a", "stop")) + b"data: " + orjson.dumps(error) + b"\n\n" + DONE)
-    assert [next(events), next(events)] == [Piece(1, "a"), PromptDone(1, "stop")]
+    assert [next(events), next(events)] == [PromptDelta(1, "a"), PromptFinished(1, "stop")]
     with pytest.raises(BackendError, match="Internal server error") as raised:
         next(events)
     assert raised.value.kind is ErrorKind.SERVER
@@ -217,7 +217,7 @@ def test_an_error_in_the_stream_is_the_servers_own_and_what_was_done_stays_done(
 
 
 def test_after_its_end_a_stream_has_nothing_more_to_say() -> None:
-    decoder = ManyDecoder(1)
+    decoder = BatchStreamDecoder(1)
     list(decoder.feed(event(said(0, "a", "stop")) + DONE + event(said(0, "b"))))
     assert list(decoder.feed(event(said(0, "c")))) == []
 
@@ -226,58 +226,58 @@ def test_after_its_end_a_stream_has_nothing_more_to_say() -> None:
 def test_text_for_a_prompt_that_was_not_sent_is_given_to_nobody(index: Any) -> None:
     odd = said(0, "whose?") | {"index": index}
     with pytest.raises(BackendError, match="prompt"):
-        list(ManyDecoder(2).feed(event(odd)))
+        list(BatchStreamDecoder(2).feed(event(odd)))
     with pytest.raises(BackendError, match="prompt"):
         whole(2, odd)
 
 
 def test_a_single_prompt_needs_no_index() -> None:
     choice = {"text": "a", "finish_reason": "stop"}
-    assert streamed(1, event(choice), DONE) == [Piece(0, "a"), PromptDone(0, "stop")]
-    assert whole(1, choice).answers == (Answer(0, "a", "stop"),)
+    assert streamed(1, event(choice), DONE) == [PromptDelta(0, "a"), PromptFinished(0, "stop")]
+    assert whole(1, choice).answers == (PromptAnswer(0, "a", "stop"),)
     with pytest.raises(BackendError):
         whole(2, choice)
 
 
 def test_text_after_the_end_of_its_answer_is_not_of_the_protocol() -> None:
-    decoder = ManyDecoder(2)
+    decoder = BatchStreamDecoder(2)
     with pytest.raises(BackendError, match="prompt 0"):
         list(decoder.feed(event(said(0, "a", "stop")) + event(said(0, "b"))))
 
 
 def test_what_repeats_the_end_of_an_answer_is_passed_over() -> None:
     events = streamed(1, event(said(0, "a", "stop")), event(said(0, "")), event(said(0, "", "length")), DONE)
-    assert events == [Piece(0, "a"), PromptDone(0, "stop")]
+    assert events == [PromptDelta(0, "a"), PromptFinished(0, "stop")]
 
 
 def test_comments_and_blank_data_are_passed_over() -> None:
     events = streamed(1, b": keep-alive\n\n", b"data: \n\n", event(said(0, "a", "stop")), b": keep-alive\n\n", DONE)
-    assert events == [Piece(0, "a"), PromptDone(0, "stop")]
+    assert events == [PromptDelta(0, "a"), PromptFinished(0, "stop")]
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b"1"])
 def test_what_is_not_of_the_format_is_a_server_error(data: bytes) -> None:
     with pytest.raises(BackendError) as raised:
-        list(ManyDecoder(1).feed(b"data: " + data + b"\n\n"))
+        list(BatchStreamDecoder(1).feed(b"data: " + data + b"\n\n"))
     assert raised.value.kind is ErrorKind.SERVER
     with pytest.raises(BackendError):
-        decode_whole(data, 1)
+        decode_batch_reply(data, 1)
 
 
 def test_a_plain_answer_is_put_into_the_order_of_the_prompts() -> None:
     answer = whole(3, said(2, "c", "length"), said(0, "a", "stop"), usage=counted(28, 5))
-    assert answer == Whole((Answer(0, "a", "stop"), Answer(2, "c", "length")), (1,), Usage(28, 0, 5))
+    assert answer == BatchReply((PromptAnswer(0, "a", "stop"), PromptAnswer(2, "c", "length")), (1,), Usage(28, 0, 5))
 
 
 def test_a_plain_answer_without_choices_is_no_answer() -> None:
     with pytest.raises(BackendError, match="no choices"):
-        decode_whole(b'{"id": "x"}', 1)
-    assert whole(2) == Whole((), (0, 1), Usage())
+        decode_batch_reply(b'{"id": "x"}', 1)
+    assert whole(2) == BatchReply((), (0, 1), Usage())
 
 
 def test_a_plain_answer_that_is_an_error_is_the_servers_own() -> None:
     with pytest.raises(BackendError, match="boom"):
-        decode_whole(b'{"error": {"message": "boom", "code": 500}}', 1)
+        decode_batch_reply(b'{"error": {"message": "boom", "code": 500}}', 1)
 
 
 def test_two_answers_for_one_prompt_cannot_be_attributed() -> None:
@@ -290,4 +290,4 @@ def test_answers_to_conversations_are_messages() -> None:
         {"index": 1, "message": {"role": "assistant", "content": None, "reasoning": "Hm."}, "finish_reason": "length"},
         {"index": 0, "message": {"role": "assistant", "content": "Paris", "reasoning": None}, "finish_reason": "stop"},
     ]
-    assert whole(2, *choices).answers == (Answer(0, "Paris", "stop"), Answer(1, "", "length"))
+    assert whole(2, *choices).answers == (PromptAnswer(0, "Paris", "stop"), PromptAnswer(1, "", "length"))

@@ -9,7 +9,7 @@ from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server,
 from yarl import URL
 
 from batch_agent import BatchAgent
-from batch_agent.backends.session_cleanup import Farewells, close_session
+from batch_agent.backends.session_cleanup import SessionCloser, close_session
 
 INFO: dict[str, Any] = {
     "version": "0.5.23",
@@ -100,7 +100,7 @@ async def test_a_server_that_does_not_answer_a_farewell_harms_nobody() -> None:
 async def test_an_agent_is_said_goodbye_once_and_a_stranger_never() -> None:
     async with raw_server(sglang(INFO)) as server:
         async with aclosing(server_at(server.url)) as found:
-            farewell = Farewells(found.try_post, close_session(URL(server.url) / "close_session"))
+            farewell = SessionCloser(found.try_post, close_session(URL(server.url) / "close_session"))
             farewell.greet("a")
             farewell.greet("")
             for agent in ("a", "a", "b"):

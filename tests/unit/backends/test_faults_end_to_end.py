@@ -27,8 +27,8 @@ from batch_agent.backends import load_metrics as load
 from batch_agent.backends import probe
 from batch_agent.backends.address import address_of, parse
 from batch_agent.backends.connect import connect
-from batch_agent.backends.diagnostics import Check, examine
-from batch_agent.backends.session_cleanup import Farewells, close_session
+from batch_agent.backends.diagnostics import DiagnosticCheck, examine
+from batch_agent.backends.session_cleanup import SessionCloser, close_session
 from batch_agent.core.events import Event, Paused
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -583,7 +583,7 @@ async def test_metrics_that_are_not_utf_8_stop_nobody() -> None:
         assert result.ok
 
 
-async def checks(url: str, model: str | None = None) -> dict[str, Check]:
+async def checks(url: str, model: str | None = None) -> dict[str, DiagnosticCheck]:
     return {check.name: check async for check in examine(url, model, lambda text: None)}
 
 
@@ -739,7 +739,7 @@ async def test_an_agent_whose_goodbye_was_cut_short_is_said_goodbye_at_the_end()
             await line.reply(200, b"")
 
     async with raw_server(answer) as server, aclosing(server_at(server.url)) as found:
-        farewells = Farewells(found.try_post, close_session(URL(server.url)))
+        farewells = SessionCloser(found.try_post, close_session(URL(server.url)))
         farewells.greet("a")
         leaving = asyncio.create_task(farewells.leave("a"))
         while not server.requests:

@@ -12,15 +12,15 @@ from batch_agent import BackendError, ErrorKind, SpecError
 from batch_agent.backends import pool_member as fleet_member
 from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
-from batch_agent.backends.endpoint_pool import Fleet
-from batch_agent.backends.pool_member import Member
+from batch_agent.backends.endpoint_pool import EndpointPool
+from batch_agent.backends.pool_member import PoolEndpoint
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling, TextDelta
 from batch_agent.schedule import circuit_breaker as standing
 from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import Script, SimConfig
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +29,17 @@ def short_ejections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def fleet_of(*hosts: Host, said: list[str] | None = None) -> AsyncIterator[Fleet]:
+async def fleet_of(*hosts: Host, said: list[str] | None = None) -> AsyncIterator[EndpointPool]:
     urls = [host.url for host in hosts]
     backend = await connect(urls, None, uses_tools=False, notify=(said if said is not None else []).append)
-    assert isinstance(backend, Fleet)
+    assert isinstance(backend, EndpointPool)
     try:
         yield backend
     finally:
         await backend.aclose()
 
 
-async def say(fleet: Fleet, text: str = "Hi", agent: str = "", *, shared: int = 0, stream: bool = False) -> str:
+async def say(fleet: EndpointPool, text: str = "Hi", agent: str = "", *, shared: int = 0, stream: bool = False) -> str:
     message = User(text, shared=shared) if shared else User(text)
     request = Request(Prompt(""), (message,), fleet.traits.model, Sampling(max_tokens=64), agent=agent, stream=stream)
     async with fleet.stream(request) as deltas:
@@ -47,13 +47,13 @@ async def say(fleet: Fleet, text: str = "Hi", agent: str = "", *, shared: int = 
 
 
 def answering(status: int, extra: bytes = b"") -> Odd:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path == CHAT and refuse(connection, status, "no", extra)
 
     return odd
 
 
-def reset(path: str, body: Any, connection: Connection) -> bool:
+def reset(path: str, body: Any, connection: ClientConnection) -> bool:
     if path == CHAT:
         connection.reset()
     return path == CHAT
@@ -78,7 +78,7 @@ async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits
     bad, good = Host(odd=answering(status, extra)), Host()
     async with up(bad, good):
         fleet = await connect([bad.url, good.url], None, uses_tools=True, notify=list[str]().append)
-        assert isinstance(fleet, Fleet)
+        assert isinstance(fleet, EndpointPool)
         trials = bad.requests()
         for number in range(20):
             assert await say(fleet, f"{number}")
@@ -90,13 +90,13 @@ async def test_an_endpoint_that_hangs_when_it_is_opened_is_left_for_later(monkey
     monkeypatch.setattr(fleet_member, "OPENING", 0.1)
     is_stuck, said = True, list[str]()
 
-    def hang(path: str, body: Any, connection: Connection) -> bool:
+    def hang(path: str, body: Any, connection: ClientConnection) -> bool:
         return path == CHAT and is_stuck
 
     stuck, good = Host(odd=hang), Host()
     async with up(stuck, good):
         fleet = await connect([stuck.url, good.url], None, uses_tools=True, notify=said.append)
-        assert isinstance(fleet, Fleet)
+        assert isinstance(fleet, EndpointPool)
         assert said == [f"{stuck.url} cannot be used, and the others do its work: It does not answer within 0.1 s."]
         for number in range(8):  # those that try it again are answered too
             assert await say(fleet, f"{number}")
@@ -118,7 +118,7 @@ async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() ->
         await may_fail.wait()
         raise BackendError(ErrorKind.SERVER, "no", status=500)
 
-    member = Member("http://there", open_it, None)
+    member = PoolEndpoint("http://there", open_it, None)
     waiting = [asyncio.create_task(member.opened("m")) for _ in range(10)]
     await soon(lambda: bool(attempts))
     may_fail.set()

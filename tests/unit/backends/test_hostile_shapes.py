@@ -28,7 +28,7 @@ BEDROCK = bedrock_answers.decode_reply
 
 
 def completions(body: bytes) -> Any:
-    return completions_answers.decode_whole(body, 1)
+    return completions_answers.decode_batch_reply(body, 1)
 
 
 def nested(levels: int) -> str:
@@ -129,7 +129,7 @@ def test_what_is_no_json_is_not_made_into_some(data: bytes) -> None:
 
 
 def test_half_a_character_in_a_stream_costs_no_more_than_itself() -> None:
-    decoder = openai_answers.StreamDecoder()
+    decoder = openai_answers.OpenAIStreamDecoder()
     pieces = ['{"choices":[{"delta":{"content":"' + text + '"}}]}' for text in ("a", "b", r"\ud800", "c")]
     stream = "".join(f"data: {piece}\n\n" for piece in pieces).encode()
     text = [delta.text for delta in decoder.feed(stream) if isinstance(delta, TextDelta)]

@@ -22,8 +22,8 @@ from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
-from batch_agent.backends.http.client import Server
-from batch_agent.backends.http.transport import open_wire
+from batch_agent.backends.http.client import ServerClient
+from batch_agent.backends.http.transport import open_transport
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Traits
@@ -41,7 +41,9 @@ STOP = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
 async def backend_at(url: str, *, key: str | None = None, keeps_alive: bool = True) -> AsyncIterator[HttpBackend]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     root = URL(url) / "v1"
-    backend = HttpBackend(Server(open_wire(root, headers, keeps_alive=keeps_alive), root), OpenAIChat(), TRAITS)
+    backend = HttpBackend(
+        ServerClient(open_transport(root, headers, keeps_alive=keeps_alive), root), OpenAIChat(), TRAITS
+    )
     try:
         yield backend
     finally:
@@ -496,7 +498,7 @@ async def test_what_may_be_secret_in_a_url_is_not_shown() -> None:
 
     async with raw_server(answer) as server:
         url = URL(server.url).with_user("me").with_password("sk-secret").with_query(api_key="sk-secret")
-        backend = HttpBackend(Server(open_wire(url, {}), url), OpenAIChat(), TRAITS)
+        backend = HttpBackend(ServerClient(open_transport(url, {}), url), OpenAIChat(), TRAITS)
         error = await failure(backend)
         await backend.aclose()
         assert "sk-secret" not in str(error)
@@ -516,7 +518,7 @@ async def test_what_a_backend_started_is_closed_even_when_its_wire_is_not() -> N
         closed.append(True)
 
     backend = HttpBackend(
-        Server(StubbornWire(), URL("http://x")),  # type: ignore[arg-type]
+        ServerClient(StubbornWire(), URL("http://x")),  # type: ignore[arg-type]
         OpenAIChat(),
         TRAITS,
         on_close=on_close,

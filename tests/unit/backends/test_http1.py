@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.backends.http.h1_parser import AnswerReader, AnswerTooLarge, BadAnswer
+from batch_agent.backends.http.h1_parser import ProtocolError, ResponseParser, ResponseTooLarge
 
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 5\r\n\r\nHello"
 CHUNKED = (
@@ -34,8 +34,8 @@ def with_head(*lines: str, body: bytes = b"") -> bytes:
     return "\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode("latin-1") + body
 
 
-def fed(*pieces: bytes, closed: bool = False) -> tuple[AnswerReader, bytes]:
-    reader = AnswerReader()
+def fed(*pieces: bytes, closed: bool = False) -> tuple[ResponseParser, bytes]:
+    reader = ResponseParser()
     body = b"".join([reader.feed(piece) for piece in pieces])
     if closed:
         reader.end()
@@ -95,7 +95,7 @@ def test_some_statuses_have_no_body(status: int) -> None:
 
 @pytest.mark.parametrize("answer", [SIZED[:-1], CHUNKED[:-2], CHUNKED[:60], SIZED[:20]])
 def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
-    with pytest.raises(BadAnswer):
+    with pytest.raises(ProtocolError):
         fed(answer, closed=True)
 
 
@@ -164,7 +164,7 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
     ids=lambda answer: answer[:80].decode("latin-1"),
 )
 def test_what_is_no_answer_is_said_to_be_none(answer: bytes) -> None:
-    with pytest.raises(BadAnswer):
+    with pytest.raises(ProtocolError):
         fed(answer)
 
 
@@ -188,29 +188,29 @@ def test_a_packed_answer_without_a_body_is_whole() -> None:
 
 @pytest.mark.parametrize("answer", [SIZED, CHUNKED, UNTIL_CLOSED, ZIPPED, DEFLATED])
 def test_a_body_that_is_too_large_is_given_up(answer: bytes) -> None:
-    assert AnswerReader(5).feed(answer) == b"Hello"
-    with pytest.raises(AnswerTooLarge, match="more than 4 bytes"):
-        AnswerReader(4).feed(answer)
+    assert ResponseParser(5).feed(answer) == b"Hello"
+    with pytest.raises(ResponseTooLarge, match="more than 4 bytes"):
+        ResponseParser(4).feed(answer)
 
 
 def test_a_limit_may_be_set_when_the_body_has_begun() -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     reader.feed(SIZED[:-3])
     reader.limit(5)
-    with pytest.raises(AnswerTooLarge):
+    with pytest.raises(ResponseTooLarge):
         reader.limit(4)
-    reader = AnswerReader()
+    reader = ResponseParser()
     reader.feed(UNTIL_CLOSED)
-    with pytest.raises(AnswerTooLarge):
+    with pytest.raises(ResponseTooLarge):
         reader.limit(4)
 
 
 def test_a_packed_body_is_unpacked_no_further_than_to_its_limit() -> None:
     bomb = gzip.compress(b"\0" * 100_000_000)
-    reader = AnswerReader(1_000_000)
+    reader = ResponseParser(1_000_000)
     tracemalloc.start()
     try:
-        with pytest.raises(AnswerTooLarge):
+        with pytest.raises(ResponseTooLarge):
             reader.feed(with_head("Content-Encoding: gzip", body=bomb))
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
@@ -219,14 +219,14 @@ def test_a_packed_body_is_unpacked_no_further_than_to_its_limit() -> None:
 
 def outcome(pieces: list[bytes]) -> tuple[object, ...]:
     """What an answer comes to, of which all bytes are there and the connection is closed."""
-    reader, body = AnswerReader(1000), b""
+    reader, body = ResponseParser(1000), b""
     try:
         for piece in pieces:
             if not reader.is_whole:
                 body += reader.feed(piece)
         if not reader.is_whole:
             reader.end()
-    except BadAnswer:
+    except ProtocolError:
         return ("bad",)
     assert len(body) <= 1000
     return (reader.head, body)

@@ -13,13 +13,13 @@ from tests.unit.backends.servers import RawRequest, RawServer, raw_server
 from yarl import URL
 
 from batch_agent.backends.http import connection_pool as connections
-from batch_agent.backends.http.connection_pool import Lines
-from batch_agent.backends.http.transport import Dropped, NoConnection, WireError
+from batch_agent.backends.http.connection_pool import ConnectionPool
+from batch_agent.backends.http.transport import ConnectError, ConnectionDropped, TransportError
 
 
 @asynccontextmanager
-async def lines_to(server: RawServer, **headers: str) -> AsyncIterator[Lines]:
-    lines = Lines(URL(server.url), headers)
+async def lines_to(server: RawServer, **headers: str) -> AsyncIterator[ConnectionPool]:
+    lines = ConnectionPool(URL(server.url), headers)
     try:
         yield lines
     finally:
@@ -30,7 +30,7 @@ async def hello(request: RawRequest, line: ServerLine) -> None:
     await line.reply(200, b"Hello")
 
 
-async def ask(lines: Lines, server: RawServer, body: bytes = b"Hi") -> bytes:
+async def ask(lines: ConnectionPool, server: RawServer, body: bytes = b"Hi") -> bytes:
     async with asyncio.timeout(10):
         line = await lines.send("POST", URL(server.url) / "v1", body, None)
         try:
@@ -51,14 +51,14 @@ async def test_what_is_sent_is_what_was_given() -> None:
 
 async def test_a_name_is_looked_up() -> None:
     async with raw_server(hello) as server:
-        lines = Lines(URL(server.url.replace("127.0.0.1", "localhost")), {})
+        lines = ConnectionPool(URL(server.url.replace("127.0.0.1", "localhost")), {})
         assert await ask(lines, server) == b"Hello"
         await lines.aclose()
 
 
 async def test_a_name_that_nobody_has_is_no_connection() -> None:
-    lines = Lines(URL("http://nobody.invalid:1"), {})
-    with pytest.raises(NoConnection):
+    lines = ConnectionPool(URL("http://nobody.invalid:1"), {})
+    with pytest.raises(ConnectError):
         await lines.send("POST", URL("http://nobody.invalid:1/"), b"", None)
 
 
@@ -103,7 +103,7 @@ async def test_what_has_come_on_an_idle_connection_is_seen_before_the_loop_has_r
     kept: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         answering = threads.submit(answer_all)
-        lines = Lines(url := URL(f"http://127.0.0.1:{listener.getsockname()[1]}/"), {})
+        lines = ConnectionPool(url := URL(f"http://127.0.0.1:{listener.getsockname()[1]}/"), {})
         async with asyncio.timeout(10):
             line = await lines.send("POST", url, b"", None)
             assert await line.read() == b"Hello"
@@ -197,7 +197,7 @@ async def test_a_server_that_hangs_up_is_told_from_one_that_breaks_off() -> None
         line.hang_up()
 
     async with raw_server(answer) as server, lines_to(server) as lines:
-        with pytest.raises(Dropped):
+        with pytest.raises(ConnectionDropped):
             await ask(lines, server)
-        with pytest.raises(WireError):
+        with pytest.raises(TransportError):
             await ask(lines, server)

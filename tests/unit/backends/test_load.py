@@ -12,9 +12,9 @@ from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import examine
 from batch_agent.backends.flavors import VLLM
 from batch_agent.backends.http_backend import HttpBackend
-from batch_agent.backends.load_metrics import Loads, loads_of, sglang_loads, sglang_metrics, vllm_metrics
+from batch_agent.backends.load_metrics import LoadReader, loads_of, sglang_loads, sglang_metrics, vllm_metrics
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Load, Traits
+from batch_agent.core.protocols import ServerLoad, Traits
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -131,7 +131,7 @@ def asked(server: RawServer, path: str) -> int:
 
 def test_vllms_page_is_read_without_what_waits_for_a_transfer_or_was_found_in_the_cache() -> None:
     load = vllm_metrics(VLLM_PAGE)
-    assert load == Load(running=63, waiting=16, kv_usage=0.17744154057771666, preemptions=3, computed=2070 + 705)
+    assert load == ServerLoad(running=63, waiting=16, kv_usage=0.17744154057771666, preemptions=3, computed=2070 + 705)
 
 
 def test_a_vllm_without_reasons_and_sources_says_it_with_its_older_metrics() -> None:
@@ -151,12 +151,12 @@ def test_engines_of_one_vllm_add_up_and_share_their_usage() -> None:
 
 def test_a_server_that_has_had_no_request_yet_is_idle_and_not_silent() -> None:
     started = [line for line in VLLM_PAGE.splitlines(keepends=True) if b"cache_config" in line]
-    assert vllm_metrics(b"".join(started)) == Load()
-    assert sglang_metrics(b'# TYPE\nsglang:max_total_num_tokens{priority=""} 8192.0\n') == Load()
+    assert vllm_metrics(b"".join(started)) == ServerLoad()
+    assert sglang_metrics(b'# TYPE\nsglang:max_total_num_tokens{priority=""} 8192.0\n') == ServerLoad()
 
 
 def test_sglangs_ranks_add_up_and_share_their_usage() -> None:
-    assert sglang_loads(SGLANG_LOADS) == Load(running=16, waiting=4, kv_usage=0.0214, computed=4292 + 1110)
+    assert sglang_loads(SGLANG_LOADS) == ServerLoad(running=16, waiting=4, kv_usage=0.0214, computed=4292 + 1110)
     said = orjson.loads(SGLANG_LOADS)
     said["loads"].append({"dp_rank": 1, "num_running_reqs": 2, "num_waiting_reqs": 1, "token_usage": 0.5})
     load = sglang_loads(orjson.dumps(said))
@@ -166,7 +166,7 @@ def test_sglangs_ranks_add_up_and_share_their_usage() -> None:
 
 
 def test_sglangs_metrics_count_a_request_once_whatever_its_priority() -> None:
-    assert sglang_metrics(SGLANG_METRICS) == Load(running=12, waiting=4, kv_usage=0.02, computed=4293 + 1135)
+    assert sglang_metrics(SGLANG_METRICS) == ServerLoad(running=12, waiting=4, kv_usage=0.02, computed=4293 + 1135)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_a_page_of_something_else_says_nothing(page: bytes) -> None:
 
 def test_odd_numbers_among_good_ones_count_for_nothing() -> None:
     page = b"# TYPE\nvllm:num_requests_running 3.0\nvllm:num_preemptions_total NaN\nvllm:kv_cache_usage_perc +Inf\n"
-    assert vllm_metrics(page) == Load(running=3)
+    assert vllm_metrics(page) == ServerLoad(running=3)
     said = {"num_running_reqs": 1, "num_waiting_reqs": None, "token_usage": "high", "decode_moments": [1, 2, "x"]}
-    assert sglang_loads(orjson.dumps({"loads": [said]})) == Load(running=1, kv_usage=0.0)
+    assert sglang_loads(orjson.dumps({"loads": [said]})) == ServerLoad(running=1, kv_usage=0.0)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ async def test_a_server_whose_page_fails_is_left_alone_for_a_while() -> None:
     pages: Pages = {}
     async with serving(pages) as server, aclosing(server_at(server.url)) as found:
         pages_of_vllm = (("/metrics", vllm_metrics),)
-        loads = Loads(found, pages_of_vllm, clock=lambda: now)
+        loads = LoadReader(found, pages_of_vllm, clock=lambda: now)
         assert [await loads.look() for _ in range(20)] == [None] * 20
         assert asked(server, "/metrics") == 3
         pages["/metrics"] = VLLM_PAGE
@@ -324,7 +324,7 @@ async def test_the_simulator_says_its_load_and_its_room() -> None:
     with SimServer(config, Script(answer_tokens=2000)) as sim:
         async with connected(sim.url) as backend:
             assert backend.traits.kv_tokens == 512 * 16
-            assert await backend.load() == Load(kv_usage=0.0)
+            assert await backend.load() == ServerLoad(kv_usage=0.0)
             before, during = await _loads_of_three_requests(backend)
     assert (during.running, during.waiting) == (2, 1)
     assert during.kv_usage is not None
@@ -338,7 +338,7 @@ async def test_a_simulator_without_a_prefix_cache_has_no_room_to_keep_anything()
             assert backend.traits.kv_tokens is None
 
 
-async def _loads_of_three_requests(backend: HttpBackend) -> tuple[Load, Load]:
+async def _loads_of_three_requests(backend: HttpBackend) -> tuple[ServerLoad, ServerLoad]:
     """Two looks while they run: the first that sees all of them, and a later one that saw more computed."""
 
     async def ask(number: int) -> None:
@@ -347,7 +347,7 @@ async def _loads_of_three_requests(backend: HttpBackend) -> tuple[Load, Load]:
             async for _ in deltas:
                 pass
 
-    async def until_computed(more_than: int) -> Load:
+    async def until_computed(more_than: int) -> ServerLoad:
         while True:
             load = await backend.load()
             assert load is not None

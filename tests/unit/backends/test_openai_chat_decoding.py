@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.backends.dialects.openai.decoder import StreamDecoder, decode_reply
+from batch_agent.backends.dialects.openai.decoder import OpenAIStreamDecoder, decode_reply
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, TextDelta, Usage
 
@@ -26,7 +26,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def streamed(*chunks: bytes) -> list[Delta]:
-    decoder = StreamDecoder()
+    decoder = OpenAIStreamDecoder()
     deltas = [delta for data in chunks for delta in decoder.feed(data)]
     return deltas if decoder.ended else [*deltas, *decoder.close()]
 
@@ -91,7 +91,7 @@ def test_a_call_that_begins_another_stands_between_what_was_said_before_and_afte
 
 
 def test_what_was_said_before_an_error_in_the_same_chunk_is_given_out() -> None:
-    deltas = StreamDecoder().feed(chunk({"content": "a"}) + chunk({"content": "b"}) + b"data: {\n\n")
+    deltas = OpenAIStreamDecoder().feed(chunk({"content": "a"}) + chunk({"content": "b"}) + b"data: {\n\n")
     assert next(deltas) == TextDelta("ab")
     with pytest.raises(BackendError):
         next(deltas)
@@ -222,7 +222,7 @@ def test_a_call_in_pieces_is_given_out_whole() -> None:
 
 
 def test_a_call_is_given_out_as_soon_as_the_next_one_begins() -> None:
-    decoder = StreamDecoder()
+    decoder = OpenAIStreamDecoder()
     assert list(decoder.feed(piece(0, id="c1", name="look", arguments="{}"))) == []
     begun = list(decoder.feed(piece(1, id="c2", name="find", arguments="")))
     assert calls_of(begun) == [ToolCall("c1", "look", "{}")]

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
-from batch_agent.backends.flavors import Extras
+from batch_agent.backends.flavors import OpenAIExtensions
 from batch_agent.core.messages import (
     Assistant,
     Message,
@@ -104,7 +104,7 @@ def test_a_call_that_has_to_be_made_is_said_after_all_that_is_shared() -> None:
 
 def test_only_the_settings_that_were_made_are_sent() -> None:
     sampling = Sampling(temperature=0.0, seed=7, max_tokens=20, stop=("END",), extra={"top_k": 3})
-    dialect = OpenAIChat(Extras(max_tokens_field="max_completion_tokens"))
+    dialect = OpenAIChat(OpenAIExtensions(max_tokens_field="max_completion_tokens"))
     body = sent(replace(request(tools=()), sampling=sampling), dialect)
     del body["messages"]
     assert body == {

@@ -10,9 +10,9 @@ from tests.unit.backends.servers import Line, RawRequest, raw_server
 from yarl import URL
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
-from batch_agent.backends.http.connection_pool import Lines
+from batch_agent.backends.http.connection_pool import ConnectionPool
 from batch_agent.backends.http.proxy import proxy_of
-from batch_agent.backends.http.transport import open_wire
+from batch_agent.backends.http.transport import open_transport
 
 PROXY = "http://proxy:3128"
 
@@ -98,8 +98,8 @@ def test_a_proxy_that_cannot_be_used_is_refused_with_what_to_do(said: str) -> No
 async def test_plain_http_without_a_proxy_goes_over_connections_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", PROXY)
     for url, is_own in (("http://127.0.0.1:8000", True), ("http://gpu1.org:8000", False)):
-        wire = open_wire(URL(url), {})
-        assert isinstance(wire, Lines) is is_own
+        wire = open_transport(URL(url), {})
+        assert isinstance(wire, ConnectionPool) is is_own
         await wire.aclose()
 
 

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from batch_agent.backends.dialects.openai.chunk_fast_path import Repeats, Said
+from batch_agent.backends.dialects.openai.chunk_fast_path import ChunkFastPath, ChunkText
 from batch_agent.core.requests import ReasoningDelta, TextDelta
 
 SHAPE = b'{"model":"m","delta":{"content":%b},"end":null}'
@@ -15,7 +15,7 @@ class Reading:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, data: bytes) -> Said | None:
+    def __call__(self, data: bytes) -> ChunkText | None:
         self.count += 1
         try:
             delta = orjson.loads(data)["delta"]
@@ -27,8 +27,8 @@ class Reading:
         return None
 
 
-def learned(*chunks: bytes) -> Repeats:
-    repeats = Repeats(Reading())
+def learned(*chunks: bytes) -> ChunkFastPath:
+    repeats = ChunkFastPath(Reading())
     for data in chunks:
         repeats.learn(data)
     return repeats
@@ -81,7 +81,7 @@ def test_the_last_shape_is_the_one_that_counts() -> None:
 @pytest.mark.parametrize("chunk", [b'{"number":%d,"delta":{"content":"a"}}', b'{"number":%d,"delta":{}}'])
 def test_from_chunks_that_are_all_different_nothing_is_learned_for_ever(chunk: bytes) -> None:
     reading = Reading()
-    repeats = Repeats(reading)
+    repeats = ChunkFastPath(reading)
     for number in range(100):
         repeats.learn(chunk % number)
     assert 0 < reading.count < 30

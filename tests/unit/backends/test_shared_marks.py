@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
-from batch_agent.backends.dialects.dialect import Dialect, halves
+from batch_agent.backends.dialects.dialect import Dialect, split_at_cache_mark
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
@@ -69,7 +69,7 @@ def said_texts(body: Any) -> Iterator[str]:
 
 @given(texts, st.integers(-1, 5000))
 def test_halves_are_the_text_and_never_blank(text: str, shared: int) -> None:
-    parts = halves(text, shared)
+    parts = split_at_cache_mark(text, shared)
     if parts is not None:
         assert "".join(parts) == text
         assert len(parts[0]) == shared >= 1024

@@ -9,27 +9,35 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, raw_server, server_at
 from yarl import URL
 
-from batch_agent.backends.http.aiohttp_transport import Session
-from batch_agent.backends.http.connection_pool import Lines
-from batch_agent.backends.http.transport import Answer, Dropped, NoConnection, Stale, TooLarge, Wire, WireError
+from batch_agent.backends.http.aiohttp_transport import AiohttpTransport
+from batch_agent.backends.http.connection_pool import ConnectionPool
+from batch_agent.backends.http.transport import (
+    BodyTooLarge,
+    ConnectError,
+    ConnectionDropped,
+    StaleConnection,
+    Transport,
+    TransportError,
+    TransportResponse,
+)
 
-Make = Callable[..., Wire]
+Make = Callable[..., Transport]
 NOWHERE = URL("http://127.0.0.1:9")
 
 
-def lines(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Wire:
-    return Lines(root, headers, keeps_alive=keeps_alive)
+def lines(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Transport:
+    return ConnectionPool(root, headers, keeps_alive=keeps_alive)
 
 
-def session(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Wire:
-    return Session(headers, keeps_alive=keeps_alive)
+def session(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Transport:
+    return AiohttpTransport(headers, keeps_alive=keeps_alive)
 
 
 @pytest.fixture(params=[lines, session])
 async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
-    made: list[Wire] = []
+    made: list[Transport] = []
 
-    def opened(url: str, headers: dict[str, str] | None = None, *, keeps_alive: bool = True) -> Wire:
+    def opened(url: str, headers: dict[str, str] | None = None, *, keeps_alive: bool = True) -> Transport:
         made.append(request.param(headers or {}, keeps_alive=keeps_alive, root=URL(url)))
         return made[-1]
 
@@ -43,7 +51,7 @@ async def hello(request: RawRequest, line: Line) -> None:
     await line.reply(200, b"Hello", "content-type: text/plain; charset=utf-8\r\nx-mark: 1\r\n")
 
 
-async def read(wire: Wire, url: str, method: str = "POST", body: bytes = b"Hi") -> bytes:
+async def read(wire: Transport, url: str, method: str = "POST", body: bytes = b"Hi") -> bytes:
     async with asyncio.timeout(20):
         answer = await wire.send(method, URL(url), body, None)
         try:
@@ -54,7 +62,7 @@ async def read(wire: Wire, url: str, method: str = "POST", body: bytes = b"Hi") 
 
 async def test_an_answer_has_its_status_headers_and_body(make: Make) -> None:
     async with raw_server(hello) as server:
-        answer: Answer = await make(server.url).send("POST", URL(server.url), b"Hi", None)
+        answer: TransportResponse = await make(server.url).send("POST", URL(server.url), b"Hi", None)
         assert (answer.status, answer.content_type, answer.headers["X-Mark"]) == (200, "text/plain", "1")
         assert await answer.read() == b"Hello"
         assert answer.is_whole
@@ -112,11 +120,11 @@ async def test_a_server_that_hangs_up_is_told_from_one_that_breaks_off(make: Mak
         line.hang_up()
 
     async with raw_server(answer) as server:
-        with pytest.raises(Dropped):
+        with pytest.raises(ConnectionDropped):
             await read(make(server.url), server.url)
-        with pytest.raises(WireError) as broken:
+        with pytest.raises(TransportError) as broken:
             await read(make(server.url), server.url)
-    assert not isinstance(broken.value, Dropped)
+    assert not isinstance(broken.value, ConnectionDropped)
 
 
 async def test_a_connection_that_is_reset_was_dropped(make: Make) -> None:
@@ -124,9 +132,9 @@ async def test_a_connection_that_is_reset_was_dropped(make: Make) -> None:
         line.reset()
 
     async with raw_server(reset) as server:
-        with pytest.raises(Dropped) as dropped:
+        with pytest.raises(ConnectionDropped) as dropped:
             await read(make(server.url), server.url)
-    assert not isinstance(dropped.value, Stale)
+    assert not isinstance(dropped.value, StaleConnection)
 
 
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
@@ -140,11 +148,11 @@ async def test_a_used_connection_that_is_dropped_without_a_byte_is_stale(make: M
     async with raw_server(answer) as server:
         wire = make(server.url)
         await read(wire, server.url)
-        with pytest.raises(Stale):
+        with pytest.raises(StaleConnection):
             await read(wire, server.url)
-        with pytest.raises(Dropped) as fresh:
+        with pytest.raises(ConnectionDropped) as fresh:
             await read(wire, server.url)
-    assert not isinstance(fresh.value, Stale)
+    assert not isinstance(fresh.value, StaleConnection)
 
 
 async def test_a_used_connection_that_answers_in_part_is_not_stale(make: Make) -> None:
@@ -158,15 +166,15 @@ async def test_a_used_connection_that_answers_in_part_is_not_stale(make: Make) -
     async with raw_server(answer) as server:
         wire = make(server.url)
         await read(wire, server.url)
-        with pytest.raises(WireError) as broken:
+        with pytest.raises(TransportError) as broken:
             await read(wire, server.url)
-    assert not isinstance(broken.value, Stale)
+    assert not isinstance(broken.value, StaleConnection)
 
 
 async def test_nobody_there_is_no_connection(make: Make) -> None:
     async with raw_server(hello) as server:
         pass
-    with pytest.raises(NoConnection):
+    with pytest.raises(ConnectError):
         await read(make(server.url), server.url)
 
 
@@ -223,7 +231,7 @@ async def test_a_packed_answer_that_cannot_be_unpacked_is_an_error(make: Make, h
         await line.reply(200, body, headers)
 
     async with raw_server(packed) as server:
-        with pytest.raises(WireError):
+        with pytest.raises(TransportError):
             await read(make(server.url), server.url)
 
 
@@ -247,7 +255,7 @@ async def test_a_body_is_read_to_its_limit_and_its_connection_closed(make: Make)
         assert await answer.read(1000) == b"x" * 1000
         answer.close()
         answer = await wire.send("POST", URL(server.url), b"", None)
-        with pytest.raises(TooLarge, match="more than 97"):
+        with pytest.raises(BodyTooLarge, match="more than 97"):
             await answer.read(100_000)
         await gone.wait()
         answer.close()
@@ -259,7 +267,7 @@ async def test_a_body_that_is_announced_to_be_too_large_is_not_read(make: Make) 
 
     async with raw_server(large) as server, asyncio.timeout(20):
         answer = await make(server.url).send("POST", URL(server.url), b"", None)
-        with pytest.raises(TooLarge):
+        with pytest.raises(BodyTooLarge):
             await answer.read(1000)
         answer.close()
 
@@ -270,7 +278,7 @@ async def test_a_packed_body_is_unpacked_to_its_limit(make: Make) -> None:
 
     async with raw_server(bomb) as server, asyncio.timeout(20):
         answer = await make(server.url).send("POST", URL(server.url), b"", None)
-        with pytest.raises(TooLarge):
+        with pytest.raises(BodyTooLarge):
             await answer.read(100_000)
         answer.close()
 

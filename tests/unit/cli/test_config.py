@@ -14,7 +14,7 @@ from tests.unit.programs import Call
 from batch_agent import SpecError
 from batch_agent.cli.app import app
 from batch_agent.cli.config import COMMANDS, kinds
-from batch_agent.cli.options.run import Asked
+from batch_agent.cli.options.run import CommandOptions
 from batch_agent.sim import Script, SimConfig, SimServer
 
 LEAST = 'task = "Say {text}"\ninputs = "in.jsonl"\n'
@@ -38,9 +38,9 @@ def parsed(*words: str) -> dict[str, Any]:
     return dict(bound.arguments)
 
 
-def asked(*words: str) -> Asked:
+def asked(*words: str) -> CommandOptions:
     found = parsed(*words)["asked"]
-    assert isinstance(found, Asked)
+    assert isinstance(found, CommandOptions)
     return found
 
 
@@ -82,7 +82,7 @@ def test_the_file_of_the_current_folder_is_used_unless_there_is_a_task(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "batch.toml").write_text(LEAST + "max_turns = 3\n")
-    assert asked("run") == Asked(
+    assert asked("run") == CommandOptions(
         task="Say {text}", inputs="in.jsonl", max_turns=3, config=Path("batch.toml")
     )  # fmt: skip
     assert capsys.readouterr().err == "Config: batch.toml\n"

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from tests.unit.programs import Call, Programs
 
-from batch_agent.cli.checkpoint import forget
+from batch_agent.cli.checkpoint import delete_checkpoint
 from batch_agent.cli.saved_command import read_command, without_secrets
 from batch_agent.core.errors import StoreError
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -151,12 +151,12 @@ def test_a_run_that_goes_on_is_not_forgotten(tmp_path: Path) -> None:
     lock.take()
     (tmp_path / "run.sqlite3").write_text("facts")
     with pytest.raises(StoreError, match="Another run is using the checkpoint"):
-        forget(tmp_path)
+        delete_checkpoint(tmp_path)
     assert (tmp_path / "run.sqlite3").exists()
     lock.release()
-    forget(tmp_path)
+    delete_checkpoint(tmp_path)
     assert not tmp_path.exists()
-    forget(tmp_path)
+    delete_checkpoint(tmp_path)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.programs import Call, typed
 
-from batch_agent.cli.options.run import Asked, asked_again
+from batch_agent.cli.options.run import CommandOptions, from_saved
 from batch_agent.cli.saved_command import read_command
 from batch_agent.core.task_fields import Fields
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -151,13 +151,13 @@ def test_a_command_of_an_earlier_version_can_be_given_again(tmp_path: Path) -> N
     """Which did not know the options that came since."""
     old = {"task": "{q}", "inputs": tmp_path, "system_prompt": None, "schema": None, "tools": None, "tool_mode": "auto"}
     old |= {"backend": "local://", "model": None, "max_turns": 10, "temperature": 0.5}
-    asked, rest = asked_again({**old, "out": tmp_path / "results.jsonl"})
-    assert asked == Asked(task="{q}", inputs=str(tmp_path), max_turns=10, temperature=0.5)
+    asked, rest = from_saved({**old, "out": tmp_path / "results.jsonl"})
+    assert asked == CommandOptions(task="{q}", inputs=str(tmp_path), max_turns=10, temperature=0.5)
     assert rest == {"out": tmp_path / "results.jsonl"}
 
 
 def test_what_was_asked_comes_back_as_it_was(place: Path) -> None:
-    asked = Asked(
+    asked = CommandOptions(
         task="Do it.",
         inputs=str(place / "in.jsonl"),
         fields=["a", "First Name"],
@@ -165,9 +165,9 @@ def test_what_was_asked_comes_back_as_it_was(place: Path) -> None:
         oversized="chunk",
         tools=["grep"],
     )
-    assert asked_again(asked.said()) == (asked, {})
+    assert from_saved(asked.said()) == (asked, {})
     options = asked.options()
     assert options["task"] == Fields("Do it.", "a", "First Name")
     assert (options["hoist"], options["reorder"], options["oversized"]) == (False, True, "chunk")
     assert len(options["inputs"]) == 9
-    assert Asked(task="Do it.", inputs=str(place / "in.jsonl"), fields=[]).options()["task"] == "Do it."
+    assert CommandOptions(task="Do it.", inputs=str(place / "in.jsonl"), fields=[]).options()["task"] == "Do it."

@@ -21,7 +21,7 @@ from tests.unit.programs import Call, Program, Programs
 from batch_agent import StoreError
 from batch_agent.observe.event_log import FILE
 from batch_agent.observe.report.html import write_report
-from batch_agent.observe.report.log_follower import Following
+from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.report.server import served
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -56,7 +56,7 @@ def told(stage: str, key: str) -> str:
 @asynccontextmanager
 async def page_of(folder: Path, host: str = "127.0.0.1") -> AsyncIterator[aiohttp.ClientSession]:
     async with (
-        served(Following(folder), told, host, 0) as port,
+        served(LogFollower(folder), told, host, 0) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}", auto_decompress=False) as client,
     ):
         yield client

@@ -20,12 +20,12 @@ from tests.unit.programs import Call, Program, Programs, typed
 
 from batch_agent import SpecError, StoreError
 from batch_agent.cli.app import main
-from batch_agent.cli.commands.worker import Part
-from batch_agent.cli.options.run import Asked
-from batch_agent.cli.remote_run import COMMAND, SharedRun
-from batch_agent.cli.trust_policy import Trusted
-from batch_agent.cli.worker_manifest import SharedCommand
-from batch_agent.cluster.presence import Callers
+from batch_agent.cli.commands.worker import WorkerJob
+from batch_agent.cli.options.run import CommandOptions
+from batch_agent.cli.remote_run import COMMAND, RemoteRun
+from batch_agent.cli.trust_policy import TrustPolicy
+from batch_agent.cli.worker_manifest import WorkerManifest
+from batch_agent.cluster.presence import ClientPresence
 from batch_agent.core.agent_config import Job
 from batch_agent.core.errors import PlanMismatch
 from batch_agent.core.spec import BatchSpec
@@ -187,7 +187,7 @@ def test_whoever_stops_loses_nothing_and_the_others_go_on(
 
 def remaining(url: str, name: str) -> int:
     async def look() -> int:
-        async with SharedRun(url, name).hub() as hub:
+        async with RemoteRun(url, name).hub() as hub:
             return await hub.left()
 
     return asyncio.run(look())
@@ -205,7 +205,7 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, red
 
 async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str] | None = None) -> None:
     """As if a run had been started and its caller were gone."""
-    async with SharedRun(url, name).hub() as hub:
+    async with RemoteRun(url, name).hub() as hub:
         if command is not None:
             assert await hub.swap(COMMAND, None, command)
         if plan is not None:
@@ -213,8 +213,8 @@ async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str]
         await hub.post([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
 
 
-def asked(**options: Any) -> SharedCommand:
-    return SharedCommand.of(Asked(**{"task": "Who is {name}?", "inputs": "in.jsonl", **options}), 15.0)
+def asked(**options: Any) -> WorkerManifest:
+    return WorkerManifest.of(CommandOptions(**{"task": "Who is {name}?", "inputs": "in.jsonl", **options}), 15.0)
 
 
 def test_a_worker_that_would_ask_something_else_is_refused(
@@ -271,7 +271,7 @@ def test_a_password_is_neither_shown_nor_kept(
 
 
 async def kept_at(url: str, name: str) -> str:
-    async with SharedRun(url, name).hub() as hub:
+    async with RemoteRun(url, name).hub() as hub:
         data = (await hub.read(COMMAND)).data
         assert data is not None
         return data.decode()
@@ -283,7 +283,7 @@ async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
 ) -> None:
     place, words = quick_place, quick_place.asks
     assert call(*words, cwd=place.run).returncode == 0
-    async with SharedRun(redis_server.url, name).hub() as hub, Callers(hub, 15.0).with_me("another"):
+    async with RemoteRun(redis_server.url, name).hub() as hub, ClientPresence(hub, 15.0).with_me("another"):
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
     assert refused.returncode == 2
     assert f"Another process works on run '{name}'" in refused.stderr
@@ -325,7 +325,7 @@ def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
 
 
 async def test_a_command_that_is_refused_is_taken_back(redis_server: RedisServer, name: str) -> None:
-    run = SharedRun(redis_server.url, name)
+    run = RemoteRun(redis_server.url, name)
     async with run.offering(b"first"):
         pass
     with suppress(PlanMismatch):
@@ -364,11 +364,11 @@ def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: py
         "system_prompt": "Be brief.",
         "oversized": "chunk",
     }
-    command = SharedCommand.read(asked(**said).written())
+    command = WorkerManifest.read(asked(**said).written())
     (tmp_path / "schema.json").unlink()
     trust = command.flags()[1:]
     assert trust == ["http_get", str(tmp_path)]
-    ours = Part(SharedRun("redis://there", "reviews"), "redis://there", {}, trust).spec(command)
+    ours = WorkerJob(RemoteRun("redis://there", "reviews"), "redis://there", {}, trust).spec(command)
     own = {name: said[name] for name in said.keys() - {"task", "fields", "tools", "schema"}}
     theirs = BatchSpec.of(
         task=Fields("Sum up.", "title", "text"), inputs=[], output_schema={"type": "integer"}, tools=ours.tools,
@@ -380,17 +380,19 @@ def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: py
 
 def test_what_is_said_to_the_worker_counts_more() -> None:
     said = {"backend": "vllm://here:8000", "max_inflight": 3, "lease": 5.0}
-    spec = Part(SharedRun("redis://there", "x"), "redis://there", said, []).spec(asked(backend="vllm://there:8000"))
+    spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", said, []).spec(
+        asked(backend="vllm://there:8000")
+    )
     assert (spec.backend, spec.limits.max_inflight, spec.together.lease) == ("vllm://here:8000", 3, 5.0)
 
 
 def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
-    run = SharedRun("redis://there", "x")
+    run = RemoteRun("redis://there", "x")
     command = asked(backend="vllm://me:s3cret@there:8000")
     assert b"s3cret" not in command.written()
     with pytest.raises(SpecError, match="--backend URL"):
-        Part(run, "redis://there", {}, []).spec(command)
-    assert Part(run, "redis://there", {"backend": "vllm://here"}, []).spec(command).backend == "vllm://here"
+        WorkerJob(run, "redis://there", {}, []).spec(command)
+    assert WorkerJob(run, "redis://there", {"backend": "vllm://here"}, []).spec(command).backend == "vllm://here"
 
 
 @pytest.mark.parametrize(
@@ -405,24 +407,24 @@ def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
 )
 def test_what_another_version_wrote_is_refused(data: bytes) -> None:
     with pytest.raises(StoreError, match="the same version"):
-        SharedCommand.read(data)
+        WorkerManifest.read(data)
 
 
 def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, here / "data", there):
         folder.mkdir()
-    nothing = Trusted()
+    nothing = TrustPolicy()
     with pytest.raises(SpecError, match="run commands on this machine as you"):
         nothing.check_program("opencode")
-    Trusted(["opencode"]).check_program("opencode")
+    TrustPolicy(["opencode"]).check_program("opencode")
     with pytest.raises(SpecError, match="--trust web_search"):
         nothing.check_built_in("web_search")
-    Trusted(["web_search"]).check_built_in("web_search")
+    TrustPolicy(["web_search"]).check_built_in("web_search")
     for name in ("mine:look", "os:system", "pydantic.v1:BaseModel", ":x", "mine", ""):
         with pytest.raises(SpecError, match="--trust"):
             nothing.check_module(name, "The tool")
-    some = Trusted(["pydantic", "mine:look", str(there)])
+    some = TrustPolicy(["pydantic", "mine:look", str(there)])
     for name in ("pydantic:BaseModel", "pydantic.v1:BaseModel", "mine:look"):
         some.check_module(name, "The tool")
     for name in ("mine:system", "mine", "pydantic_core:to_json", "os:system"):
@@ -442,10 +444,10 @@ def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: p
     lines = ["from os import system", "from batch_agent import Tool", "", "def plain(x: str) -> str:", "    return x"]
     lines += ["", "@Tool.define", "def look(x: str) -> str:", "    return x", ""]
     (tmp_path / f"{name}.py").write_text("\n".join(lines))
-    run = SharedRun("redis://there", "x")
+    run = RemoteRun("redis://there", "x")
 
     def tools_of(tool: str, *trust: str) -> list[Any]:
-        return list(Part(run, "redis://there", {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
+        return list(WorkerJob(run, "redis://there", {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
 
     for tool in ("system", "plain"):
         with pytest.raises(SpecError, match=f"not made a tool with @Tool.define.*--trust {name}:{tool}"):
@@ -459,7 +461,7 @@ def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: p
 def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cleanup.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
-    run = SharedRun("redis://there", "x")
+    run = RemoteRun("redis://there", "x")
     for options in (
         {"tools": ["cleanup:nothing"]},
         {"schema": "cleanup:Model"},
@@ -467,7 +469,7 @@ def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypat
         {"tools": ["good:tool"], "schema": "cleanup:Model"},
     ):
         with pytest.raises(SpecError, match="code of this machine"):
-            Part(run, "redis://there", {}, ["good"]).spec(asked(**options))
+            WorkerJob(run, "redis://there", {}, ["good"]).spec(asked(**options))
     assert not (tmp_path / "ran").exists()
 
 
@@ -490,19 +492,19 @@ def test_a_key_goes_to_no_backend_that_only_the_run_names(
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY"):
         monkeypatch.setenv(name, "sk-of-the-worker")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    command, run = asked(backend=backend), SharedRun("redis://there", "x")
+    command, run = asked(backend=backend), RemoteRun("redis://there", "x")
     with pytest.raises(SpecError, match=f"would use .*{variable} for it.*--backend {re.escape(backend)}"):
-        Part(run, "redis://there", {}, []).spec(command)
+        WorkerJob(run, "redis://there", {}, []).spec(command)
     said = command.flags()
     assert said == ["--backend", backend]
-    assert Part(run, "redis://there", {"backend": backend}, []).spec(command).backend == backend
+    assert WorkerJob(run, "redis://there", {"backend": backend}, []).spec(command).backend == backend
 
 
 def test_a_backend_that_gets_no_key_need_not_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "VLLM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     for backend in ("vllm://there:8000", "http://there:8000", "local://"):
-        assert Part(SharedRun("redis://there", "x"), "redis://there", {}, []).spec(asked(backend=backend))
+        assert WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {}, []).spec(asked(backend=backend))
         assert asked(backend=backend).flags() == []
 
 

@@ -9,25 +9,25 @@ import pytest
 from tests.support.virtual_time import virtual
 from tests.unit.cluster.test_limits import BEAT, LASTS, Link, beats
 
-from batch_agent.cluster.budget_sharing import share_purse
-from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.budget_sharing import share_budget
+from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.core.errors import BackendError, ErrorKind, StoreError
 from batch_agent.core.requests import Usage
-from batch_agent.engine.budget import Purse
+from batch_agent.engine.budget import BudgetPool
 from batch_agent.schedule.budget import FREE, Amount, Budget, Price, Reservation
 from batch_agent.store.memory import MemoryStore
 
 
 class Worker:
-    def __init__(self, hub: LocalHub, name: str, *, before: Amount | None = None, **limits: Any) -> None:
+    def __init__(self, hub: MemoryCoordinator, name: str, *, before: Amount | None = None, **limits: Any) -> None:
         """`before`: what replies have cost, as the hub knows it."""
         self.link = Link(hub)
         self.name = name
-        self.purse = Purse(Budget(**(limits or {"max_tokens": 1000})))
+        self.purse = BudgetPool(Budget(**(limits or {"max_tokens": 1000})))
         self.before = before or Amount()
 
     def joins(self) -> AbstractAsyncContextManager[bool]:
-        return share_purse(self.link, self.name, self.purse, self._spent, lasts=LASTS, interval=BEAT)
+        return share_budget(self.link, self.name, self.purse, self._spent, lasts=LASTS, interval=BEAT)
 
     async def _spent(self) -> Amount:
         return self.before
@@ -46,7 +46,7 @@ class Worker:
 
 @virtual
 async def test_one_worker_may_spend_all_of_it_and_no_more() -> None:
-    worker = Worker(LocalHub(MemoryStore()), "a")
+    worker = Worker(MemoryCoordinator(MemoryStore()), "a")
     async with worker.joins():
         await worker.spend(400)
         await worker.spend(600)
@@ -57,7 +57,7 @@ async def test_one_worker_may_spend_all_of_it_and_no_more() -> None:
 
 @virtual
 async def test_what_others_have_spent_is_not_there_any_more() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), second.joins():
         await first.spend(700)
@@ -69,7 +69,7 @@ async def test_what_others_have_spent_is_not_there_any_more() -> None:
 
 @virtual
 async def test_who_waits_gets_what_requests_of_others_leave() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), second.joins():
         under_way = asyncio.create_task(first.spend(100, seconds=10.0, worst=900))
@@ -85,7 +85,7 @@ async def test_who_waits_gets_what_requests_of_others_leave() -> None:
 
 @virtual
 async def test_who_waits_gets_what_others_have_leased_ahead() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), second.joins():
         await first.spend(10)
@@ -95,7 +95,7 @@ async def test_who_waits_gets_what_others_have_leased_ahead() -> None:
 
 @virtual
 async def test_what_is_given_back_is_not_spent_while_others_hear_of_it() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), second.joins():
         first.link.delay = 2.0
@@ -105,14 +105,14 @@ async def test_what_is_given_back_is_not_spent_while_others_hear_of_it() -> None
 
 @virtual
 async def test_who_waits_asks_at_once() -> None:
-    worker = Worker(LocalHub(MemoryStore()), "a")
+    worker = Worker(MemoryCoordinator(MemoryStore()), "a")
     async with worker.joins(), asyncio.timeout(BEAT / 10):
         await worker.spend(900)
 
 
 @virtual
 async def test_two_that_wait_for_more_than_half_go_one_after_the_other() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), second.joins(), asyncio.timeout(10):
         await asyncio.gather(
@@ -122,7 +122,7 @@ async def test_two_that_wait_for_more_than_half_go_one_after_the_other() -> None
 
 @virtual
 async def test_requests_that_fit_into_what_is_leased_ahead_do_not_ask() -> None:
-    worker = Worker(LocalHub(MemoryStore()), "a", max_tokens=100_000)
+    worker = Worker(MemoryCoordinator(MemoryStore()), "a", max_tokens=100_000)
     async with worker.joins():
         asked = worker.link.asked
         for _ in range(50):
@@ -132,7 +132,7 @@ async def test_requests_that_fit_into_what_is_leased_ahead_do_not_ask() -> None:
 
 @virtual
 async def test_a_request_that_has_to_wait_for_others_does_not_ask_all_the_time() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), second.joins():
         held = await first.reserve(900)
@@ -145,7 +145,7 @@ async def test_a_request_that_has_to_wait_for_others_does_not_ask_all_the_time()
 
 @virtual
 async def test_a_worker_that_leaves_has_spent_what_it_spent() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins():
         async with second.joins():
@@ -157,7 +157,7 @@ async def test_a_worker_that_leaves_has_spent_what_it_spent() -> None:
 
 @virtual
 async def test_what_was_leased_by_a_worker_that_is_not_heard_of_counts_as_spent() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, dead = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins():
         dying = dead.joins()
@@ -177,7 +177,7 @@ async def test_what_was_leased_by_a_worker_that_is_not_heard_of_counts_as_spent(
 
 @virtual
 async def test_a_worker_that_is_heard_of_again_has_spent_what_it_says() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, away = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), away.joins():
         held = await away.reserve(600)
@@ -191,7 +191,7 @@ async def test_a_worker_that_is_heard_of_again_has_spent_what_it_says() -> None:
 
 @virtual
 async def test_a_worker_that_does_not_reach_the_hub_spends_nothing() -> None:
-    worker = Worker(LocalHub(MemoryStore()), "a")
+    worker = Worker(MemoryCoordinator(MemoryStore()), "a")
     async with worker.joins():
         worker.link.whole.clear()
         await asyncio.sleep(0.7 * LASTS - BEAT)
@@ -206,7 +206,7 @@ async def test_a_worker_that_does_not_reach_the_hub_spends_nothing() -> None:
 
 @virtual
 async def test_an_answer_of_the_hub_that_comes_too_late_leases_nothing() -> None:
-    late = Worker(LocalHub(MemoryStore()), "a")
+    late = Worker(MemoryCoordinator(MemoryStore()), "a")
     late.link.delay = LASTS
     with pytest.raises(StoreError, match="so long"):
         await late.joins().__aenter__()
@@ -215,7 +215,7 @@ async def test_an_answer_of_the_hub_that_comes_too_late_leases_nothing() -> None
 
 @virtual
 async def test_a_run_that_nobody_works_on_goes_on_from_its_account() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first = Worker(hub, "a", before=Amount(300))
     async with first.joins():
         await first.spend(100)
@@ -234,7 +234,7 @@ async def test_a_run_that_nobody_works_on_goes_on_from_its_account() -> None:
 
 @virtual
 async def test_what_the_last_worker_had_in_flight_when_it_was_killed_counts_as_spent() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     dying: list[AbstractAsyncContextManager[bool]] = []
     sent = 0
     for _ in range(14):
@@ -258,7 +258,7 @@ async def test_what_the_last_worker_had_in_flight_when_it_was_killed_counts_as_s
 
 @virtual
 async def test_what_nobody_knew_of_when_others_began_anew_counts_when_it_is_said() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     away, later = Worker(hub, "a"), Worker(hub, "b", before=Amount(100))
     async with away.joins():
         await away.spend(100)
@@ -277,7 +277,7 @@ async def test_what_nobody_knew_of_when_others_began_anew_counts_when_it_is_said
 
 @virtual
 async def test_one_of_the_same_name_that_ended_without_a_word_has_spent_its_lease() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     witness, dead, again = Worker(hub, "a"), Worker(hub, "b"), Worker(hub, "b")
     async with witness.joins():
         dying = dead.joins()
@@ -294,7 +294,7 @@ async def test_one_of_the_same_name_that_ended_without_a_word_has_spent_its_leas
 
 @virtual
 async def test_a_waiting_request_that_is_cancelled_is_not_leased_for() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = Worker(hub, "a"), Worker(hub, "b")
     async with first.joins(), second.joins():
         held = await first.reserve(900)
@@ -309,7 +309,7 @@ async def test_a_waiting_request_that_is_cancelled_is_not_leased_for() -> None:
 
 @virtual
 async def test_a_document_that_nobody_understands_is_an_error() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     await hub.swap("budget", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
         await Worker(hub, "b").joins().__aenter__()
@@ -317,7 +317,7 @@ async def test_a_document_that_nobody_understands_is_an_error() -> None:
 
 @virtual
 async def test_dollars_are_counted_beside_tokens_and_each_has_its_own_limit() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     price = Price(1e-3, 1e-3, 1e-3)
     first, second = Worker(hub, "a", max_usd=1.0), Worker(hub, "b", max_usd=1.0)
     async with first.joins(), second.joins():
@@ -334,7 +334,7 @@ async def test_dollars_are_counted_beside_tokens_and_each_has_its_own_limit() ->
 @pytest.mark.parametrize("seed", range(5))
 @virtual
 async def test_many_workers_with_many_requests_spend_nearly_all_and_never_more(seed: int) -> None:
-    dice, hub = random.Random(seed), LocalHub(MemoryStore())
+    dice, hub = random.Random(seed), MemoryCoordinator(MemoryStore())
     workers = [Worker(hub, name, max_tokens=20_000) for name in "abcd"]
     answers = {True: 0, False: 0}
 

@@ -12,9 +12,9 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError
-from batch_agent.cluster.memory import LocalHub
-from batch_agent.cluster.shared_tool_calls import SharedCalls, decode, encode
-from batch_agent.core.coordinator import Made
+from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.shared_tool_calls import ClusterToolCalls, decode, encode
+from batch_agent.core.coordinator import CallOutcome
 from batch_agent.store.memory import MemoryStore
 
 P = ParamSpec("P")
@@ -25,7 +25,7 @@ FOR_EVER = math.inf
 class Line:
     """A worker's line to the hub. It may be slow, both ways, or cut."""
 
-    def __init__(self, hub: LocalHub, seconds: float = 0.0) -> None:
+    def __init__(self, hub: MemoryCoordinator, seconds: float = 0.0) -> None:
         self._hub = hub
         self.seconds = seconds
         self.cut: set[str] = set()
@@ -53,12 +53,12 @@ class Line:
 class Worker:
     """One that is alive until it is killed, and reads the news."""
 
-    def __init__(self, name: str, hub: LocalHub) -> None:
+    def __init__(self, name: str, hub: MemoryCoordinator) -> None:
         self.name = name
         self._hub = hub
         line: Any = Line(hub)
         self.line = line
-        self.calls = SharedCalls(line, name)
+        self.calls = ClusterToolCalls(line, name)
         self.made: list[str] = []
 
     async def live(self) -> None:
@@ -70,17 +70,17 @@ class Worker:
             self.calls.landed(news.landed)
 
     async def call(self, name: str = "look", seconds: float = 1.0, good: float = FOR_EVER, text: str = "") -> Any:
-        async def make() -> Made:
+        async def make() -> CallOutcome:
             self.made.append(name)
             await asyncio.sleep(seconds)
-            return Made(text or f"made by {self.name}", False, seconds, good)
+            return CallOutcome(text or f"made by {self.name}", False, seconds, good)
 
         return await self.calls.call(name, make)
 
 
 @asynccontextmanager
 async def workers(*names: str) -> AsyncIterator[list[Worker]]:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     there = [Worker(name, hub) for name in names]
     lives = [asyncio.create_task(worker.live()) for worker in there]
     await asyncio.sleep(0.001)
@@ -107,7 +107,7 @@ def now() -> float:
 async def test_what_one_makes_is_shared_by_those_who_wait_and_kept_for_those_who_come() -> None:
     async with workers("a", "b", "c") as (a, b, c):
         asked = [task(worker.call()) for worker in (a, b)]
-        made = Made("made by a", False, 1.0, FOR_EVER)
+        made = CallOutcome("made by a", False, 1.0, FOR_EVER)
         assert [await each for each in asked] == [(made, "executed"), (made, "shared")]
         assert await c.call() == (made, "cached")
         assert a.made + b.made + c.made == ["look"]
@@ -145,7 +145,7 @@ async def test_one_that_leaves_does_not_take_the_call_from_another_of_the_same_w
         leaving, staying, waiting = task(a.call(seconds=2)), task(a.call(seconds=2)), task(b.call())
         await asyncio.sleep(1)
         leaving.cancel()
-        assert (await waiting, b.made) == ((Made("made by a", False, 2.0, FOR_EVER), "shared"), [])
+        assert (await waiting, b.made) == ((CallOutcome("made by a", False, 2.0, FOR_EVER), "shared"), [])
         await staying
 
 
@@ -165,10 +165,10 @@ async def test_nor_does_one_that_leaves_before_it_knows_that_it_was_given_the_ca
 @virtual
 async def test_a_call_whose_worker_died_is_made_by_one_who_waits_for_it() -> None:
     async with workers("a", "b", "c") as (a, b, c):
-        dead = SharedCalls(a.line, "d")
+        dead = ClusterToolCalls(a.line, "d")
         await a._hub.renew("d", {}, lasts=5.0)
 
-        async def never() -> Made:
+        async def never() -> CallOutcome:
             await asyncio.sleep(1000)
             raise AssertionError
 
@@ -202,7 +202,7 @@ async def test_without_news_it_is_asked_for_again_after_a_while() -> None:
     async with workers("a", "b") as (a, b):
         making = task(a.call(seconds=1.0))
         await asyncio.sleep(0.1)
-        deaf = SharedCalls(b.line, "b")
+        deaf = ClusterToolCalls(b.line, "b")
         found, how = await deaf.call("look", lambda: pytest.fail("it is made already"))
         assert (found, how) == ((await making)[0], "shared")
         assert now() == pytest.approx(3.1, abs=0.01)
@@ -214,7 +214,7 @@ async def test_what_is_good_for_nobody_but_those_who_wait_is_made_again_by_who_c
     async with workers("a", "b", "c") as (a, b, c):
         asked = [task(worker.call(good=0.0)) for worker in (a, b)]
         assert [(await each)[0].content for each in asked] == ["made by a", "made by a"]
-        assert (await c.call(good=0.0)) == (Made("made by c", False, 1.0, 0.0), "executed")
+        assert (await c.call(good=0.0)) == (CallOutcome("made by c", False, 1.0, 0.0), "executed")
         await asyncio.sleep(1)
         assert (await b.call(good=0.0))[0].content == "made by b"
 
@@ -243,7 +243,7 @@ async def test_an_outcome_that_is_too_large_is_made_by_each() -> None:
 
 
 def test_what_an_outcome_says_arrives_as_it_was() -> None:
-    for made in (Made("größe \n", True, 1.5, FOR_EVER), Made("", False, 0.0, 2.5)):
+    for made in (CallOutcome("größe \n", True, 1.5, FOR_EVER), CallOutcome("", False, 0.0, 2.5)):
         assert decode(encode(made)) == made
 
 

@@ -6,20 +6,20 @@ from typing import Any
 from tests.redis_server import redis_of_its_own
 
 from batch_agent import BatchAgent, Tool
-from batch_agent.cluster.membership import Member
-from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.membership import Membership
+from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.cluster.shared_store import SharedStore
 from batch_agent.store.memory import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 
-def store_at(hub: LocalHub, name: str) -> SharedStore:
-    return SharedStore(Member(hub, name, 1.0))
+def store_at(hub: MemoryCoordinator, name: str) -> SharedStore:
+    return SharedStore(Membership(hub, name, 1.0))
 
 
 async def test_all_workers_of_a_run_have_its_name_and_other_runs_have_others() -> None:
-    one, other = LocalHub(MemoryStore()), LocalHub(MemoryStore())
+    one, other = MemoryCoordinator(MemoryStore()), MemoryCoordinator(MemoryStore())
     names = [await store_at(hub, worker).identity() for hub in (one, other) for worker in "ab"]
     assert names[0] == names[1] != names[2] == names[3]
     assert all(names)
@@ -28,7 +28,7 @@ async def test_all_workers_of_a_run_have_its_name_and_other_runs_have_others() -
 async def test_a_hub_over_a_checkpoint_has_the_name_that_is_kept_there(tmp_path: Path) -> None:
     names = []
     for _ in range(2):
-        hub = LocalHub(SqliteStore(tmp_path))
+        hub = MemoryCoordinator(SqliteStore(tmp_path))
         await hub.open()
         names.append(await store_at(hub, "a").identity())
         await hub.aclose()

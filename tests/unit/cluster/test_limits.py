@@ -8,21 +8,21 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent.cluster.limit_sharing import LimitSharing, change, pause, share_limits
-from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
-from batch_agent.core.protocols import Load
+from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Usage
-from batch_agent.engine.admission import Gate
+from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
-from batch_agent.schedule.kv_ledger import Ledger
-from batch_agent.schedule.slot_queue import Rank
+from batch_agent.schedule.kv_ledger import KvLedger
+from batch_agent.schedule.slot_queue import Priority
 from batch_agent.store.memory import MemoryStore
 
-FRESH = Rank(is_fresh=True)
+FRESH = Priority(is_fresh=True)
 LASTS = 5.0
 BEAT = 0.5
 
@@ -30,7 +30,7 @@ BEAT = 0.5
 class Link:
     """A worker's way to the hub. Cut, whoever asks waits until it is mended."""
 
-    def __init__(self, hub: LocalHub) -> None:
+    def __init__(self, hub: MemoryCoordinator) -> None:
         self._hub = hub
         self.asked = 0
         self.whole = asyncio.Event()
@@ -57,7 +57,7 @@ class Link:
 class Worker:
     """Its gates, and agents that want slots."""
 
-    def __init__(self, hub: LocalHub, name: str, gate: Gate, server: str = "a") -> None:
+    def __init__(self, hub: MemoryCoordinator, name: str, gate: AdmissionController, server: str = "a") -> None:
         self.link = Link(hub)
         self.name = name
         self.gate = gate
@@ -95,8 +95,8 @@ class Worker:
             self.held.pop().release()
 
 
-def of_slots(hub: LocalHub, name: str, total: int = 8, *, fixed: bool = True, server: str = "a") -> Worker:
-    return Worker(hub, name, Gate(Slots(InflightLimit(total, fixed=fixed))), server)
+def of_slots(hub: MemoryCoordinator, name: str, total: int = 8, *, fixed: bool = True, server: str = "a") -> Worker:
+    return Worker(hub, name, AdmissionController(Slots(InflightLimit(total, fixed=fixed))), server)
 
 
 def in_flight(*workers: Worker) -> list[int]:
@@ -110,7 +110,7 @@ async def beats(number: int) -> None:
 
 @virtual
 async def test_a_worker_on_its_own_has_all_from_the_start() -> None:
-    alone = of_slots(LocalHub(MemoryStore()), "a")
+    alone = of_slots(MemoryCoordinator(MemoryStore()), "a")
     async with alone.at_work(10) as sharing:
         assert in_flight(alone) == [8]
         assert sharing.workers == 1
@@ -118,7 +118,7 @@ async def test_a_worker_on_its_own_has_all_from_the_start() -> None:
 
 @virtual
 async def test_who_joins_gets_its_half_as_requests_of_the_other_one_end() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_slots(hub, "a"), of_slots(hub, "b")
     async with first.at_work(20), second.at_work(20) as sharing:
         assert sharing.workers == 2
@@ -135,7 +135,7 @@ async def test_who_joins_gets_its_half_as_requests_of_the_other_one_end() -> Non
 
 @virtual
 async def test_what_one_does_not_use_goes_to_the_other_and_comes_back_when_it_does() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     busy, idle = of_slots(hub, "a"), of_slots(hub, "b")
     async with idle.at_work(), busy.at_work(20):
         await beats(6)
@@ -151,7 +151,7 @@ async def test_what_one_does_not_use_goes_to_the_other_and_comes_back_when_it_do
 
 @virtual
 async def test_a_worker_that_leaves_gives_all_back() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_slots(hub, "a"), of_slots(hub, "b")
     async with first.at_work(20) as sharing:
         async with second.at_work(20):
@@ -166,7 +166,7 @@ async def test_a_worker_that_leaves_gives_all_back() -> None:
 
 @virtual
 async def test_what_a_worker_held_that_is_not_heard_of_is_free_when_its_lease_is_over() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_slots(hub, "a"), of_slots(hub, "b")
     async with first.at_work(20), second.at_work(20):
         await beats(1)
@@ -183,7 +183,7 @@ async def test_what_a_worker_held_that_is_not_heard_of_is_free_when_its_lease_is
 
 @virtual
 async def test_a_worker_that_does_not_reach_the_hub_stops_before_others_take_its_portion() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     alone = of_slots(hub, "a", 2)
     async with alone.at_work(4) as sharing:
         alone.link.whole.clear()
@@ -204,7 +204,7 @@ async def test_a_worker_that_does_not_reach_the_hub_stops_before_others_take_its
 
 @virtual
 async def test_a_hub_that_fails_for_a_moment_changes_nothing() -> None:
-    alone = of_slots(LocalHub(MemoryStore()), "a", 2)
+    alone = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
     async with alone.at_work(1) as sharing:
         alone.link.is_gone = True
         await asyncio.sleep(0.7 * LASTS)
@@ -218,7 +218,7 @@ async def test_a_hub_that_fails_for_a_moment_changes_nothing() -> None:
 
 @virtual
 async def test_a_hub_that_is_gone_at_the_end_is_no_error() -> None:
-    alone = of_slots(LocalHub(MemoryStore()), "a", 2)
+    alone = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
     async with alone.at_work(1):
         alone.link.is_gone = True
     assert alone.slots.limit == 0
@@ -226,7 +226,7 @@ async def test_a_hub_that_is_gone_at_the_end_is_no_error() -> None:
 
 @virtual
 async def test_an_answer_of_the_hub_that_comes_too_late_gives_nothing() -> None:
-    late = of_slots(LocalHub(MemoryStore()), "a", 2)
+    late = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
     late.link.delay = LASTS
     with pytest.raises(StoreError, match="so long"):
         await late.joins().__aenter__()
@@ -235,7 +235,7 @@ async def test_an_answer_of_the_hub_that_comes_too_late_gives_nothing() -> None:
 
 @virtual
 async def test_workers_take_turns_where_there_are_fewer_slots_than_workers() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     workers = [of_slots(hub, name, 2) for name in "abc"]
     turns = [0, 0, 0]
 
@@ -257,7 +257,7 @@ async def test_workers_take_turns_where_there_are_fewer_slots_than_workers() -> 
 
 @virtual
 async def test_workers_of_other_servers_do_not_count() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     here, there = of_slots(hub, "a"), of_slots(hub, "b", server="b")
     async with here.at_work(10), there.at_work(10) as sharing:
         await beats(3)
@@ -267,7 +267,7 @@ async def test_workers_of_other_servers_do_not_count() -> None:
 
 @virtual
 async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_workers_own_then() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = (of_slots(hub, name, 8, fixed=False) for name in "ab")
     async with first.at_work(40), second.at_work(40):
         assert in_flight(first, second) == [8, 4]
@@ -284,7 +284,7 @@ async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_work
 
 @virtual
 async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = (of_slots(hub, name, 40, fixed=False) for name in "ab")
     async with first.at_work(30), second.at_work(30):
         first.end(10)
@@ -292,14 +292,14 @@ async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None
         await beats(2)
         assert in_flight(first, second) == [20, 20]
         for _ in range(2):
-            second.gate.looked(Load(running=20, waiting=20))
+            second.gate.looked(ServerLoad(running=20, waiting=20))
             second.slots.succeeded(1.0)
         assert second.slots.limit == 14  # 10 of its 20 waited, 4 of them may; the 20 of all would halve it
 
 
 @virtual
 async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_slots(hub, "a", 16), of_slots(hub, "b", 16)
     async with first.at_work(), second.at_work(40):
         await beats(2)
@@ -320,7 +320,7 @@ async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
 
 @virtual
 async def test_a_document_that_nobody_understands_is_an_error() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     await hub.swap("members", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
         await of_slots(hub, "b").joins().__aenter__()
@@ -346,11 +346,11 @@ def test_many_workers_say_less_often_how_they_are_but_often_enough_to_be_heard_o
     assert [pause(0.5, 30.0, workers) for workers in (1, 32, 64, 10_000)] == [0.5, 0.5, 1.0, 6.0]
 
 
-def of_places(hub: LocalHub, name: str, tokens: int | None = 8000) -> Worker:
+def of_places(hub: MemoryCoordinator, name: str, tokens: int | None = 8000) -> Worker:
     """Of an engine whose agents are known not to grow."""
-    ledger = Ledger(tokens)
+    ledger = KvLedger(tokens)
     ledger._finished = 1
-    return Worker(hub, name, Gate(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0)))
+    return Worker(hub, name, AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0)))
 
 
 def places(worker: Worker) -> Residency:
@@ -376,7 +376,7 @@ async def agents(worker: Worker, *names: str) -> AsyncIterator[None]:
 
 @virtual
 async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_places(hub, "a"), of_places(hub, "b")
     names = [str(number) for number in range(20)]
     async with first.joins(), agents(first, *names):
@@ -397,7 +397,7 @@ async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
 
 @virtual
 async def test_the_report_tells_of_the_whole_cache() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_places(hub, "a"), of_places(hub, "b")
     async with first.joins(), second.joins():
         await beats(2)
@@ -406,7 +406,7 @@ async def test_the_report_tells_of_the_whole_cache() -> None:
 
 @virtual
 async def test_a_cache_of_unknown_size_is_not_shared() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_places(hub, "a", None), of_places(hub, "b", None)
     async with first.joins(), second.joins(), agents(first, *map(str, range(20))):
         await beats(2)
@@ -415,7 +415,7 @@ async def test_a_cache_of_unknown_size_is_not_shared() -> None:
 
 @virtual
 async def test_nobody_is_let_in_beyond_the_capacity_while_several_workers_use_the_engine() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     first, second = of_places(hub, "a", 1500), of_places(hub, "b", 1500)
     async with first.joins():
         async with second.joins(), agents(first, "1", "2"):
@@ -431,7 +431,7 @@ async def test_nobody_is_let_in_beyond_the_capacity_while_several_workers_use_th
 
 @virtual
 async def test_a_smaller_part_of_the_cache_takes_the_places_of_those_who_wait_for_their_tools() -> None:
-    worker = of_places(LocalHub(MemoryStore()), "a", 4000)
+    worker = of_places(MemoryCoordinator(MemoryStore()), "a", 4000)
     async with agents(worker, "1", "2", "3", "4"):
         for name in "123":
             places(worker).heard(name, Usage(1000, 0, 0), 1.0, None)
@@ -446,10 +446,10 @@ async def test_a_smaller_part_of_the_cache_takes_the_places_of_those_who_wait_fo
 
 @virtual
 async def test_the_contexts_of_running_requests_share_what_the_gpu_holds() -> None:
-    ledger = Ledger(None)
+    ledger = KvLedger(None)
     ledger._finished = 1
-    gate = Gate(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)
-    worker = Worker(LocalHub(MemoryStore()), "a", gate)
+    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)
+    worker = Worker(MemoryCoordinator(MemoryStore()), "a", gate)
     async with agents(worker, *map(str, range(10))):
         gate.shared(2, 0)
         gate._fit_running(places(worker))

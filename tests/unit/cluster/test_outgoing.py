@@ -2,7 +2,7 @@
 
 import asyncio
 
-from batch_agent.cluster.shared_store import A_WHILE, MOMENT, Outgoing
+from batch_agent.cluster.shared_store import A_WHILE, MOMENT, WriteBuffer
 from batch_agent.core.coordinator import Append, Write
 from batch_agent.core.facts import Claimed, Replied, Started
 from batch_agent.core.messages import ToolCall
@@ -12,7 +12,7 @@ REPLIED = Replied(Reply("yes", "stop", Usage()))
 CLAIMED = Claimed(ToolCall("1", "order", "{}"))
 
 
-def sent(outgoing: Outgoing, now: float, most: int = 100) -> list[list[Write]]:
+def sent(outgoing: WriteBuffer, now: float, most: int = 100) -> list[list[Write]]:
     return [[write for parcel in load for write in parcel.writes] for load in outgoing.take(now, most)]
 
 
@@ -21,7 +21,7 @@ def waiter() -> "asyncio.Future[None]":
 
 
 async def test_what_nobody_waits_for_goes_together_after_a_while() -> None:
-    outgoing = Outgoing()
+    outgoing = WriteBuffer()
     first, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED)
     outgoing.add(first, 0.01)
     outgoing.add(second, 0.15)
@@ -32,7 +32,7 @@ async def test_what_nobody_waits_for_goes_together_after_a_while() -> None:
 
 
 async def test_what_somebody_waits_for_goes_soon_with_what_is_before_it_and_leaves_others_alone() -> None:
-    outgoing = Outgoing()
+    outgoing = WriteBuffer()
     first, other, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED), Append("a.part1", 1, REPLIED)
     for write in (first, other, second):
         outgoing.add(write, 0.0)
@@ -43,7 +43,7 @@ async def test_what_somebody_waits_for_goes_soon_with_what_is_before_it_and_leav
 
 
 async def test_that_an_agent_has_begun_waits_for_what_it_does() -> None:
-    outgoing = Outgoing()
+    outgoing = WriteBuffer()
     begun, replied = Append("a", 1, Started(0, "x", "x")), Append("a", 1, REPLIED)
     outgoing.add(begun, 0.0, is_due=False)
     assert outgoing.next_due is None
@@ -52,14 +52,14 @@ async def test_that_an_agent_has_begun_waits_for_what_it_does() -> None:
 
 
 async def test_a_claim_goes_with_the_next_message() -> None:
-    outgoing = Outgoing()
+    outgoing = WriteBuffer()
     outgoing.add(Append("a", 1, CLAIMED), 0.01)
     outgoing.hurry("a", waiter(), 0.01, at_once=True)
     assert sent(outgoing, 0.01) == [[Append("a", 1, CLAIMED)]]
 
 
 async def test_much_goes_in_several_loads() -> None:
-    outgoing = Outgoing()
+    outgoing = WriteBuffer()
     for number in range(10):
         outgoing.add(Append(str(number), number, REPLIED), 0.0)
     assert [len(load) for load in sent(outgoing, 10.0, most=4)] == [4, 4, 2]

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from tests.contract.hub_contract import LONG, STARTED, ends, jobs, leased, told
 from tests.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis.coordinator import RedisHub, runs_known
+from batch_agent.cluster.redis.coordinator import RedisCoordinator, runs_known
 from batch_agent.cluster.redis.durability_check import NEEDED
 from batch_agent.core.errors import StoreError
 
@@ -30,8 +30,8 @@ def server() -> Iterator[RedisServer]:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, run: str = "run") -> AsyncIterator[RedisHub]:
-    hub = RedisHub(url, run, patience=20)
+async def opened(url: str, run: str = "run") -> AsyncIterator[RedisCoordinator]:
+    hub = RedisCoordinator(url, run, patience=20)
     try:
         await hub.open()
         yield hub
@@ -120,7 +120,7 @@ async def test_what_was_given_back_is_free_also_then(server: RedisServer) -> Non
 
 async def test_a_server_that_stays_away_is_given_up_after_a_while(server: RedisServer) -> None:
     secret = server.url.replace("redis://", "redis://:pass%20word@")
-    hub = RedisHub(secret, "run", patience=0.2)
+    hub = RedisCoordinator(secret, "run", patience=0.2)
     server.kill()
     for call in (hub.open(), hub.left(), hub.news(("0-0", "0-0"), wait=60), runs_known(secret, patience=0.1)):
         with pytest.raises(StoreError, match=r"could not be reached for 0.* s.*Check that it runs") as caught:
@@ -199,7 +199,7 @@ async def test_whoever_has_not_the_right_password_is_told_at_once() -> None:
     with redis_of_its_own("--requirepass", "pass word") as server:
         for user in ("", ":wrong@", "me:pass%20word@"):
             with pytest.raises(StoreError, match=r"does not let us in.*Check user and password") as caught:
-                await RedisHub(server.url.replace("redis://", f"redis://{user}"), "run").open()
+                await RedisCoordinator(server.url.replace("redis://", f"redis://{user}"), "run").open()
             assert "wrong" not in str(caught.value).split("(")[0]
         for url in (server.url.replace("redis://", "redis://:pass%20word@"), f"unix://:pass%20word@{server.unix_path}"):
             async with opened(url) as hub:
@@ -216,7 +216,7 @@ async def test_a_user_who_may_not_do_enough_is_told_at_once(server: RedisServer)
 
 async def test_a_database_that_is_not_there_is_told_at_once(redis_server: RedisServer) -> None:
     with pytest.raises(StoreError, match="has no such database"):
-        await RedisHub(f"{redis_server.url}/99", "run").open()
+        await RedisCoordinator(f"{redis_server.url}/99", "run").open()
 
 
 async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: 
     context.load_cert_chain(certificate, key)
     async with Way(redis_server.port).open(context) as way:
         with pytest.raises(StoreError, match="cannot agree on a secure connection"):
-            await RedisHub(way.url, "run").open()
+            await RedisCoordinator(way.url, "run").open()
         async with opened(f"{way.url}?ssl_ca_certs={certificate}", uuid.uuid4().hex) as hub:
             assert await hub.left() == 0
 
@@ -250,7 +250,7 @@ async def test_what_is_not_a_redis_or_not_the_right_one_is_told_at_once(answer: 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         with pytest.raises(StoreError, match=ANSWERS[answer]):
-            await RedisHub(f"redis://127.0.0.1:{port}", "run").open()
+            await RedisCoordinator(f"redis://127.0.0.1:{port}", "run").open()
 
 
 def _old_redis(version: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
@@ -279,13 +279,13 @@ async def test_a_redis_that_is_too_old_is_refused_at_once(version: str) -> None:
             with pytest.raises(
                 StoreError, match=r"is \d\.\d\. Redis 7\.0 or newer, or Valkey 7\.2 or newer, is needed"
             ):
-                await RedisHub(url, "run").open()
+                await RedisCoordinator(url, "run").open()
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.2.1", "10.0", "unknown"])
 async def test_a_newer_redis_and_one_that_does_not_tell_are_taken(version: str) -> None:
     async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
-        hub = RedisHub(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
+        hub = RedisCoordinator(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
         await hub.open()
         await hub.aclose()
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from tests.contract.hub_contract import ANSWERED, ASKED, LONG, RETURNED, SHORT, STARTED, ends, jobs, leased, told
 from tests.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis.coordinator import RedisHub, runs_known
+from batch_agent.cluster.redis.coordinator import RedisCoordinator, runs_known
 from batch_agent.core.coordinator import Append
 from batch_agent.core.errors import SpecError, StoreError
 
@@ -24,8 +24,8 @@ MOST_COMMANDS = 15
 
 
 @pytest.fixture
-async def hub(redis_server: RedisServer) -> AsyncIterator[RedisHub]:
-    hub = RedisHub(redis_server.url, uuid.uuid4().hex, patience=20)
+async def hub(redis_server: RedisServer) -> AsyncIterator[RedisCoordinator]:
+    hub = RedisCoordinator(redis_server.url, uuid.uuid4().hex, patience=20)
     await hub.open()
     yield hub
     await hub.aclose()
@@ -40,7 +40,7 @@ async def client(redis_server: RedisServer) -> AsyncIterator[Redis]:
 async def test_a_two_turn_agent_takes_few_commands() -> None:
     """Agents come in eights, and each of their facts travels on its own."""
     with redis_of_its_own() as server:
-        caller, worker = RedisHub(server.url, "run"), RedisHub(server.url, "run")
+        caller, worker = RedisCoordinator(server.url, "run"), RedisCoordinator(server.url, "run")
         await caller.open()
         await worker.open()
         async with Redis.from_url(server.url) as client:
@@ -64,7 +64,7 @@ async def test_a_two_turn_agent_takes_few_commands() -> None:
     assert each <= MOST_COMMANDS
 
 
-async def test_a_story_with_a_hole_is_refused(hub: RedisHub) -> None:
+async def test_a_story_with_a_hole_is_refused(hub: RedisCoordinator) -> None:
     """The server was set back: what was written after that point is not there, and nobody may go on from it."""
     leases = await leased(hub, "w", "a", "b", "c")
     assert await hub.write("w", 1, told(leases["a"], STARTED)) == frozenset()
@@ -76,14 +76,14 @@ async def test_a_story_with_a_hole_is_refused(hub: RedisHub) -> None:
     assert await hub.spent() == ASKED.reply.usage
 
 
-async def test_a_worker_cannot_use_the_token_of_another(hub: RedisHub) -> None:
+async def test_a_worker_cannot_use_the_token_of_another(hub: RedisCoordinator) -> None:
     lease = (await leased(hub, "w", "a"))["a"]
     assert await hub.write("v", 1, told(lease, STARTED)) == {"a"}
     assert await hub.renew("v", {"a": lease.token}, lasts=LONG) == {"a"}
     assert await hub.write("w", 1, told(lease, STARTED)) == frozenset()
 
 
-async def test_a_large_batch_that_is_repeated_is_written_once(hub: RedisHub) -> None:
+async def test_a_large_batch_that_is_repeated_is_written_once(hub: RedisCoordinator) -> None:
     leases = await leased(hub, "w", "a", "b")
     batch = [*told(leases["a"], *[STARTED] * 1_100), Append("b", leases["b"].token + 1, STARTED)]
     assert await hub.write("w", 1, [batch[-1], *batch]) == {"b"}
@@ -92,7 +92,7 @@ async def test_a_large_batch_that_is_repeated_is_written_once(hub: RedisHub) -> 
     assert await hub.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
 
-async def test_more_news_than_come_at_once_all_come(hub: RedisHub) -> None:
+async def test_more_news_than_come_at_once_all_come(hub: RedisCoordinator) -> None:
     after = await hub.latest()
     told = [str(number).encode() for number in range(1_005)]
     async with asyncio.TaskGroup() as group:
@@ -105,7 +105,7 @@ async def test_more_news_than_come_at_once_all_come(hub: RedisHub) -> None:
 
 async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, client: Redis) -> None:
     mark = uuid.uuid4().hex
-    hub, other = RedisHub(redis_server.url, f"{mark}-[a]*"), RedisHub(redis_server.url, f"{mark}-a")
+    hub, other = RedisCoordinator(redis_server.url, f"{mark}-[a]*"), RedisCoordinator(redis_server.url, f"{mark}-a")
     for each in (hub, other):
         lease = (await leased(each, "w", "k"))["k"]
         await each.write("w", 1, told(lease, STARTED))
@@ -124,7 +124,7 @@ async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, 
 
 async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServer) -> None:
     run = uuid.uuid4().hex
-    hub = RedisHub(redis_server.url, run)
+    hub = RedisCoordinator(redis_server.url, run)
     await hub.open()
     assert (await hub.read("plan")).data is None
     assert await hub.lease("w", 1, lasts=SHORT, wait=SHORT) == []
@@ -135,7 +135,7 @@ async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServ
 
 
 async def test_whoever_waits_hears_that_the_run_is_gone(
-    hub: RedisHub, redis_server: RedisServer, client: Redis
+    hub: RedisCoordinator, redis_server: RedisServer, client: Redis
 ) -> None:
     await hub.post(jobs("a"), retry_failed=False)
     assert len(await hub.lease("w", 1, lasts=LONG, wait=0)) == 1
@@ -145,7 +145,7 @@ async def test_whoever_waits_hears_that_the_run_is_gone(
             await waiting
 
 
-async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(hub: RedisHub) -> None:
+async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(hub: RedisCoordinator) -> None:
     for millis in range(12):
         waiting = [
             asyncio.create_task(hub.lease("w", 1, lasts=LONG, wait=60)),
@@ -162,7 +162,7 @@ async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(hub: R
     assert [lease.job.key for lease in await hub.lease("w", 1, lasts=LONG, wait=5)] == ["a"]
 
 
-async def test_many_who_come_at_once_wait_for_each_other(hub: RedisHub) -> None:
+async def test_many_who_come_at_once_wait_for_each_other(hub: RedisCoordinator) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(300):
             group.create_task(hub.claim(f"call-{number}", "w"))
@@ -175,7 +175,7 @@ async def test_a_server_that_may_lose_facts_is_complained_of_once(caplog: pytest
         caplog.at_level(logging.WARNING, "batch_agent"),
     ):
         for _ in range(2):
-            hub = RedisHub(server.url, "run")
+            hub = RedisCoordinator(server.url, "run")
             await hub.open()
             await hub.aclose()
     assert len(caplog.messages) == 2
@@ -194,7 +194,7 @@ async def test_nothing_is_said_of_a_server_that_keeps_facts_or_does_not_tell(cap
 @pytest.mark.parametrize("run", ["", "a{b", "a}b"])
 async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
     with pytest.raises(SpecError, match="name of a run"):
-        RedisHub("redis://localhost", run)
+        RedisCoordinator("redis://localhost", run)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
 )
 async def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
     with pytest.raises(SpecError, match=r"localhost.*' is not the URL of a Redis") as caught:
-        RedisHub(url, "run")
+        RedisCoordinator(url, "run")
     assert "secret" not in str(caught.value)
 
 
@@ -217,7 +217,7 @@ def test_whoever_has_no_redis_package_is_told_what_to_install(monkeypatch: pytes
 
 
 async def _opened(url: str) -> None:
-    hub = RedisHub(url, "run")
+    hub = RedisCoordinator(url, "run")
     await hub.open()
     await hub.aclose()
 

@@ -11,30 +11,30 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Usage
-from batch_agent.cluster.events.message import Told, encoded, read
-from batch_agent.cluster.events.relay import Hearing
-from batch_agent.cluster.memory import LocalHub
+from batch_agent.cluster.events.message import EventBatch, encoded, read
+from batch_agent.cluster.events.relay import EventRelay
+from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
+    BudgetReported,
     CallsEnded,
     Event,
+    LoadSampled,
     Notice,
     Paused,
     Resumed,
     RunStarted,
-    Sampled,
-    Scheduled,
-    Spent,
+    SchedulingReported,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from batch_agent.core.results import AgentResult, CallRecord, ToolUse
 from batch_agent.core.run_reports import Scheduling
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 from batch_agent.store.memory import MemoryStore
 from batch_agent.testing import run_virtual
 
@@ -50,7 +50,7 @@ class Seen:
     """Who watches: what was seen, and of some of it when it was."""
 
     def __init__(self) -> None:
-        self.board = Board()
+        self.board = LiveState()
         self.events: list[Event] = []
         self.times: list[float] = []
 
@@ -68,21 +68,21 @@ class Seen:
 
 
 def _key(event: Event) -> str | None:
-    inner = event.event if isinstance(event, AtWorker) else event
+    inner = event.event if isinstance(event, WorkerEvent) else event
     return inner.result.key if isinstance(inner, AgentFinished) else getattr(inner, "key", None)
 
 
 class Process:
     """One that shares the run. Its clock may be wrong, and its line to the hub cut."""
 
-    def __init__(self, hub: LocalHub, name: str, *, asks: bool, clock_error: float = 0.0) -> None:
+    def __init__(self, hub: MemoryCoordinator, name: str, *, asks: bool, clock_error: float = 0.0) -> None:
         self._hub = hub
         self.name = name
         self.seen = Seen()
-        self.sent: list[Told] = []
+        self.sent: list[EventBatch] = []
         self.is_cut = self.is_slow = False
         line: Any = self
-        self.hearing = Hearing(line, name, self.seen, asks=asks, clock=now)
+        self.hearing = EventRelay(line, name, self.seen, asks=asks, clock=now)
         self.hearing.telling._clock = lambda: now() + 1e9 + clock_error
         self.tells = self.hearing.emit
         self.runs = self.hearing.here.emit if asks else self.hearing.emit
@@ -126,7 +126,7 @@ class Process:
 @asynccontextmanager
 async def sharing(*asking: str, working: tuple[str, ...] = (), **options: Any) -> AsyncIterator[list[Process]]:
     """Those who ask have begun, and everybody knows of each other."""
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     processes = [Process(hub, name, asks=True) for name in asking]
     processes += [Process(hub, name, asks=False, **options) for name in working]
     async with AsyncExitStack() as stack:
@@ -154,13 +154,13 @@ def accounts(each: int) -> Callable[[], ToolsUsed]:
 
 def test_a_message_arrives_as_it_was_sent_and_what_is_none_is_passed_over() -> None:
     happened: list[tuple[float, Event]] = [(1.5, AgentStarted("k", 3)), (2.5, Notice("two\nlines"))]
-    told = Told("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, encoded(happened))
+    told = EventBatch("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, encoded(happened))
     found = read(told.encode())
     assert found == told
     assert list(found.events) == happened
     for data in (b"", b"\xff", b"7", b'["w"]', b'{"a":1}', b'["w","then",[],[],false,false]'):
         assert read(data) is None
-    newer = Told("w", 1.0, lines=b'[1.0,"Dreamt","",{}]\n' + encoded(happened[:1])).encode()
+    newer = EventBatch("w", 1.0, lines=b'[1.0,"Dreamt","",{}]\n' + encoded(happened[:1])).encode()
     assert [event for _, event in read(newer).events] == [AgentStarted("k", 3)]  # type: ignore[union-attr]
 
 
@@ -172,7 +172,7 @@ async def test_an_agent_elsewhere_begins_works_and_is_done_once_here() -> None:
         assert caller.seen.of("a") == []
         await asyncio.sleep(1)
         begins: list[Event] = [AgentStarted("a", 0), TurnStarted("a", 1), turn("a")]
-        assert caller.seen.of("a") == [*(AtWorker("w", event) for event in begins), done("a")]
+        assert caller.seen.of("a") == [*(WorkerEvent("w", event) for event in begins), done("a")]
         board = caller.seen.board
         assert (board.alone.done, len(board.stages[""].agents), board.turned) == (1, 0, Usage(10, 5, 1))
         assert board.turns == {"w": 1}
@@ -231,7 +231,7 @@ async def test_whoever_asks_later_sees_what_was_under_way_before() -> None:
             assert late.seen.events == []  # nothing is seen of a run that has not begun here
             late.tells(RUN)
             await asyncio.sleep(1)
-            assert late.seen.of("a") == [AtWorker("w", AgentStarted("a", 7))]
+            assert late.seen.of("a") == [WorkerEvent("w", AgentStarted("a", 7))]
             assert len(late.seen.board.stages[""].agents) == 1
 
 
@@ -245,14 +245,14 @@ async def test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done
         await asyncio.sleep(1)
         v.runs(TurnStarted("a", 2))  # it does not know yet
         v.runs(turn("a"))
-        v.runs(AgentMoved("a"))
+        v.runs(AgentReassigned("a"))
         await asyncio.sleep(1)
         assert caller.seen.of("a") == [
-            AtWorker("v", AgentStarted("a", 0)),
-            AtWorker("v", TurnStarted("a", 1)),
-            AtWorker("v", AgentMoved("a")),
-            AtWorker("w", AgentStarted("a", 0)),
-            AtWorker("v", turn("a")),
+            WorkerEvent("v", AgentStarted("a", 0)),
+            WorkerEvent("v", TurnStarted("a", 1)),
+            WorkerEvent("v", AgentReassigned("a")),
+            WorkerEvent("w", AgentStarted("a", 0)),
+            WorkerEvent("v", turn("a")),
         ]
         w.runs(done("a"))
         caller.tells(done("a"))
@@ -267,7 +267,7 @@ async def test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done
 async def test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back() -> None:
     async with sharing("caller", working=("v", "w")) as (caller, v, w):
         for each in (v, w):
-            each.runs(Sampled("vllm", 0, 8))
+            each.runs(LoadSampled("vllm", 0, 8))
         await asyncio.sleep(1)
         v.is_slow = True
         v.runs(AgentStarted("a", 0))
@@ -275,9 +275,9 @@ async def test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back(
         w.runs(AgentStarted("a", 0))
         await asyncio.sleep(1)
         v.is_slow = False
-        v.runs(AgentMoved("a"))
+        v.runs(AgentReassigned("a"))
         await asyncio.sleep(1)
-        assert caller.seen.of("a") == [AtWorker("w", AgentStarted("a", 0))]
+        assert caller.seen.of("a") == [WorkerEvent("w", AgentStarted("a", 0))]
 
 
 @virtual
@@ -287,8 +287,12 @@ async def test_an_agent_that_is_lost_here_is_known_from_who_has_it() -> None:
         await asyncio.sleep(1)
         w.runs(AgentStarted("a", 0))
         await asyncio.sleep(1)
-        caller.runs(AgentMoved("a"))
-        assert caller.seen.of("a") == [AgentStarted("a", 0), AgentMoved("a"), AtWorker("w", AgentStarted("a", 0))]
+        caller.runs(AgentReassigned("a"))
+        assert caller.seen.of("a") == [
+            AgentStarted("a", 0),
+            AgentReassigned("a"),
+            WorkerEvent("w", AgentStarted("a", 0)),
+        ]
         assert caller.seen.times[-2] == caller.seen.times[-1]
 
 
@@ -317,18 +321,18 @@ async def test_a_worker_that_goes_or_falls_silent_has_nothing_under_way() -> Non
         async with w.at_work():
             for each in (v, w):
                 each.runs(AgentStarted(each.name, 0))
-                each.runs(Sampled("vllm", 3, 8, kv_usage=0.5))
+                each.runs(LoadSampled("vllm", 3, 8, kv_usage=0.5))
                 each.runs(Paused(1.0, "busy"))
             await asyncio.sleep(1)
             board = caller.seen.board
-            assert board.backends == {"vllm": Sampled("vllm", 6, 16, kv_usage=0.5)}
+            assert board.backends == {"vllm": LoadSampled("vllm", 6, 16, kv_usage=0.5)}
             assert sorted(board.paused.split("; ")) == ["v: busy", "w: busy"]
         await asyncio.sleep(1)
-        assert caller.seen.of("w")[-1] == AtWorker("w", AgentMoved("w"))
+        assert caller.seen.of("w")[-1] == WorkerEvent("w", AgentReassigned("w"))
         assert (board.backends["vllm"].inflight, board.paused) == (3, "v: busy")
         v.is_cut = True
         await asyncio.sleep(30)
-        assert caller.seen.of("v")[-1] == AtWorker("v", AgentMoved("v"))
+        assert caller.seen.of("v")[-1] == WorkerEvent("v", AgentReassigned("v"))
         assert (board.backends["vllm"].limit, board.paused) == (0, "")
         v.is_cut = False
         v.runs(Resumed())
@@ -349,7 +353,7 @@ async def test_results_do_not_wait_for_a_worker_that_is_gone() -> None:
 
 @virtual
 async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever() -> None:
-    hub = LocalHub(MemoryStore())
+    hub = MemoryCoordinator(MemoryStore())
     caller, w = Process(hub, "caller", asks=True), Process(hub, "w", asks=False)
     async with w.at_work():
         async with caller.at_work():
@@ -360,7 +364,7 @@ async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever(
             w.works("b")
             caller.tells(done("b"))
         assert (caller.seen.of("b")[-1], caller.seen.board.turned) == (done("b"), Usage(20, 10, 2))
-        assert caller.seen.of("a")[-1] == AtWorker("w", AgentMoved("a"))  # somebody else has asked for it
+        assert caller.seen.of("a")[-1] == WorkerEvent("w", AgentReassigned("a"))  # somebody else has asked for it
         async with caller.at_work():
             caller.tells(RUN)
             w.works("c")
@@ -378,7 +382,7 @@ async def test_an_agent_that_is_somebody_elses_is_not_under_way_when_it_is_done(
         caller.works("theirs too")
         await asyncio.sleep(11)
         assert (len(caller.seen.board.stages[""].agents), caller.seen.board.alone.done) == (0, 0)
-        assert caller.seen.of("theirs too")[-1] == AgentMoved("theirs too")
+        assert caller.seen.of("theirs too")[-1] == AgentReassigned("theirs too")
         caller.tells(done("theirs"))  # it was ours, and read slowly
         assert caller.seen.board.alone.done == 1
 
@@ -397,8 +401,8 @@ async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
     told = [event for event in seen.events if isinstance(getattr(event, "event", event), ToolsUsed)]
     assert told == [
         ToolsUsed((ToolUse("look", 5),)),
-        AtWorker("v", ToolsUsed((ToolUse("look", 30),))),
-        AtWorker("w", ToolsUsed((ToolUse("look", 60),))),
+        WorkerEvent("v", ToolsUsed((ToolUse("look", 30),))),
+        WorkerEvent("w", ToolsUsed((ToolUse("look", 60),))),
     ]
     assert sum(tool.requested for tool in seen.board.tools.used) == 95
 
@@ -407,21 +411,21 @@ async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
 async def test_what_concerns_the_whole_run_is_told_by_who_asked_for_it_alone() -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
         before = len(caller.seen.events)
-        for event in (RUN, Scheduled(Scheduling()), Spent(1, 2.0)):
+        for event in (RUN, SchedulingReported(Scheduling()), BudgetReported(1, 2.0)):
             w.runs(event)
         w.runs(Notice("loading"))
         await asyncio.sleep(1)
-        assert caller.seen.events[before:] == [AtWorker("w", Notice("loading"))]
+        assert caller.seen.events[before:] == [WorkerEvent("w", Notice("loading"))]
         assert caller.seen.board.notice == "w: loading"
 
 
 @virtual
 async def test_one_that_only_asks_has_no_part_in_how_full_a_backend_is() -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
-        caller.tells(Sampled("vllm", 0, 64))
-        w.runs(Sampled("vllm", 3, 8))
+        caller.tells(LoadSampled("vllm", 0, 64))
+        w.runs(LoadSampled("vllm", 3, 8))
         await asyncio.sleep(1)
-        assert caller.seen.board.backends == {"vllm": Sampled("vllm", 3, 8)}
+        assert caller.seen.board.backends == {"vllm": LoadSampled("vllm", 3, 8)}
 
 
 @virtual

@@ -11,7 +11,7 @@ from tests.unit.programs import Programs
 
 from batch_agent import SpecError
 from batch_agent.data import check_apart, files, gather_inputs, parquet, read_inputs
-from batch_agent.data.row_iterators import Counted
+from batch_agent.data.row_iterators import SizedRows
 
 
 def written(path: Path, content: str | bytes) -> Path:
@@ -121,7 +121,7 @@ def test_a_large_file_is_checked_at_once_and_read_line_by_line(tmp_path: Path, m
     monkeypatch.setattr(files, "_MOST_BYTES", 100)
     path = written(tmp_path / "in.jsonl", "".join(f'{{"n": {n}}}\n' for n in range(1000)))
     rows = read_inputs(path)
-    assert isinstance(rows, Counted)
+    assert isinstance(rows, SizedRows)
     assert len(rows) == 1000
     assert list(rows) == list(rows) == [{"n": n} for n in range(1000)]
     with pytest.raises(SpecError, match="line 1001"):
@@ -134,7 +134,7 @@ def test_a_large_parquet_file_is_read_lazily(tmp_path: Path, monkeypatch: pytest
     duckdb.sql("SELECT range AS n, 'text ' || range AS text FROM range(100000)").write_parquet(str(path))
     monkeypatch.setattr(parquet, "_MOST_BYTES", 1000)
     rows = read_inputs(path)
-    assert isinstance(rows, Counted)
+    assert isinstance(rows, SizedRows)
     assert len(rows) == 100_000
     tracemalloc.start()
     try:

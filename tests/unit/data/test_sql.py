@@ -11,7 +11,7 @@ import pytest
 from batch_agent import SpecError
 from batch_agent.data import SqlQuery, gather_inputs, read_inputs
 from batch_agent.data import inputs as reading
-from batch_agent.data.row_iterators import Threaded
+from batch_agent.data.row_iterators import ThreadIterator
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: p
     monkeypatch.setattr(reading, "_MOST_GATHERED", 500)
     numbers = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :most) SELECT n FROM n"
     rows = await gather_inputs(SqlQuery(url, numbers, most=3000))
-    assert isinstance(rows, Threaded)
+    assert isinstance(rows, ThreadIterator)
     assert [row["n"] async for row in rows] == list(range(1, 3001))
     assert len(await gather_inputs(SqlQuery(url, numbers, most=500))) == 500  # type: ignore[arg-type]
     async for row in rows:

@@ -18,7 +18,7 @@ from batch_agent import SpecError
 from batch_agent.core.spec import BatchSpec
 from batch_agent.data import read_inputs
 from batch_agent.data import row_iterators as counting
-from batch_agent.data.row_iterators import Counted, Threaded
+from batch_agent.data.row_iterators import SizedRows, ThreadIterator
 from batch_agent.plan.fingerprint import canonical
 
 ROWS: list[dict[str, Any]] = [
@@ -141,7 +141,7 @@ def test_an_empty_table_is_no_inputs() -> None:
 def test_rows_of_a_very_long_table_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "_MOST_ROWS", 3)
     rows = read_inputs(pl.DataFrame({"a": range(4)}))
-    assert isinstance(rows, Counted)
+    assert isinstance(rows, SizedRows)
     assert len(rows) == 4
     assert list(rows) == [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]
 
@@ -153,7 +153,7 @@ async def test_datasets_are_their_rows_also_when_they_are_streamed() -> None:
     assert read_inputs(dataset) == ROWS
     assert read_inputs(dataset.with_format("numpy", columns=["n"])) == [{"n": 1}, {"n": 2}]
     streamed = read_inputs(dataset.to_iterable_dataset().with_format("numpy"))
-    assert isinstance(streamed, Threaded)
+    assert isinstance(streamed, ThreadIterator)
     assert [row async for row in streamed] == ROWS
     with pytest.raises(SpecError, match=r"not one DatasetDict.*Choose one of its splits: 'train', 'test'"):
         read_inputs(datasets.DatasetDict({"train": dataset, "test": dataset}))
@@ -164,7 +164,7 @@ async def test_rows_that_block_are_read_by_a_thread_which_carries_their_errors_o
         yield from range(1000)
         raise SpecError("broken")
 
-    read = aiter(Threaded(rows()))
+    read = aiter(ThreadIterator(rows()))
     assert [await anext(read) for _ in range(768)] == list(range(768))
     with pytest.raises(SpecError, match="broken"):
         await anext(read)

@@ -18,7 +18,7 @@ import pytest
 from tests.unit.programs import Programs
 
 from batch_agent import AgentResult, SpecError
-from batch_agent.atomic_file import replacing
+from batch_agent.atomic_file import atomic_write
 from batch_agent.data import ResultWriter, open_results
 from batch_agent.data import parquet_writer as spooled
 
@@ -246,6 +246,6 @@ def test_a_run_that_is_killed_leaves_parquet_and_all_its_rows(tmp_path: Path, pr
 def test_what_is_no_ordinary_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     pipe = tmp_path / "results.jsonl"
     os.mkfifo(pipe)
-    with pytest.raises(SpecError, match="no ordinary file"), replacing(pipe):
+    with pytest.raises(SpecError, match="no ordinary file"), atomic_write(pipe):
         pass
     assert pipe.is_fifo()

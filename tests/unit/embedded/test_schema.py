@@ -1,6 +1,6 @@
 from typing import Any
 
-from batch_agent.backends.embedded import guided
+from batch_agent.backends.embedded import add_schema_hints
 from batch_agent.backends.embedded.schema_hints import MOST_CHARACTERS, MOST_ITEMS
 
 ACTION: dict[str, Any] = {
@@ -13,7 +13,7 @@ ACTION: dict[str, Any] = {
 
 
 def test_every_open_string_and_array_gets_an_end() -> None:
-    schema = guided(ACTION)
+    schema = add_schema_hints(ACTION)
     assert schema["$defs"]["Note"]["properties"]["text"]["maxLength"] == MOST_CHARACTERS
     assert schema["anyOf"][0]["properties"]["type"]["maxLength"] == MOST_CHARACTERS
     assert schema["anyOf"][1]["properties"]["final"]["maxItems"] == MOST_ITEMS
@@ -22,35 +22,39 @@ def test_every_open_string_and_array_gets_an_end() -> None:
 def test_a_bound_of_the_user_stays() -> None:
     bounded = {"type": "string", "maxLength": 9000}
     listed = {"type": "array", "maxItems": 99, "items": {"type": "string", "pattern": "^a$"}}
-    schema = guided({"type": "object", "properties": {"a": bounded, "b": listed}})
+    schema = add_schema_hints({"type": "object", "properties": {"a": bounded, "b": listed}})
     assert schema["properties"] == {"a": bounded, "b": listed}
 
 
 def test_an_added_bound_never_contradicts_a_minimum() -> None:
-    assert guided({"type": "string", "minLength": 1000})["maxLength"] == 1000
-    assert guided({"type": "array", "minItems": 50})["maxItems"] == 50
+    assert add_schema_hints({"type": "string", "minLength": 1000})["maxLength"] == 1000
+    assert add_schema_hints({"type": "array", "minItems": 50})["maxItems"] == 50
 
 
 def test_compact_output_is_asked_for_and_the_original_is_left_alone() -> None:
-    assert guided(ACTION)["x-guidance"]["whitespace_flexible"] is False
+    assert add_schema_hints(ACTION)["x-guidance"]["whitespace_flexible"] is False
     assert "x-guidance" not in ACTION
     assert "maxLength" not in ACTION["$defs"]["Note"]["properties"]["text"]
 
 
 def test_objects_are_closed_but_not_the_parts_of_an_all_of() -> None:
     part = {"type": "object", "properties": {"a": {"const": 1}}}
-    assert guided(part)["additionalProperties"] is False
-    assert guided({"allOf": [part]})["allOf"] == [part]
-    assert guided({**part, "additionalProperties": {"type": "null"}})["additionalProperties"] == {"type": "null"}
+    assert add_schema_hints(part)["additionalProperties"] is False
+    assert add_schema_hints({"allOf": [part]})["allOf"] == [part]
+    assert add_schema_hints({**part, "additionalProperties": {"type": "null"}})["additionalProperties"] == {
+        "type": "null"
+    }
 
 
 def test_maps_and_numbers_end_too() -> None:
-    assert guided({"type": "object", "additionalProperties": {"type": "boolean"}})["maxProperties"] == MOST_ITEMS
-    assert guided({"type": "integer"})["maximum"] == 999_999_999_999
-    assert guided({"type": "integer", "minimum": 3}).get("maximum") is None
-    assert guided({"type": "number"})["multipleOf"] == 1e-6
+    assert (
+        add_schema_hints({"type": "object", "additionalProperties": {"type": "boolean"}})["maxProperties"] == MOST_ITEMS
+    )
+    assert add_schema_hints({"type": "integer"})["maximum"] == 999_999_999_999
+    assert add_schema_hints({"type": "integer", "minimum": 3}).get("maximum") is None
+    assert add_schema_hints({"type": "number"})["multipleOf"] == 1e-6
 
 
 def test_true_and_false_are_schemas_too() -> None:
-    schema = guided({"type": "object", "properties": {"any": True}, "additionalProperties": False})
+    schema = add_schema_hints({"type": "object", "properties": {"any": True}, "additionalProperties": False})
     assert (schema["properties"]["any"], schema["additionalProperties"]) == (True, False)

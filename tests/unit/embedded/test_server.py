@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.unit.tools.processes import children_of
 
-from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, guided, server
+from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, add_schema_hints, server
 from batch_agent.backends.embedded import server_process as child
 from batch_agent.backends.embedded.dequantise import dequantise
 from batch_agent.backends.embedded.weights import DEFAULT_MODEL
@@ -60,7 +60,10 @@ async def test_a_started_server_answers_in_the_asked_shape_until_it_is_closed(ru
     }
     body = {
         "messages": [{"role": "user", "content": "What a lovely day!"}],
-        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": guided(answer_schema)}},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": add_schema_hints(answer_schema)},
+        },
         "max_tokens": 20,
     }
     async with aiohttp.ClientSession() as session:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from batch_agent.core.agent_config import Job
-from batch_agent.core.coordinator import Ending
+from batch_agent.core.coordinator import Completion
 from batch_agent.core.errors import BatchAgentError, ErrorKind, StoreError
 from batch_agent.core.facts import Fact, Replied
 from batch_agent.core.protocols import Slot, Store
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentResult
-from batch_agent.engine.admission import Gate
+from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.engine import Engine, EngineConfig
-from batch_agent.engine.inputs import Inputs, InputSource
+from batch_agent.engine.inputs import InputSource, JobSource
 from batch_agent.engine.slots import Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
-from batch_agent.schedule.slot_queue import Rank
+from batch_agent.schedule.slot_queue import Priority
 from batch_agent.store.memory import MemoryStore, NoStore
 
 
@@ -32,7 +32,7 @@ class Runs:
             raise error
         return None
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Ending) -> AgentResult:
+    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult:
         return AgentResult(job.index, job.key, job.input, error=ending.error)
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
@@ -49,8 +49,8 @@ def engine(executor: Runs, agents: int, store: Store | None = None) -> tuple[Eng
     async def deliver(result: AgentResult) -> None:
         delivered.append(result)
 
-    gate = Gate(Slots(InflightLimit(2, fixed=True)))
-    source = InputSource(Inputs(range(agents)), lambda index, value: Job(index, str(index), value, str(value)))
+    gate = AdmissionController(Slots(InflightLimit(2, fixed=True)))
+    source = InputSource(JobSource(range(agents)), lambda index, value: Job(index, str(index), value, str(value)))
     config = EngineConfig(source, executor, store or NoStore(), gate, deliver, max_dispatched=4)
     return Engine(config), gate.slots, delivered
 
@@ -73,7 +73,7 @@ async def test_an_exception_inside_an_executor_becomes_an_internal_result_and_fr
     assert sorted(result.index for result in failed) == [1, 3, 5, 7]
     assert all(result.error and result.error.kind is ErrorKind.INTERNAL for result in failed)
     assert all(result.error and "boom" in result.error.message for result in failed)
-    assert [await slots.acquire(Rank(is_fresh=True)) for _ in range(2)]
+    assert [await slots.acquire(Priority(is_fresh=True)) for _ in range(2)]
     [record] = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info  # one traceback is enough to find the bug, and a thousand are too many
 
@@ -111,7 +111,7 @@ async def test_a_job_that_cannot_be_made_is_a_bad_input_with_a_result_of_its_own
             raise TypeError("str is not valid UTF-8")
         return Job(index, str(index), value, "task")
 
-    source = InputSource(Inputs("abc"), make)
+    source = InputSource(JobSource("abc"), make)
     jobs = [await source.take() for _ in range(4)]
     assert jobs[3] is None
     assert [job.index for job in jobs[:3] if job] == [0, 1, 2]
@@ -122,16 +122,16 @@ async def test_a_job_that_cannot_be_made_is_a_bad_input_with_a_result_of_its_own
 
 
 async def test_a_look_at_the_first_input_takes_nothing_away() -> None:
-    inputs = Inputs(iter("ab"))
+    inputs = JobSource(iter("ab"))
     peeked = await inputs.peek()
     assert peeked == ["a"]
     peeked.clear()
     assert [await inputs.next(), await inputs.next()] == ["a", "b"]
     with pytest.raises(StopAsyncIteration):
         await inputs.next()
-    assert await Inputs([]).peek() == []
+    assert await JobSource([]).peek() == []
 
 
 async def test_the_number_of_inputs_is_known_only_where_they_have_one() -> None:
-    assert Inputs([1, 2]).total == 2
-    assert Inputs(iter([1, 2])).total is None
+    assert JobSource([1, 2]).total == 2
+    assert JobSource(iter([1, 2])).total is None

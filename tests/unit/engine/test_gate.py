@@ -11,14 +11,14 @@ from tests.support.virtual_time import virtual
 from batch_agent.core.agent_config import Job
 from batch_agent.core.facts import Compacted, Replied, Returned, Shortened, Started
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import Load
+from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Usage
 from batch_agent.core.run_reports import LimitChange, Scheduling
-from batch_agent.engine.admission import Gate
+from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
-from batch_agent.schedule.kv_ledger import Ledger
+from batch_agent.schedule.kv_ledger import KvLedger
 from batch_agent.testing import say
 
 LOOK = (ToolCall("1", "look", "{}"),)
@@ -30,11 +30,13 @@ def gate(
     *,
     fixed: bool = True,
     running_tokens: int | None = None,
-) -> Gate:
+) -> AdmissionController:
     """Of an engine whose agents are known not to grow."""
-    ledger = Ledger(kv_tokens)
+    ledger = KvLedger(kv_tokens)
     ledger._finished = 1
-    return Gate(Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), running_tokens=running_tokens)
+    return AdmissionController(
+        Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), running_tokens=running_tokens
+    )
 
 
 def job(index: int, tokens: int = 1000) -> Job:
@@ -45,7 +47,7 @@ def answer(prompt: int, cached: int = 0, output: int = 0, seconds: float = 1.0) 
     return Replied(say("", Usage(prompt, cached, output)), seconds=seconds)
 
 
-def places(entered: Gate) -> Ledger:
+def places(entered: AdmissionController) -> KvLedger:
     assert entered.residency is not None
     return entered.residency.ledger
 
@@ -64,7 +66,7 @@ async def cancel(task: "asyncio.Task[HeldSlot]") -> None:
 
 @virtual
 async def test_without_residency_only_slots_are_counted() -> None:
-    slots_only = Gate(Slots(InflightLimit(2, fixed=True)))
+    slots_only = AdmissionController(Slots(InflightLimit(2, fixed=True)))
     await slots_only.first_turn(job(0, 10**6), ())
     second = await slots_only.first_turn(job(1, 10**6), ())
     third = await begin(slots_only.next_turn(job(2), 3))
@@ -74,7 +76,7 @@ async def test_without_residency_only_slots_are_counted() -> None:
         await third
     slots_only.answered("1", answer(100))
     slots_only.leave("1")
-    slots_only.looked(Load())
+    slots_only.looked(ServerLoad())
     await slots_only.aclose()
     assert slots_only.report() == Scheduling(2)
 
@@ -231,7 +233,7 @@ async def test_a_compaction_is_told_to_the_residency() -> None:
     both.compacted("0", Compacted((), before=3_200, after=1_200))
     assert both.residency is not None
     assert both.residency.ledger.tokens("0") == 1_200
-    Gate(both.slots).compacted("0", Compacted(()))  # nobody counts places there
+    AdmissionController(both.slots).compacted("0", Compacted(()))  # nobody counts places there
 
 
 @virtual

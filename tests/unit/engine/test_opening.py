@@ -5,29 +5,29 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.agent_config import Job, Rules
+from batch_agent.core.agent_config import AgentConfig, Job
 from batch_agent.core.messages import Prompt
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.admission import Gate, calibrate, open_gate
+from batch_agent.engine.admission import AdmissionController, build_admission, measure_chars_per_token
 from batch_agent.plan.compile import prefix_chars
 from batch_agent.plan.prefix_report import CHARS_PER_TOKEN
-from batch_agent.schedule.slot_queue import Rank
+from batch_agent.schedule.slot_queue import Priority
 from batch_agent.testing import ScriptedBackend, say
 
-RULES = Rules(Prompt("Be brief. " * 40), "m", Sampling(), "native", None, None, None, max_turns=4, max_retries=0)
+RULES = AgentConfig(Prompt("Be brief. " * 40), "m", Sampling(), "native", None, None, None, max_turns=4, max_retries=0)
 
 
 def backend(**traits: Any) -> ScriptedBackend:
     return ScriptedBackend(lambda request: say("done"), **traits)
 
 
-async def gate(server: ScriptedBackend, rules: Rules = RULES, **options: Any) -> Gate:
+async def gate(server: ScriptedBackend, rules: AgentConfig = RULES, **options: Any) -> AdmissionController:
     spec = BatchSpec.of(**{"task": "{it}", "inputs": ["a"], "tools": [len], **options})
-    scale = await calibrate(server, f"{rules.prompt.system}\na text of some words")
+    scale = await measure_chars_per_token(server, f"{rules.prompt.system}\na text of some words")
     come_back = bool(spec.tools) and rules.max_turns > 1
     shared = prefix_chars(rules.prompt)
-    return open_gate(spec, server, shared, scale or CHARS_PER_TOKEN, None, come_back=come_back)
+    return build_admission(spec, server, shared, scale or CHARS_PER_TOKEN, None, come_back=come_back)
 
 
 class Counting(ScriptedBackend):
@@ -59,7 +59,7 @@ async def test_with_a_slower_tier_what_is_in_flight_must_fit_the_quick_one(
 ) -> None:
     opened = await gate(backend(kv_tokens=kept, kv_running_tokens=running, inflight=100))
     (await opened.first_turn(Job(0, "an agent", None, "x" * 1600), ())).release()
-    held = [opened.slots.acquire(Rank(is_fresh=True)) for _ in range(10)]
+    held = [opened.slots.acquire(Priority(is_fresh=True)) for _ in range(10)]
     granted = [asyncio.ensure_future(each) for each in held]
     await asyncio.sleep(0)
     await asyncio.sleep(0)

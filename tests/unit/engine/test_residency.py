@@ -12,10 +12,10 @@ from tests.support.virtual_time import in_virtual_time
 
 from batch_agent.core.requests import Usage
 from batch_agent.engine.residency import Residency
-from batch_agent.schedule.kv_ledger import Ledger
-from batch_agent.schedule.slot_queue import Rank
+from batch_agent.schedule.kv_ledger import KvLedger
+from batch_agent.schedule.slot_queue import Priority
 
-FRESH, RETURNING = Rank(is_fresh=True), Rank(is_fresh=False)
+FRESH, RETURNING = Priority(is_fresh=True), Priority(is_fresh=False)
 _TOO_MANY = 20_000
 
 
@@ -34,7 +34,7 @@ def places(
     limit: int | None, *, speed: float | None = None, shared_chars: int = 0, chars_per_token: float = 4.0
 ) -> Watched:
     """Residents may hold so much, and a place is worth limit / speed seconds; agents are known not to grow."""
-    ledger = Ledger(limit)
+    ledger = KvLedger(limit)
     ledger._limit = None if limit is None else float(limit)
     ledger._finished = 1
     ledger.speed.tokens_per_second = speed
@@ -542,7 +542,7 @@ async def test_leaving_twice_or_without_having_come_is_harmless() -> None:
     assert residency.ledger.held == 0
 
 
-class Counted(Rank):
+class Counted(Priority):
     compared = 0
 
     def __lt__(self, other: object) -> bool:
@@ -610,7 +610,7 @@ def test_everybody_comes_to_an_end_whatever_its_size_and_its_tools(
                     inside.set()
                 for turn, (thinking, tools, more) in enumerate(turns):
                     if turn:
-                        await residency.back(name, Rank(False, len(turns) - turn, number))
+                        await residency.back(name, Priority(False, len(turns) - turn, number))
                     assert residency.ledger.is_resident(name)
                     await asyncio.sleep(thinking)
                     usage = Usage(prompt, prompt * (number % 3) // 2, more)

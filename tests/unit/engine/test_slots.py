@@ -10,7 +10,7 @@ from batch_agent.core.events import Event, LimitChanged, Resumed
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
-from batch_agent.schedule.slot_queue import Rank
+from batch_agent.schedule.slot_queue import Priority
 
 
 def refuse(granting: Slots, retry_after: Sequence[float | None], *, sent: Health | None = None, gap: int = 0) -> None:
@@ -24,14 +24,14 @@ def refuse(granting: Slots, retry_after: Sequence[float | None], *, sent: Health
         health.left(number)
 
 
-FRESH, RETURNING = Rank(is_fresh=True), Rank(is_fresh=False)
+FRESH, RETURNING = Priority(is_fresh=True), Priority(is_fresh=False)
 
 
 def slots(limit: int, *, fixed: bool = True) -> Slots:
     return Slots(InflightLimit(limit, fixed=fixed))
 
 
-async def begin(granting: Slots, rank: Rank = FRESH) -> "asyncio.Task[HeldSlot]":
+async def begin(granting: Slots, rank: Priority = FRESH) -> "asyncio.Task[HeldSlot]":
     task = asyncio.create_task(granting.acquire(rank))
     await asyncio.sleep(0)
     return task

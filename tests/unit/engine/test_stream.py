@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batch_agent.core.results import AgentResult
-from batch_agent.engine.result_stream import Outbox, ResultStream
+from batch_agent.engine.result_stream import ResultChannel, ResultStream
 
 
 def result(index: int) -> AgentResult:
@@ -13,14 +13,14 @@ def result(index: int) -> AgentResult:
 
 
 async def test_a_stream_that_is_never_read_never_starts() -> None:
-    async def drive(outbox: Outbox) -> None:
+    async def drive(outbox: ResultChannel) -> None:
         raise AssertionError
 
     ResultStream(drive)
 
 
 async def test_a_stream_whose_run_was_cancelled_by_a_stranger_does_not_look_complete() -> None:
-    async def drive(outbox: Outbox) -> None:
+    async def drive(outbox: ResultChannel) -> None:
         await outbox.put(result(0))
         task = asyncio.current_task()
         assert task is not None

@@ -7,25 +7,25 @@ from contextlib import nullcontext
 import pytest
 
 from batch_agent.core.errors import BackendError, ErrorKind
-from batch_agent.core.protocols import Load
-from batch_agent.engine.admission import Gate
-from batch_agent.engine.monitor import upkeep
+from batch_agent.core.protocols import ServerLoad
+from batch_agent.engine.admission import AdmissionController
+from batch_agent.engine.monitor import monitor_load
 from batch_agent.engine.slots import Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
-from batch_agent.schedule.slot_queue import Rank
+from batch_agent.schedule.slot_queue import Priority
 from batch_agent.testing import run_virtual
 
 
 class Server:
     """Says what it is told to say, the last thing again and again."""
 
-    def __init__(self, *said: Load | Exception | None, seconds: float = 0.0) -> None:
+    def __init__(self, *said: ServerLoad | Exception | None, seconds: float = 0.0) -> None:
         """`seconds`: how long it takes to say it."""
         self._said = list(said)
         self._seconds = seconds
         self.asked_at: list[float] = []
 
-    async def load(self) -> Load | None:
+    async def load(self) -> ServerLoad | None:
         self.asked_at.append(now())
         await asyncio.sleep(self._seconds)
         said = self._said.pop(0) if len(self._said) > 1 else self._said[0]
@@ -38,15 +38,15 @@ class Silent:
     """A server without a word for its load."""
 
 
-class Watched(Gate):
+class Watched(AdmissionController):
     """Writes down what it is told, and whether it was closed."""
 
     def __init__(self) -> None:
         super().__init__(Slots(InflightLimit(2, fixed=False)))
-        self.seen: list[Load] = []
+        self.seen: list[ServerLoad] = []
         self.is_closed = False
 
-    def looked(self, load: Load) -> None:
+    def looked(self, load: ServerLoad) -> None:
         assert not self.is_closed
         self.seen.append(load)
         super().looked(load)
@@ -62,11 +62,11 @@ def now() -> float:
 
 def test_a_server_that_tells_its_load_is_asked_often_at_first_and_then_twice_a_second() -> None:
     async def main() -> None:
-        server, gate = Server(Load(running=1), Load(running=2)), Watched()
-        async with upkeep(server, gate):
+        server, gate = Server(ServerLoad(running=1), ServerLoad(running=2)), Watched()
+        async with monitor_load(server, gate):
             await asyncio.sleep(2.5)
         assert server.asked_at == pytest.approx([0.1, 0.3, 0.7, 1.2, 1.7, 2.2])
-        assert gate.seen == [Load(running=1), *[Load(running=2)] * 5]
+        assert gate.seen == [ServerLoad(running=1), *[ServerLoad(running=2)] * 5]
 
     run_virtual(main())
 
@@ -74,8 +74,8 @@ def test_a_server_that_tells_its_load_is_asked_often_at_first_and_then_twice_a_s
 @pytest.mark.parametrize(("seconds", "between"), [(0.005, 0.505), (0.05, 1.05), (1.0, 6.0)])
 def test_a_server_that_takes_long_to_say_it_is_asked_more_rarely(seconds: float, between: float) -> None:
     async def main() -> None:
-        server = Server(Load(running=1), seconds=seconds)
-        async with upkeep(server, Watched()):
+        server = Server(ServerLoad(running=1), seconds=seconds)
+        async with monitor_load(server, Watched()):
             await asyncio.sleep(60)
         assert server.asked_at[-1] - server.asked_at[-2] == pytest.approx(between)
         assert server.asked_at[7] == pytest.approx(3.2 + 7 * seconds)  # as often as others, while the limit may grow
@@ -86,7 +86,7 @@ def test_a_server_that_takes_long_to_say_it_is_asked_more_rarely(seconds: float,
 def test_a_server_that_does_not_tell_its_load_is_not_asked() -> None:
     async def main() -> None:
         gate = Watched()
-        async with upkeep(Silent(), gate):
+        async with monitor_load(Silent(), gate):
             assert asyncio.all_tasks() == {asyncio.current_task()}
             await asyncio.sleep(10)
         assert gate.seen == []
@@ -98,9 +98,9 @@ def test_a_server_that_does_not_tell_its_load_is_not_asked() -> None:
 def test_what_it_shows_moves_the_limit() -> None:
     async def main() -> None:
         gate = Watched()
-        async with upkeep(Server(Load(running=2)), gate):
+        async with monitor_load(Server(ServerLoad(running=2)), gate):
             for _ in range(2):
-                await gate.slots.acquire(Rank(is_fresh=True))
+                await gate.slots.acquire(Priority(is_fresh=True))
             await asyncio.sleep(0.5)
         assert gate.slots.limit == 4
 
@@ -109,11 +109,11 @@ def test_what_it_shows_moves_the_limit() -> None:
 
 def test_a_server_that_says_nothing_this_time_is_asked_again() -> None:
     async def main() -> None:
-        server, gate = Server(None, None, Load(running=7)), Watched()
-        async with upkeep(server, gate):
+        server, gate = Server(None, None, ServerLoad(running=7)), Watched()
+        async with monitor_load(server, gate):
             await asyncio.sleep(1)
         assert len(server.asked_at) == 3
-        assert gate.seen == [Load(running=7)]
+        assert gate.seen == [ServerLoad(running=7)]
 
     run_virtual(main())
 
@@ -121,9 +121,9 @@ def test_a_server_that_says_nothing_this_time_is_asked_again() -> None:
 @pytest.mark.parametrize("error", [None, ZeroDivisionError(), asyncio.CancelledError()])
 def test_the_asking_ends_with_the_block_however_it_ends(error: BaseException | None) -> None:
     async def main() -> None:
-        server, gate = Server(Load()), Watched()
+        server, gate = Server(ServerLoad()), Watched()
         with nullcontext() if error is None else pytest.raises(type(error)):
-            async with upkeep(server, gate):
+            async with monitor_load(server, gate):
                 await asyncio.sleep(1)
                 if error is not None:
                     raise error
@@ -140,17 +140,17 @@ def test_an_answer_that_is_still_awaited_when_the_block_ends_is_called_off() -> 
     class Slow:
         is_called_off = False
 
-        async def load(self) -> Load | None:
+        async def load(self) -> ServerLoad | None:
             try:
                 await asyncio.sleep(1000)
             except asyncio.CancelledError:
                 self.is_called_off = True
                 raise
-            return Load()
+            return ServerLoad()
 
     async def main() -> None:
         server, gate = Slow(), Watched()
-        async with upkeep(server, gate):
+        async with monitor_load(server, gate):
             await asyncio.sleep(5)
         assert now() == 5
         assert server.is_called_off
@@ -165,11 +165,11 @@ BROKEN = [ZeroDivisionError("boom"), BackendError(ErrorKind.SERVER, "boom")]
 @pytest.mark.parametrize("error", BROKEN)
 def test_a_backend_that_fails_to_tell_its_load_is_not_asked_again_and_the_run_goes_on(error: Exception) -> None:
     async def main() -> None:
-        server, gate = Server(Load(), error), Watched()
-        async with upkeep(server, gate):
+        server, gate = Server(ServerLoad(), error), Watched()
+        async with monitor_load(server, gate):
             await asyncio.sleep(10)
             for _ in range(2):
-                await gate.slots.acquire(Rank(is_fresh=True))
+                await gate.slots.acquire(Priority(is_fresh=True))
             for _ in range(20):
                 gate.slots.succeeded(1.0)
         assert len(server.asked_at) == 2
@@ -184,7 +184,7 @@ def test_that_a_backend_failed_to_tell_its_load_is_logged_once(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with upkeep(Server(Load(), error), Watched()):
+        async with monitor_load(Server(ServerLoad(), error), Watched()):
             await asyncio.sleep(10)
 
     run_virtual(main())

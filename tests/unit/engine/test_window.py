@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from batch_agent.core.agent_config import Job, Rules
+from batch_agent.core.agent_config import AgentConfig, Job
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.messages import Prompt, ToolSpec
 from batch_agent.core.requests import Sampling
 from batch_agent.core.results import AgentError
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.context_window import Window, open_window
+from batch_agent.engine.context_window import ContextWindow, open_window
 from batch_agent.testing import ScriptedBackend, say
 
 
@@ -32,7 +32,7 @@ def job(task: str, index: int = 7) -> Job:
 
 
 async def test_what_does_not_fit_is_refused_and_told_what_to_do() -> None:
-    window = Window(16_384, prefix=1000, answer=1024, count=Counter())
+    window = ContextWindow(16_384, prefix=1000, answer=1024, count=Counter())
     refused = await window.fit(job("word " * 32_800))
     assert refused.problem is not None
     assert refused.problem.kind is ErrorKind.CONTEXT_OVERFLOW
@@ -44,7 +44,7 @@ async def test_what_does_not_fit_is_refused_and_told_what_to_do() -> None:
 
 
 async def test_a_job_that_fits_or_has_a_problem_already_stays_as_it_is() -> None:
-    window = Window(1000, count=Counter())
+    window = ContextWindow(1000, count=Counter())
     fitting, broken = job("short"), Job(0, "k", None, "", AgentError(ErrorKind.BAD_INPUT, "no"))
     assert await window.fit(fitting) is fitting
     assert await window.fit(broken) is broken
@@ -52,7 +52,7 @@ async def test_a_job_that_fits_or_has_a_problem_already_stays_as_it_is() -> None
 
 async def test_short_inputs_are_never_counted() -> None:
     counter = Counter()
-    window = Window(16_384, answer=1024, count=counter)
+    window = ContextWindow(16_384, answer=1024, count=counter)
     for task in ("word " * 100, "x" * 15_000, "word " * 5_500, "汉字" * 2_400, "naïve café " * 1_000):
         assert await window.fit(job(task)) == job(task)
     assert counter.asked == []
@@ -69,20 +69,20 @@ async def test_short_inputs_are_never_counted() -> None:
 )
 async def test_where_an_estimate_may_be_wrong_the_server_counts(text: str, chars_per_token: float, fits: bool) -> None:
     counter = Counter(chars_per_token)
-    assert (await Window(10_000 + 64, count=counter).overflow(text) is None) == fits
+    assert (await ContextWindow(10_000 + 64, count=counter).overflow(text) is None) == fits
     assert counter.asked == [text]
 
 
 async def test_what_is_far_too_long_is_not_counted() -> None:
     counter = Counter()
-    window = Window(1000, count=counter)
+    window = ContextWindow(1000, count=counter)
     assert await window.overflow("word " * 100_000) == 125_000
     assert counter.asked == []
 
 
 async def test_counts_teach_which_texts_are_in_doubt() -> None:
     counter = Counter(8.0)
-    window = Window(10_000 + 64, count=counter)
+    window = ContextWindow(10_000 + 64, count=counter)
     for _ in range(20):
         await window.overflow("x" * 25_000)
     assert len(counter.asked) < 10
@@ -91,7 +91,7 @@ async def test_counts_teach_which_texts_are_in_doubt() -> None:
 
 @pytest.mark.parametrize("count", [None, Counter(says=False)])
 async def test_without_a_count_only_what_is_clearly_too_long_is_refused(count: Counter | None) -> None:
-    window = Window(10_000, count=count)
+    window = ContextWindow(10_000, count=count)
     assert await window.overflow("word " * 8_400) is None  # 1.05 times the window, by the estimate
     assert await window.overflow("word " * 11_600) is None
     assert await window.overflow("word " * 12_400) is not None
@@ -100,7 +100,7 @@ async def test_without_a_count_only_what_is_clearly_too_long_is_refused(count: C
 
 
 async def test_half_a_character_can_be_measured() -> None:
-    assert await Window(100).overflow("\ud83d" * 1000) is not None
+    assert await ContextWindow(100).overflow("\ud83d" * 1000) is not None
 
 
 class Counting(ScriptedBackend):
@@ -115,16 +115,18 @@ class Counting(ScriptedBackend):
 TOOL = ToolSpec("search", "Finds pages. " * 40, {"type": "object", "properties": {}})
 
 
-def rules(system: str = "", *tools: ToolSpec) -> Rules:
-    return Rules(Prompt(system, tools), "m", Sampling(), "native", None, None, None, max_turns=4, max_retries=0)
+def rules(system: str = "", *tools: ToolSpec) -> AgentConfig:
+    return AgentConfig(Prompt(system, tools), "m", Sampling(), "native", None, None, None, max_turns=4, max_retries=0)
 
 
-async def opened(backend: ScriptedBackend, with_rules: Rules | None = None, **options: Any) -> Window | None:
+async def opened(
+    backend: ScriptedBackend, with_rules: AgentConfig | None = None, **options: Any
+) -> ContextWindow | None:
     spec = BatchSpec.of(task="{it}", inputs=["a"], **options)
     return await open_window(spec, with_rules or rules(), backend)
 
 
-async def room(backend: ScriptedBackend, with_rules: Rules | None = None, **options: Any) -> int:
+async def room(backend: ScriptedBackend, with_rules: AgentConfig | None = None, **options: Any) -> int:
     window = await opened(backend, with_rules, **options)
     assert window is not None
     return window.room

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from batch_agent import ErrorKind
 from batch_agent.core.flow_result import Item
 from batch_agent.core.results import AgentError
-from batch_agent.flows.reduce_prompt import entry_of, excuses
+from batch_agent.flows.reduce_prompt import entry_of, error_entries
 
 FAILED = AgentError(ErrorKind.MAX_TURNS, "no answer in 10 turns")
 
@@ -71,7 +71,7 @@ def test_an_error_of_many_words_is_cut() -> None:
 
 def test_excuses_say_less_and_less() -> None:
     item = Item((1,), {"path": "b", "text": "x" * 5000, "review": "y" * 5000})
-    full, bare = (json.loads(text) for text in excuses(item, FAILED, ["review"]))
+    full, bare = (json.loads(text) for text in error_entries(item, FAILED, ["review"]))
     error = {"kind": "max_turns", "message": "no answer in 10 turns"}
     assert full == {"status": "error", "index": 1, "error": error, "input": {"path": "b"}}
     assert bare == {"status": "error", "index": 1, "error": error}
@@ -85,5 +85,5 @@ def test_there_is_an_excuse_for_what_cannot_even_be_looked_at() -> None:
     endless: list[Any] = []
     endless.append(endless)
     for thing in (Sealed(), endless):
-        [bare] = excuses(Item((1,), {"thing": thing}), FAILED, [])
+        [bare] = error_entries(Item((1,), {"thing": thing}), FAILED, [])
         assert json.loads(bare)["error"]["kind"] == "max_turns"

@@ -15,7 +15,7 @@ from pydantic import BaseModel, RootModel
 from tests.unit.programs import Programs
 
 from batch_agent.core.flow_result import Item
-from batch_agent.flows.reduce_prompt import written
+from batch_agent.flows.reduce_prompt import to_json_text
 
 
 class Colour(enum.Enum):
@@ -72,7 +72,7 @@ Pair = namedtuple("Pair", "a b")
     ids=lambda value: type(value).__name__,
 )
 def test_anything_can_be_written(value: Any, text: str | None) -> None:
-    said = written(value)
+    said = to_json_text(value)
     said.encode()
     json.loads(said)
     assert text is None or said == text
@@ -82,7 +82,7 @@ def test_what_holds_itself_is_said_to_have_no_end() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match="nested too deeply"):
-        written(endless)
+        to_json_text(endless)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from batch_agent.core.requests import Reply, Request
 from batch_agent.core.results import AgentError, AgentResult, Timing
 from batch_agent.observe.event_codec import event_line
 from batch_agent.observe.event_log import FILE, closed_line, opened_line
-from batch_agent.observe.report.log_follower import Following
+from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.testing import Script, ScriptedBackend, call, say
 
 BEGAN = 1_700_000_000.0
@@ -42,7 +42,7 @@ def written(folder: Path, *processes: Iterable[tuple[float, Event]], is_closed: 
 
 
 def seen(folder: Path) -> dict[str, Any]:
-    following = Following(folder)
+    following = LogFollower(folder)
     following.look_at_all()
     return following.model()
 

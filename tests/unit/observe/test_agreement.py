@@ -15,7 +15,7 @@ from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, 
 from batch_agent.core.events import AgentFinished, Event
 from batch_agent.core.requests import NO_USAGE, Reply, Request, Usage
 from batch_agent.observe.event_log import FILE
-from batch_agent.observe.live.state import Board, Stage
+from batch_agent.observe.live.state import LiveStage, LiveState
 from batch_agent.observe.report.html import REPORT
 from batch_agent.observe.telemetry.metrics import Metrics
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -63,13 +63,13 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.registry = CollectorRegistry()
-        self.boards: list[Board] = []
+        self.boards: list[LiveState] = []
         self.ahead = NO_USAGE
         """What was used by agents that nobody was told of."""
 
     async def process(self, run: Run, *others: Any) -> Ending:
         """One of them, to its end. Raises what the run raises, after a look at what the views say of it."""
-        self.boards.append(Board())
+        self.boards.append(LiveState())
         told: dict[str, Sequence[AgentResult]] = {}
         try:
             ending = await run(
@@ -119,7 +119,7 @@ class Watched:
         assert tally.tool_calls == sum(len(result.tool_calls) for result in results)
         assert tally.usage == sum((result.usage for result in results), summaries[-1])
 
-    def _all_stages(self, name: str | None = None) -> list[Stage]:
+    def _all_stages(self, name: str | None = None) -> list[LiveStage]:
         """Those of all processes."""
         return [stage for board in self.boards for each, stage in board.stages.items() if name is None or each == name]
 

@@ -12,9 +12,9 @@ import pytest
 
 from batch_agent import BatchAgent, SpecError
 from batch_agent.core.events import Event, Notice, Resumed
-from batch_agent.observe.background_sink import Aside
-from batch_agent.observe.live.state import Board
-from batch_agent.observe.sinks import Together, watched_by
+from batch_agent.observe.background_sink import BackgroundSink
+from batch_agent.observe.live.state import LiveState
+from batch_agent.observe.sinks import FanOutSink, combine_sinks
 from batch_agent.testing import ScriptedBackend, by_turn, say
 
 
@@ -46,7 +46,7 @@ class Noted:
 
 def test_a_view_is_told_everything_and_closed_in_one_thread_that_is_not_the_runs() -> None:
     view = Noted()
-    aside = Aside([view])
+    aside = BackgroundSink([view])
     aside.emit(Notice("before"))
     with aside:
         aside.emit(Notice("during"))
@@ -61,7 +61,7 @@ def test_a_view_that_fails_is_told_no_more_and_the_others_do_not_notice(
     fails_at: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, sound = Noted(fails_at), Noted()
-    with caplog.at_level(logging.WARNING, "batch_agent"), Aside([broken, sound]) as aside:
+    with caplog.at_level(logging.WARNING, "batch_agent"), BackgroundSink([broken, sound]) as aside:
         aside.emit(Resumed())
     assert sound.told == [Resumed()]
     assert (broken.closed, sound.closed) == (1, 1)
@@ -70,7 +70,7 @@ def test_a_view_that_fails_is_told_no_more_and_the_others_do_not_notice(
 
 def test_entered_twice_at_once_it_ends_once() -> None:
     view = Noted()
-    with Aside([view]) as aside:
+    with BackgroundSink([view]) as aside:
         with aside:
             aside.emit(Notice("inner"))
         aside.emit(Notice("outer"))
@@ -81,7 +81,7 @@ def test_entered_twice_at_once_it_ends_once() -> None:
 
 def test_entered_again_it_begins_again_also_for_one_that_failed() -> None:
     view = Noted("take")
-    aside = Aside([view])
+    aside = BackgroundSink([view])
     for _ in range(2):
         with aside:
             aside.emit(Resumed())
@@ -91,7 +91,7 @@ def test_entered_again_it_begins_again_also_for_one_that_failed() -> None:
 
 
 def test_what_is_emitted_where_nobody_listens_does_not_pile_up_without_end() -> None:
-    aside = Aside([Noted()])
+    aside = BackgroundSink([Noted()])
     with aside:
         pass
     for _ in range(20_000):
@@ -120,7 +120,7 @@ def test_an_interrupt_while_the_views_are_waited_for_does_not_keep_them_from_the
         if len(interrupts) == 1:
             raise KeyboardInterrupt
 
-    aside, before = Aside([Slow()]), signal.signal(signal.SIGINT, interrupted)
+    aside, before = BackgroundSink([Slow()]), signal.signal(signal.SIGINT, interrupted)
     thread = threading.Thread(target=interrupt)
     thread.start()
     aside.__enter__()
@@ -136,7 +136,7 @@ def test_an_interrupt_while_the_views_are_waited_for_does_not_keep_them_from_the
 
 def test_a_fork_of_the_process_leaves_the_views_to_it() -> None:
     view = Noted()
-    with Aside([view]) as aside:
+    with BackgroundSink([view]) as aside:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # that forks are not liked
             child = os.fork()
         if child == 0:
@@ -153,7 +153,7 @@ def test_a_clock_that_is_set_meanwhile_changes_no_duration(monkeypatch: pytest.M
             times.append(at)
 
     times: list[float] = []
-    with Aside([Timed()]) as aside:
+    with BackgroundSink([Timed()]) as aside:
         aside.emit(Notice("before"))
         monkeypatch.setattr(time, "time", lambda: 0.0)
         aside.emit(Notice("after"))
@@ -168,8 +168,8 @@ def test_what_is_told_later_than_it_happened_is_put_where_it_belongs() -> None:
             times.append(at)
 
     times: list[float] = []
-    view, direct = Timed(), Board()
-    with Together([direct, Aside([view])]) as watched:
+    view, direct = Timed(), LiveState()
+    with FanOutSink([direct, BackgroundSink([view])]) as watched:
         now = time.monotonic()
         watched.emit(Notice("second"))
         watched.emit_at(now - 1000, Notice("first"))
@@ -194,7 +194,7 @@ def test_times_never_go_back_for_a_view_whatever_comes_late() -> None:
 
     times: list[float] = []
     taken = threading.Event()
-    with Aside([Timed()]) as aside:
+    with BackgroundSink([Timed()]) as aside:
         aside.emit(Notice("now"))
         assert taken.wait(10)
         aside.emit_at(time.monotonic() - 1000, Notice("too late"))
@@ -220,14 +220,14 @@ class Opened:
 
 def test_sinks_that_were_opened_are_closed_where_another_cannot_be() -> None:
     first = Opened()
-    with pytest.raises(OSError, match="no screen"), Together([first, Opened(opens=False)]):
+    with pytest.raises(OSError, match="no screen"), FanOutSink([first, Opened(opens=False)]):
         raise AssertionError("it was not opened")
     assert first.exits == [OSError]
 
 
 def test_sinks_hear_how_a_run_ended() -> None:
     first = Opened()
-    with pytest.raises(ValueError, match="bad"), Together([first, Opened()]):
+    with pytest.raises(ValueError, match="bad"), FanOutSink([first, Opened()]):
         raise ValueError("bad")
     assert first.exits == [ValueError]
 
@@ -244,7 +244,7 @@ class Broken(Opened):
 
 
 async def test_a_view_that_fails_neither_ends_the_run_nor_the_other_views(caplog: pytest.LogCaptureFixture) -> None:
-    broken, board, view = Broken(), Board(), Noted()
+    broken, board, view = Broken(), LiveState(), Noted()
     backend = ScriptedBackend(lambda _: say("fine"))
     results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend, events=[broken, board, view])
     assert (len(results), len(results.failed)) == (2, 0)
@@ -257,8 +257,8 @@ async def test_a_view_that_fails_neither_ends_the_run_nor_the_other_views(caplog
 
 def test_a_view_that_failed_in_one_run_is_told_of_the_next() -> None:
     broken = Broken()
-    watched = watched_by(broken)
-    assert isinstance(watched, Together)
+    watched = combine_sinks(broken)
+    assert isinstance(watched, FanOutSink)
     for _ in range(2):
         with watched:
             watched.emit(Notice("hear, hear"))
@@ -268,7 +268,7 @@ def test_a_view_that_failed_in_one_run_is_told_of_the_next() -> None:
 
 def test_what_is_no_sink_is_refused_by_name() -> None:
     with pytest.raises(SpecError, match="got 7"):
-        watched_by([Opened(), 7])  # type: ignore[list-item]
+        combine_sinks([Opened(), 7])  # type: ignore[list-item]
 
 
 class Closing:

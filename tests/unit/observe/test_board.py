@@ -11,28 +11,28 @@ from batch_agent import BatchAgent, Flow, Results, Tool
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
+    BudgetReported,
     CallsEnded,
     CallsStarted,
     Event,
     FlowStarted,
-    InStage,
+    LoadSampled,
     Notice,
     Paused,
     RequestRetried,
     Resumed,
     RunStarted,
-    Sampled,
-    Spent,
+    StageEvent,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
 )
 from batch_agent.core.requests import NO_USAGE, Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
-from batch_agent.observe.live.state import Board, Stage
-from batch_agent.observe.run_stats import Growth
+from batch_agent.observe.live.state import LiveStage, LiveState
+from batch_agent.observe.run_stats import RateEstimator
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 STARTED = RunStarted("vllm", "m", 8, 100, prices=(2.0, 0.5, 8.0))
@@ -59,8 +59,8 @@ def sim_url() -> Iterator[str]:
         yield sim.url
 
 
-def board_of(*events: Event) -> Board:
-    board = Board()
+def board_of(*events: Event) -> LiveState:
+    board = LiveState()
     for event in events:
         board.emit(event)
     return board
@@ -74,7 +74,7 @@ def finished(key: str, *, resumed: bool = False, error: AgentError | None = None
     return AgentFinished(AgentResult(0, key, error=error), resumed)
 
 
-def states(board: Board, stage: str = "") -> tuple[int, int, int]:
+def states(board: LiveState, stage: str = "") -> tuple[int, int, int]:
     """Waiting, generating, in tools."""
     agents = board.stages[stage].agents
     return agents.waiting, agents.generating, agents.in_tools
@@ -123,7 +123,7 @@ EVENTS = st.lists(
         st.builds(CallsEnded, KEYS, st.just(1), st.just(()), st.just(0.0)),
         st.builds(RequestRetried, KEYS, st.just(ErrorKind.SERVER), st.just(""), st.just(0.0)),
         st.builds(finished, KEYS.map(lambda key: key.partition(".")[0])),
-        st.builds(AgentMoved, KEYS.map(lambda key: key.partition(".")[0])),
+        st.builds(AgentReassigned, KEYS.map(lambda key: key.partition(".")[0])),
     )
 )
 
@@ -140,7 +140,7 @@ def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(
             started.add(event.key)
         elif isinstance(event, AgentFinished):
             started.discard(event.result.key)
-        elif isinstance(event, AgentMoved):
+        elif isinstance(event, AgentReassigned):
             started.discard(event.key)
         waiting, generating, in_tools = states(board)
         assert min(waiting, generating, in_tools) >= 0
@@ -150,7 +150,7 @@ def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(
 async def test_at_every_moment_of_a_real_run_all_agents_are_accounted_for(sim_url: str) -> None:
     log, inputs = Log(), [{"it": number} for number in range(40)]
     results = await BatchAgent.run(inputs=inputs, events=log, **_options(sim_url))
-    board = Board()
+    board = LiveState()
     for event in log.events:
         board.emit(event)
         stage = board.stages[""]
@@ -165,7 +165,7 @@ async def test_at_every_moment_of_a_real_run_all_agents_are_accounted_for(sim_ur
 
 
 async def test_a_flow_has_a_stage_for_each_and_agrees_with_what_comes_out(sim_url: str) -> None:
-    board, options = Board(), _options(sim_url)
+    board, options = LiveState(), _options(sim_url)
     flow = Flow([{"it": number} for number in range(12)], **{name: options[name] for name in ("backend", "model")})
     outcome = await flow.map("a", "A {it}", tools=[look]).map("b", "B {a}").reduce("all", "Join {n}").run(events=board)
     assert list(board.stages) == list(outcome.stages) == ["a", "b", "all"]
@@ -180,7 +180,7 @@ def _options(url: str) -> dict[str, Any]:
     return {"task": "Look up {it}.", "tools": [look], "backend": url, "model": "sim", "max_inflight": 8}
 
 
-def _agrees(stage: Stage, results: Results, trial: Usage = NO_USAGE) -> None:
+def _agrees(stage: LiveStage, results: Results, trial: Usage = NO_USAGE) -> None:
     tally = stage.tally
     assert len(stage.agents) == 0
     assert (tally.done, tally.ok) == (len(results), sum(result.ok for result in results))
@@ -194,14 +194,14 @@ def test_tokens_are_counted_turn_by_turn_and_cost_what_the_model_costs() -> None
     assert board.turned == Usage(1_000_000, 600_000, 50_000)
     assert board.alone.usage == NO_USAGE
     assert board.usd == pytest.approx(0.4 * 2.0 + 0.6 * 0.5 + 0.05 * 8.0)
-    board.emit(Spent(2_000_000, 3.5))
+    board.emit(BudgetReported(2_000_000, 3.5))
     assert board.usd == 3.5
 
 
 def test_what_the_price_of_one_stage_is_not_known_of_has_no_cost() -> None:
-    flow = (FlowStarted(("a", "b")), InStage("a", STARTED))
-    assert board_of(*flow, InStage("a", ended("k", Usage(1_000_000)))).usd == 2.0
-    assert board_of(*flow, InStage("b", RunStarted("vllm", "m", 8, None))).usd is None
+    flow = (FlowStarted(("a", "b")), StageEvent("a", STARTED))
+    assert board_of(*flow, StageEvent("a", ended("k", Usage(1_000_000)))).usd == 2.0
+    assert board_of(*flow, StageEvent("b", RunStarted("vllm", "m", 8, None))).usd is None
 
 
 def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from() -> None:
@@ -219,14 +219,21 @@ def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from()
 
 
 def test_what_concerns_all_stages_is_kept_in_a_flow_too() -> None:
-    board = board_of(FlowStarted(("a", "b")), InStage("a", STARTED), InStage("a", Notice("loading")), Paused(1, "busy"))
+    board = board_of(
+        FlowStarted(("a", "b")), StageEvent("a", STARTED), StageEvent("a", Notice("loading")), Paused(1, "busy")
+    )
     assert (board.notice, board.paused) == ("loading", "busy")
-    for event in (Resumed(), ToolsUsed((ToolUse("look", 3),), Usage(5)), Sampled("vllm", 3, 8), Sampled("vllm", 4, 8)):
+    for event in (
+        Resumed(),
+        ToolsUsed((ToolUse("look", 3),), Usage(5)),
+        LoadSampled("vllm", 3, 8),
+        LoadSampled("vllm", 4, 8),
+    ):
         board.emit(event)
     assert board.paused == ""
     assert board.tools.used == (ToolUse("look", 3),)
     assert board.tools.summaries == Usage(5)
-    assert board.backends == {"vllm": Sampled("vllm", 4, 8)}
+    assert board.backends == {"vllm": LoadSampled("vllm", 4, 8)}
 
 
 def test_only_agents_under_way_and_the_last_results_are_held() -> None:
@@ -251,7 +258,7 @@ def test_the_pace_is_that_of_the_last_minute_and_says_when_the_rest_will_be_done
 
 
 def test_a_pace_that_changed_is_forgotten_after_a_minute_unless_too_little_happens() -> None:
-    growth = Growth()
+    growth = RateEstimator()
     assert growth.rate == 0.0
     for second in range(100):
         growth.mark(second, second * 10)
@@ -264,7 +271,7 @@ def test_a_pace_that_changed_is_forgotten_after_a_minute_unless_too_little_happe
 
 
 def test_what_was_fast_an_hour_ago_is_not_fast_now_even_if_it_is_looked_at_rarely() -> None:
-    growth = Growth()
+    growth = RateEstimator()
     for second in range(60):
         growth.mark(second, second * 100)
     for minute in range(1, 40):

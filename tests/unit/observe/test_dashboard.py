@@ -15,23 +15,23 @@ from batch_agent.core.events import (
     CallsStarted,
     Event,
     FlowStarted,
-    InStage,
+    LoadSampled,
     Notice,
     Paused,
     RequestRetried,
     RunStarted,
-    Sampled,
+    StageEvent,
     TurnEnded,
     TurnStarted,
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, Timing
 from batch_agent.observe.live.dashboard import render
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.state import LiveState
 
 FULL: list[Event] = [
     RunStarted("vllm", "Qwen/Qwen3-32B", 8, 100, prices=(1.0, 0.1, 2.0)),
-    Sampled("vllm", 6, 8, 2, 12, 40_000, 100_000, 0.39, 6, 1),
+    LoadSampled("vllm", 6, 8, 2, 12, 40_000, 100_000, 0.39, 6, 1),
     *(AgentStarted(key, index) for index, key in enumerate("abcde")),
     TurnStarted("a", 1),
     TurnStarted("b", 1),
@@ -47,14 +47,14 @@ FULL: list[Event] = [
 ]
 
 
-def board_of(*events: Event) -> Board:
-    board = Board()
+def board_of(*events: Event) -> LiveState:
+    board = LiveState()
     for event in events:
         board.emit(event)
     return board
 
 
-def lines(board: Board, width: int = 120, height: int = 40) -> list[str]:
+def lines(board: LiveState, width: int = 120, height: int = 40) -> list[str]:
     return [line.plain.rstrip() for line in render(board, 65.0, width, height)]
 
 
@@ -98,10 +98,10 @@ def test_where_there_is_little_room_what_matters_least_is_left_out() -> None:
 
 
 def test_each_stage_of_a_flow_says_when_it_will_be_done() -> None:
-    board = board_of(FlowStarted(("review", "report")), InStage("review", RunStarted("vllm", "m", 8, 30)))
+    board = board_of(FlowStarted(("review", "report")), StageEvent("review", RunStarted("vllm", "m", 8, 30)))
     for second in range(11):
         board.tick(second)
-        board.emit(InStage("review", AgentFinished(AgentResult(second, str(second)), False)))
+        board.emit(StageEvent("review", AgentFinished(AgentResult(second, str(second)), False)))
     assert lines(board)[1].endswith("  11 of 30  37%  1.0/s  19 s left")
 
 
@@ -129,13 +129,13 @@ STEERING = "\x1b]0;owned\x07 \x1b[2J\r\n\tx \x9b31m \u202eevil \ud800 \u2028 ðŸ™
 def test_nothing_that_a_model_says_can_steer_the_terminal() -> None:
     board = board_of(
         FlowStarted((STEERING,)),
-        InStage(STEERING, RunStarted(STEERING, STEERING, 8, 10)),
-        InStage(STEERING, AgentStarted("a", 0)),
-        InStage(STEERING, CallsEnded("a", 1, (CallRecord(STEERING, "", False, 0.1),), 0.1)),
-        InStage(STEERING, AgentFinished(AgentResult(0, "a", output=STEERING), False)),
-        InStage(STEERING, AgentFinished(AgentResult(1, "b", error=AgentError(ErrorKind.SERVER, STEERING)), False)),
-        Sampled(STEERING, 1, 8),
-        Sampled("other", 1, 8),
+        StageEvent(STEERING, RunStarted(STEERING, STEERING, 8, 10)),
+        StageEvent(STEERING, AgentStarted("a", 0)),
+        StageEvent(STEERING, CallsEnded("a", 1, (CallRecord(STEERING, "", False, 0.1),), 0.1)),
+        StageEvent(STEERING, AgentFinished(AgentResult(0, "a", output=STEERING), False)),
+        StageEvent(STEERING, AgentFinished(AgentResult(1, "b", error=AgentError(ErrorKind.SERVER, STEERING)), False)),
+        LoadSampled(STEERING, 1, 8),
+        LoadSampled("other", 1, 8),
         Paused(1.0, STEERING),
     )
     shown = lines(board, width=200)
@@ -165,13 +165,13 @@ IN_RUN = st.one_of(
     st.builds(AgentFinished, RESULTS, st.booleans()),
 )  # fmt: skip
 OF_ALL = st.one_of(
-    st.builds(Sampled, TEXTS, *[NUMBERS] * 3, *[st.none() | NUMBERS] * 3, st.none() | st.floats(0, 1)),
+    st.builds(LoadSampled, TEXTS, *[NUMBERS] * 3, *[st.none() | NUMBERS] * 3, st.none() | st.floats(0, 1)),
     st.builds(Paused, st.just(1.0), TEXTS),
     st.builds(Notice, TEXTS),
 )
 PLAIN = st.lists(IN_RUN | OF_ALL, max_size=40)
 STAGES = ("review", STEERING, "a stage with a very long name")
-FLOWS = st.lists(st.builds(InStage, st.sampled_from(STAGES), IN_RUN) | OF_ALL, max_size=40).map(
+FLOWS = st.lists(st.builds(StageEvent, st.sampled_from(STAGES), IN_RUN) | OF_ALL, max_size=40).map(
     lambda events: [FlowStarted(STAGES), *events]
 )
 
@@ -182,7 +182,7 @@ FLOWS = st.lists(st.builds(InStage, st.sampled_from(STAGES), IN_RUN) | OF_ALL, m
 def test_no_board_is_wider_or_higher_than_its_room(
     events: list[Event], width: int, height: int, ticks: list[float]
 ) -> None:
-    board = Board()
+    board = LiveState()
     for event in events:
         board.emit(event)
     for at, seconds in enumerate(ticks):

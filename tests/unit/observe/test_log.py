@@ -14,62 +14,62 @@ from tests.unit.observe.logs import BEGAN, answered, failed, real_run, started, 
 from batch_agent import BatchAgent, ErrorKind, StoreError, Usage
 from batch_agent.core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
+    BudgetReported,
     CallbackFailed,
     CallsEnded,
     CallsStarted,
     Event,
     FlowStarted,
-    InStage,
+    ItemQueued,
     LimitChanged,
+    LoadSampled,
     Notice,
     Paused,
-    Queued,
+    PrefixReported,
     RequestRetried,
     Resumed,
     RunStarted,
-    Sampled,
-    Scheduled,
-    Shared,
-    Spent,
+    SchedulingReported,
+    StageEvent,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from batch_agent.core.results import AgentResult, CallRecord, ToolUse
 from batch_agent.core.run_reports import Finding, LimitChange, PrefixReport, Scheduling
 from batch_agent.observe.event_codec import event_line
 from batch_agent.observe.event_log import FILE, LogReader, closed_line, opened_line
-from batch_agent.observe.event_recorder import Recording
+from batch_agent.observe.event_recorder import EventRecorder
 from batch_agent.testing import ScriptedBackend, say
 
 EVERY_KIND: list[Event] = [
     FlowStarted(("a", "b")),
     RunStarted("vllm", "m", 8, None, ("seen",), (1.0, 0.1, 2.0)),
-    Shared(PrefixReport(3, 10, 20, "here", findings=(Finding("uuid", "There is one.", "Drop it."),))),
+    PrefixReported(PrefixReport(3, 10, 20, "here", findings=(Finding("uuid", "There is one.", "Drop it."),))),
     Notice("wait"),
-    Queued(),
+    ItemQueued(),
     CallbackFailed("expand('parts')", "3.0", "KeyError: 'ä'"),
     AgentStarted("k", 3),
     TurnStarted("k", 1),
     TurnEnded("k", 1, Usage(3, 2, 1), "calls", 0.5, 1.5, None, 2),
     CallsStarted("k", 1, ("look",)),
     CallsEnded("k", 1, (CallRecord("look", "", True, 0.25, "shared"),), 0.25),
-    Sampled("vllm", 3, 8, 1, None, None, None, 0.5, 2, 0),
+    LoadSampled("vllm", 3, 8, 1, None, None, None, 0.5, 2, 0),
     RequestRetried("k", ErrorKind.SERVER, "no", 0.5),
     LimitChanged(4, "rate limited"),
     Paused(1.0, "rate limited"),
     Resumed(),
     ToolsUsed((ToolUse("look", 2, 1, 1),), Usage(5, 0, 1)),
-    Spent(12, 0.5),
-    Scheduled(Scheduling(8, (LimitChange(1.0, 4, "room"),), 100)),
+    BudgetReported(12, 0.5),
+    SchedulingReported(Scheduling(8, (LimitChange(1.0, 4, "room"),), 100)),
     failed("k", 3),
     answered("l", 4, usage=Usage(3, 2, 1)),
-    AgentMoved("k"),
-    InStage("a", AgentStarted("k", 3)),
-    AtWorker("w", AgentStarted("k", 3)),
+    AgentReassigned("k"),
+    StageEvent("a", AgentStarted("k", 3)),
+    WorkerEvent("w", AgentStarted("k", 3)),
 ]
 
 
@@ -102,7 +102,7 @@ def test_time_between_processes_counts_for_nothing_and_a_torn_line_is_passed_ove
     folder = written(tmp_path, [(0.0, STARTED := started()[0][1]), (2.0, AgentStarted("a", 0))], is_closed=False)
     with (folder / FILE).open("ab") as file:
         file.write(b'[1700000003.0,"TurnSta')  # killed here
-    recording = Recording(folder)
+    recording = EventRecorder(folder)
     recording.take(BEGAN + 9000, STARTED)
     recording.take(BEGAN + 9001, AgentStarted("b", 1))
     recording.close()
@@ -254,7 +254,7 @@ async def test_a_run_whose_tools_leave_the_folder_has_its_report_where_it_began(
 
 
 async def test_one_recording_can_be_used_again(tmp_path: Path) -> None:
-    recording = Recording(tmp_path)
+    recording = EventRecorder(tmp_path)
     for _ in range(2):
         for at, event in started(("a", 0)):
             recording.take(BEGAN + at, event)

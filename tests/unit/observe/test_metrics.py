@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batch_agent import AgentError, AgentResult, BatchAgent, ErrorKind, Flow, Results, SpecError, Tool
-from batch_agent.cli.options.observability import watchers
+from batch_agent.cli.options.observability import telemetry_sinks
 from batch_agent.core.events import (
     AgentFinished,
     AgentStarted,
@@ -288,7 +288,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SpecError, match=rf"127\.0\.0\.1:{port}.*Choose another port"):
-            watchers(port, traces=False)
+            telemetry_sinks(port, traces=False)
     with pytest.raises(SpecError, match="port must be a whole number from 0 to 65535"):
         Metrics(port=70_000, registry=CollectorRegistry())
 

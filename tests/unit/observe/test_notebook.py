@@ -9,11 +9,19 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.events import AgentFinished, AgentStarted, FlowStarted, InStage, Notice, RunStarted, Sampled
+from batch_agent.core.events import (
+    AgentFinished,
+    AgentStarted,
+    FlowStarted,
+    LoadSampled,
+    Notice,
+    RunStarted,
+    StageEvent,
+)
 from batch_agent.core.results import AgentError, AgentResult
 from batch_agent.observe.live.detection import is_notebook
-from batch_agent.observe.live.notebook_html import board_html
-from batch_agent.observe.live.state import Board
+from batch_agent.observe.live.notebook_html import state_html
+from batch_agent.observe.live.state import LiveState
 from batch_agent.sim import Script, SimConfig, SimServer
 
 HOSTILE = '<img src=x onerror="alert(1)">\x1b[2J'
@@ -113,10 +121,10 @@ def test_this_process_is_no_notebook() -> None:
 
 
 def test_nothing_that_a_model_says_becomes_part_of_the_page() -> None:
-    board = Board()
-    assert "Connecting ..." in board_html(board, 0.0)
+    board = LiveState()
+    assert "Connecting ..." in state_html(board, 0.0)
     board.emit(Notice(HOSTILE))
-    pages = [board_html(board, 0.0)]
+    pages = [state_html(board, 0.0)]
     failed = AgentResult(1, "b", error=AgentError(ErrorKind.SERVER, HOSTILE))
     board.emit(FlowStarted((HOSTILE,)))
     for event in (
@@ -125,10 +133,10 @@ def test_nothing_that_a_model_says_becomes_part_of_the_page() -> None:
         AgentFinished(AgentResult(0, "a", output=HOSTILE), False),
         AgentFinished(failed, False),
     ):
-        board.emit(InStage(HOSTILE, event))
-    board.emit(Sampled(HOSTILE, 1, 8, 0, 3, 10, 20))
-    board.emit(Sampled("other", 1, 8))
-    pages += [board_html(board, 5.0), board_html(board, 5.0, [HOSTILE])]
+        board.emit(StageEvent(HOSTILE, event))
+    board.emit(LoadSampled(HOSTILE, 1, 8, 0, 3, 10, 20))
+    board.emit(LoadSampled("other", 1, 8))
+    pages += [state_html(board, 5.0), state_html(board, 5.0, [HOSTILE])]
     for page in pages:
         assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;" in page
         assert "<img" not in page

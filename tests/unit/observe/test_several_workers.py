@@ -14,29 +14,29 @@ from tests.unit.observe.logs import answered, seen, segments, turn, written
 
 from batch_agent import ErrorKind, Usage
 from batch_agent.core.events import (
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
-    InStage,
     LimitChanged,
+    LoadSampled,
     Notice,
     Paused,
     RequestRetried,
     Resumed,
     RunStarted,
-    Sampled,
+    StageEvent,
     ToolsUsed,
     TurnStarted,
+    WorkerEvent,
 )
 from batch_agent.core.results import CallRecord, ToolUse
 from batch_agent.observe.event_codec import event_line, read_line
 from batch_agent.observe.live.dashboard import render
 from batch_agent.observe.live.progress import PlainProgress
-from batch_agent.observe.live.state import Board
-from batch_agent.observe.run_stats import Fullness
+from batch_agent.observe.live.state import LiveState
+from batch_agent.observe.run_stats import CapacityTotals
 from batch_agent.observe.telemetry.metrics import Metrics
 from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.observe.text.summary import saved_by_sharing
@@ -46,14 +46,14 @@ BEGINS = RunStarted("vllm", "m", 8, 2)
 MOVES: list[tuple[float, Event]] = [
     (0.0, BEGINS),
     (0.0, AgentStarted("b", 1)),
-    (1.0, AtWorker("v", AgentStarted("a", 0))),
-    (1.0, AtWorker("v", TurnStarted("a", 1))),
-    (2.0, AtWorker("v", turn("a", 1, USAGE))),
-    (2.0, AtWorker("v", CallsStarted("a", 1, ("look",)))),
-    (4.0, AtWorker("v", AgentMoved("a"))),
-    (5.0, AtWorker("w", AgentStarted("a", 0))),
-    (5.0, AtWorker("w", TurnStarted("a", 2))),
-    (6.0, AtWorker("w", turn("a", 2, USAGE))),
+    (1.0, WorkerEvent("v", AgentStarted("a", 0))),
+    (1.0, WorkerEvent("v", TurnStarted("a", 1))),
+    (2.0, WorkerEvent("v", turn("a", 1, USAGE))),
+    (2.0, WorkerEvent("v", CallsStarted("a", 1, ("look",)))),
+    (4.0, WorkerEvent("v", AgentReassigned("a"))),
+    (5.0, WorkerEvent("w", AgentStarted("a", 0))),
+    (5.0, WorkerEvent("w", TurnStarted("a", 2))),
+    (6.0, WorkerEvent("w", turn("a", 2, USAGE))),
     (6.0, answered("a", 0, usage=USAGE + USAGE)),
     (7.0, turn("b", 1, USAGE)),
     (8.0, answered("b", 1, usage=USAGE)),
@@ -61,8 +61,8 @@ MOVES: list[tuple[float, Event]] = [
 """An agent whose worker was lost in the middle, and one of the process that asked."""
 
 
-def told(*events: Event) -> Board:
-    board = Board()
+def told(*events: Event) -> LiveState:
+    board = LiveState()
     for event in events:
         board.emit(event)
     return board
@@ -71,9 +71,9 @@ def told(*events: Event) -> Board:
 @pytest.mark.parametrize(
     "event",
     [
-        AtWorker("w", TurnStarted("a", 2)),
-        AtWorker("w", Paused(1.0, "busy")),
-        InStage("s", AtWorker("w", AgentMoved("a"))),
+        WorkerEvent("w", TurnStarted("a", 2)),
+        WorkerEvent("w", Paused(1.0, "busy")),
+        StageEvent("s", WorkerEvent("w", AgentReassigned("a"))),
     ],
     ids=["often", "rarely", "in a flow"],
 )
@@ -82,7 +82,7 @@ def test_a_line_is_read_on_its_own_as_it_was_written(event: Event) -> None:
 
 
 def test_an_agent_that_moves_is_one_agent_on_the_board() -> None:
-    board = Board()
+    board = LiveState()
     under_way = []
     for _, event in MOVES:
         board.emit(event)
@@ -108,7 +108,7 @@ def test_the_report_says_what_each_worker_did(tmp_path: Path) -> None:
         {"name": "v", "agents": 0, "turns": 1, "usage": used},
         {"name": "w", "agents": 1, "turns": 1, "usage": used},
     ]
-    alone = [(at, event) for at, event in MOVES if not isinstance(event, AtWorker)]
+    alone = [(at, event) for at, event in MOVES if not isinstance(event, WorkerEvent)]
     assert seen(written(tmp_path, alone))["workers"] == []
 
 
@@ -146,8 +146,8 @@ def test_an_agent_that_moves_leaves_a_span_that_says_so() -> None:
         CallsStarted("a", 3, ("look",)),
         CallsEnded("a", 3, (), 1.0),
     ):
-        traces.take(9.0, AtWorker("v", late))  # of an agent that is done
-    traces.take(9.0, AtWorker("v", RequestRetried("a", ErrorKind.SERVER, "no", 1.0)))
+        traces.take(9.0, WorkerEvent("v", late))  # of an agent that is done
+    traces.take(9.0, WorkerEvent("v", RequestRetried("a", ErrorKind.SERVER, "no", 1.0)))
     traces.close()
     spans = [
         (span.name, span.end_time, (span.attributes or {}).get("error.type")) for span in memory.get_finished_spans()
@@ -165,25 +165,25 @@ def test_an_agent_that_moves_leaves_a_span_that_says_so() -> None:
 
 
 def test_parts_of_a_backend_add_up_and_what_its_server_says_does_not() -> None:
-    fullness = Fullness()
-    first = Sampled("vllm", 3, 8, 1, 5, 1000, 4000, 0.5, 6, 1)
+    fullness = CapacityTotals()
+    first = LoadSampled("vllm", 3, 8, 1, 5, 1000, 4000, 0.5, 6, 1)
     assert fullness.together("", first) == first
-    assert fullness.together("w", Sampled("sglang", 1, 2)) == Sampled("sglang", 1, 2)
-    both = fullness.together("w", Sampled("vllm", 2, 8, 0, 4, 500, 4000, 0.6, None, None))
-    assert both == Sampled("vllm", 5, 16, 1, 9, 1500, 8000, 0.6, 6, 1)
-    assert fullness.together("w", Sampled("vllm", 0, 0)) == first
+    assert fullness.together("w", LoadSampled("sglang", 1, 2)) == LoadSampled("sglang", 1, 2)
+    both = fullness.together("w", LoadSampled("vllm", 2, 8, 0, 4, 500, 4000, 0.6, None, None))
+    assert both == LoadSampled("vllm", 5, 16, 1, 9, 1500, 8000, 0.6, 6, 1)
+    assert fullness.together("w", LoadSampled("vllm", 0, 0)) == first
 
 
 def test_every_view_shows_how_full_a_backend_is_of_all_workers(tmp_path: Path) -> None:
     samples: list[Event] = [
-        Sampled("vllm", 3, 8, server_running=5),
-        AtWorker("w", Sampled("vllm", 2, 8, server_running=5)),
+        LoadSampled("vllm", 3, 8, server_running=5),
+        WorkerEvent("w", LoadSampled("vllm", 2, 8, server_running=5)),
     ]
     series = seen(written(tmp_path, [(0.0, BEGINS), *((10.0 * at, each) for at, each in enumerate(samples, 1))]))[
         "series"
     ]
     assert (series["inflight"], series["limit"], series["server_running"]) == ([3, 5], [8, 16], [5, 5])
-    assert told(BEGINS, *samples).backends == {"vllm": Sampled("vllm", 5, 16, server_running=5)}
+    assert told(BEGINS, *samples).backends == {"vllm": LoadSampled("vllm", 5, 16, server_running=5)}
     metrics = Metrics(registry=(registry := CollectorRegistry()))
     for event in (BEGINS, *samples):
         metrics.take(0.0, event)
@@ -192,26 +192,34 @@ def test_every_view_shows_how_full_a_backend_is_of_all_workers(tmp_path: Path) -
 
 
 def test_what_a_worker_says_is_said_with_its_name(tmp_path: Path) -> None:
-    board = told(BEGINS, AtWorker("w", Notice("loading")), Paused(1.0, "busy"), AtWorker("w", Paused(2.0, "away")))
+    board = told(
+        BEGINS, WorkerEvent("w", Notice("loading")), Paused(1.0, "busy"), WorkerEvent("w", Paused(2.0, "away"))
+    )
     assert (board.notice, board.paused) == ("w: loading", "busy; w: away")
     board.emit(Resumed())
     assert board.paused == "w: away"
     happened: list[tuple[float, Event]] = [
         (0.0, BEGINS),
-        (1.0, AtWorker("w", Paused(2.0, "away"))),
-        (2.0, AtWorker("w", LimitChanged(4, "room"))),
+        (1.0, WorkerEvent("w", Paused(2.0, "away"))),
+        (2.0, WorkerEvent("w", LimitChanged(4, "room"))),
     ]
     model = seen(written(tmp_path, happened))
     assert model["pauses"] == [{"at": 1.0, "seconds": 2.0, "reason": "w: away"}]
     assert model["limits"] == [{"at": 2.0, "inflight": 4, "reason": "w: room"}]
-    PlainProgress(stream := io.StringIO()).emit(AtWorker("w", Notice("loading")))
+    PlainProgress(stream := io.StringIO()).emit(WorkerEvent("w", Notice("loading")))
     assert stream.getvalue() == "w: loading\n"
 
 
 def test_prometheus_knows_of_a_pause_until_nobody_pauses() -> None:
     metrics = Metrics(registry=(registry := CollectorRegistry()))
     paused = []
-    for event in (BEGINS, Paused(1.0, "busy"), AtWorker("w", Paused(1.0, "busy")), Resumed(), AtWorker("w", Resumed())):
+    for event in (
+        BEGINS,
+        Paused(1.0, "busy"),
+        WorkerEvent("w", Paused(1.0, "busy")),
+        Resumed(),
+        WorkerEvent("w", Resumed()),
+    ):
         metrics.take(0.0, event)
         paused.append("batch_agent_paused 1.0" in generate_latest(registry).decode())
     assert paused == [False, True, True, True, False]
@@ -223,10 +231,10 @@ def test_the_dashboard_names_workers_where_there_are_several() -> None:
         lines = [line.plain.rstrip() for line in render(told(*(event for _, event in events)), 9.0, 120, 40)]
         return [line for line in lines if line.startswith("workers")]
 
-    assert workers(*MOVES, (9.0, AtWorker("w", turn("c", 1, USAGE)))) == [
+    assert workers(*MOVES, (9.0, WorkerEvent("w", turn("c", 1, USAGE)))) == [
         "workers    3  w 2 turns  v 1 turn  this one 1 turn"
     ]
-    assert workers(*(each for each in MOVES if not isinstance(each[1], AtWorker))) == []
+    assert workers(*(each for each in MOVES if not isinstance(each[1], WorkerEvent))) == []
 
 
 def calls(*sources: Any) -> CallsEnded:
@@ -237,15 +245,18 @@ def test_tools_of_all_workers_add_up_with_their_own_account_or_without(tmp_path:
     happened: list[tuple[float, Event]] = [
         (0.0, BEGINS),
         (1.0, calls("executed")),
-        (1.0, AtWorker("v", calls("shared", "cached"))),
-        (1.0, AtWorker("w", calls("executed", "shared"))),
+        (1.0, WorkerEvent("v", calls("shared", "cached"))),
+        (1.0, WorkerEvent("w", calls("executed", "shared"))),
         (2.0, ToolsUsed((ToolUse("look", 1, 1, seconds=2.0),))),
-        (2.0, AtWorker("v", ToolsUsed((ToolUse("look", 2, 0, 1, 1, seconds_saved=4.0),), USAGE))),
+        (2.0, WorkerEvent("v", ToolsUsed((ToolUse("look", 2, 0, 1, 1, seconds_saved=4.0),), USAGE))),
     ]
     [tool] = seen(written(tmp_path, happened))["tools"]
     counted = (tool["requested"], tool["executed"], tool["shared"], tool["cached"], tool["seconds_saved"])
     assert counted == (5, 2, 2, 1, None)  # of one that was killed, nobody knows what it saved
-    accounts = [*happened, (3.0, AtWorker("w", ToolsUsed((ToolUse("look", 2, 1, 1, seconds=2.0, seconds_saved=2.0),))))]
+    accounts = [
+        *happened,
+        (3.0, WorkerEvent("w", ToolsUsed((ToolUse("look", 2, 1, 1, seconds=2.0, seconds_saved=2.0),)))),
+    ]
     model = seen(written(tmp_path, accounts))
     [tool] = model["tools"]
     counted = (tool["requested"], tool["executed"], tool["shared"], tool["cached"], tool["seconds_saved"])

@@ -8,13 +8,13 @@ import pytest
 from pydantic import BaseModel
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool, Usage
-from batch_agent.core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Shortened, Started
+from batch_agent.core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Shortened, Started
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
-from batch_agent.core.program_runtime import Work
+from batch_agent.core.program_runtime import ProgramTrace
 from batch_agent.core.requests import Reply
 from batch_agent.core.results import CallRecord, Changes, FileChange
 from batch_agent.observe.checkpoint_results import recorded_rules
-from batch_agent.observe.text.agent_trace import story
+from batch_agent.observe.text.agent_trace import agent_trace_lines
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, by_turn, call, calls, say
 
@@ -30,7 +30,9 @@ async def look(name: str) -> str:
 def told(folder: Path, agent: str = "0", **options: Any) -> str:
     with CheckpointReader(folder) as reader:
         key = reader.find(agent).key
-        return "\n".join(line.plain for line in story(recorded_rules(reader.plan(), **options), key, reader.facts(key)))
+        return "\n".join(
+            line.plain for line in agent_trace_lines(recorded_rules(reader.plan(), **options), key, reader.facts(key))
+        )
 
 
 async def run(folder: Path, backend: ScriptedBackend, **options: Any) -> None:
@@ -123,7 +125,7 @@ def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
     reply = Reply("hm", "calls", Usage(10, 0, 5), (wanted,), (Thought("I should pay"), Thought(redacted="?")))
     made = ToolResult(wanted, "paid", seconds=1.5, source="recalled")
     said = tell(
-        Inherited((made,)),
+        CarriedOver((made,)),
         Replied(reply, queued=0.5, seconds=2.0, ttft=0.25, attempts=3),
         Claimed(wanted),
         Settled(made),
@@ -143,7 +145,9 @@ def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
 def test_what_a_program_did_is_told() -> None:
     changes = Changes((FileChange("a.py", "modified", 2, 1),), "--- a/a.py\n+++ b/a.py\n+new\n")
     records = (CallRecord("edit", '{"path": "a.py"}', True, 0.5), CallRecord("bash", "{}", False, 0.5))
-    said = tell(Replied(Reply("done", "stop", Usage(10, 0, 5)), seconds=9.0, work=Work(3, (), records, changes)))
+    said = tell(
+        Replied(Reply("done", "stop", Usage(10, 0, 5)), seconds=9.0, work=ProgramTrace(3, (), records, changes))
+    )
     assert "program 3 requests to the model" in said
     assert 'call    edit {"path": "a.py"}\n' in said
     assert "call    bash {} (failed)" in said
@@ -168,5 +172,5 @@ def tell(*facts: Fact) -> str:
         "model": "m", "sampling": {"stop": []}, "max_turns": 10,
         "question": {"task": "t", "tools": [], "output schema": None},
     }  # fmt: skip
-    lines = story(recorded_rules(plan), "k", (Started(0, {"ö": 1}, "do it"), *facts))
+    lines = agent_trace_lines(recorded_rules(plan), "k", (Started(0, {"ö": 1}, "do it"), *facts))
     return "\n".join(line.plain for line in lines)

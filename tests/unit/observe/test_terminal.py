@@ -21,7 +21,7 @@ from rich.console import Console
 from tests.unit.programs import Program, Programs
 
 from batch_agent.core.events import RunStarted
-from batch_agent.observe.live.stream_redirect import Redirecting, is_redirected
+from batch_agent.observe.live.stream_redirect import StreamRedirect, is_redirected
 from batch_agent.observe.live.terminal import LiveProgress
 from batch_agent.observe.live.terminal_frame import Frame
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -333,7 +333,7 @@ def test_streams_and_log_handlers_are_given_back(monkeypatch: pytest.MonkeyPatch
     logger, handler = logging.getLogger("a.tool"), logging.StreamHandler(terminal_stream)
     logger.addHandler(handler)
     frame = Frame(terminal_stream)
-    redirecting = Redirecting(terminal_stream, frame)
+    redirecting = StreamRedirect(terminal_stream, frame)
     frame.open()
     redirecting.start()
     try:

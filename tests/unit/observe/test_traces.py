@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from batch_agent import BatchAgent, Flow, Results, SpecError, Tool
-from batch_agent.cli.options.observability import watchers
+from batch_agent.cli.options.observability import telemetry_sinks
 from batch_agent.core.events import AgentFinished, AgentStarted, Notice, Paused, Resumed, RunStarted
 from batch_agent.core.results import AgentResult
 from batch_agent.observe.telemetry import semconv as genai
@@ -284,10 +284,10 @@ def test_a_clock_that_is_set_back_does_not_end_a_span_before_it_began() -> None:
 def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(SpecError, match=r"pip install .*opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"):
-        watchers(None, traces=True)
+        telemetry_sinks(None, traces=True)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(SpecError, match="opentelemetry-sdk"):
-        watchers(None, traces=True)
+        telemetry_sinks(None, traces=True)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(SpecError, match=re.escape("pip install 'batch-agent[otel]'")):
         Traces()
@@ -299,7 +299,7 @@ async def test_the_command_line_sends_them_where_the_environment_says(
     with Collector() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "nightly")
-        sinks = watchers(None, traces=True)
+        sinks = telemetry_sinks(None, traces=True)
         await run(sim, *sinks, inputs=["a", "b"])
     [resource] = [each for request in collector.requests for each in request.resource_spans]
     assert {each.key: each.value.string_value for each in resource.resource.attributes}["service.name"] == "nightly"

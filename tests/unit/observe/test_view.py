@@ -28,13 +28,13 @@ from batch_agent.core.events import (
     CallsEnded,
     CallsStarted,
     Event,
-    InStage,
+    ItemQueued,
     LimitChanged,
+    LoadSampled,
     Paused,
-    Queued,
     RequestRetried,
     RunStarted,
-    Sampled,
+    StageEvent,
     ToolsUsed,
     TurnStarted,
 )
@@ -42,7 +42,7 @@ from batch_agent.core.results import CallRecord, ToolUse
 from batch_agent.observe.event_log import FILE
 from batch_agent.observe.report.activity import DONE, GENERATING, TOOLS, WAITING, Activity
 from batch_agent.observe.report.distribution import Distribution
-from batch_agent.observe.report.log_follower import Following
+from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.report.series import Series
 from batch_agent.testing import ScriptedBackend, say
 
@@ -66,7 +66,7 @@ def test_any_beginning_of_a_log_can_be_seen_and_counts_only_grow(
     tmp_path_factory: pytest.TempPathFactory, real_log: bytes, cuts: list[float]
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    following, before = Following(folder), dict.fromkeys(GROWING, 0)
+    following, before = LogFollower(folder), dict.fromkeys(GROWING, 0)
     for end in [round(cut * len(real_log)) for cut in sorted(cuts)]:
         (folder / FILE).write_bytes(real_log[:end])
         assert not following.look()
@@ -147,7 +147,7 @@ def test_segments_are_turns_and_tools_and_what_lies_between_is_waiting(tmp_path:
         (3.0, CallsStarted("a", 1, ("look",))),
         (7.25, CallsEnded("a", 1, (), 4.25)),
         (8.0, TurnStarted("a", 2)),
-        (9.0, Sampled("vllm", 1, 8)),
+        (9.0, LoadSampled("vllm", 1, 8)),
     ]
     model = seen(written(tmp_path, events, is_closed=False))
     assert segments(model) == {(0, 0): [(1, 100, 150), (1, 200, 300), (2, 300, 725), (1, 800, 900)]}
@@ -181,7 +181,7 @@ def test_what_a_killed_process_had_under_way_ends_with_it(tmp_path: Path) -> Non
     first: list[tuple[float, Event]] = [
         *started(("a", 0), ("b", 1)),
         (1.0, TurnStarted("a", 1)),
-        (4.0, Sampled("v", 1, 8)),
+        (4.0, LoadSampled("v", 1, 8)),
     ]
     second: list[tuple[float, Event]] = [*started(("a", 0)), (2.0, TurnStarted("a", 1)), (3.0, answered("a", 0))]
     folder = written(tmp_path, first, second, is_closed=False)
@@ -223,9 +223,9 @@ def test_running_says_who_does_what_how_fast_and_how_long_it_will_take(tmp_path:
         *((1.0 + n, answered(f"k{n}", n)) for n in range(9)),
         (9.5, TurnStarted("k9", 1)),
         (9.5, CallsStarted("k10", 1, ("look",))),
-        (10.0, Sampled("vllm", 1, 8)),
+        (10.0, LoadSampled("vllm", 1, 8)),
     ]
-    following = Following(written(tmp_path, events, is_closed=False))
+    following = LogFollower(written(tmp_path, events, is_closed=False))
     following.look_at_all()
     (tmp_path / FILE).touch()
     model = following.model()
@@ -237,12 +237,12 @@ def test_running_says_who_does_what_how_fast_and_how_long_it_will_take(tmp_path:
 
 def test_a_later_stage_has_as_many_as_have_come_to_it(tmp_path: Path) -> None:
     events: list[tuple[float, Event]] = [
-        (0.0, InStage("one", RunStarted("vllm", "m", 8, 1, prices=(1.0, 0.5, 2.0)))),
-        (0.0, InStage("two", RunStarted("vllm", "m", 8, None))),
-        (0.0, InStage("one", AgentStarted("a", 0))),
-        (1.0, InStage("one", turn("a", 1, Usage(1_000_000, 400_000, 100_000)))),
-        (1.0, InStage("one", answered("a", 0))),
-        (1.0, InStage("two", Queued())),
+        (0.0, StageEvent("one", RunStarted("vllm", "m", 8, 1, prices=(1.0, 0.5, 2.0)))),
+        (0.0, StageEvent("two", RunStarted("vllm", "m", 8, None))),
+        (0.0, StageEvent("one", AgentStarted("a", 0))),
+        (1.0, StageEvent("one", turn("a", 1, Usage(1_000_000, 400_000, 100_000)))),
+        (1.0, StageEvent("one", answered("a", 0))),
+        (1.0, StageEvent("two", ItemQueued())),
     ]
     one, two = seen(written(tmp_path, events))["stages"]
     assert (one["total"], two["total"], two["started"]) == (1, 1, 0)
@@ -275,7 +275,7 @@ def test_limits_and_pauses_are_told_with_their_times(tmp_path: Path) -> None:
 
 
 def test_a_log_that_another_run_replaces_is_seen_anew(tmp_path: Path) -> None:
-    following = Following(written(tmp_path, started(("a", 0), ("b", 1))))
+    following = LogFollower(written(tmp_path, started(("a", 0), ("b", 1))))
     following.look_at_all()
     (tmp_path / FILE).unlink()
     following.look()
@@ -354,9 +354,9 @@ def test_quantiles_are_right_within_a_few_hundredths(durations: list[float]) -> 
 def test_samples_of_a_long_run_are_averaged_and_backends_added_up() -> None:
     series = Series()
     for second in range(0, 100_000, 10):
-        series.take(float(second), Sampled("a", second % 20, 8, kv_usage=0.25))
+        series.take(float(second), LoadSampled("a", second % 20, 8, kv_usage=0.25))
         if second >= 99_000:
-            series.take(float(second), Sampled("b", 3, 4, kv_usage=0.75))
+            series.take(float(second), LoadSampled("b", 3, 4, kv_usage=0.75))
     found = series.as_json()
     assert 300 <= len(found["at"]) <= 600
     assert found["inflight"][0] == pytest.approx(5, abs=0.3)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.ray.node_assignment import Node, alive, is_each_its_own, seats
+from batch_agent.ray.node_assignment import Node, alive, assign_nodes, is_loopback_per_node
 
 HEAD, FIRST, SECOND = Node("head", "10.0.0.1", 4.0), Node("first", "10.0.0.2", 8.0), Node("second", "10.0.0.3", 8.0)
 
@@ -19,29 +19,29 @@ def test_a_node_that_is_gone_is_none() -> None:
 
 
 def test_each_node_gets_one_worker() -> None:
-    assert seats([HEAD, FIRST, SECOND], None, "head") == [FIRST, SECOND, HEAD]
+    assert assign_nodes([HEAD, FIRST, SECOND], None, "head") == [FIRST, SECOND, HEAD]
 
 
 def test_the_callers_node_is_the_last_to_get_one() -> None:
-    assert seats([HEAD, FIRST, SECOND], 2, "head") == [FIRST, SECOND]
+    assert assign_nodes([HEAD, FIRST, SECOND], 2, "head") == [FIRST, SECOND]
 
 
 def test_more_workers_than_nodes_go_round() -> None:
-    assert seats([FIRST, SECOND], 5, "head") == [FIRST, SECOND, FIRST, SECOND, FIRST]
+    assert assign_nodes([FIRST, SECOND], 5, "head") == [FIRST, SECOND, FIRST, SECOND, FIRST]
 
 
 def test_a_node_without_cpus_gets_none() -> None:
-    assert seats([Node("head", "10.0.0.1"), FIRST], None, "head") == [FIRST]
+    assert assign_nodes([Node("head", "10.0.0.1"), FIRST], None, "head") == [FIRST]
 
 
 @pytest.mark.parametrize(("workers", "expected"), [(None, 1), (3, 3)])
 def test_where_no_node_has_room_ray_finds_the_places(workers: int | None, expected: int) -> None:
-    assert seats([Node("head", "10.0.0.1")], workers, "head") == [None] * expected
+    assert assign_nodes([Node("head", "10.0.0.1")], workers, "head") == [None] * expected
 
 
 def test_a_loopback_address_is_another_server_on_each_node() -> None:
-    assert is_each_its_own("http://127.0.0.1:8000", [HEAD, FIRST])
-    assert is_each_its_own("vllm://localhost:8000", [HEAD, FIRST])
-    assert not is_each_its_own("http://10.0.0.1:8000", [HEAD, FIRST])
-    assert not is_each_its_own("http://127.0.0.1:8000", [HEAD, Node("other", HEAD.address)])
-    assert not is_each_its_own("local://", [HEAD, FIRST])
+    assert is_loopback_per_node("http://127.0.0.1:8000", [HEAD, FIRST])
+    assert is_loopback_per_node("vllm://localhost:8000", [HEAD, FIRST])
+    assert not is_loopback_per_node("http://10.0.0.1:8000", [HEAD, FIRST])
+    assert not is_loopback_per_node("http://127.0.0.1:8000", [HEAD, Node("other", HEAD.address)])
+    assert not is_loopback_per_node("local://", [HEAD, FIRST])

@@ -13,7 +13,7 @@ from batch_agent import BackendError, BatchSpec, ErrorKind, PlanMismatch, RunSto
 from batch_agent.core.errors import BatchAgentError, LeaseLost
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.ray import RayRun
-from batch_agent.ray.remote_error import Told
+from batch_agent.ray.remote_error import RemoteError
 from batch_agent.ray.serialization import for_workers, packed, unpacked
 from batch_agent.run.setup import RunSetup
 from batch_agent.testing import ScriptedBackend, say
@@ -100,14 +100,14 @@ def test_what_a_node_cannot_load_is_said_with_what_to_do() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_of_a_worker_is_the_same_in_the_caller(error: BatchAgentError) -> None:
-    told = pickle.loads(pickle.dumps(Told.of(error))).error()
+    told = pickle.loads(pickle.dumps(RemoteError.of(error))).error()
     assert (type(told), str(told)) == (type(error), str(error))
     assert getattr(told, "kind", None) == getattr(error, "kind", None)
 
 
 def test_what_the_caller_could_not_react_to_stops_the_run() -> None:
-    assert isinstance(Told.of(LeaseLost("another has it")).error(), StoreError)
-    assert isinstance(Told.of(BatchAgentError("something else")).error(), RunStopped)
+    assert isinstance(RemoteError.of(LeaseLost("another has it")).error(), StoreError)
+    assert isinstance(RemoteError.of(BatchAgentError("something else")).error(), RunStopped)
 
 
 async def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batch_agent.agent.output import output_type
-from batch_agent.core.agent_config import Rules
+from batch_agent.core.agent_config import AgentConfig
 from batch_agent.core.messages import ToolSpec
 from batch_agent.core.protocols import Traits
 from batch_agent.core.spec import BatchSpec
@@ -30,5 +30,7 @@ def plan(
     return compile_plan(spec, as_they_come(parse_template(task)), tools, output_type(output), traits)
 
 
-def rules(tools: tuple[ToolSpec, ...] = (), output: Any = None, traits: Traits = CAPABLE, **options: Any) -> Rules:
+def rules(
+    tools: tuple[ToolSpec, ...] = (), output: Any = None, traits: Traits = CAPABLE, **options: Any
+) -> AgentConfig:
     return plan(tools, output, traits, **options).rules

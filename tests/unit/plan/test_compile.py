@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 from tests.unit.plan.plans import SEARCH, plan, rules, traits
 
-from batch_agent.core.agent_config import Rules
+from batch_agent.core.agent_config import AgentConfig
 from batch_agent.core.errors import ErrorKind, SpecError
 from batch_agent.core.messages import ToolSpec
 from batch_agent.core.schema import JsonSchema
@@ -45,7 +45,7 @@ SAME_NAME = ToolSpec(
 )
 
 
-def injected(made: Rules) -> list[Any]:
+def injected(made: AgentConfig) -> list[Any]:
     """The schemas in the prompt."""
     return [orjson.loads(part.partition("\n\n")[0]) for part in made.prompt.system.split(INJECTED)[1:]]
 

@@ -1,22 +1,22 @@
 """Slots go to those who are furthest, and never beyond the limit."""
 
-from batch_agent.schedule.slot_queue import PATIENCE, Admission, Rank
+from batch_agent.schedule.slot_queue import PATIENCE, Priority, SlotQueue
 
-FRESH = Rank(is_fresh=True)
+FRESH = Priority(is_fresh=True)
 
 
-def under_way(turns_left: int, since: int = 0) -> Rank:
-    return Rank(False, turns_left, since)
+def under_way(turns_left: int, since: int = 0) -> Priority:
+    return Priority(False, turns_left, since)
 
 
 def test_a_free_slot_is_taken_at_once() -> None:
-    slots = Admission(2)
+    slots = SlotQueue(2)
     assert [slots.take(), slots.take(), slots.take()] == [True, True, False]
     assert slots.in_use == 2
 
 
 def test_agents_under_way_go_first_then_those_with_the_fewest_turns_left_then_the_oldest() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     ranks = [FRESH, under_way(3, 1), under_way(2, 9), under_way(2, 4), FRESH, under_way(2, 4)]
     tickets = [slots.wait(rank) for rank in ranks]
@@ -28,7 +28,7 @@ def test_agents_under_way_go_first_then_those_with_the_fewest_turns_left_then_th
 
 
 def test_a_higher_limit_lets_several_in_at_once() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     tickets = [slots.wait(FRESH) for _ in range(4)]
     assert slots.resize(3) == tickets[:2]
@@ -36,7 +36,7 @@ def test_a_higher_limit_lets_several_in_at_once() -> None:
 
 
 def test_a_lower_limit_takes_effect_as_slots_come_back() -> None:
-    slots = Admission(3)
+    slots = SlotQueue(3)
     for _ in range(3):
         slots.take()
     ticket = slots.wait(FRESH)
@@ -46,7 +46,7 @@ def test_a_lower_limit_takes_effect_as_slots_come_back() -> None:
 
 
 def test_nobody_gets_in_while_the_limit_is_zero() -> None:
-    slots = Admission(2)
+    slots = SlotQueue(2)
     assert slots.resize(0) == []
     assert not slots.take()
     ticket = slots.wait(FRESH)
@@ -54,7 +54,7 @@ def test_nobody_gets_in_while_the_limit_is_zero() -> None:
 
 
 def test_a_ticket_that_left_is_passed_over() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     first, second = slots.wait(under_way(1)), slots.wait(FRESH)
     slots.leave(first)
@@ -63,7 +63,7 @@ def test_a_ticket_that_left_is_passed_over() -> None:
 
 
 def test_tickets_that_left_do_not_pile_up_behind_one_that_waits_for_ever() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     patient = slots.wait(under_way(0))
     for _ in range(10_000):
@@ -73,7 +73,7 @@ def test_tickets_that_left_do_not_pile_up_behind_one_that_waits_for_ever() -> No
 
 
 def test_the_order_survives_the_leaving_of_many() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     ranks = [under_way(turns_left=(7 * number) % 200) for number in range(200)]
     tickets = [slots.wait(rank) for rank in ranks]
@@ -86,7 +86,7 @@ def test_the_order_survives_the_leaving_of_many() -> None:
 
 
 def test_who_is_passed_over_for_many_rounds_goes_next_whatever_its_rank() -> None:
-    slots = Admission(2)
+    slots = SlotQueue(2)
     slots.take(), slots.take()
     fresh = slots.wait(FRESH)
     for _ in range(2 * PATIENCE):
@@ -97,7 +97,7 @@ def test_who_is_passed_over_for_many_rounds_goes_next_whatever_its_rank() -> Non
 
 
 def test_of_those_that_were_passed_over_the_one_that_came_first_goes_first() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     patient = [slots.wait(FRESH), slots.wait(under_way(9)), slots.wait(under_way(8))]
     for _ in range(PATIENCE):
@@ -109,7 +109,7 @@ def test_of_those_that_were_passed_over_the_one_that_came_first_goes_first() -> 
 
 
 def test_one_that_was_granted_for_its_age_is_not_granted_again_for_its_rank() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     patient = slots.wait(FRESH)
     others = [slots.wait(under_way(0)) for _ in range(PATIENCE + 1)]
@@ -119,7 +119,7 @@ def test_one_that_was_granted_for_its_age_is_not_granted_again_for_its_rank() ->
 
 
 def test_one_that_left_is_not_granted_for_its_age() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     leaving, staying = slots.wait(FRESH), slots.wait(FRESH)
     for _ in range(PATIENCE):
@@ -131,7 +131,7 @@ def test_one_that_left_is_not_granted_for_its_age() -> None:
 
 
 def test_a_pause_makes_nobody_older() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     slots.wait(FRESH)
     returning = slots.wait(under_way(0))
@@ -140,7 +140,7 @@ def test_a_pause_makes_nobody_older() -> None:
 
 
 def test_tickets_that_were_granted_for_their_age_do_not_pile_up() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     for _ in range(3 * PATIENCE):
         slots.wait(FRESH)
@@ -154,7 +154,7 @@ def test_tickets_that_were_granted_for_their_age_do_not_pile_up() -> None:
 
 
 def test_a_long_line_that_is_served_by_age_does_not_pile_up() -> None:
-    slots = Admission(1)
+    slots = SlotQueue(1)
     slots.take()
     for number in range(10 * PATIENCE):
         slots.wait(under_way(number % 7))
@@ -170,7 +170,7 @@ def test_ten_thousand_that_wait_cost_about_as_much_each_as_a_hundred() -> None:
 
     def comparisons(waiting: int) -> float:
         Counted.compared = 0
-        slots = Admission(4)
+        slots = SlotQueue(4)
         for _ in range(4):
             slots.take()
         for number in range(waiting):
@@ -185,10 +185,10 @@ def test_ten_thousand_that_wait_cost_about_as_much_each_as_a_hundred() -> None:
     assert comparisons(10_000) < 4 * comparisons(100)
 
 
-class Counted(Rank):
+class Counted(Priority):
     compared = 0
 
     def __lt__(self, other: object) -> bool:
         Counted.compared += 1
-        assert isinstance(other, Rank)
+        assert isinstance(other, Priority)
         return (self.turns_left, self.since) < (other.turns_left, other.since)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.schedule.health import Alone, Health, Hold, Stop, Verdict
+from batch_agent.schedule.health import Health, PauseAll, RetryAgent, StopRun, Verdict
 
 GONE = BackendError(ErrorKind.UNAVAILABLE, "Cannot connect")
 DENIED = BackendError(ErrorKind.AUTH, "no access", status=403)
@@ -30,65 +30,65 @@ class Run:
 
 def test_a_backend_that_three_agents_find_gone_is_waited_for_and_then_given_up() -> None:
     *held, last = Run().fail(GONE, 0.0, 0.1, 0.2, 4.0, 14.9, 15.0)
-    assert held == [Alone(), Alone(), Hold(0.5), Hold(2.0), Hold(5.0)]
-    assert isinstance(last, Stop)
+    assert held == [RetryAgent(), RetryAgent(), PauseAll(0.5), PauseAll(2.0), PauseAll(5.0)]
+    assert isinstance(last, StopRun)
     assert "is gone" in last.reason
     assert "Cannot connect" in last.reason
 
 
 def test_one_agent_that_fails_again_and_again_is_alone() -> None:
     run = Run()
-    assert [run.fails(GONE, float(at), "a") for at in range(40)] == [Alone()] * 40
+    assert [run.fails(GONE, float(at), "a") for at in range(40)] == [RetryAgent()] * 40
 
 
 def test_an_answer_starts_the_patience_anew() -> None:
     run = Run()
     run.fail(GONE, 0.0, 1.0, 2.0)
     run.answers()
-    assert run.fail(GONE, 16.0, 17.0, 18.0) == [Alone(3), Alone(3), Hold(1.0)]
+    assert run.fail(GONE, 16.0, 17.0, 18.0) == [RetryAgent(3), RetryAgent(3), PauseAll(1.0)]
 
 
 def test_without_patience_three_agents_are_enough() -> None:
-    assert isinstance(Run(Health(0)).fail(GONE, 0.0, 0.0, 0.0)[-1], Stop)
+    assert isinstance(Run(Health(0)).fail(GONE, 0.0, 0.0, 0.0)[-1], StopRun)
 
 
 def test_nobody_is_held_while_a_request_that_was_sent_before_may_still_be_answered() -> None:
     run = Run()
     slow = run.health.sent(0.0)
-    assert run.fail(GONE, 0.0, 1.0, 2.0, 100.0) == [Alone(10)] * 4
+    assert run.fail(GONE, 0.0, 1.0, 2.0, 100.0) == [RetryAgent(10)] * 4
     run.health.left(slow)
-    assert isinstance(run.fails(GONE, 100.0, "z"), Stop)
+    assert isinstance(run.fails(GONE, 100.0, "z"), StopRun)
 
 
 def test_a_request_that_was_sent_into_the_trouble_is_no_sign_of_life() -> None:
     run = Run()
     run.fail(GONE, 1.0, 1.1)
     run.health.sent(1.2)
-    assert run.fails(GONE, 1.3, "z") == Hold(0.5)
+    assert run.fails(GONE, 1.3, "z") == PauseAll(0.5)
 
 
 def test_an_error_about_the_request_itself_shows_that_the_server_reads_them() -> None:
     run = Run()
     run.fail(GONE, 0.0, 1.0)
-    assert run.fails(BackendError(ErrorKind.BAD_REQUEST, "no"), 2.0, "c") == Alone()
-    assert run.fail(GONE, 20.0, 21.0) == [Alone(), Alone()]
+    assert run.fails(BackendError(ErrorKind.BAD_REQUEST, "no"), 2.0, "c") == RetryAgent()
+    assert run.fail(GONE, 20.0, 21.0) == [RetryAgent(), RetryAgent()]
 
 
 def test_a_broken_connection_in_between_is_no_sign_of_life() -> None:
     run = Run()
     run.fail(GONE, 0.0, 1.0, 2.0)
-    assert run.fails(BackendError(ErrorKind.CONNECTION, "reset"), 3.0, "d") == Alone()
-    assert isinstance(run.fails(GONE, 15.0, "e"), Stop)
+    assert run.fails(BackendError(ErrorKind.CONNECTION, "reset"), 3.0, "d") == RetryAgent()
+    assert isinstance(run.fails(GONE, 15.0, "e"), StopRun)
 
 
 def test_a_gateway_that_says_when_to_come_back_is_waited_for_by_its_own_clock() -> None:
     busy = BackendError(ErrorKind.UNAVAILABLE, "busy", retry_after=3.0, status=503)
-    assert Run().fail(busy, 0.0, 0.1, 0.2) == [Alone()] * 3
+    assert Run().fail(busy, 0.0, 0.1, 0.2) == [RetryAgent()] * 3
 
 
 def test_a_wrong_key_is_certain_at_the_first_request() -> None:
     [verdict] = Run().fail(BackendError(ErrorKind.AUTH, "bad key", status=401), 0.0)
-    assert isinstance(verdict, Stop)
+    assert isinstance(verdict, StopRun)
     assert "bad key" in verdict.reason
 
 
@@ -96,15 +96,15 @@ def test_a_key_that_is_revoked_in_mid_run_stops_it_soon() -> None:
     run = Run()
     run.answers()
     first, second, third = run.fail(BackendError(ErrorKind.AUTH, "revoked", status=401), 0.0, 0.0, 0.0)
-    assert (first, second) == (Alone(), Alone())
-    assert isinstance(third, Stop)
+    assert (first, second) == (RetryAgent(), RetryAgent())
+    assert isinstance(third, StopRun)
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.AUTH, ErrorKind.NOT_FOUND])
 def test_some_prompts_that_are_refused_do_not_stop_the_others(kind: ErrorKind) -> None:
     run = Run()
     for _ in range(3):
-        assert run.fail(BackendError(kind, "no", status=403), *[0.0] * 9) == [Alone()] * 9
+        assert run.fail(BackendError(kind, "no", status=403), *[0.0] * 9) == [RetryAgent()] * 9
         run.answers()
 
 
@@ -112,22 +112,22 @@ def test_ten_agents_that_are_refused_with_nobody_answered_stop_the_run() -> None
     run = Run()
     run.answers()
     *alone, last = run.fail(DENIED, *[0.0] * 10)
-    assert alone == [Alone()] * 9
-    assert isinstance(last, Stop)
+    assert alone == [RetryAgent()] * 9
+    assert isinstance(last, StopRun)
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.SERVER, ErrorKind.CONNECTION])
 def test_a_server_that_fails_at_everything_is_given_up_when_many_have_met_it(kind: ErrorKind) -> None:
     *alone, last = Run().fail(BackendError(kind, "boom"), *[float(at) for at in range(20)])
-    assert alone == [Alone()] * 19
-    assert isinstance(last, Stop)
+    assert alone == [RetryAgent()] * 19
+    assert isinstance(last, StopRun)
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.RATE_LIMITED])
 def test_a_failure_among_answers_is_told_to_be_a_lone_one(kind: ErrorKind) -> None:
     run = Run()
     for number in range(100):
-        assert run.fails(BackendError(kind, "boom"), 0.0, str(number)) == Alone(is_lone=number > 0)
+        assert run.fails(BackendError(kind, "boom"), 0.0, str(number)) == RetryAgent(is_lone=number > 0)
         for _ in range(4):
             run.answers()
 
@@ -136,16 +136,18 @@ def test_where_another_try_helps_as_a_rule_agents_may_try_more_often() -> None:
     run, boom = Run(), BackendError(ErrorKind.SERVER, "boom")
     run.answers()
     run.health.retried(helped=True)
-    assert run.fails(boom, 0.0, "a") == Alone(3, is_lone=True)
+    assert run.fails(boom, 0.0, "a") == RetryAgent(3, is_lone=True)
     run.health.retried(helped=False)
-    assert run.fails(boom, 0.0, "a") == Alone(1, is_lone=True)
+    assert run.fails(boom, 0.0, "a") == RetryAgent(1, is_lone=True)
 
 
 def test_another_try_that_took_minutes_is_not_made_more_often() -> None:
     run = Run()
     run.answers()
     run.health.retried(helped=True)
-    assert run.fails(BackendError(ErrorKind.TURN_TIMEOUT, "no answer in 300 s"), 0.0, "a") == Alone(1, is_lone=True)
+    assert run.fails(BackendError(ErrorKind.TURN_TIMEOUT, "no answer in 300 s"), 0.0, "a") == RetryAgent(
+        1, is_lone=True
+    )
 
 
 def test_a_server_that_hangs_is_given_up_after_two_rounds_of_what_was_under_way() -> None:
@@ -154,6 +156,6 @@ def test_a_server_that_hangs_is_given_up_after_two_rounds_of_what_was_under_way(
     for number in range(2):
         under_way = [run.health.sent(300.0 * number + 1) for _ in range(8)]
         verdicts += [run.health.failed(each, str(each), slow, 300.0 * (number + 1) + 1) for each in under_way]
-    assert verdicts[:-1] == [Alone()] * 15
-    assert isinstance(verdicts[-1], Stop)
+    assert verdicts[:-1] == [RetryAgent()] * 15
+    assert isinstance(verdicts[-1], StopRun)
     assert "hangs" in verdicts[-1].reason

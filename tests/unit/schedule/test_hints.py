@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.core.protocols import Load
-from batch_agent.schedule.keep_warm_policy import WarmthPlan
+from batch_agent.core.protocols import ServerLoad
+from batch_agent.schedule.keep_warm_policy import KeepWarmPolicy
 
 KV = 100_000
 LOOK = 0.5
@@ -19,7 +19,7 @@ class Server:
     """Computes at an even rate and is looked at every half a second."""
 
     def __init__(self, rate: float = RATE, kv_usage: float | None = 0.0, speed: float | None = 100_000) -> None:
-        self.plan = WarmthPlan(KV)
+        self.plan = KeepWarmPolicy(KV)
         self.rate = rate
         self.kv_usage = kv_usage
         self.speed = speed
@@ -29,7 +29,7 @@ class Server:
     def look(self, seconds: float = LOOK, waiting: int = 0, *, has_room: bool = True) -> list[str]:
         self.now += seconds
         self.computed += self.rate * seconds
-        load = Load(waiting=waiting, kv_usage=self.kv_usage, computed=int(self.computed))
+        load = ServerLoad(waiting=waiting, kv_usage=self.kv_usage, computed=int(self.computed))
         return self.plan.looked(load, self.now, self.speed, has_room=has_room)
 
     def first_touch(self, within: float, look: float = LOOK) -> tuple[float, list[str]] | None:
@@ -243,7 +243,7 @@ def test_only_so_many_are_touched_at_once_and_those_that_go_first(server: Server
 
 
 LOADS = st.builds(
-    Load,
+    ServerLoad,
     waiting=st.integers(0, 3),
     kv_usage=st.none() | st.floats(0, 1),
     computed=st.integers(0, 10**6),
@@ -253,9 +253,9 @@ STEPS = st.lists(st.tuples(st.floats(0, 40), LOADS, st.booleans()), max_size=30)
 
 @given(steps=STEPS, tokens=st.lists(st.integers(0, 60_000), max_size=8), speed=st.none() | st.floats(1, 1e6))
 def test_whatever_a_server_says_a_busy_one_is_not_touched(
-    steps: list[tuple[float, Load, bool]], tokens: list[int], speed: float | None
+    steps: list[tuple[float, ServerLoad, bool]], tokens: list[int], speed: float | None
 ) -> None:
-    plan, now = WarmthPlan(KV), 0.0
+    plan, now = KeepWarmPolicy(KV), 0.0
     for number, size in enumerate(tokens):
         plan.waits(str(number), size, None)
     for seconds, load, has_room in steps:
@@ -321,7 +321,7 @@ class Cache:
 def test_in_a_cache_of_the_kind_that_is_supposed_every_touch_finds_its_context(
     sizes: list[int], rate: float, pauses: list[float]
 ) -> None:
-    plan, cache = WarmthPlan(KV), Cache()
+    plan, cache = KeepWarmPolicy(KV), Cache()
     waiting = dict(enumerate(sizes))
     began = {agent: sum(pauses[: agent + 1]) for agent in waiting}
     now = computed = 0.0
@@ -332,7 +332,7 @@ def test_in_a_cache_of_the_kind_that_is_supposed_every_touch_finds_its_context(
         for agent in [agent for agent in waiting if now - LOOK <= began[agent] < now]:
             computed += waiting[agent] - cache.use(str(agent), waiting[agent])
             plan.waits(str(agent), waiting[agent], None)
-        for agent in _numbers(plan.looked(Load(computed=int(computed)), now, None, has_room=True)):
+        for agent in _numbers(plan.looked(ServerLoad(computed=int(computed)), now, None, has_room=True)):
             found = cache.use(str(agent), waiting[agent])
             computed += waiting[agent] - found
             assert found == waiting[agent]

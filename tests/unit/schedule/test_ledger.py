@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from batch_agent.schedule.cache_misses import _ROUNDING
-from batch_agent.schedule.kv_ledger import _HEADROOM, Ledger
-from batch_agent.schedule.residency_leases import Leases
+from batch_agent.schedule.kv_ledger import _HEADROOM, KvLedger
+from batch_agent.schedule.residency_leases import ResidencyLeases
 
 
-def ledger(limit: int | None = 1000, *, speed: float | None = None, grown: bool = True, shared: float = 0.0) -> Ledger:
+def ledger(
+    limit: int | None = 1000, *, speed: float | None = None, grown: bool = True, shared: float = 0.0
+) -> KvLedger:
     """One that may hold so much, and whose agents are known not to grow unless told otherwise. A place is worth
     limit / speed seconds."""
-    made = Ledger(None if limit is None else round(limit / _HEADROOM), shared)
+    made = KvLedger(None if limit is None else round(limit / _HEADROOM), shared)
     made._limit = None if limit is None else float(limit)
     made.speed.tokens_per_second = speed
     if grown:
@@ -21,13 +23,13 @@ def ledger(limit: int | None = 1000, *, speed: float | None = None, grown: bool 
     return made
 
 
-def enter(places: Ledger, *agents: str, size: float = 100.0, now: float = 0.0) -> list[bool]:
+def enter(places: KvLedger, *agents: str, size: float = 100.0, now: float = 0.0) -> list[bool]:
     for agent in agents:
         places.begin(agent, size)
     return [places.let_in(agent, now) for agent in agents]
 
 
-def inside(places: Ledger, agents: str) -> str:
+def inside(places: KvLedger, agents: str) -> str:
     return "".join(agent for agent in agents if places.is_resident(agent))
 
 
@@ -59,7 +61,7 @@ def test_agents_are_let_in_while_they_fit() -> None:
 
 
 def test_some_of_the_capacity_is_left_to_what_ended_agents_leave_behind() -> None:
-    places = Ledger(1000)
+    places = KvLedger(1000)
     assert places.limit == 1000 * _HEADROOM < 1000
 
 
@@ -560,7 +562,7 @@ def test_one_that_leaves_while_it_waits_for_a_place_or_its_tools_leaves_nothing_
     for agent in "cba":
         places.leave(agent)
     assert (places.residents, places.held) == (0, 0)
-    assert (len(places._agents), places._leases) == (0, Leases())
+    assert (len(places._agents), places._leases) == (0, ResidencyLeases())
 
 
 def test_a_million_tool_waits_leave_nothing_behind() -> None:
@@ -571,10 +573,10 @@ def test_a_million_tool_waits_leave_nothing_behind() -> None:
             places.pause(agent, float(number), 1e9 if number % 2 else None)
         for agent in "abc":
             places.resume(agent)
-    assert places._leases == Leases()
+    assert places._leases == ResidencyLeases()
 
 
-def many_waiting(agents: int) -> Ledger:
+def many_waiting(agents: int) -> KvLedger:
     """So many residents that are overdue, and two busy ones that hold half of everything."""
     places = ledger(200 * agents, speed=1e9)
     count(places)
@@ -585,12 +587,12 @@ def many_waiting(agents: int) -> Ledger:
     return places
 
 
-def count(places: Ledger) -> None:
+def count(places: KvLedger) -> None:
     places._agents = CountingDict()
-    places._leases = Leases(_lasting=CountingDict(), _over=CountingDict())
+    places._leases = ResidencyLeases(_lasting=CountingDict(), _over=CountingDict())
 
 
-def looks(places: Ledger) -> int:
+def looks(places: KvLedger) -> int:
     seen = 0
     for agents in (places._agents, places._leases._lasting, places._leases._over):
         assert isinstance(agents, CountingDict)

@@ -1,7 +1,7 @@
 """Who gets how much of what is shared, and what is leased of a budget."""
 
 from batch_agent.schedule.budget import Amount
-from batch_agent.schedule.fair_share import Claim, Demand, Share, lease, portion, shares, wanted
+from batch_agent.schedule.fair_share import BudgetClaim, Demand, SlotClaim, allocate, demand_for, fair_shares, lease
 
 ALL = None
 """What a worker wants that is short."""
@@ -9,12 +9,12 @@ ALL = None
 
 def claim(
     held: int = 0, wants: int | None = ALL, *, used: int = 0, total: int | None = None, since: float = 0
-) -> Claim:
-    return Claim(held, used, wants, total, since)
+) -> SlotClaim:
+    return SlotClaim(held, used, wants, total, since)
 
 
-def parts(total: int, *claims: Claim, now: float = 0.0) -> list[int]:
-    found = shares({str(number): each for number, each in enumerate(claims)}, total, now)
+def parts(total: int, *claims: SlotClaim, now: float = 0.0) -> list[int]:
+    found = fair_shares({str(number): each for number, each in enumerate(claims)}, total, now)
     return [found[str(number)] for number in range(len(claims))]
 
 
@@ -51,44 +51,50 @@ def test_who_wants_none_is_passed_over_where_there_are_too_few() -> None:
 
 def test_a_worker_gets_no_more_than_is_not_held() -> None:
     said = {"a": claim(7, total=8), "b": claim(0, total=8)}
-    assert portion(said, "a", 0.0) == 4
-    assert portion(said, "b", 0.0) == 1
+    assert allocate(said, "a", 0.0) == 4
+    assert allocate(said, "b", 0.0) == 1
 
 
 def test_nothing_is_taken_from_a_worker_while_nobody_lacks_it() -> None:
     said = {"a": claim(7, wants=0, total=8), "b": claim(1, wants=1, total=8)}
-    assert portion(said, "a", 0.0) == 7
-    assert portion({**said, "b": claim(1, total=8)}, "a", 0.0) == 1
+    assert allocate(said, "a", 0.0) == 7
+    assert allocate({**said, "b": claim(1, total=8)}, "a", 0.0) == 1
 
 
 def test_who_comes_down_already_gets_back_what_nobody_lacks_any_more() -> None:
-    assert portion({"a": claim(3, used=3, total=4), "b": claim(0, wants=0, total=4)}, "a", 0.0) == 4
+    assert allocate({"a": claim(3, used=3, total=4), "b": claim(0, wants=0, total=4)}, "a", 0.0) == 4
 
 
 def test_what_is_held_beyond_a_total_that_shrank_is_taken_from_all_alike() -> None:
     said = {"a": claim(8, total=8), "b": claim(8, total=16)}
-    assert [portion(said, name, 0.0) for name in "ab"] == [4, 4]
+    assert [allocate(said, name, 0.0) for name in "ab"] == [4, 4]
 
 
 def test_without_a_total_nothing_is_limited() -> None:
-    assert portion({"a": claim(), "b": claim()}, "a", 0.0) is None
+    assert allocate({"a": claim(), "b": claim()}, "a", 0.0) is None
 
 
 def test_who_is_short_wants_all_and_who_was_comes_down_slowly() -> None:
-    assert wanted(Demand(10, 3, is_short=True), 3) is None
-    assert wanted(Demand(10, 0, is_short=False), 8) == 4
-    assert wanted(Demand(10, 5, is_short=False), 8) == 5
+    assert demand_for(Demand(10, 3, is_short=True), 3) is None
+    assert demand_for(Demand(10, 0, is_short=False), 8) == 4
+    assert demand_for(Demand(10, 5, is_short=False), 8) == 5
 
 
 def test_a_little_more_or_less_in_use_changes_nothing() -> None:
-    assert [wanted(Demand(1600, used, is_short=False), 0) for used in (0, 1, 99, 100, 101)] == [0, 100, 100, 100, 200]
+    assert [demand_for(Demand(1600, used, is_short=False), 0) for used in (0, 1, 99, 100, 101)] == [
+        0,
+        100,
+        100,
+        100,
+        200,
+    ]
 
 
 MOST = Amount(1000, float("inf"))
 
 
-def share(spent: int, leased: int, *, waits: bool = False, is_alive: bool = True) -> Share:
-    return Share(Amount(spent), Amount(leased), waits, is_alive)
+def share(spent: int, leased: int, *, waits: bool = False, is_alive: bool = True) -> BudgetClaim:
+    return BudgetClaim(Amount(spent), Amount(leased), waits, is_alive)
 
 
 def test_a_worker_leases_what_it_needs_and_its_part_of_a_sixteenth_of_the_rest() -> None:

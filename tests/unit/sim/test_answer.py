@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.sim.answer import Answer, Call, Reply, reply_of
+from batch_agent.sim.answer import Call, SimAnswer, SimReply, reply_of
 
 
-def streamed(reply: Reply, chunk: int) -> tuple[str, list[tuple[str, str]]]:
+def streamed(reply: SimReply, chunk: int) -> tuple[str, list[tuple[str, str]]]:
     """Text and calls as a client puts them together from chunks of `chunk` tokens."""
     text = ""
     calls: list[tuple[str, str]] = []
@@ -25,23 +25,23 @@ def streamed(reply: Reply, chunk: int) -> tuple[str, list[tuple[str, str]]]:
     st.integers(1, 7),
 )
 def test_any_chunking_adds_up_to_the_whole_answer(text: str, calls: list[tuple[str, str]], chunk: int) -> None:
-    reply = reply_of(Answer(text, tuple(Call(*call) for call in calls)), max_tokens=1000)
+    reply = reply_of(SimAnswer(text, tuple(Call(*call) for call in calls)), max_tokens=1000)
     assert streamed(reply, chunk) == (text, calls)
 
 
 def test_an_answer_counts_its_text_and_its_end() -> None:
-    reply = reply_of(Answer("12345"), max_tokens=3)
+    reply = reply_of(SimAnswer("12345"), max_tokens=3)
     assert (reply.tokens, reply.finish_reason, reply.text) == (3, "stop", "12345")
 
 
 def test_the_token_limit_cuts_an_answer_off() -> None:
-    reply = reply_of(Answer("12345678"), max_tokens=2)
+    reply = reply_of(SimAnswer("12345678"), max_tokens=2)
     assert (reply.tokens, reply.finish_reason, reply.text) == (2, "length", "12345678")
-    assert reply_of(Answer("12345678"), max_tokens=1).text == "1234"
+    assert reply_of(SimAnswer("12345678"), max_tokens=1).text == "1234"
 
 
 def test_a_call_that_was_cut_off_is_no_call() -> None:
-    reply = reply_of(Answer(calls=(Call("search", '{"q":"a long question"}'),)), max_tokens=9)
+    reply = reply_of(SimAnswer(calls=(Call("search", '{"q":"a long question"}'),)), max_tokens=9)
     assert reply.finish_reason == "length"
     assert reply.calls == ()
     assert reply.text.startswith("<tool_call>")

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from batch_agent.sim.answer import Answer, reply_of
-from batch_agent.sim.answer_script import Author
+from batch_agent.sim.answer import SimAnswer, reply_of
+from batch_agent.sim.answer_script import AnswerScript
 from batch_agent.sim.config import FaultRates, Script
 from batch_agent.sim.directive import DirectiveError
 from batch_agent.sim.faults import Kind
@@ -28,12 +28,12 @@ def called(name: str = "search", times: int = 1) -> list[dict[str, Any]]:
     ]
 
 
-def ask(messages: list[dict[str, Any]], script: Script | None = None, **more: Any) -> Answer:
+def ask(messages: list[dict[str, Any]], script: Script | None = None, **more: Any) -> SimAnswer:
     body = {"messages": messages, **more}
-    return Author(script or Script(), FaultRates()).chat(body, render_chat(messages, more.get("tools")))
+    return AnswerScript(script or Script(), FaultRates()).chat(body, render_chat(messages, more.get("tools")))
 
 
-def length(answer: Answer) -> int:
+def length(answer: SimAnswer) -> int:
     return reply_of(answer, max_tokens=1000).tokens
 
 

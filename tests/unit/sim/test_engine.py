@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from batch_agent.sim.config import SimConfig
 from batch_agent.sim.kv_engine.blocks import BlockPool
-from batch_agent.sim.kv_engine.engine import Engine
-from batch_agent.sim.kv_engine.sequence import Progress, Sequence
+from batch_agent.sim.kv_engine.engine import SimEngine
+from batch_agent.sim.kv_engine.sequence import Sequence, SequenceProgress
 
 SMALL = SimConfig(
     num_blocks=64,
@@ -32,7 +32,7 @@ def sequence(
     return Sequence(prompt, output, hashes, priority, emit_every)
 
 
-def run(engine: Engine, now: float = 0.0) -> list[tuple[float, Progress]]:
+def run(engine: SimEngine, now: float = 0.0) -> list[tuple[float, SequenceProgress]]:
     """Everything that comes out until the engine is idle, with its time."""
     out = [(now, news) for news in engine.advance(now)]
     while (wake_at := engine.wake_at) is not None:
@@ -46,12 +46,12 @@ def leaving(pool: BlockPool, known: Iterable[int]) -> list[int | None]:
     return [content.get(block) for block in deepcopy(pool).take(pool.free)]
 
 
-def ends(out: list[tuple[float, Progress]]) -> dict[Sequence, float]:
+def ends(out: list[tuple[float, SequenceProgress]]) -> dict[Sequence, float]:
     return {news.sequence: at for at, news in out if news.finished}
 
 
 def test_a_request_takes_a_prefill_step_and_a_step_per_further_token() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     one = sequence(prompt=21, output=5)
     engine.add(one, 0.0)
     end = ends(run(engine))[one]
@@ -61,7 +61,7 @@ def test_a_request_takes_a_prefill_step_and_a_step_per_further_token() -> None:
 
 
 def test_a_batch_costs_more_than_a_sequence_and_less_than_both_apart() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     both = [sequence(8, 10, owner) for owner in range(2)]
     for each in both:
         engine.add(each, 0.0)
@@ -71,7 +71,7 @@ def test_a_batch_costs_more_than_a_sequence_and_less_than_both_apart() -> None:
 
 
 def test_a_long_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     one = sequence(prompt=150, output=1)
     engine.add(one, 0.0)
     engine.advance(0.0)
@@ -83,7 +83,7 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
 
 
 def test_a_cold_burst_with_one_prefix_computes_it_once() -> None:
-    engine = Engine(replace(SMALL, num_blocks=256, max_num_batched_tokens=512))
+    engine = SimEngine(replace(SMALL, num_blocks=256, max_num_batched_tokens=512))
     burst = [sequence(prompt=50, output=2, owner=owner, shared=10) for owner in range(8)]
     for each in burst:
         engine.add(each, 0.0)
@@ -94,10 +94,10 @@ def test_a_cold_burst_with_one_prefix_computes_it_once() -> None:
 
 
 def test_only_full_blocks_hit_and_the_last_prompt_token_is_always_computed() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     for prompt, cached in ((16, 12), (17, 16), (19, 16), (15, 12)):
         first, second = sequence(prompt, 1), sequence(prompt, 1)
-        engine = Engine(SMALL)
+        engine = SimEngine(SMALL)
         for each in (first, second):
             engine.add(each, 0.0)
             run(engine)
@@ -105,7 +105,7 @@ def test_only_full_blocks_hit_and_the_last_prompt_token_is_always_computed() -> 
 
 
 def test_the_next_turn_hits_the_prompt_and_the_answer_of_the_turn_before() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     first = sequence(prompt=20, output=13)
     engine.add(first, 0.0)
     run(engine)
@@ -116,7 +116,7 @@ def test_the_next_turn_hits_the_prompt_and_the_answer_of_the_turn_before() -> No
 
 
 def test_without_hashes_nothing_is_cached() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     for _ in range(2):
         engine.add(Sequence(20, 4), 0.0)
         run(engine)
@@ -125,7 +125,7 @@ def test_without_hashes_nothing_is_cached() -> None:
 
 
 def test_more_sequences_than_the_batch_holds_wait_in_line() -> None:
-    engine = Engine(replace(SMALL, max_num_seqs=2))
+    engine = SimEngine(replace(SMALL, max_num_seqs=2))
     three = [sequence(4, 4, owner) for owner in range(3)]
     for each in three:
         engine.add(each, 0.0)
@@ -136,7 +136,7 @@ def test_more_sequences_than_the_batch_holds_wait_in_line() -> None:
 
 
 def test_a_prompt_that_does_not_fit_waits_until_blocks_are_free() -> None:
-    engine = Engine(replace(SMALL, num_blocks=10, max_num_batched_tokens=256))
+    engine = SimEngine(replace(SMALL, num_blocks=10, max_num_batched_tokens=256))
     first, second = sequence(30, 4, 1), sequence(30, 4, 2)
     engine.add(first, 0.0)
     engine.add(second, 0.0)
@@ -151,7 +151,7 @@ def test_only_the_first_chunk_must_fit_where_the_full_prompt_is_not_reserved() -
     config = replace(SMALL, num_blocks=10, max_num_batched_tokens=38)
     waiting = []
     for reserves in (True, False):
-        engine = Engine(replace(config, reserve_full_prompt=reserves))
+        engine = SimEngine(replace(config, reserve_full_prompt=reserves))
         engine.add(sequence(30, 4, 1), 0.0)
         engine.add(sequence(30, 4, 2), 0.0)
         engine.advance(0.0)
@@ -160,7 +160,7 @@ def test_only_the_first_chunk_must_fit_where_the_full_prompt_is_not_reserved() -
 
 
 def test_when_blocks_run_out_the_latest_sequence_starts_over_and_still_finishes() -> None:
-    engine = Engine(replace(SMALL, num_blocks=10))
+    engine = SimEngine(replace(SMALL, num_blocks=10))
     first, second = sequence(16, 20, 1), sequence(16, 20, 2)
     engine.add(first, 0.0)
     engine.add(second, 0.0)
@@ -173,7 +173,7 @@ def test_when_blocks_run_out_the_latest_sequence_starts_over_and_still_finishes(
 
 def test_the_lowest_value_goes_first_under_the_priority_policy_only() -> None:
     for policy, expected in (("priority", [2, 0, 1]), ("fcfs", [0, 1, 2])):
-        engine = Engine(replace(SMALL, max_num_seqs=1, policy=policy))  # type: ignore[arg-type]
+        engine = SimEngine(replace(SMALL, max_num_seqs=1, policy=policy))  # type: ignore[arg-type]
         three = [sequence(4, 4, owner, priority=priority) for owner, priority in enumerate((5, 5, -1))]
         for each in three:
             engine.add(each, 0.0)
@@ -182,7 +182,7 @@ def test_the_lowest_value_goes_first_under_the_priority_policy_only() -> None:
 
 
 def test_the_worst_priority_is_preempted_even_if_it_came_first() -> None:
-    engine = Engine(replace(SMALL, num_blocks=10, policy="priority"))
+    engine = SimEngine(replace(SMALL, num_blocks=10, policy="priority"))
     low, high = sequence(16, 20, 1, priority=9), sequence(16, 20, 2, priority=1)
     engine.add(low, 0.0)
     engine.add(high, 0.0)
@@ -192,7 +192,7 @@ def test_the_worst_priority_is_preempted_even_if_it_came_first() -> None:
 
 
 def test_an_aborted_sequence_frees_its_blocks_wherever_it_is() -> None:
-    engine = Engine(replace(SMALL, max_num_seqs=1))
+    engine = SimEngine(replace(SMALL, max_num_seqs=1))
     running, waiting, last = (sequence(16, 20, owner) for owner in range(3))
     for each in (running, waiting, last):
         engine.add(each, 0.0)
@@ -207,7 +207,7 @@ def test_an_aborted_sequence_frees_its_blocks_wherever_it_is() -> None:
 
 
 def test_steps_with_nothing_to_report_are_taken_in_one_stride() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     engine.add(sequence(8, 30), 0.0)
     wakes = 0
     engine.advance(0.0)
@@ -218,7 +218,7 @@ def test_steps_with_nothing_to_report_are_taken_in_one_stride() -> None:
 
 
 def test_an_arrival_joins_at_the_next_step_boundary() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     engine.add(sequence(8, 30), 0.0)
     engine.advance(0.0)
     first = engine.wake_at
@@ -230,7 +230,7 @@ def test_an_arrival_joins_at_the_next_step_boundary() -> None:
 
 
 def test_a_streamed_sequence_reports_its_first_token_and_then_every_chunk() -> None:
-    engine = Engine(SMALL)
+    engine = SimEngine(SMALL)
     engine.add(sequence(8, 10, emit_every=4), 0.0)
     spans = [(news.start, news.stop, news.finished) for _, news in run(engine)]
     assert spans == [(0, 1, False), (1, 5, False), (5, 9, False), (9, 10, True)]
@@ -239,7 +239,7 @@ def test_a_streamed_sequence_reports_its_first_token_and_then_every_chunk() -> N
 @given(st.lists(st.tuples(st.integers(1, 220), st.integers(1, 36), st.integers(1, 4)), max_size=12))
 def test_running_alone_comes_to_what_the_steps_come_to(plan: list[tuple[int, int, int]]) -> None:
     config = replace(SMALL, zero_latency=True)
-    stepped, alone = Engine(config), Engine(config)
+    stepped, alone = SimEngine(config), SimEngine(config)
     known = set[int]()
     for prompt, output, owner in plan:
         one, other = (sequence(prompt, output, owner, shared=3) for _ in range(2))
@@ -294,7 +294,7 @@ def test_every_request_finishes_once_with_exact_usage_and_no_block_leaks(
         policy=policy,  # type: ignore[arg-type]
         reserve_full_prompt=reserves,
     )
-    engine = Engine(config)
+    engine = SimEngine(config)
     todo: list[tuple[float, int, Sequence]] = []
     at = 0.0
     for index, (gap, prompt, output, owner, priority, emit, aborted_after) in enumerate(plan):
@@ -308,7 +308,7 @@ def test_every_request_finishes_once_with_exact_usage_and_no_block_leaks(
     aborted: set[Sequence] = set()
     alive: set[Sequence] = set()
 
-    def note(out: list[Progress]) -> None:
+    def note(out: list[SequenceProgress]) -> None:
         for news in out:
             assert news.sequence in alive, "news of a sequence that is not there"
             assert news.start == tokens.get(news.sequence, 0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batch_agent.sim import SimConfig, SimServer
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 from batch_agent.sim.server import FrontEnd
 
 from .conftest import Send, raw, until
@@ -37,8 +37,8 @@ class Clock:
         return self.timers[-1]
 
 
-def connection() -> Connection:
-    return Connection(lambda request, connection: None, set())
+def connection() -> ClientConnection:
+    return ClientConnection(lambda request, connection: None, set())
 
 
 def finished_at(config: SimConfig, requests: int, prompts: int) -> float:

@@ -3,7 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.sim.answer import Answer, Call, reply_of
+from batch_agent.sim.answer import Call, SimAnswer, reply_of
 from batch_agent.sim.answer_script import read_chat
 from batch_agent.sim.tokens import block_hashes, decode, encode, from_ids, render_chat, text_of, to_ids
 
@@ -11,13 +11,13 @@ TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"typ
 
 calls = st.lists(st.builds(Call, st.text(max_size=6), st.text(max_size=12)), min_size=1, max_size=3)
 answers = st.one_of(
-    st.builds(Answer, text=st.text(max_size=40)),
-    st.builds(Answer, text=st.text(max_size=10), calls=calls.map(tuple)),
+    st.builds(SimAnswer, text=st.text(max_size=40)),
+    st.builds(SimAnswer, text=st.text(max_size=10), calls=calls.map(tuple)),
 )
 users = st.fixed_dictionaries({"role": st.just("user"), "content": st.text(max_size=30)})
 
 
-def message_of(answer: Answer) -> dict[str, Any]:
+def message_of(answer: SimAnswer) -> dict[str, Any]:
     """The answer as a client sends it back."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.calls:
@@ -28,7 +28,7 @@ def message_of(answer: Answer) -> dict[str, Any]:
 
 @given(st.lists(users, min_size=1, max_size=3), answers, users, st.sampled_from([None, TOOLS]))
 def test_a_prompt_and_its_answer_are_a_prefix_of_the_next_prompt(
-    messages: list[dict[str, Any]], answer: Answer, user: dict[str, Any], tools: list[Any] | None
+    messages: list[dict[str, Any]], answer: SimAnswer, user: dict[str, Any], tools: list[Any] | None
 ) -> None:
     prompt = render_chat(messages, tools)
     following = render_chat([*messages, message_of(answer), user], tools)

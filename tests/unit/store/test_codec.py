@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.agent_config import Job
-from batch_agent.core.coordinator import Ending
+from batch_agent.core.coordinator import Completion
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
@@ -67,7 +67,7 @@ def test_half_a_character_does_not_keep_anything_from_being_written() -> None:
     found = decode(*encode(fact))
     assert isinstance(found, Returned)
     assert found.results[0].content == "odd?name"
-    ending = Ending("key", AgentError(ErrorKind.INTERNAL, "odd\ud801name", True), 1.5, "worker")
+    ending = Completion("key", AgentError(ErrorKind.INTERNAL, "odd\ud801name", True), 1.5, "worker")
     assert decode_ending(encode_ending(ending)) == replace(
         ending, error=AgentError(ErrorKind.INTERNAL, "odd?name", True)
     )
@@ -76,7 +76,7 @@ def test_half_a_character_does_not_keep_anything_from_being_written() -> None:
 def test_a_job_and_an_ending_are_read_as_they_were_written() -> None:
     job = Job(3, "key", {"when": "now", "n": [1, 2.5, None]}, "Do it.", shared=4, parts=("one", "two"))
     assert decode_job(encode_job(job)) == job
-    ending = Ending("key", None, 0.25, "worker")
+    ending = Completion("key", None, 0.25, "worker")
     assert decode_ending(encode_ending(ending)) == ending
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.programs import Call
 
 from batch_agent import BatchAgent, Flow, SpecError, Tool
-from batch_agent.atomic_file import make_private_folder, replacing
+from batch_agent.atomic_file import atomic_write, make_private_dir
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
@@ -92,12 +92,12 @@ def test_a_draft_is_not_written_through_a_link_of_somebody_else(
     target.write_text("precious")
     monkeypatch.setattr("os.urandom", lambda size: b"seen")
     (tmp_path / f".out.{os.getpid()}.{b'seen'.hex()}.batch-agent-draft").symlink_to(target)
-    with pytest.raises(SpecError, match="cannot be written"), replacing(tmp_path / "out"):
+    with pytest.raises(SpecError, match="cannot be written"), atomic_write(tmp_path / "out"):
         pass
     assert target.read_text() == "precious"
 
 
 def test_folders_are_made_private_up_to_one_that_is_there(tmp_path: Path) -> None:
-    make_private_folder(tmp_path / "a" / "b")
-    make_private_folder(tmp_path / "a" / "b")
+    make_private_dir(tmp_path / "a" / "b")
+    make_private_dir(tmp_path / "a" / "b")
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]

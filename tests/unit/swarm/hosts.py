@@ -10,12 +10,12 @@ import orjson
 
 from batch_agent import VLLMPool
 from batch_agent.sim import Script, SimConfig
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 from batch_agent.sim.http_parser import HttpRequest
-from batch_agent.sim.server import Server
+from batch_agent.sim.server import SimRoutes
 
 COMPLETIONS, CHAT, BATCH = "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch"
-Odd = Callable[[str, Any, Connection], bool]
+Odd = Callable[[str, Any, ClientConnection], bool]
 """Answers in the engine's place, or lets it through with False. Sees the path and what was posted."""
 
 QUICK = SimConfig(zero_latency=True)
@@ -39,7 +39,7 @@ class Host:
     port: int = 0
     posts: list[tuple[str, Any]] = field(default_factory=list)
     """Paths and bodies, in the order in which they came."""
-    connections: set[Connection] = field(default_factory=set)
+    connections: set[ClientConnection] = field(default_factory=set)
     _listener: asyncio.Server | None = None
 
     @property
@@ -52,10 +52,10 @@ class Host:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        app = Server(self.config, self.script, loop)
+        app = SimRoutes(self.config, self.script, loop)
         self.connections = app.connections
 
-        def handle(request: HttpRequest, connection: Connection) -> None:
+        def handle(request: HttpRequest, connection: ClientConnection) -> None:
             path, body = request.path.decode(), orjson.loads(request.body) if request.body else None
             if body is not None:
                 self.posts.append((path, body))
@@ -64,7 +64,9 @@ class Host:
             elif self.odd is None or not self.odd(path, body, connection):
                 app.handle(request, connection)
 
-        self._listener = await loop.create_server(lambda: Connection(handle, app.connections), "127.0.0.1", self.port)
+        self._listener = await loop.create_server(
+            lambda: ClientConnection(handle, app.connections), "127.0.0.1", self.port
+        )
         self.port = self._listener.sockets[0].getsockname()[1]
 
     def kill(self) -> None:
@@ -104,7 +106,7 @@ async def pool_of(*hosts: Host, **options: Any) -> AsyncIterator[VLLMPool]:
         yield await stack.enter_async_context(VLLMPool([host.address for host in hosts], **options))
 
 
-def refuse(connection: Connection, status: int, message: str = "no", extra: bytes = b"") -> bool:
+def refuse(connection: ClientConnection, status: int, message: str = "no", extra: bytes = b"") -> bool:
     body = {"error": {"message": message, "type": "BadRequestError", "code": status}}
     connection.reply(status, orjson.dumps(body), extra=extra)
     return True

@@ -9,7 +9,7 @@ from tests.unit.swarm.hosts import BATCH, COMPLETIONS, STEPS, Host, choice, even
 
 from batch_agent import ErrorKind, Response, VLLMPool
 from batch_agent.sim import SimConfig
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 
 
 def numbered(count: int) -> list[str]:
@@ -91,7 +91,7 @@ async def test_prompts_that_go_alone_find_their_poison_at_once() -> None:
 
 
 async def test_a_server_that_minds_only_how_many_there_are_refuses_nobody_in_the_end() -> None:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path == COMPLETIONS and len(body["prompt"]) > 5 and refuse(connection, 413, "too large")
 
     async with pool_of(Host(odd=odd)) as pool:
@@ -99,7 +99,7 @@ async def test_a_server_that_minds_only_how_many_there_are_refuses_nobody_in_the
 
 
 async def test_a_refusal_in_mid_stream_is_not_taken_for_another_prompts() -> None:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         if path != COMPLETIONS or not any("bad" in prompt for prompt in body["prompt"]):
             return False
         connection.open_stream(choice(0, "x"))
@@ -115,7 +115,7 @@ async def test_a_refusal_in_mid_stream_is_not_taken_for_another_prompts() -> Non
 async def test_an_answer_that_the_server_gives_up_is_asked_for_again() -> None:
     given_up: list[Any] = []
 
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         if path != BATCH or given_up:
             return False
         given_up.append(body)

@@ -8,7 +8,7 @@ from tests.unit.swarm.hosts import CHAT, COMPLETIONS, Host, pool_of, refuse
 
 from batch_agent import ErrorKind, Response
 from batch_agent.sim import SimConfig
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 
 GENERATE = (COMPLETIONS, CHAT)
 SLOW = SimConfig(step_base_ms=4, step_us_per_seq=0, prefill_us_per_token=0, step_ns_per_kv_token=0)
@@ -26,7 +26,7 @@ def are_fine(responses: list[Response]) -> bool:
 async def test_an_endpoint_that_has_no_time_is_left_alone_for_as_long_as_it_says(count: int) -> None:
     refused: list[float] = []
 
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         if path in GENERATE:
             refused.append(asyncio.get_running_loop().time())
         return path in GENERATE and len(refused) <= 4 and refuse(connection, 429, "busy", b"retry-after: 0.4\r\n")
@@ -43,7 +43,7 @@ async def test_an_endpoint_that_has_no_time_is_left_alone_for_as_long_as_it_says
 async def test_lists_that_rest_are_not_called_off() -> None:
     """One that was refused for want of time, while another endpoint would be quicker with it."""
 
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, 429, "busy", b"retry-after: 2\r\n")
 
     async with pool_of(Host(odd=odd), Host(SLOW), max_tokens=200) as pool:
@@ -51,7 +51,7 @@ async def test_lists_that_rest_are_not_called_off() -> None:
 
 
 async def test_who_never_has_time_is_an_error_in_the_end() -> None:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, 429, "busy", b"retry-after: 0\r\n")
 
     async with pool_of(Host(odd=odd)) as pool:
@@ -62,7 +62,7 @@ async def test_who_never_has_time_is_an_error_in_the_end() -> None:
 async def test_an_endpoint_that_is_overloaded_is_back_when_it_is_not() -> None:
     refusals = 0
 
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         nonlocal refusals
         refusals += path in GENERATE
         return path in GENERATE and refusals <= 3 and refuse(connection, 503, "overloaded")
@@ -73,7 +73,7 @@ async def test_an_endpoint_that_is_overloaded_is_back_when_it_is_not() -> None:
 
 @pytest.mark.parametrize("status", [401, 404, 500, 502, 503])
 async def test_an_endpoint_that_fails_at_everything_costs_no_prompt_and_few_requests(status: int) -> None:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, status)
 
     sick = Host(odd=odd)
@@ -84,7 +84,7 @@ async def test_an_endpoint_that_fails_at_everything_costs_no_prompt_and_few_requ
 
 
 async def test_a_pool_of_endpoints_that_fail_at_everything_ends_with_errors() -> None:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, 500)
 
     hosts = Host(odd=odd), Host(odd=odd)

@@ -9,7 +9,7 @@ from tests.unit.swarm.hosts import CHAT, COMPLETIONS, STEPS, Host, pool_of, soon
 from batch_agent import ErrorKind, Response
 from batch_agent.pools import endpoint_state as lanes
 from batch_agent.sim import SimConfig
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 
 GENERATE = (COMPLETIONS, CHAT)
 
@@ -22,7 +22,7 @@ def are_fine(responses: list[Response]) -> bool:
     return all(response.success for response in responses)
 
 
-def say_nothing(path: str, body: Any, connection: Connection) -> bool:
+def say_nothing(path: str, body: Any, connection: ClientConnection) -> bool:
     return path in GENERATE
 
 
@@ -52,7 +52,7 @@ async def test_an_endpoint_has_no_more_at_once_than_it_may() -> None:
     host = Host(STEPS)
     most = 0
 
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         nonlocal most
         most = max(most, pool._open.lanes[0].unfinished)
         return False

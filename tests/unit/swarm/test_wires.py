@@ -7,7 +7,7 @@ from tests.unit.swarm.hosts import BATCH, CHAT, COMPLETIONS, QUICK, STEPS, Host,
 
 from batch_agent import ErrorKind, VLLMPool
 from batch_agent.sim import SimConfig
-from batch_agent.sim.http import Connection
+from batch_agent.sim.http import ClientConnection
 
 NO_LISTS = SimConfig(zero_latency=True, list_prompts=False)
 PROMPTS = [f'[[sim: {{"text": "answer {number}"}}]]' for number in range(24)]
@@ -20,7 +20,7 @@ async def answers(pool: VLLMPool) -> list[str]:
 
 
 def odd_status(status: int) -> Any:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path == COMPLETIONS and refuse(connection, status, "not here")
 
     return odd
@@ -88,7 +88,7 @@ async def test_the_template_is_asked_of_the_next_where_the_first_does_not_show_i
     assert {path for host in hosts for path, _ in host.posts if path.startswith("/v1")} == {COMPLETIONS}
 
 
-def only_standard(path: str, body: Any, connection: Connection) -> bool:
+def only_standard(path: str, body: Any, connection: ClientConnection) -> bool:
     """A server that refuses what it does not know."""
     if body is None or not path.startswith("/v1"):
         return False
@@ -108,7 +108,7 @@ async def test_a_server_that_knows_only_the_standard_is_asked_by_it(raw: bool, u
 
 
 async def test_a_server_that_does_not_stream_is_understood() -> None:
-    def odd(path: str, body: Any, connection: Connection) -> bool:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         if body is not None:
             body.pop("stream", None)
         return False

@@ -10,16 +10,16 @@ import pytest
 from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
 from yarl import URL
 
-from batch_agent.backends.http.client import Server
-from batch_agent.backends.http.transport import open_wire
-from batch_agent.pools.chat_template import Wrapping, find_wrapping, has_batch_route
+from batch_agent.backends.http.client import ServerClient
+from batch_agent.backends.http.transport import open_transport
+from batch_agent.pools.chat_template import ChatTemplate, find_chat_template, has_batch_route
 
 Template = Callable[[str], str]
 _TOKENS = re.compile(r"<[^<>]*>|\w+|\s+|.", re.DOTALL)
 
 
 @asynccontextmanager
-async def showing(template: Template, begins: str = "") -> AsyncIterator[Server]:
+async def showing(template: Template, begins: str = "") -> AsyncIterator[ServerClient]:
     """A server with this template. `begins`: what it puts before a text unless it is told not to."""
     words: list[str] = []
 
@@ -43,9 +43,9 @@ async def showing(template: Template, begins: str = "") -> AsyncIterator[Server]
 
 
 @asynccontextmanager
-async def _server(server: RawServer) -> AsyncIterator[Server]:
+async def _server(server: RawServer) -> AsyncIterator[ServerClient]:
     root = URL(server.url) / "v1"
-    found = Server(open_wire(root, {}), root)
+    found = ServerClient(open_transport(root, {}), root)
     try:
         yield found
     finally:
@@ -54,19 +54,19 @@ async def _server(server: RawServer) -> AsyncIterator[Server]:
 
 async def test_what_stands_around_a_message_is_found() -> None:
     async with showing(lambda text: f"<bos><user>{text}<end><model>", begins="<bos>") as server:
-        assert await find_wrapping(server, "m") == Wrapping("<bos><user>", "<end><model>")
+        assert await find_chat_template(server, "m") == ChatTemplate("<bos><user>", "<end><model>")
 
 
 async def test_a_template_that_trims_is_followed_in_that() -> None:
     async with showing(lambda text: f"<user>{text.strip()}<end>") as server:
-        found = await find_wrapping(server, "m")
+        found = await find_chat_template(server, "m")
     assert found is not None
     assert found.around("  hello \n") == "<user>hello<end>"
 
 
 async def test_a_template_that_does_not_trim_keeps_every_space() -> None:
     async with showing(lambda text: f"<user>\n{text}\n<end>") as server:
-        found = await find_wrapping(server, "m")
+        found = await find_chat_template(server, "m")
     assert found is not None
     assert found.around("  hello \n") == "<user>\n  hello \n\n<end>"
 
@@ -83,7 +83,7 @@ async def test_a_template_that_does_not_trim_keeps_every_space() -> None:
 )
 async def test_a_template_that_does_more_is_left_to_the_server(template: Template) -> None:
     async with showing(template) as server:
-        assert await find_wrapping(server, "m") is None
+        assert await find_chat_template(server, "m") is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_a_server_that_shows_nothing_of_use_is_no_error(status: int, body:
         await line.reply(status, body)
 
     async with raw_server(answer) as raw, _server(raw) as server:
-        assert await find_wrapping(server, "m") is None
+        assert await find_chat_template(server, "m") is None
         assert not await has_batch_route(server)
 
 
@@ -113,5 +113,5 @@ async def test_a_server_that_is_gone_is_no_error() -> None:
         line.reset()
 
     async with raw_server(answer) as raw, _server(raw) as server:
-        assert await find_wrapping(server, "m") is None
+        assert await find_chat_template(server, "m") is None
         assert not await has_batch_route(server)

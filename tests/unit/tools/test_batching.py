@@ -13,16 +13,16 @@ from tests.support.virtual_time import virtual
 
 from batch_agent import SpecError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.tools import ToolFabric
+from batch_agent.tools import ToolExecutor
 
 P = ParamSpec("P")
 
 
 @asynccontextmanager
-async def using(*tools: Tool, **options: Any) -> AsyncIterator[ToolFabric]:
+async def using(*tools: Tool, **options: Any) -> AsyncIterator[ToolExecutor]:
     """A fabric that leaves nothing behind."""
     settings: dict[str, Any] = {"timeout": None, "max_tokens": 1000} | options
-    fabric = ToolFabric(tools, **settings)
+    fabric = ToolExecutor(tools, **settings)
     before = asyncio.all_tasks()
     try:
         yield fabric
@@ -32,13 +32,13 @@ async def using(*tools: Tool, **options: Any) -> AsyncIterator[ToolFabric]:
     assert asyncio.all_tasks() <= before
 
 
-async def ask(fabric: ToolFabric, key: Any, **others: Any) -> ToolResult:
+async def ask(fabric: ToolExecutor, key: Any, **others: Any) -> ToolResult:
     arguments = orjson.dumps({"key": key, **others}).decode()
     [result] = await fabric.session("a").results([ToolCall("c1", "look", arguments)])
     return result
 
 
-async def ask_all(fabric: ToolFabric, keys: Any, **others: Any) -> list[ToolResult]:
+async def ask_all(fabric: ToolExecutor, keys: Any, **others: Any) -> list[ToolResult]:
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(ask(fabric, key, **others)) for key in keys]
     return [task.result() for task in asked]
@@ -89,7 +89,7 @@ async def test_the_model_sees_one_key_of_the_type_of_those_in_the_list() -> None
         """Find a book."""
         return {isbn: f"{edition} of {isbn}" for isbn in isbns}
 
-    [spec] = ToolFabric([look], timeout=None, max_tokens=1).specs
+    [spec] = ToolExecutor([look], timeout=None, max_tokens=1).specs
     assert (spec.name, spec.description) == ("look", "Find a book.")
     assert spec.parameters["properties"]["isbn"] == {"type": "integer"}
     assert spec.parameters["required"] == ["isbn"]
@@ -436,7 +436,7 @@ async def test_a_cancellation_that_leaks_out_of_the_function_is_a_result_for_eve
 @virtual
 async def test_closing_while_calls_are_gathered_ends_them() -> None:
     library = Library(window=100.0)
-    fabric = ToolFabric([library.tool], timeout=None, max_tokens=10)
+    fabric = ToolExecutor([library.tool], timeout=None, max_tokens=10)
     waiting = asyncio.create_task(ask(fabric, 1))
     await asyncio.sleep(1)
     await fabric.aclose()

@@ -10,9 +10,9 @@ from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallsPast
-from batch_agent.tools import ToolFabric, as_tool
-from batch_agent.tools.write_claims import Claim
+from batch_agent.core.protocols import CallHistory
+from batch_agent.tools import ToolExecutor, as_tool
+from batch_agent.tools.write_claims import WriteClaim
 
 P = ParamSpec("P")
 
@@ -50,11 +50,11 @@ class Notes:
         return set(self.claimed) - set(self.withdrawn) - set(self.settled)
 
 
-def fabric_of(tool: Any, timeout: float | None = None) -> ToolFabric:
-    return ToolFabric([as_tool(tool)], timeout=timeout, max_tokens=1000)
+def fabric_of(tool: Any, timeout: float | None = None) -> ToolExecutor:
+    return ToolExecutor([as_tool(tool)], timeout=timeout, max_tokens=1000)
 
 
-def ask(fabric: ToolFabric, notes: Notes, n: int, past: CallsPast | None = None) -> "asyncio.Task[Any]":
+def ask(fabric: ToolExecutor, notes: Notes, n: int, past: CallHistory | None = None) -> "asyncio.Task[Any]":
     call = ToolCall(str(n), "put", orjson.dumps({"n": n}).decode())
     return asyncio.create_task(fabric.session(f"agent {n}", notes).results([call], past))
 
@@ -241,10 +241,10 @@ async def test_a_write_that_timed_out_is_told_as_unknown() -> None:
 
 def test_a_thread_and_the_loop_never_both_have_a_call() -> None:
     for _ in range(300):
-        claim, begin = Claim(None, ToolCall("1", "put", "{}")), threading.Barrier(2)
+        claim, begin = WriteClaim(None, ToolCall("1", "put", "{}")), threading.Barrier(2)
         entered: list[bool] = []
 
-        def enter(claim: Claim = claim, entered: list[bool] = entered, begin: threading.Barrier = begin) -> None:
+        def enter(claim: WriteClaim = claim, entered: list[bool] = entered, begin: threading.Barrier = begin) -> None:
             begin.wait()
             entered.append(claim.enter())
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.tools.processes import gone, written
 
 from batch_agent.core.messages import ToolCall
-from batch_agent.tools import Tool, ToolFabric
+from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.builtin.claude_code import ClaudeCodeError, claude_code_tool
 
 _DONE = json.dumps({"type": "result", "subtype": "success", "is_error": False, "result": "It is done."})
@@ -102,7 +102,7 @@ async def test_cancelling_the_call_kills_it_and_its_children(folder: Path) -> No
 @pytest.mark.slow
 async def test_a_call_that_hangs_ends_at_its_timeout_and_leaves_nothing(folder: Path) -> None:
     tool = stand_in(folder, "trap '' TERM INT; echo $$ > me; while true; do sleep 600; done", timeout=1.5)
-    fabric = ToolFabric([tool], timeout=30.0, max_tokens=1000)
+    fabric = ToolExecutor([tool], timeout=30.0, max_tokens=1000)
     [result] = await fabric.session("a").results([ToolCall("c", "claude_code", '{"task": "Do it."}')])
     await fabric.aclose()
     assert result.is_error

@@ -16,22 +16,22 @@ from tests.property.test_fabric_histories import tools as tools_of
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
-from batch_agent.cluster.memory import LocalHub
-from batch_agent.cluster.shared_tool_calls import SharedCalls
+from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.shared_tool_calls import ClusterToolCalls
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallsPast
+from batch_agent.core.protocols import CallHistory
 from batch_agent.core.results import CallRecord
 from batch_agent.core.spec import BatchSpec
 from batch_agent.store.memory import MemoryStore
 from batch_agent.testing import VirtualTimeLoop
-from batch_agent.tools import ToolFabric, open_tools
-from batch_agent.tools.session import FabricSession
+from batch_agent.tools import ToolExecutor, open_tools
+from batch_agent.tools.session import AgentToolSession
 
 P = ParamSpec("P")
 LEASE = 10.0
 
 
-class Hub(LocalHub):
+class Hub(MemoryCoordinator):
     """One that can be away."""
 
     is_away = False
@@ -61,8 +61,8 @@ class Worker:
     def __init__(self, hub: Hub, name: str, tools: Sequence[Tool]) -> None:
         self._hub = hub
         self._name = name
-        self._calls = SharedCalls(hub, name)
-        self.fabric = ToolFabric(tools, timeout=None, max_tokens=1000, cache_bytes=100_000, commons=self._calls)
+        self._calls = ClusterToolCalls(hub, name)
+        self.fabric = ToolExecutor(tools, timeout=None, max_tokens=1000, cache_bytes=100_000, commons=self._calls)
         self._life = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
@@ -100,7 +100,7 @@ async def workers(number: int, *tools: Tool, hub: Hub | None = None) -> AsyncIte
 
 
 async def ask(
-    who: Worker | FabricSession, name: str = "look", past: CallsPast | None = None, **arguments: Any
+    who: Worker | AgentToolSession, name: str = "look", past: CallHistory | None = None, **arguments: Any
 ) -> ToolResult:
     session = who.fabric.session("somebody") if isinstance(who, Worker) else who
     [result] = await session.results([ToolCall("c1", name, orjson.dumps(arguments).decode())], past)
@@ -320,7 +320,7 @@ async def test_an_agent_that_goes_on_elsewhere_reads_nothing_older_than_what_it_
     async with workers(2, *a_store(1.0)) as (one, other):
         await ask(other, "get")
         await ask(one.fabric.session("writer"), "put", n=1)
-        past = CallsPast(turn=1, earlier=(CallRecord("put", '{"n":1}', True, 0.0),))
+        past = CallHistory(turn=1, earlier=(CallRecord("put", '{"n":1}', True, 0.0),))
         assert (await ask(other.fabric.session("writer"), "get", past)).content == "1"
 
 
@@ -482,7 +482,7 @@ async def test_opened_tools_share_what_they_are_given_to_share() -> None:
     hub, tool = Hub(MemoryStore()), looking()
     spec = BatchSpec(task="Do it.", inputs=[1], model="m")
     for name, source in (("a", "executed"), ("b", "cached")):
-        commons = SharedCalls(hub, name)
+        commons = ClusterToolCalls(hub, name)
         async with open_tools([tool], spec, lambda text, tokens: pytest.fail(text), [], commons) as fabric:
             [result] = await fabric.session("x").results([ToolCall("c1", "look", "{}")])
             assert (result.content, result.source) == ("k1", source)

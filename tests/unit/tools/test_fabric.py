@@ -12,15 +12,15 @@ from pydantic import BaseModel, field_serializer
 
 from batch_agent import SpecError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.tools import ToolFabric, as_tool
+from batch_agent.tools import ToolExecutor, as_tool
 
 
 @pytest.fixture
-async def use() -> AsyncIterator[Callable[..., ToolFabric]]:
-    fabrics: list[ToolFabric] = []
+async def use() -> AsyncIterator[Callable[..., ToolExecutor]]:
+    fabrics: list[ToolExecutor] = []
 
-    def make(*tools: Any, timeout: float | None = 10.0, max_tokens: int = 8000) -> ToolFabric:
-        fabrics.append(ToolFabric([as_tool(tool) for tool in tools], timeout=timeout, max_tokens=max_tokens))
+    def make(*tools: Any, timeout: float | None = 10.0, max_tokens: int = 8000) -> ToolExecutor:
+        fabrics.append(ToolExecutor([as_tool(tool) for tool in tools], timeout=timeout, max_tokens=max_tokens))
         return fabrics[-1]
 
     yield make
@@ -28,10 +28,10 @@ async def use() -> AsyncIterator[Callable[..., ToolFabric]]:
         await fabric.aclose()
 
 
-Use = Callable[..., ToolFabric]
+Use = Callable[..., ToolExecutor]
 
 
-async def outcome(fabric: ToolFabric, name: str, arguments: str = "{}") -> tuple[str, bool]:
+async def outcome(fabric: ToolExecutor, name: str, arguments: str = "{}") -> tuple[str, bool]:
     call = ToolCall("c1", name, arguments)
     [result] = await fabric.session("agent").results([call])
     assert result.call is call
@@ -77,7 +77,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
     def f() -> None: ...
 
     with pytest.raises(SpecError, match="the same name: f"):
-        ToolFabric([as_tool(f), as_tool(f)], timeout=None, max_tokens=1)
+        ToolExecutor([as_tool(f), as_tool(f)], timeout=None, max_tokens=1)
 
 
 @pytest.mark.parametrize(

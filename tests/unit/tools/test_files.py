@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batch_agent import Tool
 from batch_agent.tools.builtin.files import grep_tool, list_files_tool, read_file_tool
-from batch_agent.tools.builtin.rooted_folder import Folder
+from batch_agent.tools.builtin.rooted_folder import RootedFolder
 
 SECRET = "the-secret"
 
@@ -106,7 +106,7 @@ def test_a_folder_that_becomes_a_link_while_it_is_opened_is_not_followed(
 
     monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder.os.stat", stat_and_swap)
     with pytest.raises(FileNotFoundError):
-        Folder(root).open("below/b.txt")
+        RootedFolder(root).open("below/b.txt")
 
 
 @pytest.mark.parametrize("path", ["nothing.txt", "below", ".", "", "a.txt/more", "x" * 5000])
@@ -145,7 +145,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_while_it_is_opened_is_not_waited_
     monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder.os.stat", stat_and_swap)
     opened = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
-        Folder(root).open("a.txt")
+        RootedFolder(root).open("a.txt")
     assert os.listdir("/proc/self/fd") == opened
 
 

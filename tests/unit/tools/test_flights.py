@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from batch_agent.tools.cache import Outcome
-from batch_agent.tools.single_flight import Flights
+from batch_agent.tools.cache import ToolOutcome
+from batch_agent.tools.single_flight import SingleFlight
 
-OUTCOME = Outcome("found", False, 1, 0.0)
+OUTCOME = ToolOutcome("found", False, 1, 0.0)
 
 
 async def test_those_who_wait_are_woken_by_and_by_in_their_order() -> None:
-    flights, may_end, rounds = Flights(), asyncio.Event(), 0
+    flights, may_end, rounds = SingleFlight(), asyncio.Event(), 0
     woken: list[tuple[int, int]] = []
 
-    async def execute() -> Outcome:
+    async def execute() -> ToolOutcome:
         await may_end.wait()
         return OUTCOME
 
@@ -35,9 +35,9 @@ async def test_those_who_wait_are_woken_by_and_by_in_their_order() -> None:
 
 
 async def test_who_leaves_between_the_end_and_its_turn_harms_nobody() -> None:
-    flights, may_end = Flights(), asyncio.Event()
+    flights, may_end = SingleFlight(), asyncio.Event()
 
-    async def execute() -> Outcome:
+    async def execute() -> ToolOutcome:
         await may_end.wait()
         return OUTCOME
 
@@ -56,9 +56,9 @@ async def test_who_leaves_between_the_end_and_its_turn_harms_nobody() -> None:
 
 
 async def test_the_last_one_to_leave_calls_it_off_and_not_before() -> None:
-    flights, ended = Flights(), asyncio.Event()
+    flights, ended = SingleFlight(), asyncio.Event()
 
-    async def execute() -> Outcome:
+    async def execute() -> ToolOutcome:
         try:
             await asyncio.Event().wait()
         finally:
@@ -83,9 +83,9 @@ async def test_the_last_one_to_leave_calls_it_off_and_not_before() -> None:
 
 
 async def test_one_that_has_ended_gives_what_it_had_to_whoever_still_asks() -> None:
-    flights = Flights()
+    flights = SingleFlight()
 
-    async def execute() -> Outcome:
+    async def execute() -> ToolOutcome:
         return OUTCOME
 
     flight = flights.start("key", 1, None, lambda _: execute())

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall
-from batch_agent.tools import ToolFabric
+from batch_agent.tools import ToolExecutor
 from batch_agent.tools.builtin.html_text import plain
 from batch_agent.tools.builtin.http_session import RequestFailed, RequestMayPass
 from batch_agent.tools.builtin.ssrf_guard import Guard, is_public
@@ -428,7 +428,7 @@ def test_what_the_system_would_look_up_once_more_is_refused(address: str) -> Non
 
 
 async def asked(tool: Tool, url: str) -> tuple[str, bool]:
-    fabric = ToolFabric([tool], timeout=10.0, max_tokens=8000)
+    fabric = ToolExecutor([tool], timeout=10.0, max_tokens=8000)
     try:
         [result] = await fabric.session("agent").results([ToolCall("c1", tool.name, f'{{"url": "{url}"}}')])
     finally:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
-from batch_agent.tools import Tool, ToolFabric
+from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.adapters import from_langchain
 from batch_agent.tools.parameters import BadArguments, RawArguments, sound_name
 
@@ -59,7 +59,7 @@ class InjectedTool(StructuredTool):
 
 
 async def outcome(tool: Tool, arguments: str) -> tuple[str, bool]:
-    fabric = ToolFabric([tool], timeout=10.0, max_tokens=1000)
+    fabric = ToolExecutor([tool], timeout=10.0, max_tokens=1000)
     [result] = await fabric.session("a").results([ToolCall("c", tool.name, arguments)])
     await fabric.aclose()
     return result.content, result.is_error
@@ -106,7 +106,7 @@ async def test_its_errors_and_bad_arguments_are_results() -> None:
 
 async def test_what_it_does_is_unknown_and_so_it_is_never_shared() -> None:
     search = StructuredTool()
-    fabric = ToolFabric([adapted(search)], timeout=10.0, max_tokens=1000)
+    fabric = ToolExecutor([adapted(search)], timeout=10.0, max_tokens=1000)
     call = ToolCall("c", "search_the_web", '{"query": "cats"}')
     async with asyncio.TaskGroup() as group:
         for agent in ("a", "b"):

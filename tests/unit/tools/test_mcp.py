@@ -19,7 +19,7 @@ from tests.unit.tools.processes import children_of, gone, written
 
 from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
-from batch_agent.tools import Tool, ToolFabric
+from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.mcp import MCP, MCPServerGone, MCPToolError
 
 _SERVER = str(Path(__file__).with_name("mcp_server.py"))
@@ -175,7 +175,7 @@ async def test_a_result_without_an_end_fails_its_call_and_the_next_one_is_answer
 
 @shared
 async def test_arguments_that_do_not_fit_are_not_sent(stdio: Tools) -> None:
-    fabric = ToolFabric(list(stdio.values()), timeout=20.0, max_tokens=1000)
+    fabric = ToolExecutor(list(stdio.values()), timeout=20.0, max_tokens=1000)
     [result] = await fabric.session("a").results([ToolCall("c", "echo", '{"text": 7}')])
     await fabric.aclose()
     assert (result.content, result.is_error) == ('The arguments do not fit: text: 7 is not of type "string"', True)
@@ -229,7 +229,7 @@ async def test_a_server_that_dies_between_calls_is_not_noticed() -> None:
         first = int(await tools["whoami"].function())
         os.kill(first, signal.SIGKILL)
         await gone(first)
-        fabric = ToolFabric(list(tools.values()), timeout=60.0, max_tokens=1000)
+        fabric = ToolExecutor(list(tools.values()), timeout=60.0, max_tokens=1000)
         [result] = await fabric.session("a").results([ToolCall("c", "whoami", "{}")])
         await fabric.aclose()
         assert not result.is_error

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.tools.mcp_legacy_http import Answer, Served, over_http
 
 from batch_agent.core.messages import ToolCall
-from batch_agent.tools import Tool, ToolFabric
+from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.mcp import MCP, MCPServerGone, MCPToolError
-from batch_agent.tools.mcp.errors import Refusal
+from batch_agent.tools.mcp.errors import McpRejection
 
 _JSON = "application/json"
 _NO_SESSION = "Bad Request: No valid session ID provided"
@@ -80,7 +80,7 @@ async def test_after_a_refusal_without_a_word_a_read_is_made_again_and_a_write_i
             await tools["echo"].function(text="write")
         assert await tools["echo"].function(text="next") == "next"
         served.sessions.clear()
-        fabric = ToolFabric(list(tools.values()), timeout=60.0, max_tokens=1000)
+        fabric = ToolExecutor(list(tools.values()), timeout=60.0, max_tokens=1000)
         [result] = await fabric.session("a").results([ToolCall("c", "whoami", "{}")])
         await fabric.aclose()
         assert not result.is_error
@@ -142,11 +142,11 @@ async def test_a_call_that_is_under_way_is_not_cut_off_by_a_new_session() -> Non
 
 
 def test_a_servers_own_data_is_no_refusal() -> None:
-    known = Refusal("x", is_of_session=True, is_certain=False)
-    assert Refusal.from_data(known.as_data()) == known
+    known = McpRejection("x", is_of_session=True, is_certain=False)
+    assert McpRejection.from_data(known.as_data()) == known
     odd: list[object] = [None, [], {}, {"batch_agent_refusal": {"odd": 1}}, {"batch_agent_refusal": None}]
     for data in odd:
-        assert Refusal.from_data(data) is None
+        assert McpRejection.from_data(data) is None
 
 
 _LONG = '{"jsonrpc": "2.0", "id": 2, "result": {"content": [{"type": "text", "text": "%s"}]}}' % ("x" * 200_000)

@@ -176,12 +176,12 @@ async def test_a_folder_that_cannot_be_used_is_said_before_anything_is_asked(tmp
 async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from batch_agent.tools.disk_cache import ToolMemory
+    from batch_agent.tools.disk_cache import ToolDiskCache
 
-    async def broken(self: ToolMemory, key: bytes) -> None:
+    async def broken(self: ToolDiskCache, key: bytes) -> None:
         raise StoreError("The disk is full.")
 
-    monkeypatch.setattr(ToolMemory, "recall", broken)
+    monkeypatch.setattr(ToolDiskCache, "recall", broken)
     computed: list[int] = []
     await run(counting(computed), tmp_path)
     assert sorted(computed) == [2, 3]

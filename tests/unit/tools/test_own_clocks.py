@@ -11,21 +11,21 @@ from tests.support.virtual_time import virtual
 
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.tools import ToolFabric, as_tool
+from batch_agent.tools import ToolExecutor, as_tool
 
 P = ParamSpec("P")
 
 
 @asynccontextmanager
-async def using(*tools: Any) -> AsyncIterator[ToolFabric]:
-    fabric = ToolFabric([as_tool(tool) for tool in tools], timeout=None, max_tokens=1000)
+async def using(*tools: Any) -> AsyncIterator[ToolExecutor]:
+    fabric = ToolExecutor([as_tool(tool) for tool in tools], timeout=None, max_tokens=1000)
     try:
         yield fabric
     finally:
         await fabric.aclose()
 
 
-async def ask(fabric: ToolFabric, name: str, **arguments: Any) -> ToolResult:
+async def ask(fabric: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
     [result] = await fabric.session("a").results([ToolCall("c1", name, orjson.dumps(arguments).decode())])
     return result
 

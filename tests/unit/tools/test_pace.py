@@ -14,9 +14,9 @@ from tests.support.virtual_time import in_virtual_time
 
 from batch_agent import SpecError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallsPast
+from batch_agent.core.protocols import CallHistory
 from batch_agent.testing import VirtualTimeLoop
-from batch_agent.tools import ToolFabric, as_tool
+from batch_agent.tools import ToolExecutor, as_tool
 
 P = ParamSpec("P")
 
@@ -39,10 +39,10 @@ virtual = in_virtual_time(WatchfulLoop)
 
 
 @asynccontextmanager
-async def using(*tools: Any, **options: Any) -> AsyncIterator[ToolFabric]:
+async def using(*tools: Any, **options: Any) -> AsyncIterator[ToolExecutor]:
     """A fabric that leaves nothing behind."""
     settings: dict[str, Any] = {"timeout": None, "max_tokens": 1000} | options
-    fabric = ToolFabric([as_tool(tool) for tool in tools], **settings)
+    fabric = ToolExecutor([as_tool(tool) for tool in tools], **settings)
     before = asyncio.all_tasks()
     try:
         yield fabric
@@ -52,7 +52,7 @@ async def using(*tools: Any, **options: Any) -> AsyncIterator[ToolFabric]:
     assert asyncio.all_tasks() <= before
 
 
-async def ask(fabric: ToolFabric, name: str, **arguments: Any) -> ToolResult:
+async def ask(fabric: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
     [result] = await fabric.session("a").results([ToolCall("c1", name, orjson.dumps(arguments).decode())])
     return result
 
@@ -344,7 +344,7 @@ async def test_a_write_that_is_tried_again_keeps_its_key() -> None:
         return "put"
 
     async with using(put) as fabric:
-        [result] = await fabric.session("a").results([ToolCall("c1", "put", "{}")], CallsPast(2))
+        [result] = await fabric.session("a").results([ToolCall("c1", "put", "{}")], CallHistory(2))
     assert result.content == "put"
     assert keys == ["a-2-c1"] * 3 or len(set(keys)) == 1 < len(keys)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.tools.processes import children_of, gone
 
-from batch_agent.tools import Tool, ToolFabric
+from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.builtin.python_eval import PythonDisabled, PythonError, python_eval_tool
 
 
@@ -145,7 +145,7 @@ async def test_a_cancelled_call_leaves_no_process() -> None:
 
 
 async def test_the_model_sees_a_subset_of_python_and_its_errors() -> None:
-    fabric = ToolFabric([python_eval_tool(enabled=True)], timeout=30.0, max_tokens=1000)
+    fabric = ToolExecutor([python_eval_tool(enabled=True)], timeout=30.0, max_tokens=1000)
     [spec] = fabric.specs
     assert "subset of Python" in spec.description
     assert list(spec.parameters["properties"]) == ["code"]

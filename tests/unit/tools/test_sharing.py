@@ -17,21 +17,21 @@ from tests.support.virtual_time import virtual
 
 from batch_agent import SpecError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallsPast
+from batch_agent.core.protocols import CallHistory
 from batch_agent.core.results import ToolUse
-from batch_agent.tools import ToolFabric, as_tool
+from batch_agent.tools import ToolExecutor, as_tool
 from batch_agent.tools.parameters import ReadsArguments
-from batch_agent.tools.session import FabricSession
-from batch_agent.tools.stats import ToolLedger
+from batch_agent.tools.session import AgentToolSession
+from batch_agent.tools.stats import ToolStats
 
 P = ParamSpec("P")
 
 
 @asynccontextmanager
-async def using(*tools: Any, **options: Any) -> AsyncIterator[ToolFabric]:
+async def using(*tools: Any, **options: Any) -> AsyncIterator[ToolExecutor]:
     """A fabric that leaves nothing behind."""
     settings: dict[str, Any] = {"timeout": None, "max_tokens": 100_000} | options
-    fabric = ToolFabric([as_tool(tool) for tool in tools], **settings)
+    fabric = ToolExecutor([as_tool(tool) for tool in tools], **settings)
     before = asyncio.all_tasks()
     try:
         yield fabric
@@ -46,13 +46,13 @@ def a_call(name: str, arguments: dict[str, Any] | str) -> ToolCall:
     return ToolCall("c1", name, text)
 
 
-async def ask(who: ToolFabric | FabricSession, name: str, raw: str | None = None, **arguments: Any) -> ToolResult:
-    session = who.session("somebody") if isinstance(who, ToolFabric) else who
+async def ask(who: ToolExecutor | AgentToolSession, name: str, raw: str | None = None, **arguments: Any) -> ToolResult:
+    session = who.session("somebody") if isinstance(who, ToolExecutor) else who
     [result] = await session.results([a_call(name, arguments if raw is None else raw)])
     return result
 
 
-def use(fabric: ToolFabric, name: str = "look") -> ToolUse:
+def use(fabric: ToolExecutor, name: str = "look") -> ToolUse:
     return next(use for use in fabric.uses if use.name == name)
 
 
@@ -332,7 +332,7 @@ async def test_a_hung_sync_tool_is_left_by_those_who_tire_of_it_and_blocks_nobod
 
 @virtual
 async def test_closing_calls_off_what_still_runs() -> None:
-    fabric = ToolFabric([looking(100.0)], timeout=None, max_tokens=100)
+    fabric = ToolExecutor([looking(100.0)], timeout=None, max_tokens=100)
     waiting = asyncio.create_task(ask(fabric, "look"))
     await asyncio.sleep(1)
     await fabric.aclose()
@@ -894,7 +894,7 @@ async def test_what_is_on_record_is_recalled_and_what_is_not_known_is_said_to_be
         return f"put {n}"
 
     calls = [ToolCall(f"c{n}", "put", f'{{"n":{n}}}') for n in range(4)]
-    past = CallsPast(
+    past = CallHistory(
         1, {"c0": ToolResult(calls[0], "was put")}, frozenset({"c1"}), (ToolResult(calls[2], "put before"),)
     )
     notes = Notes()
@@ -921,10 +921,10 @@ async def test_a_call_with_a_key_is_made_again_with_the_same_key() -> None:
     calls = [ToolCall("c1", "put", '{"n":1}'), ToolCall("c2", "put", '{"n":1}')]
     async with using(put) as fabric:
         assert fabric.specs[0].parameters["properties"].keys() == {"n"}
-        await fabric.session("a", Notes()).results(calls, CallsPast(3))
-        await fabric.session("a", Notes()).results(calls, CallsPast(3, claimed=frozenset({"c1", "c2"})))
-        await fabric.session("b", Notes()).results(calls, CallsPast(3))
-        await fabric.session("a", Notes()).results(calls, CallsPast(4))
+        await fabric.session("a", Notes()).results(calls, CallHistory(3))
+        await fabric.session("a", Notes()).results(calls, CallHistory(3, claimed=frozenset({"c1", "c2"})))
+        await fabric.session("b", Notes()).results(calls, CallHistory(3))
+        await fabric.session("a", Notes()).results(calls, CallHistory(4))
     assert keys[:2] == keys[2:4]
     assert len(set(keys)) == 6
 
@@ -940,7 +940,7 @@ async def test_one_write_of_an_earlier_life_stands_for_one_call_of_this_one() ->
         return "added"
 
     calls = [ToolCall("c1", "add", "{}"), ToolCall("c2", "add", "{}")]
-    past = CallsPast(1, inherited=(ToolResult(ToolCall("c9", "add", "{}"), "added"),))
+    past = CallHistory(1, inherited=(ToolResult(ToolCall("c9", "add", "{}"), "added"),))
     async with using(add) as fabric:
         results = await fabric.session("a", Notes()).results(calls, past)
     assert sorted(result.source for result in results) == ["executed", "recalled"]
@@ -956,7 +956,7 @@ async def test_the_same_write_in_other_words_is_still_the_same_write() -> None:
         made.append(n)
         return "put"
 
-    past = CallsPast(1, inherited=(ToolResult(ToolCall("c9", "put", '{"n":1,"m":2}'), "put before"),))
+    past = CallHistory(1, inherited=(ToolResult(ToolCall("c9", "put", '{"n":1,"m":2}'), "put before"),))
     async with using(put) as fabric:
         [result] = await fabric.session("a", Notes()).results([ToolCall("c1", "put", '{"m": 2, "n": 1}')], past)
     assert (result.source, made) == ("recalled", [])
@@ -1007,7 +1007,7 @@ async def test_every_answered_call_is_in_the_account_once() -> None:
 
 
 def test_quantiles_are_those_of_the_last_executions_and_none_before_the_first() -> None:
-    ledger = ToolLedger("t")
+    ledger = ToolStats("t")
     assert ledger.quantile(0.5) is ledger.use().p99 is None
     ledger.ran(7.0)
     assert (ledger.use().p50, ledger.use().p99) == (7.0, 7.0)

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 
 from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
-from batch_agent.tools import Tool, ToolFabric
+from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.builtin import sqlite_process
 from batch_agent.tools.builtin.sql import sql_lookup_tool, sql_tool
 from batch_agent.tools.builtin.sql_database import SqlError
@@ -261,7 +261,7 @@ def test_many_keys_are_one_statement_and_each_gets_its_own_row(url: str, stateme
 
 def test_thirty_agents_looking_up_thirty_ids_make_one_query(url: str, statements: list[str]) -> None:
     async def look_up() -> list[tuple[str, bool]]:
-        fabric = ToolFabric([users(url, window=0.2)], timeout=30.0, max_tokens=1000)
+        fabric = ToolExecutor([users(url, window=0.2)], timeout=30.0, max_tokens=1000)
 
         async def agent(n: int) -> tuple[str, bool]:
             call = ToolCall(f"c{n}", "get_user", f'{{"id": {n}}}')

@@ -17,7 +17,7 @@ import pytest
 
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall
-from batch_agent.tools import ToolFabric, as_tool
+from batch_agent.tools import ToolExecutor, as_tool
 from batch_agent.tools.result_text import as_text
 
 
@@ -68,7 +68,7 @@ def test_a_value_is_rendered_whole(value: Any, text: str) -> None:
 
 
 async def ask(tool: Any, **options: Any) -> tuple[str, bool]:
-    fabric = ToolFabric([as_tool(tool)], timeout=None, **options)
+    fabric = ToolExecutor([as_tool(tool)], timeout=None, **options)
     try:
         [result] = await fabric.session("a").results([ToolCall("1", "look", "{}")])
     finally:

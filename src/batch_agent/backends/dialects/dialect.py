@@ -15,7 +15,7 @@ _WORTH_MARKING = 1024
 """Characters. Caches keep nothing shorter than a thousand tokens, of which the prompt before it has its part."""
 
 
-class Decoder(Protocol):
+class StreamDecoder(Protocol):
     """Deltas from the bytes of a streamed answer, for any chunking. They say the same in the same order; what follows
     on its own kind within a chunk may be one delta. All of it raises BackendError."""
 
@@ -47,10 +47,10 @@ class Dialect(Protocol):
 
     def decode_reply(self, body: bytes) -> list[Delta]: ...
 
-    def decoder(self) -> Decoder: ...
+    def decoder(self) -> StreamDecoder: ...
 
 
-class Once:
+class EncodingCache:
     """Bytes that many requests share, made once."""
 
     def __init__(self) -> None:
@@ -75,13 +75,13 @@ def arguments_object(call: ToolCall) -> bytes:
     return raw if is_object else dumps({"malformed": call.arguments})
 
 
-def halves(text: str, shared: int) -> tuple[str, str] | None:
+def split_at_cache_mark(text: str, shared: int) -> tuple[str, str] | None:
     """A text as what others share of it and the rest; None where a mark between them would be of no use."""
     first, rest = text[:shared], text[shared:]
     return (first, rest) if shared >= _WORTH_MARKING and first.strip() and rest.strip() else None
 
 
-def known_id(call: ToolCall, pattern: re.Pattern[str]) -> str:
+def sanitized_id(call: ToolCall, pattern: re.Pattern[str]) -> str:
     """The call's id, or for one that the API would not take the same other one each time."""
     if pattern.fullmatch(call.id):
         return call.id

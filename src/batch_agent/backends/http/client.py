@@ -10,7 +10,7 @@ from yarl import URL
 from ...core.errors import BackendError
 from ...core.safe_text import masked, masked_bytes
 from ..error_mapping import translate_failure, translate_status
-from .transport import LARGEST_BODY, LARGEST_PAGE, Answer, Dropped, Headers, Wire
+from .transport import LARGEST_BODY, LARGEST_PAGE, ConnectionDropped, Headers, Transport, TransportResponse
 
 _SHORTEST_SECRET = 12
 _KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
@@ -24,10 +24,10 @@ class Signer(Protocol):
         ...
 
 
-class Server:
+class ServerClient:
     """Where requests go: an address, a wire with its key, and a signature where one is asked for."""
 
-    def __init__(self, wire: Wire, root: URL, signer: Signer | None = None) -> None:
+    def __init__(self, wire: Transport, root: URL, signer: Signer | None = None) -> None:
         self.root = root
         self._wire = wire
         self._signer = signer
@@ -40,7 +40,7 @@ class Server:
             found = self._urls[path] = _below(self.root, path)
         return found
 
-    def ask(self, url: URL, body: bytes, headers: Headers | None) -> Awaitable[Answer]:
+    def ask(self, url: URL, body: bytes, headers: Headers | None) -> Awaitable[TransportResponse]:
         """The answer to a POST, as soon as its head is there. Raises OSError, BackendError where nobody can sign it."""
         return self._send("POST", url, body, headers)
 
@@ -50,13 +50,15 @@ class Server:
             async with asyncio.timeout(within):
                 try:
                     answer = await self._send("GET", url, b"", None)
-                except Dropped:  # an idle connection that the server has given up: a page may be asked for twice
+                except (
+                    ConnectionDropped
+                ):  # an idle connection that the server has given up: a page may be asked for twice
                     answer = await self._send("GET", url, b"", None)
                 return await _good(answer, url, LARGEST_PAGE)
         except BackendError as error:
             raise self.without_secrets(error) from None
         except OSError as error:
-            raise self.without_secrets(translate_failure(error, shown(url))) from None
+            raise self.without_secrets(translate_failure(error, display_url(url))) from None
 
     async def try_post(self, url: URL, body: bytes, within: float, headers: Headers | None = None) -> bytes | None:
         """What a POST brings; None for one that fails, in whatever way."""
@@ -73,12 +75,12 @@ class Server:
     async def aclose(self) -> None:
         await self._wire.aclose()
 
-    def _send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Awaitable[Answer]:
+    def _send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Awaitable[TransportResponse]:
         if self._signer is None:
             return self._wire.send(method, url, body, headers)
         return self._signed(self._signer, method, url, body, headers or {})
 
-    async def _signed(self, signer: Signer, method: str, url: URL, body: bytes, headers: Headers) -> Answer:
+    async def _signed(self, signer: Signer, method: str, url: URL, body: bytes, headers: Headers) -> TransportResponse:
         signed = await signer.sign(method, url, body)
         return await self._wire.send(method, url, body, {**headers, **signed})
 
@@ -91,13 +93,13 @@ class Server:
         return BackendError(error.kind, clean, retry_after=error.retry_after, status=error.status)
 
 
-async def _good(answer: Answer, url: URL, most: int = LARGEST_BODY) -> bytes:
+async def _good(answer: TransportResponse, url: URL, most: int = LARGEST_BODY) -> bytes:
     """The body of an answer with a good status. Raises BackendError for others."""
     try:
         body = await answer.read(most)
         if answer.status != 200:
-            said = without_key(body, answer.sent_headers)
-            raise translate_status(answer.status, answer.headers, said, shown(url))
+            said = redact_key(body, answer.sent_headers)
+            raise translate_status(answer.status, answer.headers, said, display_url(url))
         return body
     finally:
         answer.close()
@@ -116,11 +118,11 @@ def _secrets(headers: Headers, root: URL) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def shown(url: URL) -> str:
+def display_url(url: URL) -> str:
     """A URL as it may be shown: without what may be secret in it."""
     return str(url.with_user(None).with_query(None)) if url.absolute else str(url)
 
 
-def without_key(said: bytes, sent: Headers) -> bytes:
+def redact_key(said: bytes, sent: Headers) -> bytes:
     """A server's words, in case that it quotes the key which it was sent."""
     return masked_bytes(said, [sent.get(header, "").removeprefix("Bearer ") for header in _KEY_HEADERS])

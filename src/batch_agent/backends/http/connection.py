@@ -7,31 +7,39 @@ from typing import Protocol, cast
 
 from multidict import CIMultiDict
 
-from .h1_parser import AnswerReader, AnswerTooLarge, BadAnswer, Head
-from .transport import LARGEST_BODY, LARGEST_STREAM, Dropped, Headers, Stale, TooLarge, WireError
+from .h1_parser import ProtocolError, ResponseHead, ResponseParser, ResponseTooLarge
+from .transport import (
+    LARGEST_BODY,
+    LARGEST_STREAM,
+    BodyTooLarge,
+    ConnectionDropped,
+    Headers,
+    StaleConnection,
+    TransportError,
+)
 
 _MOST_UNREAD = 256 * 1024
 
 
-class LinePool(Protocol):
+class ConnectionOwner(Protocol):
     """Where a connection belongs while no answer is read from it."""
 
     @property
     def headers(self) -> Headers: ...
 
-    def give_back(self, line: "Line") -> None: ...
+    def give_back(self, line: "PlainConnection") -> None: ...
 
-    def forget(self, line: "Line") -> None: ...
+    def forget(self, line: "PlainConnection") -> None: ...
 
 
-class Line(asyncio.Protocol):
+class PlainConnection(asyncio.Protocol):
     """One connection, and the answer to its last request. Raises WireError for one that breaks."""
 
-    def __init__(self, pool: LinePool) -> None:
+    def __init__(self, pool: ConnectionOwner) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reader: AnswerReader | None = None
+        self._reader: ResponseParser | None = None
         self._unread: list[bytes] = []
         self._waiting: asyncio.Future[None] | None = None
         self._wants_all = False
@@ -54,14 +62,14 @@ class Line(asyncio.Protocol):
 
     def send(self, request: bytes) -> None:
         assert self._transport is not None
-        self._reader = AnswerReader()
+        self._reader = ResponseParser()
         self._unread.clear()
         self._wants_all = False
         self._go_on()
         self._is_silent = True
         self._transport.write(request)
 
-    async def head(self) -> Head:
+    async def head(self) -> ResponseHead:
         reader = self._under_way
         while reader.head is None:
             await self._news()
@@ -126,7 +134,7 @@ class Line(asyncio.Protocol):
             return
         try:
             body = reader.feed(data)
-        except BadAnswer as error:
+        except ProtocolError as error:
             self._break(_translated(error))
             return
         if body:
@@ -144,17 +152,17 @@ class Line(asyncio.Protocol):
         if reader is None or reader.is_whole:
             return
         if reader.head is None:
-            dropped = Stale if self.has_answered and self._is_silent else Dropped
+            dropped = StaleConnection if self.has_answered and self._is_silent else ConnectionDropped
             self._break(dropped("Server disconnected" if exc is None else str(exc)))
             return
         try:
             reader.end()
-        except BadAnswer as error:
-            self._break(WireError(str(exc or error)))
+        except ProtocolError as error:
+            self._break(TransportError(str(exc or error)))
         else:
             self._wake()
 
-    def _drop(self, reader: AnswerReader | None) -> None:
+    def _drop(self, reader: ResponseParser | None) -> None:
         """There is more than was asked for: whatever it is, the next answer cannot be told from it."""
         if reader is None:
             self.close()
@@ -162,14 +170,14 @@ class Line(asyncio.Protocol):
             reader.keeps_open = False
 
     @property
-    def _under_way(self) -> AnswerReader:
+    def _under_way(self) -> ResponseParser:
         if self._broken is not None:
             raise self._broken
         assert self._reader is not None
         return self._reader
 
     @property
-    def _head(self) -> Head:
+    def _head(self) -> ResponseHead:
         head = self._under_way.head
         assert head is not None
         return head
@@ -180,10 +188,10 @@ class Line(asyncio.Protocol):
         unread.clear()
         return body
 
-    def _limit(self, reader: AnswerReader, most: int) -> None:
+    def _limit(self, reader: ResponseParser, most: int) -> None:
         try:
             reader.limit(most)
-        except BadAnswer as error:
+        except ProtocolError as error:
             self._break(broken := _translated(error))
             raise broken from error
 
@@ -214,7 +222,7 @@ class Line(asyncio.Protocol):
             self._transport.abort()
 
 
-def _translated(error: BadAnswer) -> WireError:
-    if isinstance(error, AnswerTooLarge):
-        return TooLarge(str(error))
-    return WireError(f"This is no answer in HTTP: {error}")
+def _translated(error: ProtocolError) -> TransportError:
+    if isinstance(error, ResponseTooLarge):
+        return BodyTooLarge(str(error))
+    return TransportError(f"This is no answer in HTTP: {error}")

@@ -15,8 +15,8 @@ from typing import Any
 
 from yarl import URL
 
-from .connection import Line
-from .transport import Headers, NoConnection, NoConnectionInTime
+from .connection import PlainConnection
+from .transport import ConnectError, ConnectTimeout, Headers
 
 _GOOD_FOR = 10.0
 
@@ -40,7 +40,7 @@ class Resolver:
                 try:
                     self._addresses = await loop.getaddrinfo(self._root.host, self._root.port, type=socket.SOCK_STREAM)
                 except OSError as error:
-                    raise NoConnection(str(error)) from error
+                    raise ConnectError(str(error)) from error
                 self._good_until = loop.time() + _GOOD_FOR
         return self._addresses
 
@@ -79,7 +79,7 @@ _IDLE = 15.0
 """Seconds after which a connection is not used again: servers close those that are idle."""
 
 
-class Lines:
+class ConnectionPool:
     """As many connections as there are requests at once; the one that was used last is used first."""
 
     def __init__(self, root: URL, headers: Headers, *, keeps_alive: bool = True) -> None:
@@ -92,12 +92,12 @@ class Lines:
             credentials = f"{root.user}:{root.password or ''}".encode()
             self.headers["Authorization"] = f"Basic {b64encode(credentials).decode()}"
         self._heads = RequestHeads(self.headers)
-        self._idle: list[Line] = []
+        self._idle: list[PlainConnection] = []
         self._resolver = Resolver(root)
         self._keeps_alive = keeps_alive
         self.is_closed = False
 
-    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Line:
+    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> PlainConnection:
         """The connection with the head of the answer. Raises WireError."""
         line = self._take() or await self._connect()
         line.sent_headers = self._heads.with_own(headers) if headers else self.headers
@@ -111,14 +111,14 @@ class Lines:
             raise
         return line
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, line: PlainConnection) -> None:
         if self.is_closed or not self._keeps_alive:
             line.close()
             return
         line.idle_since = asyncio.get_running_loop().time()
         self._idle.append(line)
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: PlainConnection) -> None:
         if line in self._idle:
             self._idle.remove(line)
 
@@ -129,7 +129,7 @@ class Lines:
         for line in idle:
             line.close()
 
-    def _take(self) -> Line | None:
+    def _take(self) -> PlainConnection | None:
         if not self._idle:
             return None
         fresh_since = asyncio.get_running_loop().time() - _IDLE
@@ -140,20 +140,20 @@ class Lines:
             line.close()
         return None
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> PlainConnection:
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 return await self._try_addresses(await self._resolver.addresses())
         except TimeoutError as error:
-            raise NoConnectionInTime from error
+            raise ConnectTimeout from error
 
-    async def _try_addresses(self, addresses: Addresses) -> Line:
+    async def _try_addresses(self, addresses: Addresses) -> PlainConnection:
         loop, failed = asyncio.get_running_loop(), OSError("it has no address")
         for family, _, _, _, place in addresses:
             try:
-                _, line = await loop.create_connection(lambda: Line(self), place[0], place[1], family=family)
+                _, line = await loop.create_connection(lambda: PlainConnection(self), place[0], place[1], family=family)
             except OSError as error:
                 failed = error
             else:
                 return line
-        raise NoConnection(str(failed)) from failed
+        raise ConnectError(str(failed)) from failed

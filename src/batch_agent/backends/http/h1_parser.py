@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...core.content_encoding import BadContent, ContentDecoder, decoder_for
-from .transport import LARGEST_BODY, LARGEST_STREAM, said_size
+from .transport import LARGEST_BODY, LARGEST_STREAM, declared_size
 
 WITHOUT_BODY = (204, 304)
 _LONGEST_NUMBER = 18
@@ -19,25 +19,25 @@ _LONGEST_TRAILERS = 64 * 1024
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 
 
-class BadAnswer(Exception):
+class ProtocolError(Exception):
     """What came is no HTTP answer."""
 
 
-class AnswerTooLarge(BadAnswer):
+class ResponseTooLarge(ProtocolError):
     """The body has more bytes than are read of one."""
 
 
 def body_of(status: int, headers: Mapping[str, str]) -> "Body":
     """The framing that the head of an answer announces. Raises BadAnswer."""
     if status in WITHOUT_BODY:
-        return Sized(0)
+        return FixedLengthBody(0)
     coding = headers.get("transfer-encoding")
     if coding is not None:
         if coding.lower() != "chunked":
-            raise BadAnswer(f"its Transfer-Encoding is {coding[:40]!r}, and only chunked is known")
-        return Chunked()
+            raise ProtocolError(f"its Transfer-Encoding is {coding[:40]!r}, and only chunked is known")
+        return ChunkedBody()
     length = headers.get("content-length")
-    return Open() if length is None else Sized(_length(length))
+    return UntilCloseBody() if length is None else FixedLengthBody(_length(length))
 
 
 def _length(said: str) -> int:
@@ -46,11 +46,11 @@ def _length(said: str) -> int:
         return int(said)
     first, *others = {part.strip(" \t") for part in said.split(",")}
     if others:
-        raise BadAnswer(f"it has several lengths: {said[:40]!r}")
+        raise ProtocolError(f"it has several lengths: {said[:40]!r}")
     if not (first.isascii() and first.isdecimal()):
-        raise BadAnswer(f"its length is {first[:40]!r}")
+        raise ProtocolError(f"its length is {first[:40]!r}")
     if len(first) > _LONGEST_NUMBER:
-        raise AnswerTooLarge(f"its length is a number of {len(first)} digits")
+        raise ResponseTooLarge(f"its length is a number of {len(first)} digits")
     return int(first)
 
 
@@ -58,11 +58,11 @@ def _length(said: str) -> int:
 def _chunk_size(line: bytes) -> int:
     found = _CHUNK_SIZE.fullmatch(line)
     if found is None or b"\n" in line or b"\r" in line or len(line) > _LONGEST_LINE:
-        raise BadAnswer(f"the size of a chunk is {line[:40]!r}")
+        raise ProtocolError(f"the size of a chunk is {line[:40]!r}")
     return int(found[1], 16)
 
 
-class Sized:
+class FixedLengthBody:
     """So many bytes."""
 
     __slots__ = ("has_more", "left")
@@ -83,7 +83,7 @@ class Sized:
         return data
 
 
-class Open:
+class UntilCloseBody:
     """All until the connection is closed."""
 
     __slots__ = ()
@@ -94,7 +94,7 @@ class Open:
         return data
 
 
-class Chunked:
+class ChunkedBody:
     """Chunks with their sizes before them, the last one of size 0; trailers after it are passed over."""
 
     __slots__ = ("_buffer", "_left", "_needs_end", "_trailers", "has_more", "is_over")
@@ -129,7 +129,7 @@ class Chunked:
                 break
             if self._needs_end:
                 if end != at:
-                    raise BadAnswer("a chunk is longer than its size")
+                    raise ProtocolError("a chunk is longer than its size")
                 self._needs_end = False
             else:
                 self._take_line(data[at:end])
@@ -143,15 +143,15 @@ class Chunked:
     def _check_beginning(self) -> None:
         """Of a line whose end has not come: nobody shall wait for one that cannot come."""
         if self._needs_end and self._buffer != b"\r":
-            raise BadAnswer("a chunk is longer than its size")
+            raise ProtocolError("a chunk is longer than its size")
         if b"\n" in self._buffer or len(self._buffer) > _LONGEST_LINE:
-            raise BadAnswer(f"the size of a chunk has no end: {self._buffer[:40]!r}")
+            raise ProtocolError(f"the size of a chunk has no end: {self._buffer[:40]!r}")
 
     def _take_line(self, line: bytes) -> None:
         if self._trailers is not None:
             self._trailers += len(line) + 2
             if self._trailers > _LONGEST_TRAILERS or len(line) > _LONGEST_LINE or b"\n" in line or b"\r" in line:
-                raise BadAnswer(f"its trailers have no end, or the line {line[:40]!r}")
+                raise ProtocolError(f"its trailers have no end, or the line {line[:40]!r}")
             self.is_over = not line
             return
         self._left = _chunk_size(line)
@@ -159,7 +159,7 @@ class Chunked:
             self._trailers = 0
 
 
-Body = Sized | Chunked | Open
+Body = FixedLengthBody | ChunkedBody | UntilCloseBody
 
 _LONGEST_HEAD = 64 * 1024
 _MOST_FIELDS = 256
@@ -170,7 +170,7 @@ _FIRST_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """What an answer begins with. The names of headers are in small letters."""
 
     status: int
@@ -181,14 +181,14 @@ class Head(NamedTuple):
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-class AnswerReader:
+class ResponseParser:
     """One answer to one request. `feed` gives the part of the body that the bytes hold."""
 
     __slots__ = ("_body", "_buffer", "_decoder", "_interim", "_most", "_size", "head", "is_whole", "keeps_open")
 
     def __init__(self, most: int = LARGEST_STREAM) -> None:
         """`most`: bytes of the body, as they are after decoding."""
-        self.head: Head | None = None
+        self.head: ResponseHead | None = None
         self.is_whole = False
         self.keeps_open = True
         """Whether the connection can carry another answer after this one."""
@@ -202,7 +202,7 @@ class AnswerReader:
     def limit(self, most: int) -> None:
         """Sets the limit of a body that is under way. Raises AnswerTooLarge if it is known to exceed it."""
         self._most = most if self._decoder is None else min(most, LARGEST_BODY)
-        coming = self._body.left if isinstance(self._body, Sized) and self._decoder is None else 0
+        coming = self._body.left if isinstance(self._body, FixedLengthBody) and self._decoder is None else 0
         if self._size + coming > self._most:
             raise self._too_large()
 
@@ -226,8 +226,8 @@ class AnswerReader:
     def end(self) -> None:
         """No more bytes come. Raises BadAnswer for an answer that is not whole."""
         self.keeps_open = False
-        if not isinstance(self._body, Open):
-            raise BadAnswer("the answer broke off before its end")
+        if not isinstance(self._body, UntilCloseBody):
+            raise ProtocolError("the answer broke off before its end")
         self._finish()
 
     def _finish(self) -> None:
@@ -235,7 +235,7 @@ class AnswerReader:
             try:
                 self._decoder.close()
             except BadContent as error:
-                raise BadAnswer(str(error)) from error
+                raise ProtocolError(str(error)) from error
         self.is_whole = True
 
     def _begin(self, data: bytes) -> bytes:
@@ -245,13 +245,13 @@ class AnswerReader:
             end = data.find(b"\r\n\r\n")
             if end < 0:
                 if data.count(b"\n") != data.count(b"\r\n"):
-                    raise BadAnswer("a line of its head does not end in CRLF")
+                    raise ProtocolError("a line of its head does not end in CRLF")
                 if len(data) > _LONGEST_HEAD:
-                    raise BadAnswer(f"its head has more than {said_size(_LONGEST_HEAD)}")
+                    raise ProtocolError(f"its head has more than {declared_size(_LONGEST_HEAD)}")
                 self._buffer = data
                 return b""
             if end > _LONGEST_HEAD:
-                raise BadAnswer(f"its head has more than {said_size(_LONGEST_HEAD)}")
+                raise ProtocolError(f"its head has more than {declared_size(_LONGEST_HEAD)}")
             head, data = data[:end], data[end + 4 :]
             self._take(head)
         self._buffer = b""
@@ -264,9 +264,9 @@ class AnswerReader:
         if status < 200:  # the answer itself is still to come
             self._interim += 1
             if status == _SWITCHING or self._interim > _MOST_INTERIM:
-                raise BadAnswer(f"it answers with {status}, which nobody asked for")
+                raise ProtocolError(f"it answers with {status}, which nobody asked for")
             return
-        self.head = Head(status, headers)
+        self.head = ResponseHead(status, headers)
         connection = headers.get("connection", "").lower()
         self.keeps_open = "close" not in connection and (minor != "0" or "keep-alive" in connection)
         if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
@@ -279,7 +279,7 @@ class AnswerReader:
         try:
             self._decoder = decoder_for(encoding)
         except BadContent as error:
-            raise BadAnswer(str(error)) from error
+            raise ProtocolError(str(error)) from error
         self.limit(self._most)  # all that one packet stands for is unpacked at once
 
     def _decoded(self, body: bytes) -> bytes:
@@ -287,16 +287,16 @@ class AnswerReader:
         try:
             return self._decoder.feed(body, self._most - self._size)
         except BadContent as error:
-            raise BadAnswer(str(error)) from error
+            raise ProtocolError(str(error)) from error
 
-    def _too_large(self) -> AnswerTooLarge:
-        return AnswerTooLarge(f"its body has more than {said_size(self._most)}")
+    def _too_large(self) -> ResponseTooLarge:
+        return ResponseTooLarge(f"its body has more than {declared_size(self._most)}")
 
 
 def _fields(lines: list[str]) -> dict[str, str]:
     """Headers that come several times are joined, as RFC 9110 has it; folded ones are unfolded."""
     if len(lines) > _MOST_FIELDS:
-        raise BadAnswer(f"its head has {len(lines)} lines, more than {_MOST_FIELDS}")
+        raise ProtocolError(f"its head has {len(lines)} lines, more than {_MOST_FIELDS}")
     headers: dict[str, str] = {}
     last = ""
     for line in lines:
@@ -309,7 +309,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
             headers[last] += f" {value}"
             continue
         else:
-            raise BadAnswer(f"its head has the line {line[:40]!r}")
+            raise ProtocolError(f"its head has the line {line[:40]!r}")
         last = name
     return headers
 
@@ -320,7 +320,7 @@ def _status(line: str) -> tuple[str, int]:
     """The minor version and the status of a first line. Raises BadAnswer."""
     found = _FIRST_LINE.fullmatch(line)
     if found is None:
-        raise BadAnswer(f"it begins with {line[:40]!r}")
+        raise ProtocolError(f"it begins with {line[:40]!r}")
     return found[1], int(found[2])
 
 
@@ -330,9 +330,9 @@ def _field(line: str) -> tuple[str, str]:
     Raises BadAnswer."""
     name, colon, value = line.partition(":")
     if "\r" in line or "\n" in line or "\0" in line:
-        raise BadAnswer("its head has a line end or a NUL inside of a line")
+        raise ProtocolError("its head has a line end or a NUL inside of a line")
     if line[:1] in (" ", "\t"):
         return "", line.strip(" \t")
     if not (colon and _TOKEN.fullmatch(name)):
-        raise BadAnswer(f"its head has the line {line[:40]!r}")
+        raise ProtocolError(f"its head has the line {line[:40]!r}")
     return name.lower(), value.strip(" \t")

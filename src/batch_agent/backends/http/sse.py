@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ...core.errors import BackendError, ErrorKind
-from .transport import said_size
+from .transport import declared_size
 
 SseEvent = tuple[bytes, bytes]
 """The data of an event, and its name, which nearly all of them lack."""
@@ -39,7 +39,7 @@ class SseParser:
         if self._held > LARGEST_EVENT:
             raise BackendError(
                 ErrorKind.SERVER,
-                f"The server's stream has an event of more than {said_size(LARGEST_EVENT)}: the rest was not read.",
+                f"The server's stream has an event of more than {declared_size(LARGEST_EVENT)}: the rest was not read.",
             )
         self._held += len(chunk)
         self._rest.append(chunk)

@@ -17,40 +17,40 @@ LARGEST_PAGE = 16 * 2**20
 """Bytes of a page that a server has beside its API, such as its metrics or its models."""
 
 
-class WireError(OSError):
+class TransportError(OSError):
     """A connection that broke; the message says how."""
 
 
-class Dropped(WireError):
+class ConnectionDropped(TransportError):
     """The server ended the connection before it answered. The request may have reached it."""
 
 
-class Stale(Dropped):
+class StaleConnection(ConnectionDropped):
     """The same on a connection that had carried an answer before, without a single byte of the next one: servers close
     idle connections, and may do so just as a request goes out."""
 
 
-class NoConnection(WireError):
+class ConnectError(TransportError):
     """Nobody takes connections there."""
 
 
-class NoConnectionInTime(WireError):
+class ConnectTimeout(TransportError):
     """Nobody answers there."""
 
 
-class NotSecure(WireError):
+class TlsError(TransportError):
     """No connection that both sides trust."""
 
 
-class BadAddress(WireError):
+class InvalidUrl(TransportError):
     """There can be nobody there."""
 
 
-class TooLarge(WireError):
+class BodyTooLarge(TransportError):
     """The answer has more bytes than are read of one. The rest was not read, and the connection was closed."""
 
 
-class Answer(Protocol):
+class TransportResponse(Protocol):
     """An HTTP answer whose head is there. Reading raises OSError."""
 
     @property
@@ -73,11 +73,11 @@ class Answer(Protocol):
         ...
 
     async def read(self, most: int = LARGEST_BODY) -> bytes:
-        """The whole body. Raises TooLarge for one of more than `most` bytes."""
+        """The whole body. Raises BodyTooLarge for one of more than `most` bytes."""
         ...
 
     async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
-        """What has come of the body; empty at its end. Raises TooLarge for a body of more than `most` bytes in all."""
+        """The next part of the body; empty at its end. Raises BodyTooLarge for a body of more than `most` bytes."""
         ...
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Answer(Protocol):
         ...
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """Connections to one server, with what is sent on each of them."""
 
     @property
@@ -96,28 +96,30 @@ class Wire(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> Answer:
+    async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> TransportResponse:
         """Never follows a redirect: the key is for this server. Raises OSError."""
         ...
 
     async def aclose(self) -> None: ...
 
 
-def open_wire(root: URL, headers: Headers, *, keeps_alive: bool = True) -> Wire:
+def open_transport(root: URL, headers: Headers, *, keeps_alive: bool = True) -> Transport:
     """Slots bound the connections, the turn timeout bounds the waiting. Raises BackendError for a proxy that the
     environment names and that cannot be used."""
     every = {"Content-Type": "application/json", "Accept-Encoding": "identity", **headers}
     proxy = proxy_of(root)
     if root.scheme == "http" and proxy is None:
-        from .connection_pool import Lines
+        from .connection_pool import ConnectionPool
 
-        return Lines(root, every, keeps_alive=keeps_alive)
-    from .aiohttp_transport import Session  # for TLS and proxies; importing aiohttp takes longer than all the rest
+        return ConnectionPool(root, every, keeps_alive=keeps_alive)
+    from .aiohttp_transport import (
+        AiohttpTransport,  # for TLS and proxies; importing aiohttp takes longer than all the rest
+    )
 
-    return Session(every, keeps_alive=keeps_alive, proxy=proxy)
+    return AiohttpTransport(every, keeps_alive=keeps_alive, proxy=proxy)
 
 
-def said_size(count: int) -> str:
+def declared_size(count: int) -> str:
     """A number of bytes, in words."""
     for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:

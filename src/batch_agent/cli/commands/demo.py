@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ...api import BatchAgent
-from ...atomic_file import replacing
+from ...atomic_file import atomic_write
 from ...core.results import AgentResult, Results
 from ...core.safe_text import safe_text
 from ...observe.live.progress import Progress, progress_for
 from ...observe.text.summary import summary_lines
 from ...tools import Tool
-from ..checkpoint import forget
+from ..checkpoint import delete_checkpoint
 from ..options.observability import Dashboard
 from ..signals import interruptible
 from .report import report_lines
@@ -56,7 +56,7 @@ TASK = 'Call read_note with path "{path}", then report the order number, the pro
 NOTES = notes()
 
 
-class Report(BaseModel):
+class CustomerReport(BaseModel):
     """What the demo wants to know of each note."""
 
     order: int = Field(ge=1000, le=9999)
@@ -88,7 +88,7 @@ def demo(
     )
     started = time.monotonic()
     progress, run = progress_for(sys.stderr, dashboard), out / "run"
-    forget(run)  # it is shown from its beginning each time
+    delete_checkpoint(run)  # it is shown from its beginning each time
     results = interruptible(_run(out, run, backend, model, progress))
     Console().print(_table(results))
     lines = summary_lines(progress.board, time.monotonic() - started)
@@ -116,7 +116,7 @@ async def _run(out: Path, run: Path, backend: str, model: str | None, progress: 
         task=TASK,
         inputs=[{"path": path} for path in files],
         tools=[read_note],
-        output_schema=Report,
+        output_schema=CustomerReport,
         backend=backend,
         model=model,
         max_turns=2,
@@ -131,7 +131,7 @@ async def _run(out: Path, run: Path, backend: str, model: str | None, progress: 
 def _write_notes(out: Path) -> list[Path]:
     paths = [out / "notes" / f"{number:02}.txt" for number in range(len(NOTES))]
     for path, note in zip(paths, NOTES, strict=True):
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(f"{note}\n".encode())
     return paths
 
@@ -141,7 +141,7 @@ _COLUMNS = ("note", "order", "product", "sentiment", "tools", "turns", "seconds"
 
 def _cells(result: AgentResult) -> list[str]:
     answer: list[Any] = ["failed", result.error.kind if result.error else "", ""]
-    if isinstance(result.output, Report):
+    if isinstance(result.output, CustomerReport):
         answer = [result.output.order, result.output.product, result.output.sentiment]
     used = [len(result.tool_calls), result.turns, f"{result.timing.total:.1f}"]
     said = NOTES[result.index].partition(": ")[2]

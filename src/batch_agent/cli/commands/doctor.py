@@ -5,11 +5,11 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from ...backends.diagnostics import Check, State, examine
+from ...backends.diagnostics import CheckState, DiagnosticCheck, examine
 from ...core.safe_text import safe_text
 from ..signals import interruptible
 
-_MARKS: dict[State, tuple[str, str]] = {
+_MARKS: dict[CheckState, tuple[str, str]] = {
     "ok": ("ok", "green"),
     "off": ("off", "yellow"),
     "unknown": ("?", "dim"),
@@ -40,7 +40,7 @@ async def _examine(url: str, model: str | None) -> int:
     return 1 if failed else 0
 
 
-def _line(check: Check) -> Text:
+def _line(check: DiagnosticCheck) -> Text:
     mark, style = _MARKS[check.state]
     line = Text.assemble((f"{mark:>6}  ", style), (f"{check.name:<14}", "bold"), safe_text(check.found))
     if check.advice:

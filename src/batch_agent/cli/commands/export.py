@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from ...atomic_file import replacing
-from ...core.agent_config import Rules
+from ...atomic_file import atomic_write
+from ...core.agent_config import AgentConfig
 from ...core.errors import SpecError
 from ...core.results import AgentResult
 from ...core.safe_text import safe_text
 from ...data.export import csv_pieces, jsonl_pieces, to_parquet
 from ...observe.checkpoint_results import recorded_result
 from ...store.reader import CheckpointReader
-from ..checkpoint import check_is_one, open_recorded
+from ..checkpoint import check_is_one, open_checkpoint
 
 Format = Literal["jsonl", "csv", "parquet"]
 Pieces = Callable[[Iterable[AgentResult]], Iterator[bytes]]
@@ -55,7 +55,7 @@ def export(
     if kind == "parquet" and out is None:
         raise SpecError("A Parquet file is not for the standard output: name one with --out.")
     check_is_one(folder, "export")
-    with open_recorded(folder, schema, max_retries) as (reader, rules):
+    with open_checkpoint(folder, schema, max_retries) as (reader, rules):
         results = _Recorded(reader, rules)
         if out is None:
             if not _was_read(results, _PIECES[kind]):
@@ -63,7 +63,7 @@ def export(
         elif kind == "parquet":
             to_parquet(results, out)
         else:
-            with replacing(out) as file:
+            with atomic_write(out) as file:
                 file.writelines(_PIECES[kind](results))
     where = f" to {out}" if out is not None else ""
     left = f" {results.left_out} agents are not done, and left out." if results.left_out else ""
@@ -81,7 +81,7 @@ def _by_name(out: Path | None) -> Format:
 class _Recorded:
     """The results, one by one, with a count of those that there are not."""
 
-    def __init__(self, reader: CheckpointReader, rules: Rules) -> None:
+    def __init__(self, reader: CheckpointReader, rules: AgentConfig) -> None:
         self._reader = reader
         self._rules = rules
         self.written = self.left_out = 0

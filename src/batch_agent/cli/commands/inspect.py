@@ -7,13 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ...core.agent_config import Rules
+from ...core.agent_config import AgentConfig
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
-from ...observe.checkpoint_results import Recap, answer_schema
-from ...observe.text.agent_trace import one_line, story, tokens
+from ...observe.checkpoint_results import CheckpointSummary, answer_schema
+from ...observe.text.agent_trace import agent_trace_lines, one_line, tokens
 from ...store.reader import CheckpointReader
-from ..checkpoint import check_is_one, checkpoints_in, open_recorded
+from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
 
 _LONGEST = 100
 
@@ -42,10 +42,10 @@ def inspect(
 
 
 def _show(console: Console, folder: Path, agent: str | None, schema: str | None, max_retries: int | None) -> None:
-    with open_recorded(folder, schema, max_retries) as (reader, rules):
+    with open_checkpoint(folder, schema, max_retries) as (reader, rules):
         if agent is not None:
             key = reader.find(agent).key
-            lines = story(rules, key, reader.facts(key))
+            lines = agent_trace_lines(rules, key, reader.facts(key))
         else:
             lines = _summary(folder, reader, rules)
         for line in lines:
@@ -53,8 +53,8 @@ def _show(console: Console, folder: Path, agent: str | None, schema: str | None,
             console.print(line)
 
 
-def _summary(folder: Path, reader: CheckpointReader, rules: Rules) -> Iterator[Text]:
-    recap = Recap()
+def _summary(folder: Path, reader: CheckpointReader, rules: AgentConfig) -> Iterator[Text]:
+    recap = CheckpointSummary()
     for known, facts in reader.stories():
         recap.add(rules, known.index, known.key, facts)
     yield Text(str(folder), style="bold")
@@ -67,7 +67,7 @@ def _summary(folder: Path, reader: CheckpointReader, rules: Rules) -> Iterator[T
     yield Text("One agent's story: --agent INDEX, or the beginning of its KEY.", style="dim")
 
 
-def _plan_lines(plan: Mapping[str, Any], rules: Rules) -> Iterator[Text]:
+def _plan_lines(plan: Mapping[str, Any], rules: AgentConfig) -> Iterator[Text]:
     yield _line("task", _short(plan["question"]["task"]))
     if rules.prompt.system:
         yield _line("system", _short(rules.prompt.system))
@@ -78,7 +78,7 @@ def _plan_lines(plan: Mapping[str, Any], rules: Rules) -> Iterator[Text]:
         yield _line("tools", f"{tools} ({'native calls' if rules.tool_mode == 'native' else 'one JSON action a turn'})")
 
 
-def _state_lines(recap: Recap, usage: Usage) -> Iterator[Text]:
+def _state_lines(recap: CheckpointSummary, usage: Usage) -> Iterator[Text]:
     states = f"{recap.agents:,}: {recap.answered:,} answered, {recap.failed:,} failed, {recap.under_way:,} under way"
     yield _line("agents", states, "bold")
     if recap.failures:

@@ -5,11 +5,11 @@ from rich.console import Console
 from ...api import BatchAgent
 from ...core.safe_text import safe_text
 from ...observe.text.prefix import prefix_lines
-from ..options.run import Asked
+from ..options.run import CommandOptions
 from ..signals import interruptible
 
 
-def lint(asked: Asked, *, exact: bool = False) -> int:
+def lint(asked: CommandOptions, *, exact: bool = False) -> int:
     """Prints what it finds; returns 1 if it found something.
 
     Parameters

@@ -6,21 +6,23 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from ...api import BatchAgent
-from ...atomic_file import replacing
+from ...atomic_file import atomic_write
 from ...core.errors import SpecError
 from ...core.safe_text import safe_text
 from ...forecasting.model import Forecast
 from ...forecasting.text import compared_lines, forecast_lines
 from ...observe.live.progress import PlainProgress
-from ...observe.run_stats import Tally
+from ...observe.run_stats import RunStats
 from ..checkpoint import checkpoint_of
-from ..options.run import Asked
+from ..options.run import CommandOptions
 from ..signals import interruptible
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
 
 
-def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), checkpoint: Path | None = None) -> int:
+def plan(
+    asked: CommandOptions, *, canary: int = 0, out: Path = Path("results.jsonl"), checkpoint: Path | None = None
+) -> int:
     """Prints the forecast, and keeps it for the run to compare.
 
     Parameters
@@ -41,7 +43,7 @@ def plan(asked: Asked, *, canary: int = 0, out: Path = Path("results.jsonl"), ch
     return 0
 
 
-def compare(folder: Path, tally: Tally, seconds: float) -> list[str]:
+def compare(folder: Path, tally: RunStats, seconds: float) -> list[str]:
     """Forecast against fact, for a run that was planned."""
     try:
         made = _FORECAST.validate_json(_file(folder).read_bytes())
@@ -56,7 +58,7 @@ def compare(folder: Path, tally: Tally, seconds: float) -> list[str]:
 
 def _keep(made: Forecast, folder: Path) -> None:
     try:
-        with replacing(_file(folder), is_private=True) as file:
+        with atomic_write(_file(folder), is_private=True) as file:
             file.write(_FORECAST.dump_json(made, indent=2))
     except (OSError, SpecError) as error:
         print(f"The forecast cannot be kept for the run to compare: {error}", file=sys.stderr)

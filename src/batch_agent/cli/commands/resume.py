@@ -7,14 +7,14 @@ from pathlib import Path
 from ...core.errors import SpecError
 from ...store.reader import CheckpointReader
 from ..checkpoint import checkpoints_in
-from ..options.cluster import STORE, Sharing, shared_again
-from ..options.observability import Dashboard, Watching
-from ..options.reduce import reduced_again
-from ..options.run import asked_again
-from ..saved_command import kept_command, kept_elsewhere
+from ..options.cluster import STORE, ClusterOptions, cluster_options_from_saved
+from ..options.observability import Dashboard, TelemetryOptions
+from ..options.reduce import reduce_options_from_saved
+from ..options.run import from_saved
+from ..saved_command import remote_run_id, saved_command
 from .run import run
 
-_UNWATCHED = Watching()
+_UNWATCHED = TelemetryOptions()
 
 
 def resume(
@@ -24,7 +24,7 @@ def resume(
     store: str | None = None,
     trust: bool = False,
     dashboard: Dashboard = None,
-    watching: Watching = _UNWATCHED,
+    watching: TelemetryOptions = _UNWATCHED,
 ) -> int:
     """Gives the command that made the checkpoint again, and returns its exit status.
 
@@ -40,10 +40,10 @@ def resume(
         Give the command again also if somebody else made the checkpoint: it names code to run, files, and a server.
     """
     folder = folder.absolute()
-    if kept_elsewhere(folder) is None:
+    if remote_run_id(folder) is None:
         for each in checkpoints_in(folder):
             CheckpointReader(each).close()
-    command = kept_command(folder)
+    command = saved_command(folder)
     if not trust:
         command.check_is_own(folder)
     place, options = command.working_directory, command.given
@@ -55,16 +55,16 @@ def resume(
         os.chdir(place)
     except OSError as error:
         raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
-    asked, others = asked_again(options)
-    reducing, others = reduced_again(others)
-    sharing, others = shared_again(others)
+    asked, others = from_saved(options)
+    reducing, others = reduce_options_from_saved(others)
+    sharing, others = cluster_options_from_saved(others)
     sharing = _with_store(sharing, store)
     return run(
         asked, reducing=reducing, sharing=sharing, **others, checkpoint=folder, dashboard=dashboard, watching=watching
     )
 
 
-def _with_store(sharing: Sharing, store: str | None) -> Sharing:
+def _with_store(sharing: ClusterOptions, store: str | None) -> ClusterOptions:
     if sharing.run_id is None:
         if store is not None:
             raise SpecError("The run was started without --store: its progress is in its folder. Leave it out here.")

@@ -14,35 +14,35 @@ from ...core.spec import BatchSpec
 from ...data import open_results
 from ...observe.live.progress import Progress, progress_for
 from ...observe.text.summary import summary_lines
-from ..checkpoint import check_kind, checkpoint_of, forget
-from ..options.cluster import Sharing
-from ..options.observability import Dashboard, Watching
-from ..options.reduce import Reducing
-from ..options.run import Asked
-from ..remote_run import SharedRun
-from ..saved_command import KeepsCommand, check_kept_alike
-from ..signals import Stopped, exit_status, run_to_the_end, say
-from ..worker_manifest import SharedCommand
+from ..checkpoint import check_kind, checkpoint_of, delete_checkpoint
+from ..options.cluster import ClusterOptions
+from ..options.observability import Dashboard, TelemetryOptions
+from ..options.reduce import ReduceOptions
+from ..options.run import CommandOptions
+from ..remote_run import RemoteRun
+from ..saved_command import CommandSaver, check_same_location
+from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal
+from ..worker_manifest import WorkerManifest
 from .plan import compare
 from .report import report_lines
 from .run_reduce import run_reduced
 
-_NO_REDUCE = Reducing()
-_ALONE = Sharing()
-_UNWATCHED = Watching()
+_NO_REDUCE = ReduceOptions()
+_ALONE = ClusterOptions()
+_UNWATCHED = TelemetryOptions()
 
 
 def run(
-    asked: Asked,
+    asked: CommandOptions,
     *,
-    reducing: Reducing = _NO_REDUCE,
-    sharing: Sharing = _ALONE,
+    reducing: ReduceOptions = _NO_REDUCE,
+    sharing: ClusterOptions = _ALONE,
     out: Path = Path("results.jsonl"),
     checkpoint: Path | None = None,
     plan_changed: Literal["stop", "rerun"] = "stop",
     fresh: bool = False,
     dashboard: Dashboard = None,
-    watching: Watching = _UNWATCHED,
+    watching: TelemetryOptions = _UNWATCHED,
 ) -> int:
     """Runs it, and returns the exit status. Raises SpecError, BackendError and StoreError.
 
@@ -70,17 +70,17 @@ def run(
     if fresh:
         if shared is not None:
             asyncio.run(shared.forget())
-        forget(folder)
+        delete_checkpoint(folder)
     if plan_changed == "stop":
-        check_kept_alike(folder, is_shared=shared is not None)
+        check_same_location(folder, is_shared=shared is not None)
         check_kind(folder, is_reduced=reduce is not None)
     named = {} if shared is None else {"run_id": shared.name}
     command = {**asked.said(), **reducing.said(), **sharing.said(), **named, "out": out}
     progress = progress_for(sys.stderr, dashboard)
-    events: EventSinks = [KeepsCommand(progress, folder, command), *watching.sinks()]
+    events: EventSinks = [CommandSaver(progress, folder, command), *watching.sinks()]
     if reduce is not None:
         return run_reduced(options, reduce, out, progress, events)
-    offer = None if shared is None else _Offer(shared, SharedCommand.of(asked, sharing.lease))
+    offer = None if shared is None else _Offer(shared, WorkerManifest.of(asked, sharing.lease))
     return _run({**options, **sharing.options()}, out, progress, events, offer)
 
 
@@ -88,25 +88,25 @@ def run(
 class _Offer:
     """To others, to join the run."""
 
-    run: SharedRun
-    command: SharedCommand
+    run: RemoteRun
+    command: WorkerManifest
 
 
-def _shared(task: Any, sharing: Sharing) -> SharedRun | None:
-    return None if sharing.store is None else SharedRun(sharing.store, sharing.run_id, task, sharing.lease)
+def _shared(task: Any, sharing: ClusterOptions) -> RemoteRun | None:
+    return None if sharing.store is None else RemoteRun(sharing.store, sharing.run_id, task, sharing.lease)
 
 
 def _run(options: dict[str, Any], out: Path, progress: Progress, events: EventSinks, offer: _Offer | None) -> int:
     started, folder = time.monotonic(), options["checkpoint_dir"]
     if offer is not None:
-        say(offer.run.how_to_join(offer.command.flags()))
-    ended = run_to_the_end(_stream(options, out, events, offer))
+        print_lines(offer.run.how_to_join(offer.command.flags()))
+    ended = run_until_signal(_stream(options, out, events, offer))
     seconds = time.monotonic() - started
-    stopped = ended if isinstance(ended, Stopped) else None
-    say(summary_lines(progress.board, seconds))
+    stopped = ended if isinstance(ended, StoppedBySignal) else None
+    print_lines(summary_lines(progress.board, seconds))
     if stopped is None:
-        say(compare(folder, progress.board.alone, seconds))
-    say([f"Results: {out}", *report_lines(folder)])
+        print_lines(compare(folder, progress.board.alone, seconds))
+    print_lines([f"Results: {out}", *report_lines(folder)])
     return exit_status(stopped, folder, any_failed=progress.board.failed > 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from pydantic_core import to_jsonable_python
 
-from ...atomic_file import replacing
+from ...atomic_file import atomic_write
 from ...core.errors import SpecError
 from ...core.flow_result import FlowResult
 from ...core.protocols import EventSinks
@@ -17,28 +17,30 @@ from ...core.safe_text import safe_text
 from ...data import ResultWriter, open_results
 from ...flows import Flow
 from ...observe.live.progress import Progress
-from ...observe.live.state import Board
+from ...observe.live.state import LiveState
 from ...observe.text.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
 from ..checkpoint import MAP, REDUCE
-from ..options.reduce import Reduce
-from ..signals import Stopped, exit_status, run_to_the_end, say
+from ..options.reduce import ReduceSettings
+from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal
 from .plan import compare
 from .report import report_lines
 
 
-def run_reduced(options: dict[str, Any], reduce: Reduce, out: Path, progress: Progress, events: EventSinks) -> int:
+def run_reduced(
+    options: dict[str, Any], reduce: ReduceSettings, out: Path, progress: Progress, events: EventSinks
+) -> int:
     """`options`: of the run whose results are reduced. `events`: who watches, `progress` among them. Raises SpecError,
     BackendError and StoreError."""
     started, folder = time.monotonic(), options["checkpoint_dir"]
-    ended = run_to_the_end(_flow(options, reduce, out, events))
+    ended = run_until_signal(_flow(options, reduce, out, events))
     seconds, board = time.monotonic() - started, progress.board
-    if isinstance(ended, Stopped):
-        say([*flow_lines_so_far(board, seconds), *_resumed(board), f"Results: {out}", *report_lines(folder)])
+    if isinstance(ended, StoppedBySignal):
+        print_lines([*flow_lines_so_far(board, seconds), *_resumed(board), f"Results: {out}", *report_lines(folder)])
         return exit_status(ended, folder, any_failed=False)
     outcome, problem = ended
-    say([*flow_summary_lines(outcome, seconds), *flow_tool_lines(board), *_resumed(board)])
-    say(compare(folder, board.stages[MAP].tally, outcome.stages[MAP].seconds))
-    say([f"Results: {out}", *report_lines(folder)])
+    print_lines([*flow_summary_lines(outcome, seconds), *flow_tool_lines(board), *_resumed(board)])
+    print_lines(compare(folder, board.stages[MAP].tally, outcome.stages[MAP].seconds))
+    print_lines([f"Results: {out}", *report_lines(folder)])
     status = _finish(outcome, reduce, folder)
     if problem is not None:
         raise problem
@@ -61,7 +63,7 @@ class _Written:
 
 
 async def _flow(
-    options: dict[str, Any], reduce: Reduce, out: Path, events: EventSinks
+    options: dict[str, Any], reduce: ReduceSettings, out: Path, events: EventSinks
 ) -> tuple[FlowResult, SpecError | None]:
     """As `BatchAgent.run_with_reduce` makes it, but for a reduce that fails: that is a failed agent like any other.
     Also gives why results could not be written."""
@@ -73,17 +75,17 @@ async def _flow(
         return await flow.reduce(REDUCE, **reduce.options).run(events=events), written.error
 
 
-def _finish(outcome: FlowResult, reduce: Reduce, folder: Path) -> int:
+def _finish(outcome: FlowResult, reduce: ReduceSettings, folder: Path) -> int:
     """The answer is the last thing said, and the only one on the standard output."""
     [item] = outcome.items
     any_failed = outcome.stages[MAP].failed > 0
     if item.error is not None:
-        say([f"There is no summary: {item.error}"])
+        print_lines([f"There is no summary: {item.error}"])
         return exit_status(None, folder, any_failed=True)
     text = item[REDUCE] if reduce.is_text else _pretty(item[REDUCE])
-    with replacing(reduce.summary) as file:
+    with atomic_write(reduce.summary) as file:
         file.write(f"{text}\n".encode())
-    say([f"Summary: {reduce.summary}"])
+    print_lines([f"Summary: {reduce.summary}"])
     status = exit_status(None, folder, any_failed=any_failed)
     print(safe_text(text) if sys.stdout.isatty() else text)
     return status
@@ -93,5 +95,5 @@ def _pretty(answer: Any) -> str:
     return orjson.dumps(to_jsonable_python(answer, fallback=str), option=orjson.OPT_INDENT_2).decode()
 
 
-def _resumed(board: Board) -> list[str]:
+def _resumed(board: LiveState) -> list[str]:
     return [f"{board.resumed:,} answers came from the checkpoint, without asking again."] if board.resumed else []

@@ -11,11 +11,11 @@ from ...core.errors import SpecError, StoreError
 from ...core.validation import port as check_port
 from ...observe.event_log import FILE
 from ...observe.report.host_check import is_loopback
-from ...observe.report.log_follower import Following
+from ...observe.report.log_follower import LogFollower
 from ...observe.report.server import served
-from ...observe.text.agent_trace import story
-from ..checkpoint import open_recorded
-from ..signals import interruptible, say
+from ...observe.text.agent_trace import agent_trace_lines
+from ..checkpoint import open_checkpoint
+from ..signals import interruptible, print_lines
 from .report import check_is_run
 
 
@@ -39,7 +39,7 @@ def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool
 
 
 async def _serve(folder: Path, host: str, port: int, *, opens: bool) -> None:
-    following = Following(folder)
+    following = LogFollower(folder)
     try:
         async with served(following, partial(_told, folder), host, port) as listening:
             _say_where(folder, host, listening, opens=opens)
@@ -55,9 +55,11 @@ async def _serve(folder: Path, host: str, port: int, *, opens: bool) -> None:
 def _say_where(folder: Path, host: str, port: int, *, opens: bool) -> None:
     address = f"http://{_reached(host)}:{port}/"
     if not is_loopback(host):
-        say([f"Anybody who can reach {host}, port {port}, can read the run: prompts, answers and tool results."])
+        print_lines(
+            [f"Anybody who can reach {host}, port {port}, can read the run: prompts, answers and tool results."]
+        )
     if not (folder / FILE).exists():
-        say(["There is no log of this run yet; the page will show it as soon as there is."])
+        print_lines(["There is no log of this run yet; the page will show it as soon as there is."])
     print(f"{folder} is shown at {address} until Ctrl-C.", flush=True)
     if opens:
         webbrowser.open(address)
@@ -74,8 +76,8 @@ def _told(folder: Path, stage: str, key: str) -> str:
     """The story of one agent."""
     if Path(stage).name != stage or stage == "..":
         raise StoreError(f"There is no stage {stage!r}.")
-    with open_recorded(folder / stage, None, None) as (reader, rules):
+    with open_checkpoint(folder / stage, None, None) as (reader, rules):
         facts = reader.facts(key)
         if not facts:
             raise StoreError("The checkpoint holds nothing of this agent yet.")
-        return "\n".join(line.plain for line in story(rules, key, facts))
+        return "\n".join(line.plain for line in agent_trace_lines(rules, key, facts))

@@ -6,23 +6,23 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ...cluster.connect import hub_of
+from ...cluster.connect import coordinator_of
 from ...core.errors import PlanMismatch, SpecError
 from ...core.protocols import EventSink
 from ...core.spec import BatchSpec
 from ...observe.live.progress import progress_for
-from ...observe.sinks import watched_by
+from ...observe.sinks import combine_sinks
 from ...observe.text.summary import summary_lines
 from ...run import runner
 from ...run.setup import RunSetup
 from ..options.cluster import STORE
-from ..options.observability import Dashboard, Watching
-from ..remote_run import SharedRun, awaited
-from ..signals import Stopped, run_to_the_end, say
-from ..trust_policy import Trusted
-from ..worker_manifest import SharedCommand
+from ..options.observability import Dashboard, TelemetryOptions
+from ..remote_run import RemoteRun, wait_for_command
+from ..signals import StoppedBySignal, print_lines, run_until_signal
+from ..trust_policy import TrustPolicy
+from ..worker_manifest import WorkerManifest
 
-_UNWATCHED = Watching()
+_UNWATCHED = TelemetryOptions()
 
 
 def worker(
@@ -35,7 +35,7 @@ def worker(
     patience: float = 60.0,
     trust: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     dashboard: Dashboard = None,
-    watching: Watching = _UNWATCHED,
+    watching: TelemetryOptions = _UNWATCHED,
 ) -> int:
     """Works until the run has nothing left to do, and returns the exit status. Raises SpecError, BackendError and
     StoreError.
@@ -58,32 +58,32 @@ def worker(
     trust
         What agents may use of this machine: tools (my_tools:look, http_get), whole modules, folders, programs.
     """
-    shared = SharedRun(store, run)
+    shared = RemoteRun(store, run)
     if not patience >= 0:
         raise SpecError(f"--patience must be a number of seconds of at least 0; got {patience!r}.")
     options = {"backend": backend, "max_inflight": max_inflight, "lease": lease}
     said: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     BatchSpec.of(task="none", inputs=[], **said)  # or it is refused only when there is work
-    part = Part(shared, store, said, trust or [])
+    part = WorkerJob(shared, store, said, trust or [])
     progress = progress_for(sys.stderr, dashboard)
-    events = watched_by([progress, *watching.sinks()])
-    ended = run_to_the_end(part.do(patience, events))
+    events = combine_sinks([progress, *watching.sinks()])
+    ended = run_until_signal(part.do(patience, events))
     tally = progress.board.alone
     if tally.done:
-        say(summary_lines(progress.board, time.monotonic() - part.began))
+        print_lines(summary_lines(progress.board, time.monotonic() - part.began))
     did = f"This worker did {tally.done:,} agents of run {run}."
-    if isinstance(ended, Stopped):
+    if isinstance(ended, StoppedBySignal):
         given_back = [] if tally.run is None else [f"{did} What it had begun is given back: others go on with it."]
-        say([ended.why, *given_back])
+        print_lines([ended.why, *given_back])
         return ended.status
-    say([f"{did} Nothing is left to do."])
+    print_lines([f"{did} Nothing is left to do."])
     return 0
 
 
-class Part:
+class WorkerJob:
     """One worker's part in a run."""
 
-    def __init__(self, run: SharedRun, store: str, said: dict[str, object], trust: list[str]) -> None:
+    def __init__(self, run: RemoteRun, store: str, said: dict[str, object], trust: list[str]) -> None:
         """`said`: options that count more than what the run says."""
         self._run = run
         self._store = store
@@ -94,12 +94,12 @@ class Part:
 
     async def do(self, patience: float, events: EventSink | None) -> None:
         """Raises SpecError, BackendError, StoreError and RunStopped."""
-        command = await awaited(self._run, self._store, patience, lambda text: say([text]))
+        command = await wait_for_command(self._run, self._store, patience, lambda text: print_lines([text]))
         if command is None:
             return
         self.began = time.monotonic()
-        spec = self.spec(SharedCommand.read(command))
-        hub = hub_of(spec)
+        spec = self.spec(WorkerManifest.read(command))
+        hub = coordinator_of(spec)
         assert hub is not None
         try:
             await runner.work(RunSetup.validate(spec, events), hub)
@@ -110,12 +110,12 @@ class Part:
                 "model."
             ) from error
 
-    def spec(self, command: SharedCommand) -> BatchSpec:
+    def spec(self, command: WorkerManifest) -> BatchSpec:
         """What is asked here. Raises SpecError."""
         if "backend" not in self._said:
             command.check_backend()
         try:
-            asked = command.asked_here(Trusted(self._trust))
+            asked = command.asked_here(TrustPolicy(self._trust))
         except SpecError as error:
             raise SpecError(f"{error} (The run was started in {command.folder!r}.)") from error
         return BatchSpec.of(**{**asked, **self._said}, store=self._store, run_id=self._run.name)

@@ -19,7 +19,7 @@ def _said(text: str, **more: Any) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class ClusterOptions:
     """With nothing said, a run keeps to itself."""
 
     store: Annotated[
@@ -60,7 +60,7 @@ class Sharing:
             raise SpecError(f"A run with --reduce works in one process for now: leave out {option}.")
 
 
-def shared_again(options: Mapping[str, Any]) -> tuple[Sharing, dict[str, Any]]:
+def cluster_options_from_saved(options: Mapping[str, Any]) -> tuple[ClusterOptions, dict[str, Any]]:
     """What an earlier command asked, and what else it said."""
-    ours = {name: value for name, value in options.items() if name in Sharing.__slots__}
-    return Sharing(**ours), {name: value for name, value in options.items() if name not in ours}
+    ours = {name: value for name, value in options.items() if name in ClusterOptions.__slots__}
+    return ClusterOptions(**ours), {name: value for name, value in options.items() if name not in ours}

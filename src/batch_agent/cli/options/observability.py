@@ -30,7 +30,7 @@ _MISSING = (
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watching:
+class TelemetryOptions:
     """What is asked of it on the command line; with nothing said, nobody else watches."""
 
     metrics_port: Annotated[
@@ -46,10 +46,10 @@ class Watching:
 
     def sinks(self) -> list[SlowSink]:
         """Raises SpecError. A port is taken from here on."""
-        return watchers(self.metrics_port, self.traces)
+        return telemetry_sinks(self.metrics_port, self.traces)
 
 
-def watchers(metrics_port: int | None, traces: bool) -> list[SlowSink]:
+def telemetry_sinks(metrics_port: int | None, traces: bool) -> list[SlowSink]:
     """For `BatchAgent.stream(events=...)`. Raises SpecError for what is not installed, and for a port that is taken."""
     sinks: list[SlowSink] = []
     if metrics_port is not None:

@@ -19,7 +19,7 @@ def _said(text: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reducing:
+class ReduceOptions:
     """Of a run whose results are made into one answer; or, with nothing said, of one whose results are all there is."""
 
     reduce: Annotated[
@@ -35,7 +35,7 @@ class Reducing:
         _said("Where it is written; if not given, beside the results, as .summary.json or .summary.txt."),
     ] = None
 
-    def options(self, out: Path) -> "Reduce | None":
+    def options(self, out: Path) -> "ReduceSettings | None":
         """None where nothing is reduced; `out`: where the results are written. Raises SpecError for what cannot be
         read, what cannot be written, and what nobody would heed."""
         if self.reduce is None:
@@ -48,7 +48,7 @@ class Reducing:
             raise SpecError("--summary and --out are the same file: name another one for the answer.")
         _check_writable(summary)
         options = {"task": self.reduce, "output_schema": schema, "plan_changed": "rerun", **named}
-        return Reduce(options, summary, is_text=schema is None)
+        return ReduceSettings(options, summary, is_text=schema is None)
 
     def said(self) -> dict[str, Any]:
         """All of it, to be given again."""
@@ -64,7 +64,7 @@ class Reducing:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class ReduceSettings:
     """A reduce that can begin."""
 
     options: Mapping[str, Any]
@@ -74,10 +74,10 @@ class Reduce:
     is_text: bool
 
 
-def reduced_again(options: Mapping[str, Any]) -> tuple[Reducing, dict[str, Any]]:
+def reduce_options_from_saved(options: Mapping[str, Any]) -> tuple[ReduceOptions, dict[str, Any]]:
     """What an earlier command asked, and what else it said."""
-    ours = {name: value for name, value in options.items() if name in Reducing.__slots__}
-    return Reducing(**ours), {name: value for name, value in options.items() if name not in ours}
+    ours = {name: value for name, value in options.items() if name in ReduceOptions.__slots__}
+    return ReduceOptions(**ours), {name: value for name, value in options.items() if name not in ours}
 
 
 def _check_writable(path: Path) -> None:

@@ -43,7 +43,7 @@ def _said(text: str, group: Group = WHAT, **more: Any) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CommandOptions:
     """One task over a list of inputs."""
 
     task: Annotated[str, _said('What each agent shall do, with {fields} of the inputs: "Summarize: {text}".')]
@@ -184,13 +184,13 @@ class Asked:
         return read_inputs(Path(self.inputs))
 
 
-def asked_again(options: Mapping[str, Any]) -> tuple[Asked, dict[str, Any]]:
+def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, Any]]:
     """What an earlier command asked, and what else it said."""
-    ours = {name: value for name, value in options.items() if name in Asked.__slots__}
+    ours = {name: value for name, value in options.items() if name in CommandOptions.__slots__}
     if "inputs" not in ours:
         raise SpecError(
             "The URL of the database held a password, which is not kept. Give the whole command again: it goes on from "
             "its checkpoint."
         )
     ours["inputs"] = str(ours["inputs"])
-    return Asked(**ours), {name: value for name, value in options.items() if name not in ours}
+    return CommandOptions(**ours), {name: value for name, value in options.items() if name not in ours}

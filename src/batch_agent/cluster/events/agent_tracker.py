@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from ...core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
     CallsEnded,
     CallsStarted,
@@ -35,7 +35,7 @@ class _Agent:
     """When something happened to it."""
 
 
-class Whereabouts:
+class AgentTracker:
     """An agent begins at one worker after the other, and is done once. What agents do is told by who has them; what
     they used counts, whoever tells it. Times are those of `time.monotonic`, and of an agent they never go back."""
 
@@ -56,7 +56,7 @@ class Whereabouts:
         match event:
             case AgentStarted():
                 self._starts(worker, at, event)
-            case AgentMoved():
+            case AgentReassigned():
                 if self._has(worker, event.key):
                     self._moves(event.key, at)
             case TurnStarted() | CallsStarted():
@@ -127,7 +127,7 @@ class Whereabouts:
         at = self._not_before(key, at)
         agent = self._agents.pop(key, None)
         if agent is not None:
-            self._emit(agent.worker, at, AgentMoved(key))
+            self._emit(agent.worker, at, AgentReassigned(key))
 
     def _hand_on(self, event: AgentFinished, now: float) -> None:
         key = event.result.key

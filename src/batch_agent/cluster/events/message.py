@@ -14,7 +14,7 @@ Happened = tuple[float, Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventBatch:
     worker: str
     sent: float
     """By the worker's clock, as the times of its events."""
@@ -46,7 +46,7 @@ def encoded(happened: Sequence[Happened]) -> bytes:
     return b"".join(event_line(at, event) for at, event in happened)
 
 
-def read(data: bytes) -> Told | None:
+def read(data: bytes) -> EventBatch | None:
     """None for what is no such message, or one that this version does not know."""
     about, _, lines = data.partition(b"\n")
     try:
@@ -64,6 +64,6 @@ def _told(
     is_listening: bool,
     is_leaving: bool,
     *_: Any,
-) -> Told:
+) -> EventBatch:
     agents = tuple(AgentStarted(key, index) for key, index in has)
-    return Told(str(worker), float(sent), tuple(ended), agents, is_listening, is_leaving, lines)
+    return EventBatch(str(worker), float(sent), tuple(ended), agents, is_listening, is_leaving, lines)

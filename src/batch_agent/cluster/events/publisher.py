@@ -7,25 +7,25 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from ...core.coordinator import Hub
+from ...core.coordinator import Coordinator
 from ...core.errors import StoreError
 from ...core.events import (
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
     CallsEnded,
     CallsStarted,
     Event,
     LimitChanged,
+    LoadSampled,
     Notice,
     Paused,
     RequestRetried,
     Resumed,
-    Sampled,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
 )
-from .message import Happened, Told, encoded
+from .message import EventBatch, Happened, encoded
 
 _log = logging.getLogger("batch_agent")
 _BETWEEN = 0.25
@@ -37,20 +37,20 @@ _LAST_WORDS = 2.0
 """Seconds for what is to be told at the end of a run."""
 _TOLD = frozenset(
     {
-        AgentMoved, AgentStarted, CallsEnded, CallsStarted, LimitChanged, Notice, Paused, RequestRetried, Resumed,
-        Sampled, ToolsUsed, TurnEnded, TurnStarted,
+        AgentReassigned, AgentStarted, CallsEnded, CallsStarted, LimitChanged, Notice, Paused, RequestRetried, Resumed,
+        LoadSampled, ToolsUsed, TurnEnded, TurnStarted,
     }
 )  # fmt: skip
 """Not that a run has begun, how it was scheduled and what was spent: whoever asked for the run knows that of all of it.
 Nor results: they are handed out with the facts."""
 
 
-class Telling:
+class EventPublisher:
     """An event sink. It sends nothing while nobody listens, and a hub that cannot be reached costs what would have been
     told, never the run."""
 
     def __init__(
-        self, hub: Hub, worker: str, *, is_wanted: bool = True, clock: Callable[[], float] = time.time
+        self, hub: Coordinator, worker: str, *, is_wanted: bool = True, clock: Callable[[], float] = time.time
     ) -> None:
         """`is_wanted`: whether somebody listens for sure; else, when one says so."""
         self._hub = hub
@@ -76,7 +76,7 @@ class Telling:
             return
         if isinstance(event, AgentStarted):
             self._under_way[event.key] = event
-        elif isinstance(event, AgentMoved):
+        elif isinstance(event, AgentReassigned):
             self._under_way.pop(event.key, None)
         elif kind is CallsEnded:
             self._has_called = True
@@ -149,7 +149,7 @@ class Telling:
         is_greeting = self._is_greeting and not self._over.is_set()
         return bool(self._events or self._ended or self._is_asked or is_greeting)
 
-    def _message(self, events: list[Happened]) -> Told:
+    def _message(self, events: list[Happened]) -> EventBatch:
         """With what is known only now. Agents have ended once all is told of them."""
         now, is_all = self._clock(), not self._events
         ended = tuple(self._ended) if is_all else ()
@@ -157,13 +157,13 @@ class Telling:
         missed = [(now, _missing(self._missed))] if self._missed else []
         account = [(now, self.account())] if self.account is not None and (self._has_called or ended) else []
         lines = encoded([*missed, *events, *account])
-        told = Told(self._worker, now, ended, has, self._is_greeting, is_all and self._over.is_set(), lines)
+        told = EventBatch(self._worker, now, ended, has, self._is_greeting, is_all and self._over.is_set(), lines)
         self._has_called = self._has_called and not is_all
         self._is_asked = self._is_greeting = False
         self._missed = 0
         return told
 
-    def _failed(self, error: StoreError, told: Told, missed: int) -> None:
+    def _failed(self, error: StoreError, told: EventBatch, missed: int) -> None:
         self._missed += missed
         self._is_greeting |= told.is_listening
         self._is_asked |= bool(told.has)

@@ -7,24 +7,24 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from ...core.coordinator import Hub
+from ...core.coordinator import Coordinator
 from ...core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
     Event,
+    LoadSampled,
     Paused,
     Resumed,
     RunStarted,
-    Sampled,
     ToolsUsed,
+    WorkerEvent,
 )
 from ...core.protocols import EventSink
 from ...observe.background_sink import TakesTimes
-from .agent_tracker import Whereabouts
-from .message import Told, read
-from .publisher import Telling
+from .agent_tracker import AgentTracker
+from .message import EventBatch, read
+from .publisher import EventPublisher
 
 _SILENCE = 15.0
 """Seconds after which a worker that tells nothing is taken to be gone: it says about once in one how busy it is."""
@@ -41,14 +41,14 @@ class _Other:
     is_paused: bool = False
 
 
-class Hearing:
+class EventRelay:
     """An event sink, for all that happens in this process. One that asks for the run hears the others from its
     `RunStarted` on, and its results wait a moment for what their workers tell: views see an agent begin, work and be
     done, wherever it was. Nothing here can end a run."""
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Coordinator,
         worker: str,
         events: EventSink | None,
         *,
@@ -56,7 +56,7 @@ class Hearing:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`events`: who watches in this process. `asks`: whether the results come here."""
-        self.telling = Telling(hub, worker, is_wanted=not asks)
+        self.telling = EventPublisher(hub, worker, is_wanted=not asks)
         self.here: EventSink = _Here(self)
         """For the engine of one that asks: results are the caller's to tell of."""
         self._worker = worker
@@ -71,7 +71,7 @@ class Hearing:
         """By worker, what to add to the times by its clock to have them by ours: as of the message that was fastest."""
         self._used: dict[str, ToolsUsed] = {}
         """By worker: all that its tools did so far."""
-        self._whereabouts = Whereabouts(self._show)
+        self._whereabouts = AgentTracker(self._show)
         self._news = asyncio.Event()
 
     def emit(self, event: Event) -> None:
@@ -125,7 +125,7 @@ class Hearing:
     def _happened_here(self, event: Event) -> None:
         if isinstance(event, AgentStarted):
             self._has_agents = True
-        elif isinstance(event, Sampled) and not self._has_agents:
+        elif isinstance(event, LoadSampled) and not self._has_agents:
             return  # one that only asks has no part in how full a backend is
         self.telling.emit(event)
         self._whereabouts.happened(self._worker, self._clock(), event)
@@ -133,7 +133,7 @@ class Hearing:
             self._began = self._clock()
             self.telling.listens()
 
-    def _hear(self, message: Told) -> None:
+    def _hear(self, message: EventBatch) -> None:
         if message.is_listening:
             self.telling.is_heard()
         if self._began is None or self._events is None:
@@ -159,7 +159,7 @@ class Hearing:
         if isinstance(event, ToolsUsed):
             self._used[name] = event
             return
-        if isinstance(event, Sampled):
+        if isinstance(event, LoadSampled):
             other.backends.add(event.backend)
         elif isinstance(event, Paused | Resumed):
             other.is_paused = isinstance(event, Paused)
@@ -170,7 +170,7 @@ class Hearing:
         other, now = self._others.pop(name), self._clock()
         self._whereabouts.leaves(name, now)
         for backend in other.backends:
-            self._show(name, now, Sampled(backend, 0, 0))
+            self._show(name, now, LoadSampled(backend, 0, 0))
         if other.is_paused:
             self._show(name, now, Resumed())
 
@@ -192,15 +192,15 @@ class Hearing:
         if self._events is None:
             return
         is_here = worker in ("", self._worker)
-        shown = event if is_here or isinstance(event, AgentFinished) else AtWorker(worker, event)
-        if self._times is None or (is_here and not isinstance(event, AgentMoved)):
+        shown = event if is_here or isinstance(event, AgentFinished) else WorkerEvent(worker, event)
+        if self._times is None or (is_here and not isinstance(event, AgentReassigned)):
             self._events.emit(shown)
         else:
             self._times.emit_at(at, shown)
 
 
 class _Here:
-    def __init__(self, hearing: Hearing) -> None:
+    def __init__(self, hearing: EventRelay) -> None:
         self._hearing = hearing
 
     def emit(self, event: Event) -> None:

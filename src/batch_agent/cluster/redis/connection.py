@@ -34,7 +34,7 @@ from ...core.errors import SpecError, StoreError
 from ...core.safe_text import public_url
 from ...schedule.backoff import Backoff
 from .durability_check import NEEDED
-from .lua_common import Script
+from .lua_common import LuaScript
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -51,7 +51,7 @@ _AWAY = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, Read
 _AWAY_WORDS = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
 
 
-class Link:
+class RedisConnection:
     """Sends commands, again where nobody knows what became of them: they must bear that. Raises StoreError: at once if
     nothing would be better later, else after `patience` seconds."""
 
@@ -90,7 +90,7 @@ class Link:
 
         return await self._tried(attempt, None)
 
-    async def run(self, script: Script, key: str, arguments: Callable[[bool], Sequence[Argument]]) -> Any:
+    async def run(self, script: LuaScript, key: str, arguments: Callable[[bool], Sequence[Argument]]) -> Any:
         """`arguments` is told whether the script may have run before."""
 
         async def attempt(tries: int) -> Any:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from ... import aio
 from ...core.agent_config import Job
-from ...core.coordinator import Cursor, Document, Ending, Lease, News, Write
+from ...core.coordinator import Completion, Cursor, Document, Lease, Updates, Write
 from ...core.errors import SpecError
 from ...core.facts import Fact
 from ...core.requests import NO_USAGE, Usage
 from ...store.codec import decode_ending, decode_job, encode_job
 from . import lua_documents as sharing
 from . import lua_work as scripts
-from .durability_check import look_at_once
-from .keyspace import RedisRun, millis
-from .write_batches import MOST_AT_ONCE, in_pieces, pieces
+from .durability_check import warn_if_not_durable
+from .keyspace import RedisKeyspace, millis
+from .write_batches import MOST_AT_ONCE, batches, split_batches
 
 if TYPE_CHECKING:
-    from .connection import Link
+    from .connection import RedisConnection
 
 PREFIX = "batch-agent:"
 _RUNS = f"{PREFIX}runs"
@@ -36,7 +36,7 @@ _NOT_READ = "-"
 """In a cursor: the stream is not read."""
 
 
-class RedisHub:
+class RedisCoordinator:
     """`store="redis://..."`: everything of a run is in keys that begin with `batch-agent:{RUN}:`, as JSON and bytes."""
 
     def __init__(self, url: str, run: str, *, patience: float = _PATIENCE) -> None:
@@ -45,7 +45,7 @@ class RedisHub:
             raise SpecError(f"{run!r} cannot be the name of a run: it is empty, or has a brace in it.")
         self._link = _linked(url, patience)
         self._name = run
-        self._run = RedisRun(self._link, run, f"{PREFIX}{{{run}}}:")
+        self._run = RedisKeyspace(self._link, run, f"{PREFIX}{{{run}}}:")
         self._patience = patience
         self._cursor: bytes | str = "0-0"
         """Where leases that have run out are looked for."""
@@ -59,7 +59,7 @@ class RedisHub:
     async def open(self) -> None:
         try:
             await self._link.call("PING", patience=min(self._patience, _PATIENCE_AT_FIRST))
-            await look_at_once(self._link)
+            await warn_if_not_durable(self._link)
         except BaseException:
             await self.aclose()
             raise
@@ -89,11 +89,11 @@ class RedisHub:
         values = (name, int(old is not None), old or b"", int(new is not None), new or b"")
         return bool(await self._run.once(sharing.SWAP, *values))
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Ending]:
+    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         await self._be_known()
-        ended: dict[str, Ending] = {}
+        ended: dict[str, Completion] = {}
         encoded = ((job.key, encode_job(job)) for job in jobs)
-        for some in in_pieces(encoded, lambda each: len(each[1])):
+        for some in split_batches(encoded, lambda each: len(each[1])):
             born, *found = await self._run.script(scripts.POST, int(retry_failed), secrets.token_hex(8), *_flat(some))
             if self._born not in (None, born):
                 raise self._run.lost()
@@ -128,12 +128,12 @@ class RedisHub:
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, lasts: float) -> frozenset[str]:
         lost: set[bytes] = set()
-        for some in in_pieces(tokens.items(), _nothing) if tokens else [[]]:
+        for some in split_batches(tokens.items(), _nothing) if tokens else [[]]:
             lost.update(await self._run.script(scripts.RENEW, worker, millis(lasts), *_flat(some)))
         return frozenset(key.decode() for key in lost)
 
     async def give_back(self, worker: str, tokens: Mapping[str, int]) -> None:
-        for some in in_pieces(tokens.items(), _nothing):
+        for some in split_batches(tokens.items(), _nothing):
             await self._run.script(scripts.GIVE_BACK, worker, *_flat(some))
 
     async def leave(self, worker: str) -> None:
@@ -144,7 +144,7 @@ class RedisHub:
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         refused: set[str] = set()
-        listed = pieces(writes)
+        listed = batches(writes)
         for rest, piece in zip(range(len(listed) - 1, -1, -1), listed, strict=True):
             usage = piece.usage
             batch = (worker, number, rest, usage.input, usage.cached, usage.output)
@@ -162,7 +162,7 @@ class RedisHub:
         last = [rows[0][0].decode() if rows else "0-0" for rows in await self._link.together(streams)]
         return tuple(last) if endings else (_NOT_READ, *last[1:])
 
-    async def news(self, after: Cursor, *, wait: float) -> News:
+    async def news(self, after: Cursor, *, wait: float) -> Updates:
         deadline = aio.now() + wait
         at = {name: place for name, place in zip(_NEWS, after, strict=True) if place != _NOT_READ}
         told: dict[str, list[Any]] = {name: [] for name in _NEWS}
@@ -215,17 +215,17 @@ async def runs_known(url: str, *, patience: float = _PATIENCE_AT_FIRST) -> list[
         await link.aclose()
 
 
-def _linked(url: str, patience: float) -> "Link":
+def _linked(url: str, patience: float) -> "RedisConnection":
     try:
-        from .connection import Link
+        from .connection import RedisConnection
     except ImportError as error:
         raise SpecError("A store in Redis needs a package: pip install 'batch-agent[redis]'.") from error
-    return Link(url, patience)
+    return RedisConnection(url, patience)
 
 
-def _news(after: Cursor, ended: Sequence[Any], other: Sequence[Any]) -> News:
+def _news(after: Cursor, ended: Sequence[Any], other: Sequence[Any]) -> Updates:
     items = [item for _, fields in other for item in fields.items()]
-    return News(
+    return Updates(
         after,
         tuple(decode_ending(data) for _, fields in ended for data in fields.values()),
         tuple(data.decode() for kind, data in items if kind == b"landed"),

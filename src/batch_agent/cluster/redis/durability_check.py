@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import StoreError
 
 if TYPE_CHECKING:
-    from .connection import Link
+    from .connection import RedisConnection
 
 NEEDED = "Redis 7.0 or newer, or Valkey 7.2 or newer, is needed."
 """Tool calls are claimed with SET ... NX GET, which no earlier one knows. Valkey tells which Redis it stands for."""
@@ -18,7 +18,7 @@ _log = logging.getLogger("batch_agent")
 _looked_at: set[str] = set()
 
 
-async def look_at_once(link: "Link") -> None:
+async def warn_if_not_durable(link: "RedisConnection") -> None:
     """The first time that this process comes to a server: raises StoreError for one that is too old, and warns of one
     that may lose facts."""
     if link.shown in _looked_at:
@@ -28,7 +28,7 @@ async def look_at_once(link: "Link") -> None:
     _looked_at.add(link.shown)
 
 
-async def _check_version(link: "Link") -> None:
+async def _check_version(link: "RedisConnection") -> None:
     try:
         told = await link.call("INFO", "server")
     except StoreError:  # not everybody may ask
@@ -38,7 +38,7 @@ async def _check_version(link: "Link") -> None:
         raise StoreError(f"Redis at {link.shown} is {found[0]}. {NEEDED}")
 
 
-async def _complain(link: "Link") -> None:
+async def _complain(link: "RedisConnection") -> None:
     try:
         found = await link.call("CONFIG", "GET", "maxmemory-policy", "appendonly")
     except StoreError:  # not everybody may ask

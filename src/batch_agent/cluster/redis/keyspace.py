@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import StoreError
 from ...core.facts import Fact
-from .lua_common import FAR, Script
+from .lua_common import FAR, LuaScript
 from .write_batches import decode_fact
 
 if TYPE_CHECKING:
-    from .connection import Link
+    from .connection import RedisConnection
 
 
-class Places:
+class IdempotencySlots:
     """Where calls under way find what came of them in the server, if they must be repeated."""
 
     def __init__(self) -> None:
@@ -40,24 +40,24 @@ _LONGEST_BLOCK = 5.0
 """Seconds that one command waits."""
 
 
-class RedisRun:
+class RedisKeyspace:
     """Reads and changes what is under the prefix. Raises StoreError, one that says so where the run is lost."""
 
-    def __init__(self, link: "Link", name: str, prefix: str) -> None:
+    def __init__(self, link: "RedisConnection", name: str, prefix: str) -> None:
         self.prefix = prefix
         self._link = link
         self._name = name
-        self._places = Places()
+        self._places = IdempotencySlots()
 
     def key(self, name: str) -> str:
         return self.prefix + name
 
-    async def script(self, script: Script, *values: bytes | str | int) -> Any:
+    async def script(self, script: LuaScript, *values: bytes | str | int) -> Any:
         """One that may be repeated."""
         with self._seeing_loss():
             return await self._link.run(script, self.prefix, lambda _: values)
 
-    async def once(self, script: Script, *values: bytes | str | int) -> Any:
+    async def once(self, script: LuaScript, *values: bytes | str | int) -> Any:
         """One that finds out by itself whether it was run before."""
         with self._seeing_loss(), self._places.taken() as (place, number):
             return await self._link.run(script, self.prefix, lambda again: (place, number, int(again), *values))

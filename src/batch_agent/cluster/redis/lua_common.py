@@ -15,12 +15,12 @@ from ...core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class LuaScript:
     text: str
     sha: str
 
     @classmethod
-    def of(cls, *parts: str) -> "Script":
+    def of(cls, *parts: str) -> "LuaScript":
         text = "\n".join(parts)
         return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from .lua_common import COMMON, ONCE, SILENCE, Script
+from .lua_common import COMMON, ONCE, SILENCE, LuaScript
 
 _NEWS_KEPT = 20_000
 
 # ARGV: once (3), name, is there an old one?, old, is there a new one?, new.
-SWAP: Final = Script.of(
+SWAP: Final = LuaScript.of(
     COMMON,
     ONCE,
     """
@@ -27,7 +27,7 @@ return 1
 
 # ARGV: name, worker. Gives 1: make it, 0: another one makes it, or its outcome. A call is "?WORKER" while it is made,
 # "*WORKER" if others wait for it, and "!OUTCOME" afterwards.
-CLAIM: Final = Script.of(
+CLAIM: Final = LuaScript.of(
     COMMON,
     SILENCE,
     """
@@ -47,7 +47,7 @@ return 1
 )
 
 # ARGV: name, worker, milliseconds (0: it is free again, -1: as long as the run), outcome.
-LAND: Final = Script.of(
+LAND: Final = LuaScript.of(
     COMMON,
     f"""
 local key, lasts = run .. 'call:' .. ARGV[1], tonumber(ARGV[3])
@@ -76,7 +76,7 @@ redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_NEWS_KEPT}, '*', 'landed', AR
 )
 
 # ARGV: once (3), data.
-TELL: Final = Script.of(
+TELL: Final = LuaScript.of(
     COMMON,
     ONCE,
     f"""
@@ -87,7 +87,7 @@ keep('')
 )
 
 # ARGV: once (3), name, microseconds from one to the next, and ahead of time. Gives microseconds.
-TURN: Final = Script.of(
+TURN: Final = LuaScript.of(
     COMMON,
     ONCE,
     """

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from .lua_common import COMMON, ONCE, SILENCE, Script
+from .lua_common import COMMON, ONCE, SILENCE, LuaScript
 
 # ARGV: retry failed ones?, a birth mark, then key and job of each. Gives the run's birth mark, which is that of the
 # first who posted; key and ending of those that need not be done.
-POST: Final = Script.of(
+POST: Final = LuaScript.of(
     COMMON,
     """
 if redis.call('EXISTS', run .. 'work') == 0 then
@@ -50,7 +50,7 @@ return ended
 # ARGV: once (3), worker, most, milliseconds, where to look for leases that have run out. Gives where to look next; the
 # last bell, if there is nothing (false: no work was ever posted); key, job, token, times and whether there may be facts
 # of each.
-LEASE: Final = Script.of(
+LEASE: Final = LuaScript.of(
     COMMON,
     SILENCE,
     ONCE,
@@ -134,7 +134,7 @@ return {cursor, bell, leases}
 )
 
 # ARGV: worker, milliseconds, then key and token of each. Gives the keys that others have, or have ended.
-RENEW: Final = Script.of(
+RENEW: Final = LuaScript.of(
     COMMON,
     SILENCE,
     """
@@ -155,7 +155,7 @@ return lost
 )
 
 # ARGV: worker, then key and token of each.
-GIVE_BACK: Final = Script.of(
+GIVE_BACK: Final = LuaScript.of(
     COMMON,
     """
 local mine = held(ARGV[1], 2)
@@ -164,7 +164,7 @@ if #mine > 0 then free(mine) end
 )
 
 # ARGV: worker.
-LEAVE: Final = Script.of(
+LEAVE: Final = LuaScript.of(
     COMMON,
     """
 local worker = ARGV[1]
@@ -186,7 +186,7 @@ redis.call('XGROUP', 'DELCONSUMER', run .. 'work', GROUP, worker)
 # begins anew, how many facts, and these of each; then key, token, failed?, ending of each that ends. Gives the refused.
 # A number that does not follow the last one shows that the server has lost something: no lease that this worker has had
 # by then is good any more, because its stories may have holes.
-WRITE: Final = Script.of(
+WRITE: Final = LuaScript.of(
     COMMON,
     """
 local worker, number, rest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -33,7 +33,7 @@ def decode_fact(data: bytes) -> Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WriteBatch:
     """Some of the writes of one batch."""
 
     usage: Usage
@@ -44,18 +44,18 @@ class Piece:
 
 
 @dataclass(slots=True)
-class _Story:
+class _AgentWrites:
     is_new: bool = False
     facts: list[bytes] = field(default_factory=list)
 
 
-def pieces(writes: Sequence[Write]) -> list[Piece]:
+def batches(writes: Sequence[Write]) -> list[WriteBatch]:
     """The same ones for the same writes."""
     encoded = ((write, _encoded(write)) for write in writes)
-    return [_piece(some) for some in in_pieces(encoded, lambda each: sum(map(len, each[1])))]
+    return [_piece(some) for some in split_batches(encoded, lambda each: sum(map(len, each[1])))]
 
 
-def in_pieces(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def split_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     some: list[T] = []
     total = 0
     for item in items:
@@ -81,8 +81,8 @@ def _encoded(write: Write) -> list[bytes]:
             assert_never(write)
 
 
-def _piece(writes: Sequence[tuple[Write, list[bytes]]]) -> Piece:
-    stories: dict[tuple[str, int], _Story] = {}
+def _piece(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
+    stories: dict[tuple[str, int], _AgentWrites] = {}
     ends: dict[tuple[str, int], tuple[End, bytes]] = {}
     refused: set[str] = set()
     usage = NO_USAGE
@@ -93,10 +93,10 @@ def _piece(writes: Sequence[tuple[Write, list[bytes]]]) -> Piece:
         elif isinstance(write, End):
             ends[write.key, write.token] = (write, data[0])
         elif isinstance(write, Replace):
-            stories[write.key, write.token] = _Story(True, data)
+            stories[write.key, write.token] = _AgentWrites(True, data)
         else:
-            stories.setdefault((write.key, write.token), _Story()).facts += data
-    return Piece(usage, tuple(_arguments(stories, ends)), frozenset(refused))
+            stories.setdefault((write.key, write.token), _AgentWrites()).facts += data
+    return WriteBatch(usage, tuple(_arguments(stories, ends)), frozenset(refused))
 
 
 def _usage(write: Write) -> Usage:
@@ -110,7 +110,7 @@ def _usage(write: Write) -> Usage:
 
 
 def _arguments(
-    stories: dict[tuple[str, int], _Story], ends: dict[tuple[str, int], tuple[End, bytes]]
+    stories: dict[tuple[str, int], _AgentWrites], ends: dict[tuple[str, int], tuple[End, bytes]]
 ) -> Iterator[bytes | str | int]:
     yield len(stories)
     for (key, token), story in stories.items():

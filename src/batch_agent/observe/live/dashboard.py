@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ...core.fast_dataclass import dataclass
-from ..sanitize import calm
-from .state import Board, Stage
+from ..sanitize import sanitize
+from .state import LiveStage, LiveState
 from .view_rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "busy": "cyan", "quiet": "dim"}
@@ -19,11 +19,11 @@ _ERRORS, _RESULTS = (45, 24, 23, 22, 21), (25, 8, 7, 6, 5, 4, 3, 2)
 """How much the lines of a list weigh, beside the rows."""
 
 
-def render(board: Board, seconds: float, width: int, height: int) -> list[Text]:
+def render(board: LiveState, seconds: float, width: int, height: int) -> list[Text]:
     """At most `height` lines of at most `width` cells; what matters least is left out first. `seconds`: since the
     run began. Names, answers and errors are shown so that they cannot steer the terminal."""
     if not board.has_begun:
-        return [_cut(Text(calm(board.notice) or "Connecting ...", "cyan"), width)][:height]
+        return [_cut(Text(sanitize(board.notice) or "Connecting ...", "cyan"), width)][:height]
     lines = [_Line(_TITLE, _title(board, seconds, width)), *_stages(board, width)]
     lines += [_Line(row.weight, _row(row, width)) for row in rows(board)]
     lines += _listed("errors", list(errors(board)), _ERRORS)
@@ -43,7 +43,7 @@ def _chosen(lines: Sequence[_Line], height: int) -> list[_Line]:
     return [lines[at] for at in sorted(heaviest)]
 
 
-def _title(board: Board, seconds: float, width: int) -> Text:
+def _title(board: LiveState, seconds: float, width: int) -> Text:
     """The time stays at the right end, however long the names are."""
     right = _fitting(clock(board, seconds), width)
     room = max(0, width - right.cell_len - len(_GAP))
@@ -51,18 +51,18 @@ def _title(board: Board, seconds: float, width: int) -> Text:
     return Text.assemble(left, " " * (width - left.cell_len - right.cell_len), right)
 
 
-def _stages(board: Board, width: int) -> Iterator[_Line]:
+def _stages(board: LiveState, width: int) -> Iterator[_Line]:
     """Those that have something to do stay where there is little room."""
-    room = min(max((cell_len(calm(name)) for name in board.stages), default=0), max(4, width // 4))
+    room = min(max((cell_len(sanitize(name)) for name in board.stages), default=0), max(4, width // 4))
     for name, stage in board.stages.items():
         is_busy = len(stage.agents) > 0 or not board.is_flow
         yield _Line(_STAGE + is_busy, _stage(name, stage, room, width))
 
 
-def _stage(name: str, stage: Stage, room: int, width: int) -> Text:
+def _stage(name: str, stage: LiveStage, room: int, width: int) -> Text:
     head = Text()
     if room:
-        label = Text(calm(name), "bold")
+        label = Text(sanitize(name), "bold")
         label.truncate(room, overflow="ellipsis", pad=True)
         head.append(label).append(" ")
     numbers = _fitting(progress(name, stage), max(0, width - head.cell_len))
@@ -73,7 +73,7 @@ def _stage(name: str, stage: Stage, room: int, width: int) -> Text:
     return head.append(numbers)
 
 
-def _bar(stage: Stage, width: int) -> Text:
+def _bar(stage: LiveStage, width: int) -> Text:
     """Answered, failed, under way and to come, one after the other."""
     tally = stage.tally
     parts = ((tally.ok, "green"), (tally.failed, "red"), (len(stage.agents), "cyan"))

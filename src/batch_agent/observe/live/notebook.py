@@ -10,9 +10,9 @@ from typing import Any, Self
 from ...core.events import Event
 from ..text.flow_summary import flow_lines_so_far
 from ..text.summary import summary_lines
-from .notebook_html import board_html
-from .redraw_loop import Redrawing
-from .state import Board
+from .notebook_html import state_html
+from .redraw_loop import RedrawLoop
+from .state import LiveState
 
 _TIMES_A_SECOND = 4
 
@@ -21,12 +21,12 @@ class NotebookProgress:
     """Works from a thread, so also while the notebook's own loop is blocked by `run_sync`."""
 
     def __init__(self) -> None:
-        self._redrawing = Redrawing(board_html, self._show, _TIMES_A_SECOND)
+        self._redrawing = RedrawLoop(state_html, self._show, _TIMES_A_SECOND)
         self._display: Any = None
         self._shown = ""
 
     @property
-    def board(self) -> Board:
+    def board(self) -> LiveState:
         return self._redrawing.board
 
     def emit(self, event: Event) -> None:
@@ -44,7 +44,7 @@ class NotebookProgress:
         board, seconds = self.board, self._redrawing.seconds
         if board.has_begun:
             lines = flow_lines_so_far(board, seconds) if board.is_flow else summary_lines(board, seconds)
-            self._display.update(_bundle(board_html(board, seconds, lines), "\n".join(lines)), raw=True)
+            self._display.update(_bundle(state_html(board, seconds, lines), "\n".join(lines)), raw=True)
         else:
             self._display.update(_bundle(""), raw=True)
 

@@ -4,9 +4,9 @@ read on both, and needs nothing from elsewhere."""
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ..sanitize import calm
+from ..sanitize import sanitize
 from ..text.formatting import duration
-from .state import Board, Stage
+from .state import LiveStage, LiveState
 from .view_rows import Bit, Row, Tone, clock, errors, progress, results, rows, title
 
 _GREEN, _RED, _BLUE, _GREY = "#2e9e5b", "#d9534f", "#3b8fc4", "rgba(128,128,128,.25)"
@@ -21,16 +21,16 @@ _TABLE = "border-collapse:collapse;border:0;color:inherit;font-size:inherit;widt
 _CELL = "padding:1px 0;text-align:left;border:0;background:none;white-space:nowrap;overflow:hidden"
 
 
-def board_html(board: Board, seconds: float, summary: Sequence[str] = ()) -> str:
+def state_html(board: LiveState, seconds: float, summary: Sequence[str] = ()) -> str:
     """`summary`: what is said at the end, in the place of what only matters before it."""
     if not board.has_begun:
-        return _block(f"<div>{escape(calm(board.notice) or 'Connecting ...')}</div>")
+        return _block(f"<div>{escape(sanitize(board.notice) or 'Connecting ...')}</div>")
     time = [Bit(duration(seconds))] if summary else clock(board, seconds)
     who, when = f"<b>{escape(title(board))}</b>", f"<span>{_bits(time)}</span>"
     head = f'<div style="display:flex;justify-content:space-between">{who}{when}</div>'
     stages = "".join(_stage(name, stage) for name, stage in board.stages.items())
     if summary:
-        return _block(head, stages, "".join(f"<div>{escape(calm(line, 600))}</div>" for line in summary))
+        return _block(head, stages, "".join(f"<div>{escape(sanitize(line, 600))}</div>" for line in summary))
     lists = [("errors", list(errors(board))[:_MOST_ERRORS]), ("latest", list(results(board)))]
     table = "".join(map(_row, rows(board))) + "".join(_listed(heading, each) for heading, each in lists)
     return _block(head, stages, f'<table style="{_TABLE}">{table}</table>')
@@ -40,7 +40,7 @@ def _block(*parts: str) -> str:
     return f'<div class="batch-agent" style="{_BLOCK}">{"".join(parts)}</div>'
 
 
-def _stage(name: str, stage: Stage) -> str:
+def _stage(name: str, stage: LiveStage) -> str:
     """A bar of what was answered, failed and is under way, and its numbers below."""
     tally = stage.tally
     counts = ((tally.ok, _GREEN), (tally.failed, _RED), (len(stage.agents), _BLUE))
@@ -49,7 +49,7 @@ def _stage(name: str, stage: Stage) -> str:
         f'<div style="width:{100 * count / total:.2f}%;background:{color}"></div>' for count, color in counts if count
     )
     bar = f'<div style="display:flex;height:6px;border-radius:3px;overflow:hidden;background:{_GREY}">{parts}</div>'
-    label = f"<b>{escape(calm(name))}</b> " if name else ""
+    label = f"<b>{escape(sanitize(name))}</b> " if name else ""
     return f'<div style="margin:4px 0">{bar}{label}{_bits(progress(name, stage))}</div>'
 
 

@@ -9,14 +9,14 @@ from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 
-from ...core.events import AtWorker, Event, InStage, Notice, RunStarted
+from ...core.events import Event, Notice, RunStarted, StageEvent, WorkerEvent
 from ...core.safe_text import safe_text
-from ..text.formatting import at_worker, duration, per_time
+from ..text.formatting import duration, per_time, prefix_worker
 from .detection import is_notebook
 from .notebook import NotebookProgress
-from .state import Board, Stage
+from .state import LiveStage, LiveState
 from .terminal import LiveProgress
-from .view_rows import said_before
+from .view_rows import stage_prefix
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -25,7 +25,7 @@ class Progress(Protocol):
     """An event sink that shows what it sees while it is open."""
 
     @property
-    def board(self) -> Board: ...
+    def board(self) -> LiveState: ...
 
     def emit(self, event: Event) -> None: ...
 
@@ -51,7 +51,7 @@ class PlainProgress:
     """For logs and pipes: notices, then a line every few seconds while something changes."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self.board = Board()
+        self.board = LiveState()
         self._stream = stream
         self._since = self._looked = time.monotonic()
         self._said = ""
@@ -70,10 +70,10 @@ class PlainProgress:
         pass
 
     def _worth_saying(self, event: Event) -> Iterator[str]:
-        yield from said_before(event)
-        told = event.event if isinstance(event, InStage | AtWorker) else event
+        yield from stage_prefix(event)
+        told = event.event if isinstance(event, StageEvent | WorkerEvent) else event
         if isinstance(told, Notice):
-            yield at_worker(event.worker if isinstance(event, AtWorker) else "", told.text)
+            yield prefix_worker(event.worker if isinstance(event, WorkerEvent) else "", told.text)
         elif isinstance(event, RunStarted) and event.seen:
             yield f"{event.model} on {', '.join(event.seen)}"
         elif self.board.has_begun and time.monotonic() - self._looked >= _SECONDS_BETWEEN_LINES:
@@ -85,20 +85,20 @@ class PlainProgress:
                 yield f"{changed}{speed(self.board)}"
 
 
-def counts(board: Board) -> str:
+def counts(board: LiveState) -> str:
     """How far it is."""
     stages = [f"{name}: {_stage(stage)}" if name else _stage(stage) for name, stage in board.stages.items()]
     waits = [f"waiting: {board.paused[:80]}"] if board.paused else []
     return "; ".join([*stages, *waits])
 
 
-def speed(board: Board) -> str:
+def speed(board: LiveState) -> str:
     rate = sum(stage.pace.rate for stage in board.stages.values())
     left = "" if board.seconds_left is None else f", {duration(board.seconds_left)} left"
     return f"; {per_time(rate)}{left}"
 
 
-def _stage(stage: Stage) -> str:
+def _stage(stage: LiveStage) -> str:
     tally = stage.tally
     parts = [f"{tally.done:,} done" if stage.of is None else f"{tally.done:,} of {stage.of:,} done"]
     parts.append(f"{len(stage.agents):,} running")

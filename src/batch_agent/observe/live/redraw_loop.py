@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from ...core.events import Event
-from .state import Board
+from .state import LiveState
 
 T = TypeVar("T")
 
 
-class Redrawing(Generic[T]):
+class RedrawLoop(Generic[T]):
     """An event only changes a number. `look` makes of the board what `show` then takes its time to show."""
 
-    def __init__(self, look: Callable[[Board, float], T], show: Callable[[T], None], times_a_second: float) -> None:
+    def __init__(self, look: Callable[[LiveState, float], T], show: Callable[[T], None], times_a_second: float) -> None:
         """`look` is given the seconds since the start."""
-        self.board = Board()
+        self.board = LiveState()
         self._look = look
         self._show = show
         self._interval = 1 / times_a_second

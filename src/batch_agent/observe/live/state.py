@@ -5,43 +5,43 @@ from dataclasses import dataclass, field
 
 from ...core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
+    BudgetReported,
     CallbackFailed,
     CallsEnded,
     CallsStarted,
     Event,
     FlowStarted,
-    InStage,
+    ItemQueued,
+    LoadSampled,
     Notice,
     Paused,
-    Queued,
     RequestRetried,
     Resumed,
-    Sampled,
-    Spent,
+    StageEvent,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
-from ..agent_states import UnderWay
-from ..run_stats import Fullness, Growth, Tally, Tokens
-from ..text.formatting import at_worker
+from ..agent_states import AgentStates
+from ..run_stats import CapacityTotals, RateEstimator, RunStats, Tokens
+from ..text.formatting import prefix_worker
 from ..tool_counts import ToolCounts
 
 _LATEST = 8
 
 
 @dataclass(slots=True)
-class Stage:
+class LiveStage:
     """One stage of a flow, or a run on its own. Mutable on purpose, as its parts are."""
 
-    tally: Tally = field(default_factory=Tally)
-    agents: UnderWay = field(default_factory=UnderWay)
-    pace: Growth = field(default_factory=Growth)
+    tally: RunStats = field(default_factory=RunStats)
+    agents: AgentStates = field(default_factory=AgentStates)
+    pace: RateEstimator = field(default_factory=RateEstimator)
     """Of agents that were done here, not in an earlier process."""
     turned: Tokens = field(default_factory=Tokens)
     """Of all turns so far, those of agents under way too."""
@@ -70,14 +70,14 @@ class Stage:
         return self.tally.run.cost(self.turned.usage) if self.tally.run else None
 
 
-class Board:
+class LiveState:
     """An event costs the same whatever the number of agents, and only those under way are held. It has no clock:
     whoever looks at it says the time with `tick`."""
 
     def __init__(self) -> None:
-        self.stages: dict[str, Stage] = {"": Stage()}
+        self.stages: dict[str, LiveStage] = {"": LiveStage()}
         """In order. A run on its own is a stage without a name."""
-        self.backends: dict[str, Sampled] = {}
+        self.backends: dict[str, LoadSampled] = {}
         """How full each was when it was last looked at."""
         self.tools = ToolCounts()
         self.latest: deque[tuple[str, AgentResult]] = deque(maxlen=_LATEST)
@@ -85,19 +85,19 @@ class Board:
         self.turns: Counter[str] = Counter()
         """By worker; those that were made in this process have no name."""
         self.notice = ""
-        self.spent: Spent | None = None
+        self.spent: BudgetReported | None = None
         self.callbacks: dict[str, tuple[int, str]] = {}
         """Functions of a flow that raised: how often, and what the first said."""
-        self.read = Growth()
-        self.written = Growth()
-        self._fullness = Fullness()
+        self.read = RateEstimator()
+        self.written = RateEstimator()
+        self._fullness = CapacityTotals()
         self._pauses: dict[str, str] = {}
 
     def emit(self, event: Event) -> None:
         name = worker = ""
-        if isinstance(event, InStage):
+        if isinstance(event, StageEvent):
             name, event = event.stage, event.event
-        if isinstance(event, AtWorker):
+        if isinstance(event, WorkerEvent):
             worker, event = event.worker, event.event
         stage = self.stages.get(name)
         if stage is None:
@@ -117,7 +117,7 @@ class Board:
                 self.tools.ended(event.calls)
             case AgentStarted():
                 stage.agents.starts(event.key)
-            case AgentMoved():
+            case AgentReassigned():
                 stage.agents.leaves(event.key)
             case AgentFinished():
                 stage.agents.leaves(event.result.key)
@@ -126,7 +126,7 @@ class Board:
             case RequestRetried():
                 stage.agents.does(event.key, "waiting")
                 stage.tally.emit(event)
-            case Queued():
+            case ItemQueued():
                 stage.came += 1
             case _:
                 stage.tally.emit(event)
@@ -135,23 +135,23 @@ class Board:
     def _of_all(self, worker: str, event: Event) -> None:
         """What does not belong to one stage."""
         match event:
-            case Sampled():
+            case LoadSampled():
                 self.backends[event.backend] = self._fullness.together(worker, event)
             case ToolsUsed():
                 self.tools.told(event.tools, event.summaries)
             case Notice():
-                self.notice = at_worker(worker, event.text)
+                self.notice = prefix_worker(worker, event.text)
             case Paused():
                 self._pauses[worker] = event.reason
             case Resumed():
                 self._pauses.pop(worker, None)
-            case Spent():
+            case BudgetReported():
                 self.spent = event
             case CallbackFailed(where, _, message):
                 count, first = self.callbacks.get(where, (0, message))
                 self.callbacks[where] = count + 1, first
             case FlowStarted():
-                self.stages = {name: Stage() for name in event.stages}
+                self.stages = {name: LiveStage() for name in event.stages}
             case _:
                 pass
 
@@ -168,7 +168,7 @@ class Board:
     @property
     def paused(self) -> str:
         """Why nothing is sent at the moment, and by whom; empty where all is well."""
-        return "; ".join(at_worker(worker, reason) for worker, reason in self._pauses.items())
+        return "; ".join(prefix_worker(worker, reason) for worker, reason in self._pauses.items())
 
     @property
     def is_flow(self) -> bool:
@@ -179,7 +179,7 @@ class Board:
         return any(stage.tally.run is not None for stage in self.stages.values())
 
     @property
-    def alone(self) -> Tally:
+    def alone(self) -> RunStats:
         """The numbers of a run that is no flow."""
         return self.stages[""].tally
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 from .terminal_frame import Frame
 
 
-class Above:
+class RedirectedStream:
     """Stands in for a stream that goes to the terminal of a frame: whole lines of it are shown above the frame."""
 
     def __init__(self, stream: TextIO, frame: Frame) -> None:
@@ -45,7 +45,7 @@ class Above:
         return getattr(self._stream, name)
 
 
-class Redirecting:
+class StreamRedirect:
     """Of Python's own streams and of log handlers, as far as they write to the terminal. What others have replaced
     meanwhile is left as it is."""
 
@@ -53,14 +53,14 @@ class Redirecting:
         """`stream`: that of the frame."""
         self._stream = stream
         self._frame = frame
-        self._replaced: list[tuple[str, TextIO, Above]] = []
+        self._replaced: list[tuple[str, TextIO, RedirectedStream]] = []
 
     def start(self) -> None:
         for name in ("stdout", "stderr"):
             stream: TextIO | None = getattr(sys, name)
             if stream is None or not (stream is self._stream or stream.isatty()):
                 continue  # what goes to a file or a pipe is in nobody's way
-            stand_in = Above(stream, self._frame)
+            stand_in = RedirectedStream(stream, self._frame)
             self._replaced.append((name, stream, stand_in))
             _replace(name, stream, cast(TextIO, stand_in))
 
@@ -73,7 +73,9 @@ class Redirecting:
 
 def is_redirected() -> bool:
     """Whether a frame is being shown."""
-    return isinstance(cast(object, sys.stderr), Above) or isinstance(cast(object, sys.stdout), Above)
+    return isinstance(cast(object, sys.stderr), RedirectedStream) or isinstance(
+        cast(object, sys.stdout), RedirectedStream
+    )
 
 
 def _replace(name: str, old: TextIO, new: TextIO) -> None:

@@ -9,11 +9,11 @@ from rich.text import Text
 
 from ...core.events import Event
 from .dashboard import render
-from .redraw_loop import Redrawing
-from .state import Board
-from .stream_redirect import Redirecting, is_redirected
+from .redraw_loop import RedrawLoop
+from .state import LiveState
+from .stream_redirect import StreamRedirect, is_redirected
 from .terminal_frame import Frame
-from .view_rows import said_before
+from .view_rows import stage_prefix
 
 _TIMES_A_SECOND = 8
 
@@ -25,17 +25,17 @@ class LiveProgress:
         self._console = console
         self._stream = cast(TextIO, console.file)
         self._frame = Frame(self._stream)
-        self._redirecting = Redirecting(self._stream, self._frame)
-        self._redrawing = Redrawing(self._look, self._show, _TIMES_A_SECOND)
+        self._redirecting = StreamRedirect(self._stream, self._frame)
+        self._redrawing = RedrawLoop(self._look, self._show, _TIMES_A_SECOND)
         self._is_shown = False
 
     @property
-    def board(self) -> Board:
+    def board(self) -> LiveState:
         return self._redrawing.board
 
     def emit(self, event: Event) -> None:
         self._redrawing.emit(event)
-        if self._is_shown and (lines := said_before(event)):
+        if self._is_shown and (lines := stage_prefix(event)):
             said = self._styled([Text(line, "dim") for line in lines])
             self._frame.above("".join(f"{line}\n" for line in said), self._stream)
 
@@ -58,7 +58,7 @@ class LiveProgress:
                 self._frame.close()
                 self._redirecting.stop()
 
-    def _look(self, board: Board, seconds: float) -> list[Text]:
+    def _look(self, board: LiveState, seconds: float) -> list[Text]:
         columns, lines = self._frame.size
         return render(board, seconds, columns - 1, lines - 2)
 

@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
-from ...core.events import Event, Sampled, Shared
+from ...core.events import Event, LoadSampled, PrefixReported
 from ...core.fast_dataclass import dataclass
 from ...core.results import AgentResult
 from ..event_codec import said
-from ..sanitize import calm
+from ..sanitize import sanitize
 from ..text.formatting import dollars, duration, many, per_time, rounded
 from ..text.prefix import prefix_lines
 from ..tool_counts import ToolCount
-from .state import Board, Stage
+from .state import LiveStage, LiveState
 
 Tone = Literal["", "good", "bad", "busy", "quiet"]
 
@@ -37,25 +37,25 @@ class Row:
     """How full something is, from 0 to 1."""
 
 
-def said_before(event: Event) -> list[str]:
+def stage_prefix(event: Event) -> list[str]:
     """What is said once, before the first agent of a run."""
-    return prefix_lines(event.prefix) if isinstance(event, Shared) and event.prefix.measured is None else []
+    return prefix_lines(event.prefix) if isinstance(event, PrefixReported) and event.prefix.measured is None else []
 
 
-def title(board: Board) -> str:
+def title(board: LiveState) -> str:
     """Who is asked."""
     asked = {
         f"{stage.tally.model} on {stage.tally.backend}": None for stage in board.stages.values() if stage.tally.run
     }
-    return calm(", ".join(asked))
+    return sanitize(", ".join(asked))
 
 
-def clock(board: Board, seconds: float) -> list[Bit]:
+def clock(board: LiveState, seconds: float) -> list[Bit]:
     left = board.seconds_left
     return [Bit(duration(seconds)), *([] if left is None else [Bit(f"{duration(left)} left", "quiet")])]
 
 
-def progress(name: str, stage: Stage) -> list[Bit]:
+def progress(name: str, stage: LiveStage) -> list[Bit]:
     """How far a stage is; with a name also when it will be done, which is said of a run on its own by the clock."""
     done, of = stage.tally.done, stage.of
     pace = [Bit(per_time(stage.pace.rate), "quiet")] if stage.pace.rate else []
@@ -66,9 +66,9 @@ def progress(name: str, stage: Stage) -> list[Bit]:
     return [Bit(f"{done:,} of {of:,}"), Bit(f"{share:.0%}"), *pace, *until]
 
 
-def rows(board: Board) -> Iterator[Row]:
+def rows(board: LiveState) -> Iterator[Row]:
     if board.paused:
-        yield Row("paused", (Bit(calm(board.paused), "bad"),), 90)
+        yield Row("paused", (Bit(sanitize(board.paused), "bad"),), 90)
     yield _agents(board)
     for sampled in board.backends.values():
         yield from _room(sampled, len(board.backends) > 1)
@@ -80,24 +80,24 @@ def rows(board: Board) -> Iterator[Row]:
         kinds = (Bit(f"{kind} {count:,}", "quiet") for kind, count in retries.most_common())
         yield Row("sent again", (Bit(f"{retries.total():,}", "bad"), *kinds), 30)
     if board.notice and not board.notice.endswith("..."):  # what only says that one has to wait is over by now
-        yield Row("notice", (Bit(calm(board.notice)),), 35)
+        yield Row("notice", (Bit(sanitize(board.notice)),), 35)
 
 
-def errors(board: Board) -> Iterator[Row]:
+def errors(board: LiveState) -> Iterator[Row]:
     """By their cause, the most frequent of a stage first."""
     for name, stage in board.stages.items():
         for kind, count, example in stage.tally.failures.groups:
-            where = f"{calm(name)} " if name else ""
-            yield Row(f"{count:,}", (Bit(f"{where}{kind}", "bad"), Bit(calm(example), "quiet")), 20)
+            where = f"{sanitize(name)} " if name else ""
+            yield Row(f"{count:,}", (Bit(f"{where}{kind}", "bad"), Bit(sanitize(example), "quiet")), 20)
 
 
-def results(board: Board) -> Iterator[Row]:
+def results(board: LiveState) -> Iterator[Row]:
     """The newest first."""
     for name, result in reversed(board.latest):
         yield _result(name, result)
 
 
-def _agents(board: Board) -> Row:
+def _agents(board: LiveState) -> Row:
     stages = board.stages.values()
     to_come = [stage.to_come for stage in stages]
     known = [each for each in to_come if each is not None]
@@ -116,8 +116,8 @@ def _agents(board: Board) -> Row:
     return Row("agents", tuple(bits), 80)
 
 
-def _room(sampled: Sampled, is_named: bool) -> Iterator[Row]:
-    name = f"{calm(sampled.backend)}: " if is_named else ""
+def _room(sampled: LoadSampled, is_named: bool) -> Iterator[Row]:
+    name = f"{sanitize(sampled.backend)}: " if is_named else ""
     slots = [Bit(f"{name}{sampled.inflight:,} of {sampled.limit:,} in use")]
     if sampled.waiting:
         slots.append(Bit(f"{sampled.waiting:,} waiting for one", "quiet"))
@@ -138,7 +138,7 @@ def _room(sampled: Sampled, is_named: bool) -> Iterator[Row]:
     yield Row("KV cache", tuple(cache), 40, full)
 
 
-def _tokens(board: Board) -> Iterator[Row]:
+def _tokens(board: LiveState) -> Iterator[Row]:
     usage = board.turned
     if not usage.input and not usage.output:
         return
@@ -153,7 +153,7 @@ def _tokens(board: Board) -> Iterator[Row]:
     yield Row("tokens", tuple(bits), 70)
 
 
-def _tools(board: Board) -> Iterator[Row]:
+def _tools(board: LiveState) -> Iterator[Row]:
     tools = board.tools
     if not tools.by_tool:
         return
@@ -162,7 +162,7 @@ def _tools(board: Board) -> Iterator[Row]:
     if len(by_tool) > 1 or total.failed:
         for name, count in by_tool:
             took = Bit(f"{count.seconds_each:.2f} s each", "quiet")
-            yield Row("", (Bit(calm(name, 40)), *_calls(count), took), 10)
+            yield Row("", (Bit(sanitize(name, 40)), *_calls(count), took), 10)
 
 
 def _calls(count: ToolCount) -> Iterator[Bit]:
@@ -179,20 +179,20 @@ def _calls(count: ToolCount) -> Iterator[Bit]:
             yield Bit(f"{calls:,} {source}", "quiet")
 
 
-def _workers(board: Board) -> Iterator[Row]:
+def _workers(board: LiveState) -> Iterator[Row]:
     """Where several share the work."""
     if not board.turns.keys() - {""}:
         return
     turns = (
-        Bit(f"{calm(name, 40) or 'this one'} {many(count, 'turn')}", "quiet")
+        Bit(f"{sanitize(name, 40) or 'this one'} {many(count, 'turn')}", "quiet")
         for name, count in board.turns.most_common()
     )
     yield Row("workers", (Bit(f"{len(board.turns):,}"), *turns), 15)
 
 
 def _result(name: str, result: AgentResult) -> Row:
-    where = f"{calm(name)} " if name else ""
+    where = f"{sanitize(name)} " if name else ""
     took = Bit(f"{duration(result.timing.total):>4}", "quiet")
     if result.error is not None:
-        return Row(f"{where}{result.index:,}", (Bit("failed", "bad"), took, Bit(calm(str(result.error)), "bad")), 5)
-    return Row(f"{where}{result.index:,}", (Bit("answered", "good"), took, Bit(calm(said(result)))), 5)
+        return Row(f"{where}{result.index:,}", (Bit("failed", "bad"), took, Bit(sanitize(str(result.error)), "bad")), 5)
+    return Row(f"{where}{result.index:,}", (Bit("answered", "good"), took, Bit(sanitize(said(result)))), 5)

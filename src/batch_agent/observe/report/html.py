@@ -11,9 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...atomic_file import replacing
+from ...atomic_file import atomic_write
 from ..event_codec import to_json
-from .log_follower import Following
+from .log_follower import LogFollower
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 INDEX = "index.html"
@@ -39,7 +39,7 @@ _DATA = '<script type="application/json" id="run"></script>'
 def write_report(folder: Path, out: Path | None = None) -> Path:
     """Of the run in this folder, from its log; also of one that goes on or was killed. Raises StoreError where there is
     no log, SpecError for a place that cannot be written, and OSError."""
-    following = Following(folder, fresh=0.0)
+    following = LogFollower(folder, fresh=0.0)
     following.look_at_all()
     path = out or folder / REPORT
     write_model(following.model(), path, is_private=out is None)
@@ -48,7 +48,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 def write_model(model: Mapping[str, Any], path: Path, *, is_private: bool = True) -> None:
     """Raises SpecError for a place that cannot be written, and OSError."""
-    with replacing(path, is_private=is_private) as file:
+    with atomic_write(path, is_private=is_private) as file:
         file.write(report_of(model))
 
 

@@ -9,7 +9,7 @@ from .model import model_of
 from .run_view import RunView
 
 
-class FirstHand:
+class LiveReportBuilder:
     """What is read from a log, made from its events instead: to read it again would take as long as to write it. Only
     for a log that one process has written, with times that never go back."""
 

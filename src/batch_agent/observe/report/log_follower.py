@@ -19,7 +19,7 @@ _STALE = 15.0
 """Where nobody can tell otherwise whether it goes on."""
 
 
-class Following:
+class LogFollower:
     """Reads the log of a run that may go on in another process. Blocks for as long as a disk takes."""
 
     def __init__(self, folder: Path, *, fresh: float = _FRESH) -> None:

@@ -10,7 +10,7 @@ from ...core.run_reports import Scheduling
 from .activity import GENERATING, TOOLS, WAITING
 from .run_view import RunView
 from .savings import savings
-from .stage_view import Counts, StageView
+from .stage_view import StageCounts, StageView
 from .timeline import ANSWERED, FAILED, UNDER_WAY
 
 FORMAT = 1
@@ -80,9 +80,9 @@ def _final_totals(view: RunView) -> Iterator[tuple[StageView, int]]:
         is_final = total is not None and done[stage.number] >= total
 
 
-def _counts(view: RunView, shown: Collection[int], *, is_running: bool) -> list[Counts]:
+def _counts(view: RunView, shown: Collection[int], *, is_running: bool) -> list[StageCounts]:
     """Of each stage."""
-    counts = [Counts() for _ in view.stages]
+    counts = [StageCounts() for _ in view.stages]
     timeline = view.timeline
     for row in shown:
         count, outcome = counts[timeline.stage[row]], timeline.outcome[row]
@@ -98,7 +98,7 @@ def _counts(view: RunView, shown: Collection[int], *, is_running: bool) -> list[
     return counts
 
 
-def _is_done(view: RunView, counts: list[Counts], is_closed: bool) -> bool:
+def _is_done(view: RunView, counts: list[StageCounts], is_closed: bool) -> bool:
     for stage in view.stages.values():
         count = counts[stage.number]
         done = count.answered + count.failed
@@ -107,7 +107,7 @@ def _is_done(view: RunView, counts: list[Counts], is_closed: bool) -> bool:
     return bool(view.stages)
 
 
-def _throughput(view: RunView, counts: list[Counts], *, is_running: bool) -> dict[str, float | None]:
+def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -> dict[str, float | None]:
     if not is_running:
         done = view.spread["agent"].count
         return {"per_second": round(done / view.seconds, 3) if view.seconds else None, "eta": None}

@@ -6,41 +6,41 @@ from typing import Any, assert_never
 
 from ...core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
+    BudgetReported,
     CallbackFailed,
     CallsEnded,
     CallsStarted,
     Event,
     FlowStarted,
-    InStage,
+    ItemQueued,
     LimitChanged,
+    LoadSampled,
     Notice,
     Paused,
-    Queued,
+    PrefixReported,
     RequestRetried,
     Resumed,
     RunStarted,
-    Sampled,
-    Scheduled,
-    Shared,
-    Spent,
+    SchedulingReported,
+    StageEvent,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.run_reports import Scheduling
-from ..run_stats import Fullness, Growth
-from ..text.formatting import at_worker
+from ..run_stats import CapacityTotals, RateEstimator
+from ..text.formatting import prefix_worker
 from .distribution import Distribution
-from .savings import Repeats
+from .savings import RepeatedReads
 from .series import Series
 from .stage_view import StageView
 from .timeline import ANSWERED, FAILED, UNDER_WAY, Timeline
-from .tool_uses import ToolUses
-from .workers import Workers
+from .tool_uses import ToolUsages
+from .workers import WorkerViews
 
 _MOST_LIMITS = 50
 _MOST_PAUSES = 500
@@ -58,18 +58,18 @@ class RunView:
         """Of each agent and each part of a long input: where its agent is in the timeline."""
         self.timeline = Timeline()
         self.series = Series()
-        self.tools = ToolUses()
-        self.workers = Workers()
-        self.repeats = Repeats()
+        self.tools = ToolUsages()
+        self.workers = WorkerViews()
+        self.repeats = RepeatedReads()
         self.done = 0
         """Agents, in the processes that the log tells of."""
-        self.pace = Growth()
+        self.pace = RateEstimator()
         self.summaries = NO_USAGE
         self.spread = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MOST_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MOST_PAUSES)
         self.scheduling: Scheduling | None = None
-        self._fullness = Fullness()
+        self._fullness = CapacityTotals()
 
     def begins_process(self, at: float) -> None:
         """What comes next is of another process, which goes on with the run."""
@@ -78,8 +78,8 @@ class RunView:
         self.timeline.begins_process(at)
         self.tools.begins_process()
         self.repeats.begins_process()
-        self._fullness = Fullness()
-        self.pace = Growth()
+        self._fullness = CapacityTotals()
+        self.pace = RateEstimator()
         self.pace.mark(at, self.done)
         for stage in self.stages.values():
             stage.came = 0
@@ -90,9 +90,9 @@ class RunView:
             self.begins_process(0.0)
         self.seconds = at
         stage, worker = None, ""
-        if isinstance(event, InStage):
+        if isinstance(event, StageEvent):
             stage, event = self._stage(event.stage), event.event
-        if isinstance(event, AtWorker):
+        if isinstance(event, WorkerEvent):
             worker, event = event.worker, event.event
         self._happened(at, stage, worker, event)
 
@@ -117,15 +117,15 @@ class RunView:
                 self._calls_ended(at, stage or self._stage(""), worker, event)
             case RequestRetried():
                 self._retried(at, stage or self._stage(""), event)
-            case Sampled():
+            case LoadSampled():
                 self.series.take(at, self._fullness.together(worker, event))
             case AgentStarted():
                 self._started(at, stage or self._stage(""), worker, event)
-            case AgentMoved():
+            case AgentReassigned():
                 self._moved(at, stage or self._stage(""), event)
             case AgentFinished():
                 self._finished(at, stage or self._stage(""), event)
-            case Queued():
+            case ItemQueued():
                 (stage or self._stage("")).came += 1
             case RunStarted():
                 (stage or self._stage("")).began = event
@@ -133,19 +133,19 @@ class RunView:
                 for name in event.stages:
                     self._stage(name)
             case LimitChanged():
-                reason = at_worker(worker, event.reason)
+                reason = prefix_worker(worker, event.reason)
                 self.limits.append({"at": round(at, 2), "inflight": event.inflight, "reason": reason})
             case Paused():
-                reason = at_worker(worker, event.reason)
+                reason = prefix_worker(worker, event.reason)
                 self.pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": reason})
             case ToolsUsed():
                 self.tools.told(event.tools, worker)
                 self._summarized(event.summaries)
-            case Scheduled():
+            case SchedulingReported():
                 self.scheduling = event.scheduling
-            case Shared():
+            case PrefixReported():
                 (stage or self._stage("")).prefix = event.prefix
-            case Notice() | Resumed() | Spent() | CallbackFailed() | InStage() | AtWorker():
+            case Notice() | Resumed() | BudgetReported() | CallbackFailed() | StageEvent() | WorkerEvent():
                 pass  # a notice is of the moment, a pause says its length, and spending follows from tokens and prices
             case _:
                 assert_never(event)
@@ -194,7 +194,7 @@ class RunView:
         self.workers.has(worker, row)
         self.timeline.starts(at, row, event.index)
 
-    def _moved(self, at: float, stage: StageView, event: AgentMoved) -> None:
+    def _moved(self, at: float, stage: StageView, event: AgentReassigned) -> None:
         actor = stage.actors.get(event.key)
         if actor is not None:
             self.repeats.moves(actor)

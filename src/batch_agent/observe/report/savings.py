@@ -7,7 +7,7 @@ from typing import Any
 from ...core.fast_dataclass import dataclass
 from ...core.requests import Usage
 from ..text.formatting import many
-from .tool_uses import Use
+from .tool_uses import ToolUsage
 
 _NOTHING, _ASKED, _ANSWERED, _CALLED, _TO_BE_SENT_AGAIN = range(5)
 
@@ -27,7 +27,7 @@ class Saving:
         return asdict(self)
 
 
-class Repeats:
+class RepeatedReads:
     """What would have been paid twice if every error, unusable answer and end of a process had sent an agent back to
     its first turn. An actor is an agent, or a part of a long input."""
 
@@ -89,7 +89,7 @@ class Repeats:
         self._last = bytearray(len(self._last))
 
 
-def savings(turns: Usage, tools: Sequence[Use], repeats: Repeats) -> list[Saving]:
+def savings(turns: Usage, tools: Sequence[ToolUsage], repeats: RepeatedReads) -> list[Saving]:
     """`turns`: what all turns of the log have used."""
     used = turns.input + turns.output
     return [
@@ -131,7 +131,7 @@ def _prefill(turns: Usage) -> Saving:
     )
 
 
-def _tools(tools: Sequence[Use]) -> list[Saving]:
+def _tools(tools: Sequence[ToolUsage]) -> list[Saving]:
     if not tools:
         return []
     requested, avoided = sum(tool.requested for tool in tools), sum(tool.shared + tool.cached for tool in tools)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...core.events import Sampled
+from ...core.events import LoadSampled
 
 _FINEST = 0.05
 _MOST_POINTS = 600
@@ -22,7 +22,7 @@ class Series:
         self._bins: dict[int, dict[str, _Bin]] = {}
         """By number and backend."""
 
-    def take(self, at: float, sampled: Sampled) -> None:
+    def take(self, at: float, sampled: LoadSampled) -> None:
         while at >= _MOST_POINTS * self._width:
             self._widen()
         bins = self._bins.setdefault(int(at / self._width), {})
@@ -54,7 +54,7 @@ class _Bin:
         self._sums = [0.0] * len(_FIELDS)
         self._counts = [0] * len(_FIELDS)
 
-    def add(self, sampled: Sampled) -> None:
+    def add(self, sampled: LoadSampled) -> None:
         for number, name in enumerate(_FIELDS):
             value = getattr(sampled, name)
             if value is not None:

@@ -13,7 +13,7 @@ from ...core.errors import BatchAgentError, StoreError
 from ..event_codec import to_json
 from .host_check import is_known
 from .html import INDEX, page_files
-from .log_follower import Following
+from .log_follower import LogFollower
 
 _BETWEEN = 1.0
 """Seconds between two looks at the log, at least; ten times as long as one takes."""
@@ -27,15 +27,15 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-Story = Callable[[str, str], str]
+AgentTrace = Callable[[str, str], str]
 """What an agent did, by stage and key. Raises BatchAgentError. May block."""
 
 
 @asynccontextmanager
-async def served(following: Following, story: Story, host: str, port: int) -> AsyncIterator[int]:
+async def served(following: LogFollower, story: AgentTrace, host: str, port: int) -> AsyncIterator[int]:
     """Serves for as long as the block runs; gives the port, which 0 leaves open. Raises OSError where it cannot
     listen."""
-    live = Live(following)
+    live = LiveServer(following)
     runner = web.AppRunner(_app(live, story, host), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     try:
@@ -47,10 +47,10 @@ async def served(following: Following, story: Story, host: str, port: int) -> As
         await runner.cleanup()
 
 
-class Live:
+class LiveServer:
     """A run that is followed for many at once: one look at its log, and one making of its model, serves all."""
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: LogFollower) -> None:
         self._following = following
         self._look = asyncio.Lock()
         self._changed = asyncio.Condition()
@@ -139,7 +139,7 @@ class Live:
         return version, raw, gzip.compress(raw, 5, mtime=0)
 
 
-def _app(live: Live, story: Story, host: str) -> web.Application:
+def _app(live: LiveServer, story: AgentTrace, host: str) -> web.Application:
     pages, started = page_files(), time_ns()
 
     async def page(request: web.Request) -> web.Response:

@@ -19,7 +19,7 @@ _SHOWN_EXAMPLES = 3
 
 
 @dataclass(slots=True)
-class Counts:
+class StageCounts:
     """Of agents. Mutable on purpose: it is added up row by row."""
 
     started: int = 0
@@ -87,7 +87,7 @@ class StageView:
         self.turns += result.turns
         self.recalled += result.usage
 
-    def as_json(self, counts: Counts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
+    def as_json(self, counts: StageCounts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
         """`is_shown`: whether an agent, by its row, is one of this run as it is now."""
         began, usage = self.began, self.used.usage + self.recalled
         return {

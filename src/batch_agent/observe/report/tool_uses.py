@@ -13,7 +13,7 @@ _ADD_UP = ("requested", "executed", "shared", "cached", "failed", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ToolUsage:
     """Of one tool. `seconds_saved`: None where nobody knows."""
 
     name: str
@@ -35,7 +35,7 @@ class Use:
             tool.seconds_saved, tool.p50, tool.p99,
         )  # fmt: skip
 
-    def plus(self, later: "Use") -> "Use":
+    def plus(self, later: "ToolUsage") -> "ToolUsage":
         sums: dict[str, Any] = {name: getattr(self, name) + getattr(later, name) for name in _ADD_UP}
         is_known = self.seconds_saved is not None and later.seconds_saved is not None
         saved = (self.seconds_saved or 0.0) + (later.seconds_saved or 0.0) if is_known else None
@@ -48,18 +48,18 @@ class Use:
         return {name: round(each, 4) if isinstance(each, float) else each for name, each in asdict(self).items()}
 
 
-class ToolUses:
+class ToolUsages:
     """Counted from the agents' calls while a process goes on; at its end the tools' own account takes their place,
     but for names that a model made up. What sharing saved is known from that alone. Each worker has its own tools."""
 
     def __init__(self) -> None:
         self.durations = Distribution()
         """Of all executions."""
-        self._past: tuple[Use, ...] = ()
+        self._past: tuple[ToolUsage, ...] = ()
         self._counted: dict[tuple[str, str], _Calls] = {}
         """By worker and tool."""
         self._recalled: dict[tuple[str, str], _Calls] = {}
-        self._told: list[tuple[str, Use]] = []
+        self._told: list[tuple[str, ToolUsage]] = []
 
     def called(self, calls: Iterable[CallRecord], worker: str = "") -> None:
         self._count(calls, worker, self._counted)
@@ -70,16 +70,16 @@ class ToolUses:
 
     def told(self, tools: Sequence[ToolUse], worker: str = "") -> None:
         """At the end of a process; of a flow, once for each set of tools."""
-        self._told += ((worker, Use.of(tool)) for tool in tools)
+        self._told += ((worker, ToolUsage.of(tool)) for tool in tools)
 
     def begins_process(self) -> None:
         self._past, self._counted, self._recalled, self._told = self.all(), {}, {}, []
 
-    def all(self) -> tuple[Use, ...]:
+    def all(self) -> tuple[ToolUsage, ...]:
         told = {(worker, use.name) for worker, use in self._told}
         counted = [each.use() for key, each in self._counted.items() if key not in told]
         accounts = [use for _, use in self._told]
-        found: dict[str, Use] = {}
+        found: dict[str, ToolUsage] = {}
         for use in (*self._past, *(each.use() for each in self._recalled.values()), *accounts, *counted):
             found[use.name] = found[use.name].plus(use) if use.name in found else use
         return tuple(found.values())
@@ -109,10 +109,10 @@ class _Calls:
         if call.source == "executed":
             self._durations.add(call.seconds)
 
-    def use(self) -> Use:
+    def use(self) -> ToolUsage:
         count = self._count
         executed, shared, cached = (count.sources[source] for source in ("executed", "shared", "cached"))
-        return Use(
+        return ToolUsage(
             self.name, count.calls, executed, shared, cached, count.failed, count.seconds,
             None if shared + cached else 0.0, self._durations.quantile(0.5), self._durations.quantile(0.99),
         )  # fmt: skip

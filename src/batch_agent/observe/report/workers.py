@@ -6,7 +6,7 @@ from ...core.requests import Usage
 from ..run_stats import Tokens
 
 
-class Workers:
+class WorkerViews:
     """The one that asks has no name. Mutable on purpose: folded from their events."""
 
     def __init__(self) -> None:

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 from ...core.errors import SpecError
 from ...core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
-    InStage,
+    ItemQueued,
+    LoadSampled,
     Paused,
-    Queued,
     RequestRetried,
     Resumed,
     RunStarted,
-    Sampled,
+    StageEvent,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from ...core.requests import Usage
-from ..run_stats import Fullness
-from .stage_metrics import Parts, Stage
+from ..run_stats import CapacityTotals
+from .stage_metrics import ResidentShares, StageMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -107,18 +107,18 @@ class _Run:
         """`constant`: the values of the labels that all metrics have."""
         self._families = families
         self._constant = constant
-        self._parts = Parts()
-        self._stages: dict[str, Stage] = {}
+        self._parts = ResidentShares()
+        self._stages: dict[str, StageMetrics] = {}
         self._came: Counter[str] = Counter()
-        self._fullness = Fullness()
+        self._fullness = CapacityTotals()
         self._paused: set[str] = set()
         """Workers."""
 
     def take(self, event: Event) -> None:
         name = worker = ""
-        if isinstance(event, InStage):
+        if isinstance(event, StageEvent):
             name, event = event.stage, event.event
-        if isinstance(event, AtWorker):
+        if isinstance(event, WorkerEvent):
             worker, event = event.worker, event.event
         self._in_stage(name, worker, event)
 
@@ -141,7 +141,7 @@ class _Run:
                 self._stages[name].called(event)
             case AgentStarted():
                 self._stages[name].started(event.key)
-            case AgentMoved():
+            case AgentReassigned():
                 self._stages[name].moved(event.key)
             case AgentFinished():
                 self._stages[name].finished(event.result, is_resumed=event.resumed)
@@ -149,13 +149,13 @@ class _Run:
                 self._stages[name].retried(event)
             case RunStarted():
                 labels = (*self._constant, name, event.backend, event.model)
-                self._stages[name] = Stage(self._families, self._parts, labels, event)
+                self._stages[name] = StageMetrics(self._families, self._parts, labels, event)
                 self._stages[name].expects(max(event.total or 0, self._came[name]))
-            case Queued():
+            case ItemQueued():
                 self._came[name] += 1
                 if name in self._stages:
                     self._stages[name].expects(self._came[name])
-            case Sampled():
+            case LoadSampled():
                 self._sampled(self._fullness.together(worker, event))
             case Paused() | Resumed():
                 (self._paused.add if isinstance(event, Paused) else self._paused.discard)(worker)
@@ -165,7 +165,7 @@ class _Run:
             case _:
                 pass
 
-    def _sampled(self, sample: Sampled) -> None:
+    def _sampled(self, sample: LoadSampled) -> None:
         families, labels = self._families, (*self._constant, sample.backend)
         for gauge, value in (
             (families.slots_in_use, sample.inflight),

@@ -12,20 +12,20 @@ from opentelemetry.util.types import AttributeValue
 
 from ...core.events import (
     AgentFinished,
-    AgentMoved,
+    AgentReassigned,
     AgentStarted,
-    AtWorker,
     CallsEnded,
     CallsStarted,
     Event,
-    InStage,
     Paused,
     RequestRetried,
     Resumed,
     RunStarted,
-    Scheduled,
+    SchedulingReported,
+    StageEvent,
     TurnEnded,
     TurnStarted,
+    WorkerEvent,
 )
 from ...core.requests import Usage
 from ...core.results import AgentResult
@@ -48,12 +48,12 @@ class RunSpans:
     def take(self, at: float, event: Event) -> None:
         self._last = at = max(at, self._last)  # a clock that is set back must not end a span before it began
         match event:
-            case InStage(name, RunStarted() as inner):
+            case StageEvent(name, RunStarted() as inner):
                 self._stages[name] = _Group(self._tracer, self._run.context, name, at)
                 self._stages[name].take(at, inner)
-            case InStage(name, Scheduled()):
+            case StageEvent(name, SchedulingReported()):
                 self._is_cut |= self._stages.pop(name).end(at)
-            case InStage(name, inner):
+            case StageEvent(name, inner):
                 if name in self._stages:
                     self._stages[name].take(at, inner)
             case _:
@@ -98,7 +98,7 @@ class _Group:
 
     def take(self, at: float, event: Event) -> None:
         match event:
-            case AtWorker():
+            case WorkerEvent():
                 self.take(at, event.event)
             case TurnStarted():
                 agent = self._agent(event.key)
@@ -114,7 +114,7 @@ class _Group:
                 self._returned(at, event)
             case AgentStarted():
                 self._begun(at, event.key, event.index)
-            case AgentMoved():
+            case AgentReassigned():
                 if event.key in self._agents:
                     self._cut_off(at, event.key, genai.MOVED)
             case AgentFinished():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...core.events import CallsEnded, RequestRetried, RunStarted, TurnEnded
 from ...core.requests import Usage
 from ...core.results import AgentResult, CallRecord
-from ..agent_states import UnderWay
+from ..agent_states import AgentStates
 
 if TYPE_CHECKING:
     import prometheus_client
@@ -20,7 +20,7 @@ _MOST_TOOLS = 100
 _OTHER = "other"
 
 
-class Parts:
+class ResidentShares:
     """What one run adds to gauges that others may add to as well."""
 
     def __init__(self) -> None:
@@ -44,19 +44,19 @@ class Parts:
             _child(gauge, labels).set(0.0)
 
 
-class Stage:
+class StageMetrics:
     """One stage of a flow, or a run that is none. Counts go to Prometheus' own counters, which are slow, once for many
     events."""
 
     def __init__(
         self,
         families: "Families",
-        parts: Parts,
+        parts: ResidentShares,
         labels: tuple[str, ...],
         run: RunStarted,
     ) -> None:
         self.labels = labels
-        self.agents = UnderWay()
+        self.agents = AgentStates()
         self._families = families
         self._parts = parts
         self._run = run

@@ -6,12 +6,12 @@ from typing import Any, assert_never
 import orjson
 from rich.text import Text
 
-from ...agent.compaction import Compact
+from ...agent.compaction import CompactContext
 from ...agent.conversation import CallTools, Conversation, Done, Generate
-from ...core.agent_config import Rules
-from ...core.facts import Claimed, Compacted, Fact, Inherited, Replied, Returned, Settled, Started, Withdrawn
+from ...core.agent_config import AgentConfig
+from ...core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Started, Withdrawn
 from ...core.messages import ToolCall, ToolResult, User
-from ...core.program_runtime import Work
+from ...core.program_runtime import ProgramTrace
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ..checkpoint_results import recorded_job
@@ -21,7 +21,7 @@ _LONGEST_SAID = 4_000
 _LONGEST_SHOWN = 200
 
 
-def story(rules: Rules, key: str, facts: Sequence[Fact]) -> Iterator[Text]:
+def agent_trace_lines(rules: AgentConfig, key: str, facts: Sequence[Fact]) -> Iterator[Text]:
     """What the agent was asked, said, called and came to. Their `.plain` can be read in a pipe."""
     job = recorded_job(key, facts)
     talk = Conversation(rules, job)
@@ -48,7 +48,7 @@ def _told(fact: Fact, turn: int, talk: Conversation) -> Iterator[Text]:
         case Returned(results):
             for result in results:
                 yield from _called(result)
-        case Inherited(results):
+        case CarriedOver(results):
             for result in results:
                 yield from _part("made", f"in an earlier life: {_call(result.call)}", "yellow")
         case Compacted():
@@ -94,7 +94,7 @@ def _asked_again(talk: Conversation) -> Iterator[Text]:
         yield from _part("  asked", _short(asked.text), "yellow")
 
 
-def _worked(work: Work) -> Iterator[Text]:
+def _worked(work: ProgramTrace) -> Iterator[Text]:
     """What a program did for the turn."""
     yield from _part("  program", f"{work.turns} request{'' if work.turns == 1 else 's'} to the model", "dim")
     for call in work.calls:
@@ -137,7 +137,7 @@ def _end(talk: Conversation, turn: int) -> Iterator[Text]:
                 else:
                     yield from _part("", "-> no result yet", "yellow")
             yield from _part("under way", f"the calls of turn {turn} are not all answered", "bold yellow")
-        case Generate() | Compact():
+        case Generate() | CompactContext():
             yield from _part("under way", f"turn {turn + 1} is not answered", "bold yellow")
 
 

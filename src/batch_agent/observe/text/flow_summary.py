@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ...core.flow_result import FlowResult, Item, StageReport
 from ...core.requests import Usage
-from ..live.state import Board, Stage
+from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
 from .formatting import duration, many
@@ -27,7 +27,7 @@ def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
     return [*lines, *_callback_lines(outcome.callback_failures)]
 
 
-def flow_lines_so_far(board: Board, seconds: float) -> list[str]:
+def flow_lines_so_far(board: LiveState, seconds: float) -> list[str]:
     """The same, told from what was seen of it: also of a flow that did not come to its end."""
     lines = [_so_far(name, stage) for name, stage in board.stages.items() if name]
     usage = sum((stage.tally.usage for stage in board.stages.values()), board.tools.summaries)
@@ -39,7 +39,7 @@ def flow_lines_so_far(board: Board, seconds: float) -> list[str]:
     return [*lines, *callback_lines(board)]
 
 
-def flow_tool_lines(board: Board) -> list[str]:
+def flow_tool_lines(board: LiveState) -> list[str]:
     """What the stages saved by sharing their tools, and which tools failed or endpoints were lost."""
     sources: Counter[str] = sum((stage.tally.tool_sources for stage in board.stages.values()), Counter())
     saved = saved_by_sharing(sources, board.tools)
@@ -61,7 +61,7 @@ def _stage_line(stage: StageReport) -> str:
     return f"{stage.name}: {'; '.join([*parts, *_spent(stage.usage, stage.usd)])}."
 
 
-def _so_far(name: str, stage: Stage) -> str:
+def _so_far(name: str, stage: LiveStage) -> str:
     tally = stage.tally
     done = f"{tally.ok:,} of {many(stage.of, 'agent')}" if stage.of is not None else f"{tally.ok:,}"
     states = f"{done} answered{_failed(tally.failed)}{_where(tally.model, tally.backend)}"

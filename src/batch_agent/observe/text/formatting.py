@@ -38,6 +38,6 @@ def dollars(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 1 else f"${usd:.4f}"
 
 
-def at_worker(worker: str, said: str) -> str:
+def prefix_worker(worker: str, said: str) -> str:
     """Of this process, which has no name, as they are."""
     return f"{worker}: {said}" if worker else said

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from ...core.run_reports import Scheduling
-from ..live.state import Board
+from ..live.state import LiveState
 from ..tool_counts import ToolCounts
 from .formatting import duration, many
 from .prefix import outcome_line
@@ -11,7 +11,7 @@ from .prefix import outcome_line
 _MOST_TOOLS = 5
 
 
-def summary_lines(board: Board, seconds: float) -> list[str]:
+def summary_lines(board: LiveState, seconds: float) -> list[str]:
     """Of a run that is no flow."""
     tally = board.alone
     lines = [f"{tally.ok} of {tally.done} agents answered in {duration(seconds)} ({tally.model} on {tally.backend})."]
@@ -39,7 +39,7 @@ def summary_lines(board: Board, seconds: float) -> list[str]:
     return [*lines, *callback_lines(board)]
 
 
-def callback_lines(board: Board) -> list[str]:
+def callback_lines(board: LiveState) -> list[str]:
     """Functions of the user's that raised."""
     return [
         f"{where} raised for {many(count, 'item')}. For example: {example[:300]}"

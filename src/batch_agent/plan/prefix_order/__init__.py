@@ -9,7 +9,7 @@ smallest group that has both.
 from collections.abc import Sequence
 
 from .greedy import EFFORT, in_free_fields
-from .table import Arrangement, Cells, as_it_is, in_given_fields
+from .table import Arrangement, Table, as_it_is, in_given_fields
 
 __all__ = ["Arrangement", "arrange", "shared_prefix"]
 
@@ -22,7 +22,7 @@ def arrange(table: Sequence[Sequence[str]], *, free_fields: bool = True, effort:
     arrangement of small groups; with none, all groups are greedy. Raises ValueError for rows with different numbers of
     fields.
     """
-    cells = Cells(table)
+    cells = Table(table)
     layouts = [as_it_is(cells), in_given_fields(cells)]
     if free_fields:
         layouts.append(in_free_fields(cells, effort))
@@ -31,4 +31,4 @@ def arrange(table: Sequence[Sequence[str]], *, free_fields: bool = True, effort:
 
 def shared_prefix(table: Sequence[Sequence[str]], rows: Sequence[int], fields: Sequence[Sequence[int]]) -> float:
     """The length that rows share with the row before them: whole cells, while field and text are the same."""
-    return Cells(table).shared(rows, fields)
+    return Table(table).shared(rows, fields)

@@ -9,7 +9,7 @@ from operator import eq
 from typing import TypeAlias
 
 from .search import Search
-from .table import Cells, Draft, Group, as_it_is, sort_rows, whole_order
+from .table import Draft, Group, Table, as_it_is, sort_rows, whole_order
 
 EFFORT = 100_000
 """Steps that looking for the best arrangement of small groups may take in all: 50 ms at most."""
@@ -35,7 +35,7 @@ class _Budget:
     checks: int
 
 
-def in_free_fields(cells: Cells, effort: int) -> Draft:
+def in_free_fields(cells: Table, effort: int) -> Draft:
     """Groups, and groups within them. Equal rows are arranged as one: they share more than any others."""
     layout = as_it_is(cells)
     first: dict[tuple[int, ...], int] = {}
@@ -49,7 +49,7 @@ def in_free_fields(cells: Cells, effort: int) -> Draft:
     return layout
 
 
-def _arrange_group(cells: Cells, layout: Draft, group: Group, budget: _Budget) -> list[Group]:
+def _arrange_group(cells: Table, layout: Draft, group: Group, budget: _Budget) -> list[Group]:
     """Returns the groups within it that are still to be arranged."""
     budget.checks -= _PASSES * len(group.rows) * len(group.fields)
     if budget.checks < 0:
@@ -73,7 +73,7 @@ def _arrange_group(cells: Cells, layout: Draft, group: Group, budget: _Budget) -
     return _split(cells, layout, group, counts, sees_heads=sees_heads)
 
 
-def _take_agreed(cells: Cells, group: Group) -> dict[int, Counter[int]]:
+def _take_agreed(cells: Table, group: Group) -> dict[int, Counter[int]]:
     """Moves what all rows agree in to the head; keeps what some agree in, with how many rows have each value."""
     counts: dict[int, Counter[int]] = {}
     head: list[int] = []
@@ -90,7 +90,7 @@ def _take_agreed(cells: Cells, group: Group) -> dict[int, Counter[int]]:
 
 
 def _split(
-    cells: Cells, layout: Draft, group: Group, counts: dict[int, Counter[int]], *, sees_heads: bool
+    cells: Table, layout: Draft, group: Group, counts: dict[int, Counter[int]], *, sees_heads: bool
 ) -> list[Group]:
     """Takes the rows with the text that saves most, then the same with the rows that are left.
 
@@ -118,14 +118,14 @@ def _split(
     return parts
 
 
-def _settle_alone(cells: Cells, layout: Draft, group: Group, rows: Iterable[int]) -> None:
+def _settle_alone(cells: Table, layout: Draft, group: Group, rows: Iterable[int]) -> None:
     """Rows that share no more than the group's head with any other."""
     order = whole_order(cells, group.head)
     for row in rows:
         layout.places[row], layout.fields[row] = (*group.place, row), order
 
 
-def _holders(cells: Cells, group: Group, number: int, count: Counter[int]) -> dict[int, list[int]]:
+def _holders(cells: Table, group: Group, number: int, count: Counter[int]) -> dict[int, list[int]]:
     """The rows that have each text that can be shared."""
     column, lengths = cells.columns[number], cells.lengths[number]
     holders: dict[int, list[int]] = {value: [] for value, rows in count.items() if rows > 1 and lengths[value]}
@@ -136,7 +136,7 @@ def _holders(cells: Cells, group: Group, number: int, count: Counter[int]) -> di
 
 
 def _offers(
-    cells: Cells, holders: dict[int, dict[int, list[int]]], *, sees_heads: bool
+    cells: Table, holders: dict[int, dict[int, list[int]]], *, sees_heads: bool
 ) -> tuple[list[_Offer], dict[int, list[int]]]:
     """What each text that several rows have would save, with all else that these rows agree in.
 
@@ -156,7 +156,7 @@ def _offers(
     return offers, determined
 
 
-def _agreed(cells: Cells, rows: list[int], fields: Container[int]) -> list[int]:
+def _agreed(cells: Table, rows: list[int], fields: Container[int]) -> list[int]:
     """The fields that the rows agree in, and not only because they are empty."""
     values = cells.rows[rows[0]]
     maybe = compress(range(cells.width), map(eq, values, cells.rows[rows[-1]]))
@@ -166,7 +166,7 @@ def _agreed(cells: Cells, rows: list[int], fields: Container[int]) -> list[int]:
     return agreed
 
 
-def _take(cells: Cells, rows: list[int], left: dict[int, None], counts: dict[int, Counter[int]]) -> None:
+def _take(cells: Table, rows: list[int], left: dict[int, None], counts: dict[int, Counter[int]]) -> None:
     for row in rows:
         del left[row]
     for number, count in counts.items():

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from .table import Cells, Draft, Group, whole_order
+from .table import Draft, Group, Table, whole_order
 
 
 class Search:
@@ -15,7 +15,7 @@ class Search:
     Sets are bit masks of positions in `group.rows`.
     """
 
-    def __init__(self, cells: Cells, group: Group, effort: int) -> None:
+    def __init__(self, cells: Table, group: Group, effort: int) -> None:
         self._cells = cells
         self._group = group
         self._effort = effort

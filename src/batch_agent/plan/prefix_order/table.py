@@ -20,7 +20,7 @@ class Arrangement:
     """The length of all cells."""
 
 
-class Cells:
+class Table:
     """The table with a number for each text, which is cheap to compare however long the text is."""
 
     def __init__(self, table: Sequence[Sequence[str]]) -> None:
@@ -64,11 +64,11 @@ class Draft:
     fields: list[tuple[int, ...]]
 
 
-def as_it_is(cells: Cells) -> Draft:
+def as_it_is(cells: Table) -> Draft:
     return Draft([(row,) for row in range(cells.height)], [tuple(range(cells.width))] * cells.height)
 
 
-def in_given_fields(cells: Cells) -> Draft:
+def in_given_fields(cells: Table) -> Draft:
     layout = as_it_is(cells)
     sort_rows(cells, layout, Group(list(range(cells.height)), list(range(cells.width))))
     return layout
@@ -84,7 +84,7 @@ class Group:
     head: tuple[int, ...] = ()
 
 
-def sort_rows(cells: Cells, layout: Draft, group: Group) -> None:
+def sort_rows(cells: Table, layout: Draft, group: Group) -> None:
     """Arranges a group with one order of the fields for all: rows that begin alike come together."""
     order = whole_order(cells, (*group.head, *group.fields))
     beginnings = [0] * len(group.rows)
@@ -105,6 +105,6 @@ def sort_rows(cells: Cells, layout: Draft, group: Group) -> None:
         layout.places[row], layout.fields[row] = (*place, row), order
 
 
-def whole_order(cells: Cells, head: tuple[int, ...]) -> tuple[int, ...]:
+def whole_order(cells: Table, head: tuple[int, ...]) -> tuple[int, ...]:
     chosen = set(head)
     return (*head, *(number for number in range(cells.width) if number not in chosen))

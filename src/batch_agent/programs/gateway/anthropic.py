@@ -8,31 +8,31 @@ from typing import Any
 
 from ...core.json import dumps, loads
 from ...core.messages import Assistant, Thought, ToolCall, ToolSpec
-from ...core.program_runtime import Asked
+from ...core.program_runtime import CompletionRequest
 from ...core.requests import FinishReason, Reply, Usage
 from ...core.schema import JsonSchema
 from . import request_fields as fields
-from .conversation_builder import Outcome, Thread
-from .errors import Refused
+from .conversation_builder import ConversationBuilder, ToolOutput
+from .errors import GatewayError
 from .json_text import as_object
-from .protocol import Envelope, Wanted
+from .protocol import ParsedRequest, ResponseMeta
 
 Block = Mapping[str, Any]
 
 
-def read(body: Mapping[str, Any]) -> Wanted:
+def read(body: Mapping[str, Any]) -> ParsedRequest:
     """Raises Refused, RecursionError. Fields that are not known are passed over."""
     told = fields.listed(body.get("messages"), "messages")
     if not told:
-        raise Refused("messages must have at least one.")
-    thread = Thread()
+        raise GatewayError("messages must have at least one.")
+    thread = ConversationBuilder()
     for number, message in enumerate(told):
         _add(thread, message, f"messages[{number}]")
     tools = tuple(
         _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.listed(body.get("tools"), "tools"))
     )
     choice, named = _choice(body.get("tool_choice"), tools)
-    asked = Asked(
+    asked = CompletionRequest(
         messages=thread.messages,
         system=fields.system_prompt(fields.texts(body.get("system"), "system")),
         tools=tools,
@@ -42,32 +42,32 @@ def read(body: Mapping[str, Any]) -> Wanted:
         sampling=fields.sampling(body, "max_tokens", "stop_sequences"),
         answer_schema=_answer_schema(body),
     )
-    return Wanted(asked, fields.text(body.get("model"), "model"), body.get("stream") is True)
+    return ParsedRequest(asked, fields.text(body.get("model"), "model"), body.get("stream") is True)
 
 
-def _add(thread: Thread, message: Block, where: str) -> None:
+def _add(thread: ConversationBuilder, message: Block, where: str) -> None:
     role, content, at = message.get("role"), message.get("content"), f"{where}.content"
     if role == "assistant":
         thread.assistant(_assistant(content, at))
     elif role == "system":
         thread.user(fields.said_midway(fields.joined(content, at)))
     elif role != "user":
-        raise Refused(f"{where}.role must be user, assistant or system; got {str(role)[:40]!r}.")
+        raise GatewayError(f"{where}.role must be user, assistant or system; got {str(role)[:40]!r}.")
     elif isinstance(content, list):
         _user(thread, content, at)
     else:
         thread.user(fields.joined(content, at))
 
 
-def _user(thread: Thread, content: list[Any], where: str) -> None:
+def _user(thread: ConversationBuilder, content: list[Any], where: str) -> None:
     """The results of calls come first, since they answer the message before; what is said beside them comes next."""
-    outcomes, said = list[Outcome](), list[str]()
+    outcomes, said = list[ToolOutput](), list[str]()
     for position, block in enumerate(content):
         at = f"{where}[{position}]"
         if isinstance(block, dict) and block.get("type") == "tool_result":
             given = fields.joined(block.get("content"), f"{at}.content", names_others=True)
             is_error = block.get("is_error") is True
-            outcomes.append(Outcome(fields.text(block.get("tool_use_id"), f"{at}.tool_use_id"), given, is_error))
+            outcomes.append(ToolOutput(fields.text(block.get("tool_use_id"), f"{at}.tool_use_id"), given, is_error))
         else:
             said.append(fields.text_in(block, at))
     thread.results(outcomes)
@@ -104,7 +104,7 @@ def _parse_call(block: Block, where: str) -> ToolCall:
 def _tool(tool: Block, where: str) -> ToolSpec:
     kind = tool.get("type")
     if kind not in (None, "custom"):
-        raise Refused(f"{where} is of type {str(kind)[:40]!r}, which Anthropic's own servers run. Leave it out.")
+        raise GatewayError(f"{where} is of type {str(kind)[:40]!r}, which Anthropic's own servers run. Leave it out.")
     described = fields.text(tool.get("description"), f"{where}.description")
     return ToolSpec(
         fields.name_in(tool, where), described, fields.schema(tool.get("input_schema"), f"{where}.input_schema")
@@ -124,7 +124,7 @@ def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Choice, str]:
             return "required", ""
         case {"type": "tool", "name": str(name)}:
             return "required", fields.known_tool(name, tools)
-    raise Refused("tool_choice must be of type auto, any, tool (with a name) or none.")
+    raise GatewayError("tool_choice must be of type auto, any, tool (with a name) or none.")
 
 
 def _takes_one_call(choice: Any) -> bool:
@@ -139,7 +139,7 @@ def _answer_schema(body: Mapping[str, Any]) -> JsonSchema | None:
             return None
         case {"type": "json_schema", "schema": dict(asked)}:
             return fields.schema(asked, "output_config.format.schema")
-    raise Refused("output_config.format must be of type json_schema, with a schema.")
+    raise GatewayError("output_config.format must be of type json_schema, with a schema.")
 
 
 _FINISH: Mapping[FinishReason, str] = {
@@ -159,22 +159,22 @@ _NAMES = {
 Data = dict[str, Any]
 
 
-class AnthropicWords:
+class AnthropicProtocol:
     """Messages."""
 
     waiting = b'event: ping\ndata: {"type":"ping"}\n\n'
 
-    def read(self, body: Mapping[str, Any]) -> Wanted:
+    def read(self, body: Mapping[str, Any]) -> ParsedRequest:
         return read(body)
 
-    def reply(self, reply: Reply, envelope: Envelope) -> bytes:
+    def reply(self, reply: Reply, envelope: ResponseMeta) -> bytes:
         content: list[Data] = [_thought(thought) for thought in reply.thoughts]
         if reply.text:
             content.append({"type": "text", "text": reply.text})
         content += [_call(call) | {"input": as_object(call.arguments)} for call in reply.calls]
         return dumps(_message(envelope, content, _finish(reply), _usage(reply.usage)))
 
-    def events(self, reply: Reply, envelope: Envelope) -> bytes:
+    def events(self, reply: Reply, envelope: ResponseMeta) -> bytes:
         started = _message(envelope, [], None, _usage(reply.usage) | {"output_tokens": 0})
         ended = {"stop_reason": _finish(reply), "stop_sequence": None}
         blocks = [
@@ -191,14 +191,14 @@ class AnthropicWords:
             ]
         )
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: GatewayError) -> bytes:
         return dumps({"type": "error", "error": _error(refused)})
 
-    def refusal_event(self, refused: Refused) -> bytes:
+    def refusal_event(self, refused: GatewayError) -> bytes:
         return _event("error", error=_error(refused))
 
 
-def _message(envelope: Envelope, content: list[Data], finish: str | None, usage: Data) -> Data:
+def _message(envelope: ResponseMeta, content: list[Data], finish: str | None, usage: Data) -> Data:
     return {
         "id": f"msg_{envelope.id}",
         "type": "message",
@@ -265,7 +265,7 @@ def _usage(usage: Usage) -> Data:
     }
 
 
-def _error(refused: Refused) -> Data:
+def _error(refused: GatewayError) -> Data:
     others = "api_error" if refused.status >= 500 else "invalid_request_error"
     return {"type": _NAMES.get(refused.status, others), "message": str(refused)}
 

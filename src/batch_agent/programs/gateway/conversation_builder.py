@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ...core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 
 
-class Outcome(NamedTuple):
+class ToolOutput(NamedTuple):
     """What a program says that a call gave."""
 
     id: str
@@ -14,7 +14,7 @@ class Outcome(NamedTuple):
     is_error: bool = False
 
 
-class Thread:
+class ConversationBuilder:
     """Grows at its end only, so that a conversation that goes on begins as it did."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Thread:
         self._messages.append(said)
         self._calls |= {call.id: call for call in said.calls}
 
-    def results(self, outcomes: Sequence[Outcome]) -> None:
+    def results(self, outcomes: Sequence[ToolOutput]) -> None:
         """One after the other they belong together. Those of calls that nobody made, as where a program has cut off
         the beginning, are ordinary texts: servers refuse a result without its call."""
         known = tuple(

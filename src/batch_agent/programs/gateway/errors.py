@@ -8,7 +8,7 @@ from ...core.errors import BackendError, BatchAgentError, ErrorKind, RunStopped
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://[^\s'\"<>]*[^\s'\"<>.,;:)\]])", re.IGNORECASE)
 
 
-class Refused(BatchAgentError):
+class GatewayError(BatchAgentError):
     """A request that is not answered; the message is for the program that made it."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Refused(BatchAgentError):
         """Seconds, where the server named them."""
 
 
-def refusal_of(error: BatchAgentError) -> Refused:
+def gateway_error_for(error: BatchAgentError) -> GatewayError:
     """An error of the run's backend, for the program whose request came to it.
 
     Its status says whose fault it is. The address of the backend stays with us, and so does what a failed connection
@@ -30,33 +30,33 @@ def refusal_of(error: BatchAgentError) -> Refused:
     have to shorten the conversation: those of Anthropic, which Claude Code, OpenCode and pi look for, and those of
     llama.cpp, which LiteLLM does."""
     if not isinstance(error, BackendError | RunStopped):
-        return Refused(_without_addresses(str(error)))
+        return GatewayError(_without_addresses(str(error)))
     said = _without_addresses(str(error))
     retry_after = error.retry_after if isinstance(error, BackendError) else None
     match error.kind:
         case ErrorKind.CONTEXT_OVERFLOW:
             message = f"prompt is too long: it exceeds the available context size. {said}"
-            return Refused(message, code="context_length_exceeded")
+            return GatewayError(message, code="context_length_exceeded")
         case ErrorKind.BAD_REQUEST | ErrorKind.BAD_INPUT | ErrorKind.REFUSED:
-            return Refused(said)
+            return GatewayError(said)
         case ErrorKind.MAX_TURNS | ErrorKind.BUDGET | ErrorKind.AGENT_TIMEOUT:
-            return Refused(said)  # no later request of this agent is answered either
+            return GatewayError(said)  # no later request of this agent is answered either
         case ErrorKind.RATE_LIMITED:
-            return Refused(said, status=429, code="rate_limit_exceeded", retry_after=retry_after)
+            return GatewayError(said, status=429, code="rate_limit_exceeded", retry_after=retry_after)
         case ErrorKind.TURN_TIMEOUT:
-            return Refused(said, status=504)
+            return GatewayError(said, status=504)
         case ErrorKind.UNAVAILABLE:
-            return Refused("The model's server cannot be reached.", status=503, retry_after=retry_after)
+            return GatewayError("The model's server cannot be reached.", status=503, retry_after=retry_after)
         case ErrorKind.CONNECTION:
-            return Refused("The connection to the model's server broke before the answer was whole.", status=502)
+            return GatewayError("The connection to the model's server broke before the answer was whole.", status=502)
         case ErrorKind.TLS:
-            return Refused("There is no secure connection to the model's server.", status=502)
+            return GatewayError("There is no secure connection to the model's server.", status=502)
         case ErrorKind.AUTH:
-            return Refused("The model's server does not take the key of this run.", status=502)
+            return GatewayError("The model's server does not take the key of this run.", status=502)
         case ErrorKind.NOT_FOUND | ErrorKind.SERVER | ErrorKind.TRUNCATED | ErrorKind.INVALID_OUTPUT:
-            return Refused(said, status=502)
+            return GatewayError(said, status=502)
         case ErrorKind.PROGRAM | ErrorKind.CALLBACK | ErrorKind.INPUTS | ErrorKind.OUT | ErrorKind.INTERNAL:
-            return Refused(said, status=500)
+            return GatewayError(said, status=500)
         case kind:
             assert_never(kind)
 

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from ...core.fast_dataclass import dataclass
-from ...core.program_runtime import Desk
-from .handlers import Pages
-from .responses import Pace
+from ...core.program_runtime import CompletionService
+from .handlers import Handlers
+from .responses import StreamPace
 from .routes import application
-from .sessions import Guests
+from .sessions import ClientSessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Gateway:
 
     url: str
     """Without a path."""
-    guests: Guests
+    guests: ClientSessions
 
     def admit(self, agent: str, hides: Mapping[str, str]) -> str:
         """The key with which the program of `agent` asks, until it is dismissed; asked again, the same. `hides`: texts
@@ -32,10 +32,10 @@ class Gateway:
 
 
 @asynccontextmanager
-async def open_gateway(desk: Desk, pace: Pace | None = None) -> AsyncIterator[Gateway]:
+async def open_gateway(desk: CompletionService, pace: StreamPace | None = None) -> AsyncIterator[Gateway]:
     """Listens on this machine alone for as long as the block runs; what is under way at its end is cancelled."""
-    guests = Guests()
-    app = application(Pages(desk, guests, pace or Pace()))
+    guests = ClientSessions()
+    app = application(Handlers(desk, guests, pace or StreamPace()))
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     try:

@@ -11,28 +11,28 @@ from ...agent.context_size import chars_in
 from ...core.errors import BatchAgentError
 from ...core.fast_dataclass import dataclass
 from ...core.json import dumps, loads
-from ...core.program_runtime import Asked, Desk
+from ...core.program_runtime import CompletionRequest, CompletionService
 from ...core.requests import Reply
-from .anthropic import AnthropicWords
-from .errors import Refused, refusal_of
-from .openai import OpenAIWords
-from .protocol import Envelope, Wanted, Words
-from .responses import Delivery, Pace
-from .sessions import Guest, Guests
+from .anthropic import AnthropicProtocol
+from .errors import GatewayError, gateway_error_for
+from .openai import OpenAIProtocol
+from .protocol import ApiProtocol, ParsedRequest, ResponseMeta
+from .responses import ResponseWriter, StreamPace
+from .sessions import ClientSession, ClientSessions
 
-OPENAI: Words = OpenAIWords()
-ANTHROPIC: Words = AnthropicWords()
+OPENAI: ApiProtocol = OpenAIProtocol()
+ANTHROPIC: ApiProtocol = AnthropicProtocol()
 SUPPORTED = "Supported are POST /v1/chat/completions, POST /v1/messages and GET /v1/models."
 _CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class Handlers:
     """One method for each; they raise Refused."""
 
-    desk: Desk
-    guests: Guests
-    pace: Pace
+    desk: CompletionService
+    guests: ClientSessions
+    pace: StreamPace
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._answered(request, OPENAI)
@@ -65,44 +65,46 @@ class Pages:
         return web.Response(text=f"A gateway of BatchAgent. {SUPPORTED}\n")
 
     async def unsupported(self, request: web.Request) -> web.StreamResponse:
-        raise Refused(f"{request.path} is not supported. {SUPPORTED}")
+        raise GatewayError(f"{request.path} is not supported. {SUPPORTED}")
 
-    async def _answered(self, request: web.Request, words: Words) -> web.StreamResponse:
+    async def _answered(self, request: web.Request, words: ApiProtocol) -> web.StreamResponse:
         guest = self.guests.who_asks(request.headers)
         with guest.asking():
             wanted, asked = await _read(request, words, guest)
-            envelope = Envelope(
+            envelope = ResponseMeta(
                 secrets.token_hex(12), int(time.time()), wanted.model or self.desk.model, counts=wanted.counts
             )
-            delivery, answer = Delivery(words, envelope), self._answer(guest, asked)
+            delivery, answer = ResponseWriter(words, envelope), self._answer(guest, asked)
             if wanted.stream:
                 return await delivery.streamed(answer, request, self.pace)
             return await delivery.whole(answer)
 
-    async def _answer(self, guest: Guest, asked: Asked) -> Reply | Refused:
+    async def _answer(self, guest: ClientSession, asked: CompletionRequest) -> Reply | GatewayError:
         try:
             reply = await self.desk.answer(guest.agent, asked)
         except BatchAgentError as error:
-            return refusal_of(error)
+            return gateway_error_for(error)
         return guest.said(reply, asked)
 
 
-async def _read(request: web.Request, words: Words, guest: Guest) -> tuple[Wanted, Asked]:
+async def _read(
+    request: web.Request, words: ApiProtocol, guest: ClientSession
+) -> tuple[ParsedRequest, CompletionRequest]:
     data = await request.read()
     try:
         wanted = words.read(_object(data))
         return wanted, guest.heard(wanted.asked)
     except RecursionError as error:
-        raise Refused("The request is nested too deep.") from error
+        raise GatewayError("The request is nested too deep.") from error
 
 
 def _object(data: bytes) -> Mapping[str, Any]:
     try:
         body = loads(data)
     except ValueError as error:
-        raise Refused(f"The body is not JSON: {error}.") from error
+        raise GatewayError(f"The body is not JSON: {error}.") from error
     if not isinstance(body, dict):
-        raise Refused("The body must be a JSON object.")
+        raise GatewayError("The body must be a JSON object.")
     return body
 
 

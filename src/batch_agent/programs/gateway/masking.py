@@ -21,11 +21,11 @@ class Mask:
         first: dict[str, str] = {}
         for real, mask in self.hides.items():
             first.setdefault(mask, real)
-        self.hide = Swap(self.hides)
-        self.show = Swap(first)
+        self.hide = TextReplacer(self.hides)
+        self.show = TextReplacer(first)
 
 
-class Swap:
+class TextReplacer:
     """Replaces texts by others, the longest first, all in one pass: what was put in is not replaced again."""
 
     def __init__(self, table: Mapping[str, str]) -> None:

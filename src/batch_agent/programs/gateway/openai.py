@@ -9,31 +9,31 @@ from typing import Any
 
 from ...core.json import dumps
 from ...core.messages import Assistant, Message, Thought, ToolCall, ToolSpec
-from ...core.program_runtime import Asked
+from ...core.program_runtime import CompletionRequest
 from ...core.requests import FinishReason, Reply, Usage
 from ...core.schema import JsonSchema
 from . import request_fields as fields
-from .conversation_builder import Outcome, Thread
-from .errors import Refused
-from .protocol import Envelope, Wanted
+from .conversation_builder import ConversationBuilder, ToolOutput
+from .errors import GatewayError
+from .protocol import ParsedRequest, ResponseMeta
 
 _NO_PARAMETERS: JsonSchema = {"type": "object", "properties": {}}
 _SYSTEM = ("system", "developer")
 
 
-def read(body: Mapping[str, Any]) -> Wanted:
+def read(body: Mapping[str, Any]) -> ParsedRequest:
     """Raises Refused, RecursionError. Fields that are not known are passed over."""
     if body.get("n") not in (None, 1):
-        raise Refused("n must be 1: one answer for a request.")
+        raise GatewayError("n must be 1: one answer for a request.")
     if body.get("functions"):
-        raise Refused("functions is not supported; use tools.")
+        raise GatewayError("functions is not supported; use tools.")
     system, messages = _conversation(fields.listed(body.get("messages"), "messages"))
     offered = tuple(
         _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.listed(body.get("tools"), "tools"))
     )
     tools, choice, named = _choice(body.get("tool_choice"), offered)
     limit = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
-    asked = Asked(
+    asked = CompletionRequest(
         messages=messages,
         system=system,
         tools=tools,
@@ -45,14 +45,14 @@ def read(body: Mapping[str, Any]) -> Wanted:
     )
     options = body.get("stream_options")
     counts = isinstance(options, dict) and options.get("include_usage") is True
-    return Wanted(asked, fields.text(body.get("model"), "model"), body.get("stream") is True, counts)
+    return ParsedRequest(asked, fields.text(body.get("model"), "model"), body.get("stream") is True, counts)
 
 
 def _conversation(told: list[Mapping[str, Any]]) -> tuple[str, tuple[Message, ...]]:
     placed = [(f"messages[{number}]", message) for number, message in enumerate(told)]
     opening = list(takewhile(lambda each: each[1].get("role") in _SYSTEM, placed))
     system = [part for where, message in opening for part in fields.texts(message.get("content"), f"{where}.content")]
-    thread = Thread()
+    thread = ConversationBuilder()
     for are_results, row in groupby(placed[len(opening) :], lambda each: each[1].get("role") == "tool"):
         if are_results:
             thread.results([_outcome(message, where) for where, message in row])
@@ -60,11 +60,11 @@ def _conversation(told: list[Mapping[str, Any]]) -> tuple[str, tuple[Message, ..
             for where, message in row:
                 _add(thread, message, where)
     if not thread.messages:
-        raise Refused("messages must have one that is not a system message.")
+        raise GatewayError("messages must have one that is not a system message.")
     return fields.system_prompt(system), thread.messages
 
 
-def _add(thread: Thread, message: Mapping[str, Any], where: str) -> None:
+def _add(thread: ConversationBuilder, message: Mapping[str, Any], where: str) -> None:
     role, content, at = message.get("role"), message.get("content"), f"{where}.content"
     if role == "assistant":
         thread.assistant(_assistant(message, where))
@@ -73,12 +73,12 @@ def _add(thread: Thread, message: Mapping[str, Any], where: str) -> None:
     elif role in _SYSTEM:
         thread.user(fields.said_midway(fields.joined(content, at)))
     else:
-        raise Refused(f"{where}.role must be system, developer, user, assistant or tool; got {str(role)[:40]!r}.")
+        raise GatewayError(f"{where}.role must be system, developer, user, assistant or tool; got {str(role)[:40]!r}.")
 
 
-def _outcome(message: Mapping[str, Any], where: str) -> Outcome:
+def _outcome(message: Mapping[str, Any], where: str) -> ToolOutput:
     content = fields.joined(message.get("content"), f"{where}.content", names_others=True)
-    return Outcome(fields.text(message.get("tool_call_id"), f"{where}.tool_call_id"), content)
+    return ToolOutput(fields.text(message.get("tool_call_id"), f"{where}.tool_call_id"), content)
 
 
 def _assistant(message: Mapping[str, Any], where: str) -> Assistant:
@@ -115,9 +115,9 @@ def _tool(tool: Mapping[str, Any], where: str) -> ToolSpec:
 def _function(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     kind, function = entry.get("type", "function"), entry.get("function")
     if kind not in ("function", None):
-        raise Refused(f"{where} is of type {str(kind)[:40]!r}: only functions are supported.")
+        raise GatewayError(f"{where} is of type {str(kind)[:40]!r}: only functions are supported.")
     if not isinstance(function, dict):
-        raise Refused(f"{where}.function must be an object.")
+        raise GatewayError(f"{where}.function must be an object.")
     return function
 
 
@@ -134,7 +134,7 @@ def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Tools, fields.Choi
             return tools, "required", fields.known_tool(name, tools)
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(allowed)}}:
             return _allowed(allowed, tools), mode, ""
-    raise Refused("tool_choice must be auto, none, required or name a function.")
+    raise GatewayError("tool_choice must be auto, none, required or name a function.")
 
 
 def _allowed(allowed: list[Any], tools: fields.Tools) -> fields.Tools:
@@ -145,7 +145,7 @@ def _allowed(allowed: list[Any], tools: fields.Tools) -> fields.Tools:
         fields.known_tool(fields.name_in(function, "tool_choice.allowed_tools.tools"), tools) for function in functions
     }
     if not names:
-        raise Refused("tool_choice.allowed_tools.tools must name at least one function.")
+        raise GatewayError("tool_choice.allowed_tools.tools must name at least one function.")
     return tuple(tool for tool in tools if tool.name in names)
 
 
@@ -157,7 +157,7 @@ def _answer_schema(wanted: Any) -> JsonSchema | None:
             return {"type": "object"}
         case {"type": "json_schema", "json_schema": {"schema": dict(asked)}}:
             return fields.schema(asked, "response_format.json_schema.schema")
-    raise Refused("response_format must be of type text, json_object, or json_schema with a schema.")
+    raise GatewayError("response_format must be of type text, json_object, or json_schema with a schema.")
 
 
 _FINISH: Mapping[FinishReason, str] = {
@@ -168,15 +168,15 @@ _FINISH: Mapping[FinishReason, str] = {
 }
 
 
-class OpenAIWords:
+class OpenAIProtocol:
     """Chat completions."""
 
     waiting = b": waiting\n\n"
 
-    def read(self, body: Mapping[str, Any]) -> Wanted:
+    def read(self, body: Mapping[str, Any]) -> ParsedRequest:
         return read(body)
 
-    def reply(self, reply: Reply, envelope: Envelope) -> bytes:
+    def reply(self, reply: Reply, envelope: ResponseMeta) -> bytes:
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or (None if reply.calls else "")}
         if thinking := _thinking(reply):
             message["reasoning_content"] = thinking
@@ -185,7 +185,7 @@ class OpenAIWords:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
         return dumps(_head(envelope, "chat.completion") | {"choices": [choice], "usage": _usage(reply.usage)})
 
-    def events(self, reply: Reply, envelope: Envelope) -> bytes:
+    def events(self, reply: Reply, envelope: ResponseMeta) -> bytes:
         head = _head(envelope, "chat.completion.chunk")
         chunks = [
             head | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
@@ -195,17 +195,17 @@ class OpenAIWords:
             chunks.append(head | {"choices": [], "usage": _usage(reply.usage)})
         return b"".join(map(_event, chunks)) + b"data: [DONE]\n\n"
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: GatewayError) -> bytes:
         return dumps({"error": _error(refused)})
 
-    def refusal_event(self, refused: Refused) -> bytes:
+    def refusal_event(self, refused: GatewayError) -> bytes:
         error = _error(refused)
         if refused.code:  # OpenCode sees that a stream ended for want of room only by a message of this shape
             error["message"] = dumps({"type": "error", "error": error}).decode()
         return _event({"error": error}) + b"data: [DONE]\n\n"
 
 
-def _head(envelope: Envelope, shape: str) -> dict[str, Any]:
+def _head(envelope: ResponseMeta, shape: str) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{envelope.id}",
         "object": shape,
@@ -247,7 +247,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _error(refused: Refused) -> dict[str, Any]:
+def _error(refused: GatewayError) -> dict[str, Any]:
     return {"message": str(refused), "type": _kind(refused.status), "param": None, "code": refused.code}
 
 

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ...core.fast_dataclass import dataclass
-from ...core.program_runtime import Asked
+from ...core.program_runtime import CompletionRequest
 from ...core.requests import Reply
-from .errors import Refused
+from .errors import GatewayError
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ParsedRequest:
     """A request, and how its answer is to come."""
 
-    asked: Asked
+    asked: CompletionRequest
     model: str = ""
     """As the program calls it: it hears the same name. There is but one model."""
     stream: bool = False
@@ -22,7 +22,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class ResponseMeta:
     """What an answer says beside the reply."""
 
     id: str
@@ -32,7 +32,7 @@ class Envelope:
     counts: bool = True
 
 
-class Words(Protocol):
+class ApiProtocol(Protocol):
     """Pure: bytes and data in, bytes and data out."""
 
     @property
@@ -40,18 +40,18 @@ class Words(Protocol):
         """A part of a stream that means nothing but that there is more to come."""
         ...
 
-    def read(self, body: Mapping[str, Any]) -> Wanted:
+    def read(self, body: Mapping[str, Any]) -> ParsedRequest:
         """Raises Refused, and RecursionError for data that is nested too deep."""
         ...
 
-    def reply(self, reply: Reply, envelope: Envelope) -> bytes: ...
+    def reply(self, reply: Reply, envelope: ResponseMeta) -> bytes: ...
 
-    def events(self, reply: Reply, envelope: Envelope) -> bytes:
+    def events(self, reply: Reply, envelope: ResponseMeta) -> bytes:
         """The whole stream."""
         ...
 
-    def refusal(self, refused: Refused) -> bytes: ...
+    def refusal(self, refused: GatewayError) -> bytes: ...
 
-    def refusal_event(self, refused: Refused) -> bytes:
+    def refusal_event(self, refused: GatewayError) -> bytes:
         """The end of a stream that has begun."""
         ...

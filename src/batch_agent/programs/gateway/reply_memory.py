@@ -6,7 +6,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 
-from ...agent.context_size import said as chars_said
+from ...agent.context_size import message_text as chars_said
 from ...core.json import loads
 from ...core.messages import Assistant, Message, ToolCall
 from ...core.requests import Reply
@@ -16,7 +16,7 @@ _MOST_CHARS = 8_000_000
 _MOST_TEXTS = 20_000
 
 
-class Memory:
+class ReplyMemory:
     """Of one agent. Programs write arguments in another order, trim texts, and have no place for thoughts: sent back
     that way, the conversation would not begin any more as the server has it in its cache. It is bounded; the oldest is
     forgotten first."""

@@ -8,7 +8,7 @@ import orjson
 from ...core.messages import PREAMBLE, ToolSpec
 from ...core.requests import Sampling
 from ...core.validation import is_number
-from .errors import Refused
+from .errors import GatewayError
 
 Tools = tuple[ToolSpec, ...]
 Choice = Literal["auto", "none", "required"]
@@ -21,10 +21,10 @@ def listed(value: Any, where: str) -> list[Mapping[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Refused(f"{where} must be a list.")
+        raise GatewayError(f"{where} must be a list.")
     for position, item in enumerate(value):
         if not isinstance(item, dict):
-            raise Refused(f"{where}[{position}] must be an object.")
+            raise GatewayError(f"{where}[{position}] must be an object.")
     return value
 
 
@@ -33,21 +33,21 @@ def text(value: Any, where: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Refused(f"{where} must be a text.")
+        raise GatewayError(f"{where} must be a text.")
     return value
 
 
 def name_in(value: Mapping[str, Any], where: str) -> str:
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        raise Refused(f"{where}.name must be a text that is not empty.")
+        raise GatewayError(f"{where}.name must be a text that is not empty.")
     return name
 
 
 def known_tool(name: str, tools: Tools) -> str:
     if any(tool.name == name for tool in tools):
         return name
-    raise Refused(f"tool_choice names {name[:80]!r}, which is none of the tools of this request.")
+    raise GatewayError(f"tool_choice names {name[:80]!r}, which is none of the tools of this request.")
 
 
 def texts(content: Any, where: str, *, names_others: bool = False) -> list[str]:
@@ -56,7 +56,7 @@ def texts(content: Any, where: str, *, names_others: bool = False) -> list[str]:
     if content is None or isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, list):
-        raise Refused(f"{where} must be a text or a list of parts.")
+        raise GatewayError(f"{where} must be a text or a list of parts.")
     found = [text_in(part, f"{where}[{position}]", names_others) for position, part in enumerate(content)]
     return list(filter(None, found))
 
@@ -71,8 +71,8 @@ def text_in(part: Any, where: str, names_others: bool = False) -> str:
         case {"type": str(kind)} if names_others:
             return f"[{kind}: left out, the model reads texts only]"
         case {"type": str(kind)}:
-            raise Refused(f"{where} is of type {kind!r}: the model of this run reads texts only. Leave it out.")
-    raise Refused(f"{where} must be an object with a type.")
+            raise GatewayError(f"{where} is of type {kind!r}: the model of this run reads texts only. Leave it out.")
+    raise GatewayError(f"{where} must be an object with a type.")
 
 
 def joined(content: Any, where: str, *, names_others: bool = False) -> str:
@@ -91,11 +91,11 @@ def said_midway(prompt: str) -> str:
 
 def schema(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Refused(f"{where} must be a JSON schema.")
+        raise GatewayError(f"{where} must be a JSON schema.")
     try:
         orjson.dumps(value)
     except TypeError as error:
-        raise Refused(f"{where} is nested too deep.") from error
+        raise GatewayError(f"{where} is nested too deep.") from error
     return value
 
 
@@ -115,7 +115,7 @@ def _number(body: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if not is_number(value) or abs(value) > _LARGEST:
-        raise Refused(f"{name} must be a number, and not so large a one.")
+        raise GatewayError(f"{name} must be a number, and not so large a one.")
     return value
 
 
@@ -124,7 +124,9 @@ def _whole(body: Mapping[str, Any], name: str, at_least: int | None = None) -> i
     if value is None:
         return None
     if value != int(value) or (at_least is not None and value < at_least):
-        raise Refused(f"{name} must be a whole number" + ("." if at_least is None else f" of at least {at_least}."))
+        raise GatewayError(
+            f"{name} must be a whole number" + ("." if at_least is None else f" of at least {at_least}.")
+        )
     return int(value)
 
 
@@ -134,5 +136,5 @@ def _stop(value: Any, where: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,) if value else ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise Refused(f"{where} must be a list of texts.")
+        raise GatewayError(f"{where} must be a list of texts.")
     return tuple(filter(None, value))

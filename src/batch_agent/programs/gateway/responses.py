@@ -8,14 +8,14 @@ from aiohttp import web
 
 from ...core.fast_dataclass import dataclass
 from ...core.requests import Reply
-from .errors import Refused
-from .protocol import Envelope, Words
+from .errors import GatewayError
+from .protocol import ApiProtocol, ResponseMeta
 
 _STREAM = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StreamPace:
     """Seconds."""
 
     patience: float = 5.0
@@ -25,20 +25,20 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class ResponseWriter:
     """One answer, in the words of the program that asked."""
 
-    words: Words
-    envelope: Envelope
+    words: ApiProtocol
+    envelope: ResponseMeta
 
-    async def whole(self, answer: Coroutine[Any, Any, Reply | Refused]) -> web.StreamResponse:
+    async def whole(self, answer: Coroutine[Any, Any, Reply | GatewayError]) -> web.StreamResponse:
         outcome = await answer
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, GatewayError):
             raise outcome
         return web.Response(body=self.words.reply(outcome, self.envelope), content_type="application/json")
 
     async def streamed(
-        self, answer: Coroutine[Any, Any, Reply | Refused], request: web.Request, pace: Pace
+        self, answer: Coroutine[Any, Any, Reply | GatewayError], request: web.Request, pace: StreamPace
     ) -> web.StreamResponse:
         async with asyncio.TaskGroup() as group:
             outcome = group.create_task(answer)
@@ -46,12 +46,12 @@ class Delivery:
             if not outcome.done():
                 return await self._awaited(outcome, request, pace.heartbeat)
         ready = outcome.result()
-        if isinstance(ready, Refused):
+        if isinstance(ready, GatewayError):
             raise ready
         return web.Response(body=self.words.events(ready, self.envelope), content_type=_STREAM)
 
     async def _awaited(
-        self, outcome: asyncio.Task[Reply | Refused], request: web.Request, heartbeat: float
+        self, outcome: asyncio.Task[Reply | GatewayError], request: web.Request, heartbeat: float
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": _STREAM, "Cache-Control": "no-cache"})
         try:
@@ -64,7 +64,7 @@ class Delivery:
             outcome.cancel()  # who asked has left
         return response
 
-    def _last(self, ready: Reply | Refused) -> bytes:
-        if isinstance(ready, Refused):
+    def _last(self, ready: Reply | GatewayError) -> bytes:
+        if isinstance(ready, GatewayError):
             return self.words.refusal_event(ready)
         return self.words.events(ready, self.envelope)

@@ -5,8 +5,8 @@ import math
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from .errors import Refused
-from .handlers import ANTHROPIC, OPENAI, SUPPORTED, Pages
+from .errors import GatewayError
+from .handlers import ANTHROPIC, OPENAI, SUPPORTED, Handlers
 
 _LARGEST = 64 * 2**20
 """Bytes of a request."""
@@ -15,7 +15,7 @@ _ROOT = "/{root:(?:v1/+|/)*}"
 _UNSUPPORTED = ("responses", "completions", "embeddings")
 
 
-def application(pages: Pages) -> web.Application:
+def application(pages: Handlers) -> web.Application:
     app = web.Application(middlewares=[_refusing], client_max_size=_LARGEST)
     app.add_routes(
         [
@@ -36,18 +36,18 @@ async def _refusing(request: web.Request, handler: Handler) -> web.StreamRespons
     """Whatever is refused, is so in the words of the protocol."""
     try:
         return await handler(request)
-    except Refused as refused:
+    except GatewayError as refused:
         return _refusal(request, refused)
     except web.HTTPRequestEntityTooLarge:
-        return _refusal(request, Refused(f"The request has more than {_LARGEST:,} bytes.", status=413))
+        return _refusal(request, GatewayError(f"The request has more than {_LARGEST:,} bytes.", status=413))
     except web.RequestPayloadError as error:
-        return _refusal(request, Refused(f"The body cannot be read: {error}"))
+        return _refusal(request, GatewayError(f"The body cannot be read: {error}"))
     except web.HTTPException as error:
         what = f"There is no {request.method} {request.path} here. {SUPPORTED}"
-        return _refusal(request, Refused(what, status=error.status))
+        return _refusal(request, GatewayError(what, status=error.status))
 
 
-def _refusal(request: web.Request, refused: Refused) -> web.Response:
+def _refusal(request: web.Request, refused: GatewayError) -> web.Response:
     is_anthropic = "/messages" in request.path or "anthropic-version" in request.headers
     body = (ANTHROPIC if is_anthropic else OPENAI).refusal(refused)
     headers = {

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ...core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
-from ...core.program_runtime import Asked
+from ...core.program_runtime import CompletionRequest
 from ...core.requests import Reply
-from .errors import Refused
-from .masking import Mask, Swap
-from .reply_memory import Memory
+from .errors import GatewayError
+from .masking import Mask, TextReplacer
+from .reply_memory import ReplyMemory
 
 
 @dataclass(slots=True, eq=False)
-class Guest:
+class ClientSession:
     """Stands between what a program says and hears, and what the model does."""
 
     agent: str
     key: str
     mask: Mask
-    memory: Memory = field(default_factory=Memory)
+    memory: ReplyMemory = field(default_factory=ReplyMemory)
     _requests: set[asyncio.Task[object]] = field(default_factory=set)
 
-    def heard(self, asked: Asked) -> Asked:
+    def heard(self, asked: CompletionRequest) -> CompletionRequest:
         """What the model is to read. Raises RecursionError for data that is nested too deep."""
         hide = self.mask.hide
         return replace(
@@ -39,7 +39,7 @@ class Guest:
             answer_schema=None if asked.answer_schema is None else hide.data(asked.answer_schema),
         )
 
-    def said(self, reply: Reply, asked: Asked) -> Reply:
+    def said(self, reply: Reply, asked: CompletionRequest) -> Reply:
         """What the program is to hear of what the model said to `asked`."""
         show = self.mask.show
         kept = self.memory.keep(reply, asked.messages)
@@ -62,7 +62,7 @@ class Guest:
         for task in self._requests:
             task.cancel()
 
-    def _messages(self, messages: tuple[Message, ...], hide: Swap) -> Iterator[Message]:
+    def _messages(self, messages: tuple[Message, ...], hide: TextReplacer) -> Iterator[Message]:
         calls: dict[str, ToolCall] = {}
         for message in messages:
             match message:
@@ -78,7 +78,7 @@ class Guest:
                     assert_never(message)
 
 
-def _swapped(words: Assistant, swap: Swap) -> Assistant:
+def _swapped(words: Assistant, swap: TextReplacer) -> Assistant:
     return Assistant(
         swap.text(words.text),
         tuple(ToolCall(call.id, call.name, swap.json(call.arguments)) for call in words.calls),
@@ -86,7 +86,7 @@ def _swapped(words: Assistant, swap: Swap) -> Assistant:
     )
 
 
-def _result(result: ToolResult, calls: dict[str, ToolCall], hide: Swap) -> ToolResult:
+def _result(result: ToolResult, calls: dict[str, ToolCall], hide: TextReplacer) -> ToolResult:
     return replace(result, call=calls.get(result.call.id, result.call), content=hide.text(result.content))
 
 
@@ -94,17 +94,17 @@ _KEY_HEADERS = ("x-api-key", "api-key")
 """They hold nothing but a key."""
 
 
-class Guests:
+class ClientSessions:
     """Known by their keys, one for each agent."""
 
     def __init__(self) -> None:
-        self._by_agent: dict[str, Guest] = {}
-        self._by_key: dict[str, Guest] = {}
+        self._by_agent: dict[str, ClientSession] = {}
+        self._by_key: dict[str, ClientSession] = {}
 
     def admit(self, agent: str, hides: Mapping[str, str]) -> str:
         guest = self._by_agent.get(agent)
         if guest is None:
-            guest = Guest(agent, f"sk-batch-agent-{secrets.token_hex(16)}", Mask(hides))
+            guest = ClientSession(agent, f"sk-batch-agent-{secrets.token_hex(16)}", Mask(hides))
             self._by_agent[agent] = self._by_key[guest.key] = guest
         elif guest.mask.hides != hides:
             guest.mask = Mask(hides)
@@ -120,7 +120,7 @@ class Guests:
         for agent in list(self._by_agent):
             self.dismiss(agent)
 
-    def who_asks(self, headers: Mapping[str, str]) -> Guest:
+    def who_asks(self, headers: Mapping[str, str]) -> ClientSession:
         """Raises Refused."""
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         keys = [token.strip()] if scheme.lower() == "bearer" else []
@@ -129,7 +129,7 @@ class Guests:
             if key in self._by_key:
                 return self._by_key[key]
         what = "This key is not known, or its agent has left" if any(keys) else "There is no key"
-        raise Refused(
+        raise GatewayError(
             f"{what}: send the one that was made for this agent, as Authorization: Bearer or as x-api-key.",
             status=401,
             code="invalid_api_key",

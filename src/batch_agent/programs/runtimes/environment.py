@@ -26,6 +26,6 @@ def user_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return kept
 
 
-def last_words(text: str) -> str:
+def last_output(text: str) -> str:
     """The end of what a program said, as it is told to the user."""
     return _COLOURS.sub("", text).strip()[-_SHOWN:] or "it said nothing"

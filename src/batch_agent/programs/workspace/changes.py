@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ...core.fast_dataclass import dataclass
 from ...core.results import ChangeKind
-from .snapshot import Original
-from .tree import Entry, Tree, erase, is_folder, open_up, walk
+from .snapshot import Snapshot
+from .tree import FileEntry, Tree, erase, is_folder, open_up, walk
 
 _MOST_ENTRIES = 1_000_000
 _LARGEST_IGNORE = 2**20
@@ -22,7 +22,7 @@ _HERE = b"./"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class DiffLimits:
     """How much of an agent's work is looked at. What is beyond is told by name."""
 
     file: int = 8 * 2**20
@@ -34,7 +34,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copy:
+class WorkingCopy:
     """One agent's own folder."""
 
     path: Path
@@ -43,17 +43,17 @@ class Copy:
     since_ns: int
     """What was last changed before then is as it was given."""
 
-    def is_as_given(self, place: int, entry: Entry) -> bool:
+    def is_as_given(self, place: int, entry: FileEntry) -> bool:
         return entry.inode == self.inodes[place] and entry.changed_ns < self.since_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ChangedFiles:
     """All that may be different from the snapshot."""
 
-    small: dict[bytes, Entry]
+    small: dict[bytes, FileEntry]
     """Files to compare."""
-    doubtful: dict[bytes, Entry]
+    doubtful: dict[bytes, FileEntry]
     """Files that are too large for a patch, to be compared before they are told by name."""
     large: dict[bytes, ChangeKind]
     """Files that are too large for a patch, and changed."""
@@ -66,7 +66,7 @@ class Touched:
         return not (self.small or self.doubtful or self.large or self.deleted)
 
 
-async def touched(original: Original, copy: Copy, bounds: Bounds) -> Touched:
+async def changed_files(original: Snapshot, copy: WorkingCopy, bounds: DiffLimits) -> ChangedFiles:
     """Raises ProgramFailed, OSError."""
     root = os.fsencode(copy.path)
     tree, fresh = await asyncio.to_thread(_look_through, root, original.places)
@@ -89,7 +89,7 @@ def _opened(root: bytes) -> Tree:
     return tree
 
 
-async def _ignored(original: Original, root: bytes, tree: Tree, paths: Iterable[bytes]) -> frozenset[bytes]:
+async def _ignored(original: Snapshot, root: bytes, tree: Tree, paths: Iterable[bytes]) -> frozenset[bytes]:
     """Git is asked about a folder that has nothing but the ignore files."""
     scratch = os.fsencode(tempfile.mkdtemp(dir=original.store.folder))
     try:
@@ -119,8 +119,10 @@ def _copy_ignore_files(root: bytes, tree: Tree, scratch: bytes) -> None:
                 Path(os.fsdecode(os.path.join(scratch, path))).write_bytes(text)
 
 
-def _sorted_out(original: Original, copy: Copy, tree: Tree, ignored: Container[bytes], bounds: Bounds) -> Touched:
-    found = Touched({}, {}, {}, [], tree.is_whole and not tree.closed)
+def _sorted_out(
+    original: Snapshot, copy: WorkingCopy, tree: Tree, ignored: Container[bytes], bounds: DiffLimits
+) -> ChangedFiles:
+    found = ChangedFiles({}, {}, {}, [], tree.is_whole and not tree.closed)
     fresh = 0
     for path, entry in tree.entries.items():
         place = original.places.get(path)

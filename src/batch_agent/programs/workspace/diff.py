@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from ...core.fast_dataclass import dataclass
 from ...core.results import ChangeKind, FileChange
-from .object_store import Store
-from .snapshot import Original
+from .object_store import ObjectStore
+from .snapshot import Snapshot
 
 _KINDS: dict[bytes, ChangeKind] = {b"A": "added", b"D": "deleted"}
 _OTHER_TYPE = b"T"
@@ -40,11 +40,11 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TreeComparison:
     """Of the snapshot with another tree."""
 
-    original: Original
-    store: Store
+    original: Snapshot
+    store: ObjectStore
     tree: str
 
     async def differences(self, largest: int) -> list[Difference]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.errors import SpecError
 from ...core.fast_dataclass import dataclass
 from .git import Git
-from .tree import Entry, Tree, is_folder, look, walk
+from .tree import FileEntry, Tree, is_folder, stat_entry, walk
 
 _HISTORIES = frozenset({b".hg", b".svn", b".bzr", b".jj", b"_darcs", b"CVS"})
 _HEAVY = frozenset({b"node_modules", b".venv", b"venv", b".tox", b".nox", b".cache", b"__pycache__"}) | {
@@ -21,7 +21,7 @@ _LARGEST_IGNORE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
+class SizeLimits:
     """How large a folder may be, as each agent gets a copy."""
 
     files: int = 200_000
@@ -37,30 +37,30 @@ class Most:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FileList:
     """What is taken of a folder."""
 
     root: bytes
-    entries: dict[bytes, Entry] = field(default_factory=dict)
+    entries: dict[bytes, FileEntry] = field(default_factory=dict)
     excludes: bytes = b""
     """What git ignores there because of something that is not in it, as lines of an ignore file."""
     prefix: bytes = b""
     """Where it lies in its repository, with a slash at its end; empty for a repository itself, for a plain folder."""
 
 
-async def list_folder(git: Git, root: bytes, most: Most) -> Listing:
+async def list_folder(git: Git, root: bytes, most: SizeLimits) -> FileList:
     """Raises SpecError for a folder that is too large, or that cannot be read."""
     said = await git.run("rev-parse", "--is-inside-work-tree", "--show-prefix", cwd=root, codes=(0, 128))
     if said.code != 0 and "not a git repository" not in said.err:
         raise SpecError(f"workdir={os.fsdecode(root)!r} cannot be read as a git repository: {said.err}")
     if not said.out.startswith(b"true\n"):
-        return Listing(root, await asyncio.to_thread(_plain, root, most))
+        return FileList(root, await asyncio.to_thread(_plain, root, most))
     prefix = said.out.removeprefix(b"true\n").removesuffix(b"\n")
     users = await _users_excludes(git, root)
     entries = await _Repository(git, users, root, most).entries()
     if prefix and not entries:  # the repository around it ignores it, or has nothing to do with it
-        return Listing(root, await asyncio.to_thread(_plain, root, most), prefix=prefix)
-    return Listing(root, entries, await _outer_excludes(git, root, prefix, users), prefix)
+        return FileList(root, await asyncio.to_thread(_plain, root, most), prefix=prefix)
+    return FileList(root, entries, await _outer_excludes(git, root, prefix, users), prefix)
 
 
 def unreadable(root: bytes, paths: Iterable[bytes]) -> SpecError:
@@ -72,7 +72,7 @@ def unreadable(root: bytes, paths: Iterable[bytes]) -> SpecError:
     )
 
 
-def _plain(root: bytes, most: Most) -> dict[bytes, Entry]:
+def _plain(root: bytes, most: SizeLimits) -> dict[bytes, FileEntry]:
     tree = walk(root, most=most.files, most_bytes=most.size, skipped=_HISTORIES)
     if not tree.is_whole:
         tree = walk(root, most=most.files, most_bytes=most.size, skipped=_HISTORIES | _HEAVY)
@@ -91,9 +91,9 @@ class _Repository:
     git: Git
     users: Path
     root: bytes
-    most: Most
+    most: SizeLimits
 
-    async def entries(self) -> dict[bytes, Entry]:
+    async def entries(self) -> dict[bytes, FileEntry]:
         names = await self._names(b"")
         tree = Tree(await asyncio.to_thread(self._found, names))
         self.most.check(self.root, tree, "Have git ignore what agents do not need, or give a folder inside of it.")
@@ -128,10 +128,10 @@ class _Repository:
         tree = walk(os.path.join(self.root, below), most=self.most.files, most_bytes=self.most.size)
         return [below + path for path in tree.entries]
 
-    def _found(self, names: Iterable[bytes]) -> dict[bytes, Entry]:
+    def _found(self, names: Iterable[bytes]) -> dict[bytes, FileEntry]:
         """What is really there: git also names what was deleted, or lies behind a link by now."""
         folders: dict[bytes, bool] = {b"": True}
-        found = {path: look(os.path.join(self.root, path)) for path in names if self._is_reached(path, folders)}
+        found = {path: stat_entry(os.path.join(self.root, path)) for path in names if self._is_reached(path, folders)}
         return {path: entry for path, entry in found.items() if entry is not None}
 
     def _is_reached(self, path: bytes, folders: dict[bytes, bool]) -> bool:

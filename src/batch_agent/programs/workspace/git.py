@@ -36,7 +36,7 @@ Argument = str | bytes | Path
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class GitOutput:
     """What git wrote."""
 
     code: int
@@ -64,7 +64,7 @@ class Git:
         env: Mapping[str, str] = _NOTHING,
         codes: tuple[int, ...] = (0,),
         most: int = MOST_BYTES,
-    ) -> Said:
+    ) -> GitOutput:
         """`options` go before the command. `stdin` is read in a thread. Past `most` bytes of output git is stopped.
         Raises ProgramFailed for an exit status that is none of `codes`."""
         environment = {**self._environment(), **env}
@@ -73,7 +73,7 @@ class Git:
             raise ProgramFailed(f"git {command} failed: {said.err or f'exit status {said.code}'}")
         return said
 
-    async def as_user(self, *arguments: Argument, cwd: Path | bytes) -> Said:
+    async def as_user(self, *arguments: Argument, cwd: Path | bytes) -> GitOutput:
         """With the user's own configuration; for nothing but asking what is in there."""
         return await _run([self.program, *arguments], cwd, _without_git(os.environ), None, MOST_BYTES)
 
@@ -122,7 +122,7 @@ async def _run(
     environment: Mapping[str, str],
     stdin: Iterable[bytes] | None,
     most: int,
-) -> Said:
+) -> GitOutput:
     """In a session of its own: a Ctrl-C is for us, and we stop it."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -135,7 +135,7 @@ async def _run(
     )
     try:
         out, err = await _talk(process, iter(() if stdin is None else stdin), most)
-        return Said(await process.wait(), out[:most], err.decode(errors="replace").strip(), len(out) > most)
+        return GitOutput(await process.wait(), out[:most], err.decode(errors="replace").strip(), len(out) > most)
     except BaseExceptionGroup as failures:
         raise aio.unwrap_group(failures) from None
     finally:

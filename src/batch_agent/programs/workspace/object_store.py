@@ -15,8 +15,8 @@ from typing import BinaryIO, Self
 
 from ...core.fast_dataclass import dataclass
 from ...core.program_runtime import ProgramFailed
-from .git import MOST_BYTES, Argument, Git, Said
-from .tree import Entry, erase
+from .git import MOST_BYTES, Argument, Git, GitOutput
+from .tree import FileEntry, erase
 
 _WHO = b"batch-agent <batch-agent@localhost> 1000000000 +0000"
 _NOTHING = b"0" * 40
@@ -28,7 +28,7 @@ _WHOLE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class ObjectStore:
     """Bare, and without a HEAD: git would read attributes from there."""
 
     git: Git
@@ -62,14 +62,14 @@ class Store:
         options: tuple[Argument, ...] = (),
         stdin: Iterable[bytes] | None = None,
         most: int = MOST_BYTES,
-    ) -> Said:
+    ) -> GitOutput:
         """Raises ProgramFailed."""
         here = (f"--git-dir={self.path}", *options)
         env = {"GIT_OBJECT_DIRECTORY": str(self.objects), "GIT_INDEX_FILE": str(self.index)}
         return await self.git.run(command, *arguments, options=here, cwd=self.folder, stdin=stdin, env=env, most=most)
 
     @asynccontextmanager
-    async def aside(self) -> AsyncIterator["Store"]:
+    async def aside(self) -> AsyncIterator["ObjectStore"]:
         """The same, for one agent's work, of which nothing stays: agents may do the same at the same time, and git
         cannot put the same twice into one place at once. Raises OSError."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -98,13 +98,13 @@ class Store:
     async def _import(self, told: Iterable[bytes], *options: str) -> None:
         await self.run("fast-import", "--quiet", "--done", "--depth=0", *options, stdin=told)
 
-    def _laid_out(self, folder: Path) -> "Store":
+    def _laid_out(self, folder: Path) -> "ObjectStore":
         objects = folder / "objects"
         for inner in ("info", "pack"):
             (objects / inner).mkdir(parents=True)
         (objects / "info" / "alternates").write_text(f"{self.objects}\n")
         shutil.copyfile(self.index, folder / "index")
-        return Store(self.git, self.folder, objects, folder / "index")
+        return ObjectStore(self.git, self.folder, objects, folder / "index")
 
 
 @mutable_dataclass(slots=True)
@@ -113,7 +113,7 @@ class Import:
     ending and no nested repository is in the way. It can be read once."""
 
     root: bytes
-    entries: Mapping[bytes, Entry]
+    entries: Mapping[bytes, FileEntry]
     is_ours: bool = False
     """Whether files that their owner may not read are given that right."""
     told: list[bytes] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Import:
             yield from self._file(path, entry)
         yield b"done\n"
 
-    def _file(self, path: bytes, entry: Entry) -> Iterator[bytes]:
+    def _file(self, path: bytes, entry: FileEntry) -> Iterator[bytes]:
         whole = os.path.join(self.root, path)
         try:
             content = os.readlink(whole) if entry.mode == _LINK else self._open(whole)

@@ -6,7 +6,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from .object_store import Store
+from .object_store import ObjectStore
 from .tree import is_folder
 
 _CONFIG = """
@@ -38,7 +38,7 @@ _FILES_OF_PROGRAMS = b".aider*\n"
 .gitignore, unless it is ignored already. It comes first, so that a project may say otherwise."""
 
 
-async def plant(store: Store, ref: str, excludes: bytes) -> None:
+async def create_seed_repo(store: ObjectStore, ref: str, excludes: bytes) -> None:
     """Raises ProgramFailed, OSError."""
     seed = store.folder / "seed"
     await store.git.run("init", "-q", "--template=", "--initial-branch=main", seed, cwd=store.folder)
@@ -47,11 +47,11 @@ async def plant(store: Store, ref: str, excludes: bytes) -> None:
     await asyncio.to_thread(_fill, seed / ".git", store, said.out)
 
 
-def place(store: Store, copy: Path) -> None:
+def install_seed_repo(store: ObjectStore, copy: Path) -> None:
     shutil.copytree(store.folder / "seed", copy)
 
 
-def detach(store: Store, copy: Path) -> None:
+def detach(store: ObjectStore, copy: Path) -> None:
     """A copy whose `.git` is still in order has its commit for itself from now on."""
     objects = copy / ".git" / "objects"
     inner = (copy, copy / ".git", objects, objects / "info")
@@ -60,7 +60,7 @@ def detach(store: Store, copy: Path) -> None:
         (copy / ".git" / _ALTERNATES).unlink(missing_ok=True)
 
 
-def _fill(seed: Path, store: Store, commit: bytes) -> None:
+def _fill(seed: Path, store: ObjectStore, commit: bytes) -> None:
     with (seed / "config").open("a") as config:
         config.write(_CONFIG)
     (seed / "info").mkdir(exist_ok=True)

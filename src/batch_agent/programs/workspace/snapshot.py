@@ -10,17 +10,17 @@ from typing import Self
 from ...core.errors import SpecError
 from ...core.fast_dataclass import dataclass
 from ...core.program_runtime import ProgramFailed
-from .file_list import Listing, Most, list_folder, unreadable
+from .file_list import FileList, SizeLimits, list_folder, unreadable
 from .git import Git, find_git
-from .object_store import Import, Store
-from .seed_repo import plant
+from .object_store import Import, ObjectStore
+from .seed_repo import create_seed_repo
 
 _REF = "refs/heads/main"
-_MOST = Most()
+_MOST = SizeLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class Snapshot:
     """One snapshot, in a repository of ours. Of the user's folder, let alone of a repository there, nothing is ever
     written.
 
@@ -29,7 +29,7 @@ class Original:
     Contents are as they are in the folder, byte for byte; links stay links, wherever they lead. Lost are: empty
     folders; rights other than to execute; pipes, sockets, devices."""
 
-    store: Store
+    store: ObjectStore
     tree: str
     """Its name there."""
     places: Mapping[bytes, int]
@@ -40,18 +40,18 @@ class Original:
     """Where the folder lies in the user's repository, if it is not that itself. Ends with a slash."""
 
     @classmethod
-    async def take(cls, workdir: Path | None, folder: Path, most: Most = _MOST) -> Self:
+    async def take(cls, workdir: Path | None, folder: Path, most: SizeLimits = _MOST) -> Self:
         """`workdir` None is an empty folder. `folder` must be there, be empty, and stay for as long as there are
         copies. Raises SpecError if git is missing or too old, if `workdir` is no folder, is too large or cannot be
         read."""
         try:
             git = await find_git(folder)
             listing = await _listed(git, workdir, folder, most)
-            store = await Store.create(git, folder)
+            store = await ObjectStore.create(git, folder)
             files = Import(listing.root, listing.entries)
             tree = await store.tree(files)
             await store.commit(tree, _REF, b"The folder as it was given")
-            await plant(store, _REF, listing.excludes)
+            await create_seed_repo(store, _REF, listing.excludes)
         except (ProgramFailed, OSError) as error:
             raise SpecError(f"workdir={str(workdir)!r} cannot be copied: {error}") from error
         if files.unread:
@@ -61,9 +61,9 @@ class Original:
         return cls(store, tree, places, sizes, listing.prefix)
 
 
-async def _listed(git: Git, workdir: Path | None, folder: Path, most: Most) -> Listing:
+async def _listed(git: Git, workdir: Path | None, folder: Path, most: SizeLimits) -> FileList:
     if workdir is None:
-        return Listing(os.fsencode(folder))
+        return FileList(os.fsencode(folder))
     root = await asyncio.to_thread(_real_folder, workdir)
     listing = await list_folder(git, root, most)
     ours = os.path.join(await asyncio.to_thread(_real_folder, folder), b"").removeprefix(os.path.join(root, b""))

@@ -12,7 +12,7 @@ _PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """A regular file, or a link."""
 
     mode: str
@@ -27,7 +27,7 @@ class Entry:
 class Tree:
     """What was found below a folder."""
 
-    entries: dict[bytes, Entry]
+    entries: dict[bytes, FileEntry]
     """By path, with slashes, from the folder on."""
     closed: tuple[bytes, ...] = ()
     """Folders that cannot be looked into."""
@@ -39,7 +39,7 @@ class Tree:
         return sum(entry.size for entry in self.entries.values())
 
 
-def look(path: bytes) -> Entry | None:
+def stat_entry(path: bytes) -> FileEntry | None:
     """None for what git cannot keep, such as a folder, a socket, or nothing at all."""
     try:
         return _entry(os.path.basename(path), os.lstat(path))
@@ -49,7 +49,7 @@ def look(path: bytes) -> Entry | None:
 
 def walk(root: bytes, *, most: int, most_bytes: float = float("inf"), skipped: frozenset[bytes] = frozenset()) -> Tree:
     """Without folders that are `skipped` by name. Goes no further when there is more than `most`."""
-    entries: dict[bytes, Entry] = {}
+    entries: dict[bytes, FileEntry] = {}
     closed = []
     size, pending = 0, [b""]
     while pending:
@@ -99,7 +99,7 @@ def erase(path: bytes) -> bool:
     return False
 
 
-def _entry(name: bytes, found: os.stat_result) -> Entry | None:
+def _entry(name: bytes, found: os.stat_result) -> FileEntry | None:
     if name.lower() == _REFUSED:
         return None
     if stat.S_ISREG(found.st_mode):
@@ -108,7 +108,7 @@ def _entry(name: bytes, found: os.stat_result) -> Entry | None:
         mode = "120000"
     else:
         return None
-    return Entry(mode, found.st_size, found.st_ino, found.st_ctime_ns)
+    return FileEntry(mode, found.st_size, found.st_ino, found.st_ctime_ns)
 
 
 def _scan(folder: bytes) -> list[tuple[bytes, os.stat_result]]:

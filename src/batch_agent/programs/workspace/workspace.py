@@ -14,12 +14,12 @@ from typing import Self, TypeVar
 
 from ...core.errors import SpecError
 from ...core.fast_dataclass import dataclass
-from ...core.program_runtime import Address, House, ProgramFailed
+from ...core.program_runtime import ModelEndpoint, ProgramFailed, RuntimeContext
 from ...core.results import Changes
-from .changes import Copy
-from .snapshot import Original
+from .changes import WorkingCopy
+from .snapshot import Snapshot
 from .tree import erase
-from .workspaces import Copies, folder_name
+from .workspaces import Workspaces, folder_name
 
 T = TypeVar("T")
 
@@ -41,21 +41,21 @@ def check_workdir(workdir: str | Path | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class WorkspaceRoot:
     """The places of a run."""
 
-    house: House
-    original: Original
+    house: RuntimeContext
+    original: Snapshot
     root: Path
     """Each place is a folder in here."""
     keep: bool
 
     @classmethod
-    async def open(cls, house: House, workdir: str | Path | None, keep: bool) -> Self:
+    async def open(cls, house: RuntimeContext, workdir: str | Path | None, keep: bool) -> Self:
         """Takes the snapshot that all copies are of. Raises SpecError."""
         store = house.folder / "original"
         store.mkdir()
-        original = await Original.take(None if workdir is None else as_path(workdir), store)
+        original = await Snapshot.take(None if workdir is None else as_path(workdir), store)
         root = _lasting_folder() if keep else house.folder / "agents"
         if keep:
             house.notify(f"the agents' folders stay in {root}")
@@ -66,24 +66,24 @@ class Workshop:
         """For programs that work in here: git looks for a repository nowhere above, should an agent's own be gone."""
         return {"GIT_CEILING_DIRECTORIES": str(self.root)}
 
-    async def place(self, agent: str) -> "Place":
+    async def place(self, agent: str) -> "Workspace":
         """Raises ProgramFailed."""
         beside = self.root / folder_name(agent)
-        copies = Copies(self.original, beside)
+        copies = Workspaces(self.original, beside)
         copy = await copies.make(agent)
         hides = {str(copy.path): _PROJECT, str(beside): _BESIDE, str(self.house.folder): _HOUSE}
         # Claude Code and Qwen Code have a folder in your home for each that they work in, with such a name.
         hides[_ODD.sub("-", str(copy.path))] = _ODD.sub("-", _PROJECT)
-        return Place(copies, copy, self.house.door.address(agent, hides), self.keep)
+        return Workspace(copies, copy, self.house.door.address(agent, hides), self.keep)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Workspace:
     """Of one agent."""
 
-    copies: Copies
-    copy: Copy
-    address: Address
+    copies: Workspaces
+    copy: WorkingCopy
+    address: ModelEndpoint
     keep: bool
 
     @property

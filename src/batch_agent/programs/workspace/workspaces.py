@@ -10,29 +10,29 @@ from pathlib import Path
 
 from ...core.program_runtime import ProgramFailed
 from ...core.results import ChangeKind, Changes, FileChange
-from .changes import Bounds, Copy, Touched, touched
-from .diff import Comparison, shown
+from .changes import ChangedFiles, DiffLimits, WorkingCopy, changed_files
+from .diff import TreeComparison, shown
 from .object_store import Import
-from .seed_repo import detach, place
-from .snapshot import Original
-from .tree import Entry, erase, walk
+from .seed_repo import detach, install_seed_repo
+from .snapshot import Snapshot
+from .tree import FileEntry, erase, walk
 
 _ODD = re.compile(r"[^a-z0-9_-]+")
 _LONGEST = 24
-_BOUNDS = Bounds()
+_BOUNDS = DiffLimits()
 
 
-class Copies:
+class Workspaces:
     """All of one snapshot. To an agent, its copy is an ordinary repository: a branch `main` of one commit, nothing
     changed, no remote. What an agent does to that repository changes nothing for the others, nor for us."""
 
-    def __init__(self, original: Original, root: Path, bounds: Bounds = _BOUNDS) -> None:
+    def __init__(self, original: Snapshot, root: Path, bounds: DiffLimits = _BOUNDS) -> None:
         """`root`: where the copies are; best outside of any repository. It is made when it is not there."""
         self._original = original
         self._root = Path(os.path.abspath(root))
         self._bounds = bounds
 
-    async def make(self, name: str) -> Copy:
+    async def make(self, name: str) -> WorkingCopy:
         """The same name gives the same folder, in place of what an earlier agent left there. Raises ProgramFailed."""
         path = self._root / folder_name(name)
         where = (f"--git-dir={path / '.git'}", f"--work-tree={path}")
@@ -43,18 +43,18 @@ class Copies:
         except OSError as error:
             raise ProgramFailed(f"{str(path)!r} cannot be made: {error.strerror}.") from error
 
-    async def changes(self, copy: Copy) -> Changes:
+    async def changes(self, copy: WorkingCopy) -> Changes:
         """What is different from the snapshot by now, without new files that git ignores. Whatever the agent committed
         counts as much as what it did not. It should not be at work meanwhile. Raises ProgramFailed."""
         try:
-            found = await touched(self._original, copy, self._bounds)
+            found = await changed_files(self._original, copy, self._bounds)
             if found.is_nothing:
                 return Changes(is_cut=not found.is_whole)
             return await self._compared(copy, found)
         except OSError as error:
             raise ProgramFailed(f"{str(copy.path)!r} cannot be read: {error.strerror}.") from error
 
-    async def keep(self, copy: Copy) -> None:
+    async def keep(self, copy: WorkingCopy) -> None:
         """Has the copy stand on its own, for the user: it needs nothing of the run any more. Raises ProgramFailed."""
         try:
             await asyncio.to_thread(detach, self._original.store, copy.path)
@@ -64,23 +64,23 @@ class Copies:
     def _place(self, path: Path) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         erase(os.fsencode(path))
-        place(self._original.store, path)
+        install_seed_repo(self._original.store, path)
 
-    def _copy(self, path: Path) -> Copy:
+    def _copy(self, path: Path) -> WorkingCopy:
         """The index is written last: what is changed from now on is changed after it."""
         places = self._original.places
         inodes = array("Q", bytes(8 * len(places)))
         for file, entry in walk(os.fsencode(path), most=len(places)).entries.items():
             if file in places:
                 inodes[places[file]] = entry.inode
-        return Copy(path, inodes, os.stat(path / ".git" / "index").st_ctime_ns)
+        return WorkingCopy(path, inodes, os.stat(path / ".git" / "index").st_ctime_ns)
 
-    async def _compared(self, copy: Copy, found: Touched) -> Changes:
+    async def _compared(self, copy: WorkingCopy, found: ChangedFiles) -> Changes:
         original, root = self._original, os.fsencode(copy.path)
         large = {**found.large, **await self._changed(root, found.doubtful)}
         files = Import(root, found.small, is_ours=True)
         async with original.store.aside() as store:
-            comparison = Comparison(original, store, await store.tree(files, found.deleted))
+            comparison = TreeComparison(original, store, await store.tree(files, found.deleted))
             different = await comparison.differences(self._bounds.file)
             patch, is_cut = await comparison.patch(different, self._bounds.patch)
         large.update({path: "modified" if path in original.places else "added" for path in files.unread})
@@ -88,13 +88,13 @@ class Copies:
         changes.sort(key=lambda change: change.path)
         return Changes(tuple(changes), patch, is_cut or bool(large) or not found.is_whole)
 
-    async def _changed(self, root: bytes, entries: Mapping[bytes, Entry]) -> dict[bytes, ChangeKind]:
+    async def _changed(self, root: bytes, entries: Mapping[bytes, FileEntry]) -> dict[bytes, ChangeKind]:
         """Those of the files of the snapshot that are different, or cannot be read."""
         if not entries:
             return {}
         files = Import(root, entries, is_ours=True)
         async with self._original.store.aside() as store:
-            comparison = Comparison(self._original, store, await store.tree(files))
+            comparison = TreeComparison(self._original, store, await store.tree(files))
             different = await comparison.differences(self._bounds.file)
         return dict.fromkeys([*(file.path for file in different), *files.unread], "modified")
 

@@ -5,26 +5,26 @@ import functools
 
 from ..config import SimConfig
 from ..generation import Generation
-from ..http import Connection
-from ..response_writer import Delivery
-from .engine import Engine
+from ..http import ClientConnection
+from ..response_writer import SimResponseWriter
+from .engine import SimEngine
 from .sequence import Sequence
 
 MIN_TIMER_S = 0.001
 """uvloop counts in milliseconds: a shorter timer would spin. The engine's own clock stays exact."""
 
 
-class Pump:
+class EngineDriver:
     """One engine on one event loop. Nothing here awaits."""
 
     def __init__(self, config: SimConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self.engine = Engine(config)
+        self.engine = SimEngine(config)
         self._config = config
         self._loop = loop
-        self._deliveries: dict[Sequence, tuple[Delivery, int]] = {}
+        self._deliveries: dict[Sequence, tuple[SimResponseWriter, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def submit(self, generation: Generation, delivery: Delivery, connection: Connection) -> None:
+    def submit(self, generation: Generation, delivery: SimResponseWriter, connection: ClientConnection) -> None:
         """Run all sequences of a request; those of a client who hangs up are dropped."""
         if self._config.zero_latency:
             self._run_at_once(generation, delivery)
@@ -65,7 +65,7 @@ class Pump:
         self.abort(generation)
         self.run()
 
-    def _run_at_once(self, generation: Generation, delivery: Delivery) -> None:
+    def _run_at_once(self, generation: Generation, delivery: SimResponseWriter) -> None:
         sequences = generation.sequences
         for sequence in sequences:
             self.engine.run_alone(sequence)
@@ -75,7 +75,7 @@ class Pump:
         for index, sequence in enumerate(sequences):
             delivery.progress(index, 0, sequence.generated, finished=True)
 
-    def _deliver_in_turns(self, sequences: list[Sequence], piece: int, delivery: Delivery) -> None:
+    def _deliver_in_turns(self, sequences: list[Sequence], piece: int, delivery: SimResponseWriter) -> None:
         """Mix the answers of a list as they are mixed where steps take time."""
         for start in range(0, max(sequence.generated for sequence in sequences), piece):
             for index, sequence in enumerate(sequences):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..config import SimConfig
 from .blocks import BlockPool
 from .scheduler import Scheduler
-from .sequence import Progress, Sequence, Stride
+from .sequence import Sequence, SequenceProgress, Stride
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class Counters:
     aborted: int = 0
 
 
-class Engine:
+class SimEngine:
     """Runs sequences through steps. Call `advance` with the time before `add` or `abort`, and again at `wake_at`.
 
     Steps with the same batch are taken in one stride, so an engine with nothing to report costs nothing.
@@ -51,9 +51,9 @@ class Engine:
         self.counters.aborted += 1
         self._end_stride_early(now)
 
-    def advance(self, now: float) -> list[Progress]:
+    def advance(self, now: float) -> list[SequenceProgress]:
         """Complete every step that has ended by `now`, start the next, and say what came out, in order."""
-        out: list[Progress] = []
+        out: list[SequenceProgress] = []
         while True:
             if self._stride is None:
                 self._stride = self._next_stride()
@@ -92,7 +92,7 @@ class Engine:
         seconds = self.config.step_seconds(len(batch), tokens - len(batch), context)
         return Stride(self._time, seconds, steps, batch)
 
-    def _complete(self, stride: Stride, steps: int, out: list[Progress]) -> None:
+    def _complete(self, stride: Stride, steps: int, out: list[SequenceProgress]) -> None:
         stride.start += stride.step_seconds * steps
         stride.steps -= steps
         for sequence, count in stride.batch:
@@ -103,7 +103,7 @@ class Engine:
                 if not sequence.finished:
                     self.scheduler.grow(sequence, count)
 
-    def _complete_one(self, sequence: Sequence, count: int, steps: int, out: list[Progress]) -> None:
+    def _complete_one(self, sequence: Sequence, count: int, steps: int, out: list[SequenceProgress]) -> None:
         self.scheduler.grow(sequence, count)
         sequence.computed += count
         if sequence.computed < sequence.known:
@@ -113,13 +113,13 @@ class Engine:
         if sequence.generated >= sequence.output_tokens:
             self._finish(sequence, out)
         elif sequence.emit_every and _is_due(sequence):
-            out.append(Progress(sequence, sequence.emitted, sequence.generated, finished=False))
+            out.append(SequenceProgress(sequence, sequence.emitted, sequence.generated, finished=False))
             sequence.emitted = sequence.generated
 
-    def _finish(self, sequence: Sequence, out: list[Progress]) -> None:
+    def _finish(self, sequence: Sequence, out: list[SequenceProgress]) -> None:
         self.scheduler.drop(sequence)
         self._count_end(sequence)
-        out.append(Progress(sequence, sequence.emitted, sequence.generated, finished=True))
+        out.append(SequenceProgress(sequence, sequence.emitted, sequence.generated, finished=True))
 
     def _count_end(self, sequence: Sequence) -> None:
         sequence.finished = True

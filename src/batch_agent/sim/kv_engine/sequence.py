@@ -40,7 +40,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SequenceProgress:
     """Tokens `start` to `stop` of a sequence's answer are ready; the sequence may have finished with them."""
 
     sequence: Sequence

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from ...supervisor import Command, Ended, Limits, ProgramError, TooMuchOutput, run_to_end
+from ...supervisor import ExitResult, ProgramCommand, ProgramError, ProgramLimits, TooMuchOutput, run_program
 from ...supervisor.environment_secrets import without_secrets
 from ..tool import Tool, make_tool
 
@@ -39,7 +39,7 @@ def claude_code_tool(
     async def claude_code(task: str) -> str:
         """Give a task to Claude Code, a coding agent that reads and changes files and runs commands in a project."""
         argv = [_installed(command), "-p", "--output-format", "json", *args]
-        return _answer(await _run(Command(argv, {**_environment(os.environ), **(env or {})}, cwd, task)))
+        return _answer(await _run(ProgramCommand(argv, {**_environment(os.environ), **(env or {})}, cwd, task)))
 
     return make_tool(claude_code, effect="write", timeout=timeout, max_concurrent=max_concurrent)
 
@@ -59,17 +59,17 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**without_secrets(environ), **own}
 
 
-async def _run(command: Command) -> Ended:
+async def _run(command: ProgramCommand) -> ExitResult:
     """The task goes in by stdin, where it can be neither too long nor taken for an option."""
     try:
-        return await run_to_end(command, Limits(most_bytes=_MOST_BYTES))
+        return await run_program(command, ProgramLimits(most_bytes=_MOST_BYTES))
     except TooMuchOutput:
         raise ClaudeCodeError(f"it wrote more than {_MOST_BYTES} bytes and was stopped") from None
     except ProgramError as error:
         raise ClaudeCodeError(str(error)) from error
 
 
-def _answer(ended: Ended) -> str:
+def _answer(ended: ExitResult) -> str:
     try:
         answer = orjson.loads(ended.out)
     except orjson.JSONDecodeError:
@@ -82,6 +82,6 @@ def _answer(ended: Ended) -> str:
     return said
 
 
-def _shown(ended: Ended) -> str:
+def _shown(ended: ExitResult) -> str:
     text = ended.err.strip() or ended.out.decode(errors="replace").strip()
     return text[:_MOST_SHOWN] or "it wrote nothing"

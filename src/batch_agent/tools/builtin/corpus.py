@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from ...core.fast_dataclass import dataclass
 from .html_text import decode
-from .http_session import RequestFailed, first_words
-from .rooted_folder import Folder, Version
+from .http_session import RequestFailed, first_chars
+from .rooted_folder import RootedFolder, Version
 from .search_providers import Hit
 
 _SUFFIXES = frozenset({".txt", ".text", ".md", ".markdown", ".rst"})
@@ -60,7 +60,7 @@ class Corpus:
 
     def __init__(self, folder: str | Path) -> None:
         self._path = PurePosixPath(folder)
-        self._folder = Folder(folder)
+        self._folder = RootedFolder(folder)
         self._lock = threading.Lock()
         self._index: _Index | None = None
 
@@ -92,14 +92,14 @@ class Corpus:
 
     def _hit(self, index: _Index, document: _Document, words: Sequence[str]) -> Hit:
         paragraphs = re.split(r"\n\s*\n", self._text(document.path).strip())
-        title = first_words(paragraphs[0].split("\n")[0].lstrip("# "), 100) or document.path
+        title = first_chars(paragraphs[0].split("\n")[0].lstrip("# "), 100) or document.path
 
         def weight(paragraph: str) -> float:
             inside = set(_words(paragraph))
             return sum(index.rarity(word) for word in words if word in inside)
 
         said = [each for each in paragraphs if "\n" in each or not each.startswith("#")] or paragraphs  # not a heading
-        return Hit(title, str(self._path / document.path), first_words(max(said, key=weight), 500))
+        return Hit(title, str(self._path / document.path), first_chars(max(said, key=weight), 500))
 
     def _text(self, path: str) -> str:
         try:

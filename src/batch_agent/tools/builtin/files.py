@@ -11,7 +11,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ..tool import Tool, make_tool
 from .html_text import decode, encoding_of
-from .rooted_folder import Folder, shown
+from .rooted_folder import RootedFolder, shown
 
 _LOOKED_AT = 65_536
 _MOST_CHARS = 2_000_000
@@ -24,7 +24,7 @@ _MOST_SHOWN_OF_A_LINE = 300
 
 def read_file_tool(root: str | Path | None = None) -> Tool:
     """A `read_file` that sees only what lies below `root` (None: the working directory at the time of the call)."""
-    folder = Folder(root)
+    folder = RootedFolder(root)
 
     def read_file(
         path: str, offset: Annotated[int, Field(ge=1)] = 1, limit: Annotated[int, Field(ge=1)] | None = None
@@ -53,7 +53,7 @@ def read_file_tool(root: str | Path | None = None) -> Tool:
 
 def list_files_tool(root: str | Path | None = None) -> Tool:
     """A `list_files` that sees only what lies below `root` (None: the working directory at the time of the call)."""
-    folder = Folder(root)
+    folder = RootedFolder(root)
 
     def list_files(pattern: str = "**/*") -> str:
         """List the files whose paths match a pattern, such as "src/**/*.py", "*.md" or a folder's name.
@@ -73,7 +73,7 @@ def list_files_tool(root: str | Path | None = None) -> Tool:
 def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0) -> Tool:
     """A `grep` that sees only what lies below `root` (None: the working directory at the time of the call) and gives
     what it has found after so many seconds."""
-    folder = Folder(root)
+    folder = RootedFolder(root)
 
     def grep(pattern: str, glob: str = "**/*", ignore_case: bool = False) -> str:
         """Search the lines of text files for a regular expression. Gives each as "path:line: text".
@@ -141,7 +141,7 @@ def _expression(pattern: str, asked: str) -> Callable[[object], bool]:
 class _Search:
     """What one grep has found so far."""
 
-    def __init__(self, folder: Folder, matches: Callable[[object], bool], until: float) -> None:
+    def __init__(self, folder: RootedFolder, matches: Callable[[object], bool], until: float) -> None:
         self.found: list[str] = []
         self.notes: list[str] = []
         self._folder = folder

@@ -60,7 +60,7 @@ async def read_up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(data)
 
 
-def first_words(text: str, most: int = 300) -> str:
+def first_chars(text: str, most: int = 300) -> str:
     line = " ".join(text[: most * 10].split())
     return line if len(line) <= most else f"{line[:most]}…"
 

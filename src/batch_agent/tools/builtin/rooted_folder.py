@@ -16,7 +16,7 @@ _MOST_FILES = 100_000
 Version = tuple[int, int, int]
 
 
-class Folder:
+class RootedFolder:
     """Paths may be relative to it, or absolute and inside of it. Links are followed as long as they lead inside."""
 
     def __init__(self, root: str | Path | None) -> None:

@@ -11,7 +11,7 @@ import orjson
 
 from ...core.fast_dataclass import dataclass
 from ...core.safe_text import masked_bytes
-from .http_session import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
+from .http_session import RequestFailed, RequestMayPass, SharedSession, first_chars, read_up_to, user_agent
 
 _MOST_BYTES = 5_000_000
 _SECONDS = 20.0
@@ -33,7 +33,7 @@ class SearchProvider(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchQuery:
     """One request: a GET with parameters, or a POST with a body."""
 
     headers: Mapping[str, str]
@@ -48,7 +48,7 @@ class SearchApi:
     name: str
     key_names: tuple[str, ...]
     endpoint: str
-    ask: Callable[[str, str, int], Asked]
+    ask: Callable[[str, str, int], SearchQuery]
     """Of key, query and number of results."""
     results: tuple[str, ...]
     """The way through the answer to the list of results."""
@@ -71,7 +71,7 @@ class SearchApi:
         found = [entry for entry in answer or () if isinstance(entry, dict)] if isinstance(answer, list) else []
         return [Hit(*(_line(entry.get(field)) for field in self.fields)) for entry in found[:most]]
 
-    async def _answer(self, asked: Asked, key: str) -> Any:
+    async def _answer(self, asked: SearchQuery, key: str) -> Any:
         try:
             async with asyncio.timeout(_SECONDS), _SESSIONS.use() as session, self._send(session, asked) as response:
                 said = masked_bytes(await read_up_to(response, _MOST_BYTES), [key])
@@ -89,7 +89,7 @@ class SearchApi:
         except orjson.JSONDecodeError:
             raise RequestFailed(f"{self.name} gave an answer that is no JSON") from None
 
-    def _send(self, session: aiohttp.ClientSession, asked: Asked) -> "aiohttp.client._RequestContextManager":
+    def _send(self, session: aiohttp.ClientSession, asked: SearchQuery) -> "aiohttp.client._RequestContextManager":
         return session.request(
             "GET" if asked.body is None else "POST",
             self.endpoint,
@@ -102,7 +102,7 @@ class SearchApi:
     def _refusal(self, status: int, said: bytes) -> RequestFailed:
         if status in (401, 403):
             return RequestFailed(f"{self.name} refuses the key ({status}): check {' or '.join(self.key_names)}")
-        words = f"{self.name} answered with {status}: {first_words(said.decode(errors='replace'))}"
+        words = f"{self.name} answered with {status}: {first_chars(said.decode(errors='replace'))}"
         return RequestMayPass(words) if status == 429 or status >= 500 else RequestFailed(words)
 
 
@@ -123,7 +123,7 @@ class DuckDuckGo:
         except DDGSException as error:
             if "No results" in str(error):
                 return []
-            said = first_words(str(error), 200)
+            said = first_chars(str(error), 200)
             raise RequestMayPass(f"DuckDuckGo does not answer ({said}); if that lasts, {_keys()}") from error
         return [Hit(*(_line(entry.get(field)) for field in ("title", "href", "body"))) for entry in found[:most]]
 
@@ -139,7 +139,7 @@ def _keys() -> str:
 
 
 def _line(value: object) -> str:
-    return first_words(unescape(value), 500) if isinstance(value, str) else ""
+    return first_chars(unescape(value), 500) if isinstance(value, str) else ""
 
 
 _SESSIONS = SharedSession(_open_session)
@@ -148,7 +148,7 @@ BRAVE = SearchApi(
     "Brave",
     ("BRAVE_SEARCH_API_KEY", "BRAVE_API_KEY"),
     "https://api.search.brave.com/res/v1/web/search",
-    lambda key, query, most: Asked(
+    lambda key, query, most: SearchQuery(
         {"X-Subscription-Token": key}, {"q": query, "count": str(most), "text_decorations": "false"}
     ),
     ("web", "results"),
@@ -158,7 +158,7 @@ SERPAPI = SearchApi(
     "SerpApi",
     ("SERPAPI_KEY", "SERPAPI_API_KEY", "SERPAPI"),
     "https://serpapi.com/search.json",
-    lambda key, query, most: Asked({}, {"engine": "google", "q": query, "num": str(most), "api_key": key}),
+    lambda key, query, most: SearchQuery({}, {"engine": "google", "q": query, "num": str(most), "api_key": key}),
     ("organic_results",),
     ("title", "link", "snippet"),
 )
@@ -166,7 +166,7 @@ TAVILY = SearchApi(
     "Tavily",
     ("TAVILY_API_KEY",),
     "https://api.tavily.com/search",
-    lambda key, query, most: Asked({"Authorization": f"Bearer {key}"}, {}, {"query": query, "max_results": most}),
+    lambda key, query, most: SearchQuery({"Authorization": f"Bearer {key}"}, {}, {"query": query, "max_results": most}),
     ("results",),
     ("title", "url", "content"),
 )
@@ -174,7 +174,7 @@ EXA = SearchApi(
     "Exa",
     ("EXA_API_KEY",),
     "https://api.exa.ai/search",
-    lambda key, query, most: Asked(
+    lambda key, query, most: SearchQuery(
         {"x-api-key": key},
         {},
         {"query": query, "numResults": most, "contents": {"text": {"maxCharacters": 500}}},

@@ -11,7 +11,7 @@ from yarl import URL
 
 from ..tool import Tool, make_tool
 from .html_text import charset_in, decode, plain, readable
-from .http_session import RequestFailed, RequestMayPass, SharedSession, first_words, read_up_to, user_agent
+from .http_session import RequestFailed, RequestMayPass, SharedSession, first_chars, read_up_to, user_agent
 from .ssrf_guard import Guard, PrivateAddress, checked
 
 _MOST_BYTES = 2_000_000
@@ -113,7 +113,7 @@ async def _result(response: aiohttp.ClientResponse) -> str:
 async def _refusal(response: aiohttp.ClientResponse) -> Exception:
     """For a status of 400 and above. Waits as long as the server asks for, if that is not long."""
     data, _ = await _body(response)
-    words = first_words(plain((decode(data, response.charset) or "")[:_MOST_OF_A_REFUSAL]))
+    words = first_chars(plain((decode(data, response.charset) or "")[:_MOST_OF_A_REFUSAL]))
     status = f"{response.status} {response.reason or ''}".strip()
     said = f"{status} from {response.url}: {words or 'no further words'}"
     if response.status != 429 and response.status < 500:

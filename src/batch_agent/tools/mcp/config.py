@@ -11,7 +11,7 @@ from pathlib import Path
 from ...core.errors import SpecError
 from ...core.safe_text import public_url
 from ..tool import Tool
-from .session import Session
+from .session import McpSession
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -69,7 +69,7 @@ class MCP:
     async def open(self) -> AsyncIterator[Sequence[Tool]]:
         """Starts the server or reaches it, and lists its tools; leaving ends what was started. Raises SpecError."""
         _check(self)
-        session = Session(self)
+        session = McpSession(self)
         try:
             yield await session.tools()
         finally:

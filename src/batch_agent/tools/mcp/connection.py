@@ -22,7 +22,7 @@ _SHOWN_CHARACTERS = 500
 _Opened = tuple["Client", "list[mcp_types.Tool]"]
 
 
-class Life:
+class McpConnection:
     """One process or connection, from its start to its end. A task of its own opens and closes it, because the SDK's
     scopes may not change hands; whoever wants to call waits for it and then calls directly."""
 

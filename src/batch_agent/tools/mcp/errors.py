@@ -19,7 +19,7 @@ class MCPServerGone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class McpRejection:
     """An HTTP answer that refused a call as such."""
 
     message: str

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
 
-from .errors import LARGEST_MESSAGE, Refusal
+from .errors import LARGEST_MESSAGE, McpRejection
 
 _SESSION_HEADER = "mcp-session-id"
 _SESSION_STATUSES = (400, 404, 410)
@@ -87,15 +87,15 @@ def _error(status: int, request: httpx2.Request, message: str, data: Any = None)
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
-def refusal_of(status: int, text: str, *, in_session: bool) -> Refusal | None:
+def refusal_of(status: int, text: str, *, in_session: bool) -> McpRejection | None:
     """What a response of status 400 or above means; None where the server's JSON-RPC error says it."""
     code, words = _json_rpc_error(text)
     message = f"HTTP {status}: {words.strip()[:_SHOWN_CHARACTERS] or 'no explanation'}"
     if in_session and status in _SESSION_STATUSES and code not in _CALL_ERRORS:
         names_session = any(word in words.lower() for word in _SESSION_WORDS)
-        return Refusal(message, is_of_session=True, is_certain=status != 400 or names_session)
+        return McpRejection(message, is_of_session=True, is_certain=status != 400 or names_session)
     if status in _UNAVAILABLE_STATUSES and code is None:
-        return Refusal(message, is_of_session=False, is_certain=status in (429, 503))
+        return McpRejection(message, is_of_session=False, is_certain=status in (429, 503))
     return None
 
 

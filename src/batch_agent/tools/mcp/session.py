@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SpecError
 from ..parameters import RawArguments, sound_name
-from ..policy import Pace, Sharing
+from ..policy import ExecutionLimits, SharingPolicy
 from ..tool import Tool
-from .connection import Life
-from .errors import MCPServerGone, MCPToolError, Refusal
+from .connection import McpConnection
+from .errors import McpRejection, MCPServerGone, MCPToolError
 from .result_text import as_text
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ _TOO_LARGE_EVENT = "SSE stream failed: "
 class _SessionRefused(Exception):
     """The server does not know the session, or may not."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: McpRejection) -> None:
         super().__init__(refusal.message)
         self.is_certain = refusal.is_certain
 
 
-class Session:
+class McpSession:
     """What agents share. A server that has died, or does not know the session any more, is started or reached again by
     the next call."""
 
     def __init__(self, server: "MCP") -> None:
         self._server = server
-        self._lives = [Life(server)]
+        self._lives = [McpConnection(server)]
         self._restarts_left = _MOST_RESTARTS
 
     async def tools(self) -> list[Tool]:
@@ -69,7 +69,7 @@ class Session:
             life.refused_tools.add(name)
             raise MCPToolError(str(refused)) from None
 
-    async def _call(self, life: Life, name: str, arguments: dict[str, Any]) -> str:
+    async def _call(self, life: McpConnection, name: str, arguments: dict[str, Any]) -> str:
         from mcp import MCPError
 
         try:
@@ -87,10 +87,10 @@ class Session:
             raise MCPToolError(as_text(result) or "the tool failed without saying why")
         return as_text(result)
 
-    def _failure(self, life: Life, name: str, error: "MCPError") -> Exception:
+    def _failure(self, life: McpConnection, name: str, error: "MCPError") -> Exception:
         from mcp_types import CONNECTION_CLOSED
 
-        refusal = Refusal.from_data(error.data)
+        refusal = McpRejection.from_data(error.data)
         if refusal is not None and refusal.is_of_session and name not in life.refused_tools:
             return _SessionRefused(refusal)
         if refusal is not None and not refusal.is_of_session:
@@ -118,13 +118,13 @@ class Session:
             await asyncio.wait(tasks)
             raise
 
-    def _living(self) -> Life:
+    def _living(self) -> McpConnection:
         if self._lives[-1].is_over:
             if self._restarts_left == 0:
                 raise MCPServerGone(f"the MCP server {self._server.shown!r} has ended for good; do without it")
             if not self._server.is_remote:  # another's server may be down for any time, and is there again after it
                 self._restarts_left -= 1
-            self._lives = [*(life for life in self._lives if not life.task.done()), Life(self._server)]
+            self._lives = [*(life for life in self._lives if not life.task.done()), McpConnection(self._server)]
         return self._lives[-1]
 
     def _tool(self, listed: "mcp_types.Tool") -> Tool:
@@ -139,6 +139,6 @@ class Session:
             listed.description or listed.title or "",
             call,
             RawArguments(listed.input_schema, name),
-            Sharing("read" if reads else "write", idempotent=repeats and not reads),
-            Pace(self._server.timeout, retries=int(repeats), retry_on=(MCPServerGone,) if repeats else ()),
+            SharingPolicy("read" if reads else "write", idempotent=repeats and not reads),
+            ExecutionLimits(self._server.timeout, retries=int(repeats), retry_on=(MCPServerGone,) if repeats else ()),
         )

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...supervisor import Command, Limits, Program, ProgramError, Stdin, running
+from ...supervisor import Program, ProgramCommand, ProgramError, ProgramLimits, Stdin, start_program
 from .errors import LARGEST_MESSAGE
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class StdioTransport:
         import anyio
 
         stack = AsyncExitStack()
-        limits = Limits(most_bytes=sys.maxsize, most_line_bytes=LARGEST_MESSAGE, grace=_GRACE_SECONDS)
-        self._program = program = await stack.enter_async_context(running(self._command(), limits))
+        limits = ProgramLimits(most_bytes=sys.maxsize, most_line_bytes=LARGEST_MESSAGE, grace=_GRACE_SECONDS)
+        self._program = program = await stack.enter_async_context(start_program(self._command(), limits))
         incoming, messages = anyio.create_memory_object_stream[Any](0)
         write, outgoing = anyio.create_memory_object_stream[Any](0)
         try:
@@ -60,11 +60,11 @@ class StdioTransport:
             with anyio.CancelScope(shield=True):
                 await stack.aclose()
 
-    def _command(self) -> Command:
+    def _command(self) -> ProgramCommand:
         from mcp.client.stdio import get_default_environment
 
         server = self._server
-        return Command(server.command, get_default_environment() | dict(server.env), server.cwd, Stdin.PIPE)
+        return ProgramCommand(server.command, get_default_environment() | dict(server.env), server.cwd, Stdin.PIPE)
 
     async def _read(self, program: Program, incoming: Any) -> None:
         import anyio

@@ -63,7 +63,7 @@ class _OpenCall:
         return CallDelta(ToolCall(text_or_empty(self.block.get("id")), name, arguments))
 
 
-class StreamDecoder:
+class AnthropicStreamDecoder:
     """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is known to be whole."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, Thought, ToolCall, ToolResult, ToolResults, User
 from ....core.requests import Delta, Request, Sampling
 from ....core.schema import JsonSchema, strict_form
-from ..dialect import Once, arguments_object, halves, known_id
-from .decoder import StreamDecoder, decode_reply
+from ..dialect import EncodingCache, arguments_object, sanitized_id, split_at_cache_mark
+from .decoder import AnthropicStreamDecoder, decode_reply
 
 PATH = "/messages"
 _LONGEST_ANSWER = 8192
@@ -30,7 +30,7 @@ class AnthropicMessages:
         """`strict_schema`: the server is Anthropic's own, with its rules; others are taken to be more lenient."""
         self._max_tokens = min(_LONGEST_ANSWER, longest_answer or _LONGEST_ANSWER)
         self._is_strict = strict_schema
-        self._once = Once()
+        self._once = EncodingCache()
 
     def path(self, request: Request) -> str:
         return PATH
@@ -54,8 +54,8 @@ class AnthropicMessages:
     def decode_reply(self, body: bytes) -> list[Delta]:
         return decode_reply(body)
 
-    def decoder(self) -> StreamDecoder:
-        return StreamDecoder()
+    def decoder(self) -> AnthropicStreamDecoder:
+        return AnthropicStreamDecoder()
 
     def _head(self, request: Request) -> bytes:
         prompt, sampling = request.prompt, request.sampling
@@ -94,7 +94,7 @@ class AnthropicMessages:
     def _message(self, message: Message, mark: Any) -> bytes:
         match message:
             case User(text, shared):
-                parts = halves(text, shared) if self._is_strict else None
+                parts = split_at_cache_mark(text, shared) if self._is_strict else None
                 if parts is None:
                     return dumps({"role": "user", "content": text})
                 first: dict[str, Any] = {"type": "text", "text": parts[0], "cache_control": mark}
@@ -141,10 +141,10 @@ def _thought(thought: Thought) -> dict[str, str]:
 
 def _tool_use(call: ToolCall) -> bytes:
     """With the model's own arguments, byte for byte."""
-    block = dumps({"type": "tool_use", "id": known_id(call, _KNOWN_ID), "name": call.name})
+    block = dumps({"type": "tool_use", "id": sanitized_id(call, _KNOWN_ID), "name": call.name})
     return block[:-1] + b',"input":' + arguments_object(call) + b"}"
 
 
 def _tool_result(result: ToolResult) -> dict[str, Any]:
-    block = {"type": "tool_result", "tool_use_id": known_id(result.call, _KNOWN_ID), "content": result.content}
+    block = {"type": "tool_result", "tool_use_id": sanitized_id(result.call, _KNOWN_ID), "content": result.content}
     return {**block, "is_error": True} if result.is_error else block

@@ -36,7 +36,7 @@ def decode_reply(body: bytes) -> list[Delta]:
     return [*deltas, Finished(_finish(answer.get("stopReason"), made_calls), _usage(answer.get("usage")))]
 
 
-class StreamDecoder:
+class BedrockStreamDecoder:
     """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is whole."""
 
     def __init__(self) -> None:

@@ -11,14 +11,14 @@ from ....core.json import dumps
 from ....core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from ....core.requests import Delta, Request
 from ....core.schema import JsonSchema, strict_form
-from ..dialect import Once, arguments_object, halves, known_id
-from .decoder import StreamDecoder, decode_reply
+from ..dialect import EncodingCache, arguments_object, sanitized_id, split_at_cache_mark
+from .decoder import BedrockStreamDecoder, decode_reply
 
 Role = Literal["user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
-class Caching:
+class CacheSupport:
     """Where a model takes cache points; a request may have four."""
 
     in_tools: bool
@@ -26,8 +26,8 @@ class Caching:
     """After which of the user's messages, counted from 1."""
 
 
-_CLAUDE = Caching(in_tools=True, after=(1, 2, 4))
-_NOVA = Caching(in_tools=False, after=(1,))
+_CLAUDE = CacheSupport(in_tools=True, after=(1, 2, 4))
+_NOVA = CacheSupport(in_tools=False, after=(1,))
 _CACHING = (
     (r"anthropic\.claude-3-5-haiku", _CLAUDE),
     (r"anthropic\.claude-3-7-sonnet", _CLAUDE),
@@ -56,7 +56,7 @@ _NOTHING = "(empty)"
 
 
 @cache
-def caching(model: str) -> Caching | None:
+def cache_support(model: str) -> CacheSupport | None:
     return next((found for pattern, found in _CACHING if _is_named(model, pattern)), None)
 
 
@@ -77,7 +77,7 @@ class BedrockConverse:
     stream_type = "application/vnd.amazon.eventstream"
 
     def __init__(self) -> None:
-        self._once = Once()
+        self._once = EncodingCache()
 
     def path(self, request: Request) -> str:
         """Percent-encoded: ids hold colons, and ARNs slashes."""
@@ -95,12 +95,12 @@ class BedrockConverse:
     def decode_reply(self, body: bytes) -> list[Delta]:
         return decode_reply(body)
 
-    def decoder(self) -> StreamDecoder:
-        return StreamDecoder()
+    def decoder(self) -> BedrockStreamDecoder:
+        return BedrockStreamDecoder()
 
 
 def _head(request: Request) -> bytes:
-    prompt, sampling, caches = request.prompt, request.sampling, caching(request.model)
+    prompt, sampling, caches = request.prompt, request.sampling, cache_support(request.model)
     body: dict[str, Any] = {}
     # The cache reads the tools first, then the system prompt: one point at the end of both holds them for all agents.
     if prompt.tools:
@@ -160,7 +160,7 @@ def _messages(request: Request) -> bytes:
         else:
             parts.append((b"]}," if last else b"") + b'{"role":"' + role.encode() + b'","content":[')
         last = role
-        parts.append(b",".join(_blocks(message, marks_shared=caching(request.model) is not None)))
+        parts.append(b",".join(_blocks(message, marks_shared=cache_support(request.model) is not None)))
         if role == "user":
             heard += 1
             if heard in marked:
@@ -173,18 +173,18 @@ def _marked(request: Request) -> tuple[int, ...]:
 
     A point at the end of the last message would cache the most, but it would move with each turn, and the bytes before
     it with it. So points stand in fixed places, early and ever farther apart, and never depend on the turn."""
-    caches = caching(request.model) if request.prompt.tools else None
+    caches = cache_support(request.model) if request.prompt.tools else None
     if caches is None:
         return ()
     first = request.messages[0]
-    is_shared = isinstance(first, User) and halves(first.text, first.shared) is not None
+    is_shared = isinstance(first, User) and split_at_cache_mark(first.text, first.shared) is not None
     return caches.after[: _MOST_POINTS - 1 - is_shared]  # one is at the end of the shared prompt
 
 
 def _blocks(message: Message, *, marks_shared: bool) -> Iterator[bytes]:
     match message:
         case User(text, shared):
-            parts = halves(text, shared) if marks_shared else None
+            parts = split_at_cache_mark(text, shared) if marks_shared else None
             if parts is None:
                 yield _text(text)
             else:
@@ -216,13 +216,13 @@ def _reasoning(thought: Thought) -> bytes:
 
 def _tool_use(call: ToolCall) -> bytes:
     """With the model's own arguments, byte for byte."""
-    use = dumps({"toolUseId": known_id(call, _KNOWN_ID), "name": _name(call)})
+    use = dumps({"toolUseId": sanitized_id(call, _KNOWN_ID), "name": _name(call)})
     return b'{"toolUse":' + use[:-1] + b',"input":' + arguments_object(call) + b"}}"
 
 
 def _tool_result(result: ToolResult) -> bytes:
     said = [{"text": result.content if result.content.strip() else _NOTHING}]
-    block: dict[str, Any] = {"toolUseId": known_id(result.call, _KNOWN_ID), "content": said}
+    block: dict[str, Any] = {"toolUseId": sanitized_id(result.call, _KNOWN_ID), "content": said}
     return dumps({"toolResult": {**block, "status": "error"} if result.is_error else block})
 
 

@@ -16,7 +16,7 @@ _MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PromptDelta:
     """More of the answer to one prompt."""
 
     index: int
@@ -24,7 +24,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptDone:
+class PromptFinished:
     """The answer to one prompt is whole. Given out at once: it need not wait for the others."""
 
     index: int
@@ -33,11 +33,11 @@ class PromptDone:
     """This prompt's own, where the server tells it; vLLM does not tell how much of it was cached."""
 
 
-PromptEvent = Piece | PromptDone
+PromptEvent = PromptDelta | PromptFinished
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PromptAnswer:
     """The whole answer to one prompt."""
 
     index: int
@@ -46,10 +46,10 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class BatchReply:
     """A plain answer to many prompts."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[PromptAnswer, ...]
     """In the order of the prompts."""
     missing: tuple[int, ...]
     """Prompts that have no answer, or one that the server gave up."""
@@ -57,14 +57,14 @@ class Whole:
     """Of all prompts together. vLLM counts as cached only what one of them found in the cache."""
 
 
-def decode_whole(body: bytes, count: int) -> Whole:
+def decode_batch_reply(body: bytes, count: int) -> BatchReply:
     """A plain answer to `count` prompts or conversations. Raises BackendError for what is not of the format, and for
     an answer that cannot be attributed."""
     reply = read_object(body)
     choices = _choices(reply)
     if choices is None:
         raise BackendError(ErrorKind.SERVER, f"The answer has no choices: {body[:200]!r}")
-    found: dict[int, Answer | None] = {}
+    found: dict[int, PromptAnswer | None] = {}
     for choice in choices:
         index = _index(choice, count)
         if index in found:
@@ -72,10 +72,10 @@ def decode_whole(body: bytes, count: int) -> Whole:
         found[index] = None if choice.get("finish_reason") in _GIVEN_UP else _answer(index, choice)
     answers = {index: answer for index, answer in sorted(found.items()) if answer is not None}
     missing = tuple(index for index in range(count) if index not in answers)
-    return Whole(tuple(answers.values()), missing, openai_usage(reply.get("usage")) or Usage())
+    return BatchReply(tuple(answers.values()), missing, openai_usage(reply.get("usage")) or Usage())
 
 
-class ManyDecoder:
+class BatchStreamDecoder:
     """The answers to `count` prompts from the bytes of one stream, in whatever order it mixes them.
 
     After a BackendError, from here or from the connection, the others are to be asked again: what was given out as done
@@ -132,13 +132,13 @@ class ManyDecoder:
                 raise BackendError(ErrorKind.SERVER, f"The server went on with prompt {index} after its answer's end.")
             return
         if text:
-            yield Piece(index, text)
+            yield PromptDelta(index, text)
         if reason:
             self._open.remove(index)
         if reason in _GIVEN_UP:
             self._given_up.add(index)
         elif reason:
-            yield PromptDone(index, _finish(reason), self._each.get(index))
+            yield PromptFinished(index, _finish(reason), self._each.get(index))
 
 
 def _choices(answer: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -154,11 +154,11 @@ def _index(choice: Mapping[str, Any], count: int) -> int:
     return index
 
 
-def _answer(index: int, choice: Mapping[str, Any]) -> Answer:
+def _answer(index: int, choice: Mapping[str, Any]) -> PromptAnswer:
     message = choice.get("message")
     if not isinstance(message, dict):
         message = {"content": choice.get("text")}
-    return Answer(index, text_or_empty(message.get("content")), _finish(choice.get("finish_reason")))
+    return PromptAnswer(index, text_or_empty(message.get("content")), _finish(choice.get("finish_reason")))
 
 
 def _finish(reason: Any) -> FinishReason:

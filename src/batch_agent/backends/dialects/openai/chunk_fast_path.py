@@ -6,17 +6,17 @@ import orjson
 
 from ....core.requests import ReasoningDelta, TextDelta
 
-Said = tuple[type[TextDelta | ReasoningDelta], str]
+ChunkText = tuple[type[TextDelta | ReasoningDelta], str]
 
 _MOST_LESSONS = 10
 """In one stream. From servers that put something new into every chunk there is nothing to be learned."""
 
 
-class Repeats:
+class ChunkFastPath:
     """Reads the text alone, a fraction of the work, where the JSON around it is known. What is read is the same:
     another string in the place of a string changes nothing else."""
 
-    def __init__(self, read: Callable[[bytes], Said | None]) -> None:
+    def __init__(self, read: Callable[[bytes], ChunkText | None]) -> None:
         """`read`: what a chunk says; None for one that says nothing, or does more than that."""
         self.kind: type[TextDelta | ReasoningDelta] = TextDelta
         self._read = read

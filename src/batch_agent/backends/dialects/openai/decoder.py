@@ -10,7 +10,7 @@ from ....core.messages import ToolCall
 from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ...http.sse import SseParser
 from ..response_body import openai_usage, read_object
-from .chunk_fast_path import Repeats, Said
+from .chunk_fast_path import ChunkFastPath, ChunkText
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -74,13 +74,13 @@ class _OpenCall:
         return CallDelta(ToolCall(self.id, self.name, "".join(self.arguments)))
 
 
-class StreamDecoder:
+class OpenAIStreamDecoder:
     """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is whole. Tokens that came in
     one chunk are one delta: nobody could have seen the first of them before the last."""
 
     def __init__(self) -> None:
         self._events = SseParser()
-        self._repeats = Repeats(_only_said)
+        self._repeats = ChunkFastPath(_only_said)
         self._kind: type[TextDelta | ReasoningDelta] = TextDelta
         self._pieces: list[str] = []
         self._call: _OpenCall | None = None
@@ -230,7 +230,7 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any] | None:
     return first if isinstance(first, dict) else None
 
 
-def _only_said(data: bytes) -> Said | None:
+def _only_said(data: bytes) -> ChunkText | None:
     """What a chunk says, where that is all there is in it."""
     try:
         chunk = read_object(data)

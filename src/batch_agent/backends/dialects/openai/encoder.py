@@ -8,9 +8,9 @@ from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, ToolResults, User
 from ....core.requests import Delta, Request
 from ....core.schema import JsonSchema, strict_form
-from ...flavors import Extras
-from ..dialect import Once
-from .decoder import StreamDecoder, decode_reply
+from ...flavors import OpenAIExtensions
+from ..dialect import EncodingCache
+from .decoder import OpenAIStreamDecoder, decode_reply
 
 PATH = "/chat/completions"
 
@@ -22,13 +22,13 @@ class OpenAIChat:
     stream_type = "text/event-stream"
 
     def __init__(
-        self, extras: Extras | None = None, adapt_schema: Callable[[JsonSchema], JsonSchema] | None = None
+        self, extras: OpenAIExtensions | None = None, adapt_schema: Callable[[JsonSchema], JsonSchema] | None = None
     ) -> None:
         """`adapt_schema` says the same schema in the words that the server's grammar engine takes best."""
-        self._extras = extras or Extras()
+        self._extras = extras or OpenAIExtensions()
         self._adapt_schema = adapt_schema
         self._has_more = bool(self._extras.request_id or self._extras.session_field or self._extras.priority)
-        self._once = Once()
+        self._once = EncodingCache()
         self._sent = 0
 
     def path(self, request: Request) -> str:
@@ -47,8 +47,8 @@ class OpenAIChat:
     def decode_reply(self, body: bytes) -> list[Delta]:
         return decode_reply(body)
 
-    def decoder(self) -> StreamDecoder:
-        return StreamDecoder()
+    def decoder(self) -> OpenAIStreamDecoder:
+        return OpenAIStreamDecoder()
 
     def _head(self, request: Request) -> bytes:
         sampling, extras = request.sampling, self._extras

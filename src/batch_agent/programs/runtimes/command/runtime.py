@@ -10,10 +10,10 @@ from typing import Any
 
 from ....core.errors import SpecError
 from ....core.fast_dataclass import dataclass
-from ....core.program_runtime import Crew, House
-from ...workspace.workspace import Workshop, as_path, check_workdir
+from ....core.program_runtime import RuntimeContext, SessionFactory
+from ...workspace.workspace import WorkspaceRoot, as_path, check_workdir
 from ..environment import user_environment
-from .session import STDOUT, ProcessCrew
+from .session import STDOUT, CommandSessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class ProcessRuntime:
             raise SpecError(f"{command[0]!r} is not installed here: none of the folders in PATH has it.")
         check_workdir(self.workdir)
 
-    def open(self, house: House) -> AbstractAsyncContextManager[Crew]:
+    def open(self, house: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
         return self._open(house)
 
     @asynccontextmanager
-    async def _open(self, house: House) -> AsyncIterator[Crew]:
-        workshop = await Workshop.open(house, self.workdir, self.keep)
-        yield ProcessCrew(tuple(self.command), self.env or {}, self.answer, user_environment(), workshop)
+    async def _open(self, house: RuntimeContext) -> AsyncIterator[SessionFactory]:
+        workshop = await WorkspaceRoot.open(house, self.workdir, self.keep)
+        yield CommandSessions(tuple(self.command), self.env or {}, self.answer, user_environment(), workshop)
 
 
 def _is_there(program: str, path: str) -> bool:

@@ -7,43 +7,43 @@ from dataclasses import field
 from pathlib import Path
 
 from ....core.fast_dataclass import dataclass
-from ....core.program_runtime import Answered, ProgramFailed
-from ....supervisor import Command, Ended, Limits, Program, ProgramError, ProgramLost, running
-from ...workspace.workspace import Place, Workshop
-from ..environment import last_words
-from .template import Words, names_task, retold
+from ....core.program_runtime import ProgramFailed, ProgramResult
+from ....supervisor import ExitResult, Program, ProgramCommand, ProgramError, ProgramLimits, ProgramLost, start_program
+from ...workspace.workspace import Workspace, WorkspaceRoot
+from ..environment import last_output
+from .template import CommandTemplate, names_task, replay_conversation
 
 STDOUT = "stdout"
 _LONGEST = 8_000_000
-_LIMITS = Limits(most_bytes=_LONGEST)
+_LIMITS = ProgramLimits(most_bytes=_LONGEST)
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessCrew:
+class CommandSessions:
     """Agents that share nothing."""
 
     command: Sequence[str]
     env: Mapping[str, str]
     answer: str
     outside: Mapping[str, str] = field(repr=False)
-    workshop: Workshop
+    workshop: WorkspaceRoot
 
-    async def seat(self, agent: str) -> "ProcessSeat":
-        return ProcessSeat(self, await self.workshop.place(agent))
+    async def seat(self, agent: str) -> "CommandSession":
+        return CommandSession(self, await self.workshop.place(agent))
 
 
 @dataclass(slots=True)
-class ProcessSeat:
+class CommandSession:
     """One agent: a folder, with what was said so far, which the program does not remember."""
 
-    crew: ProcessCrew
-    place: Place
+    crew: CommandSessions
+    place: Workspace
     _said: list[tuple[str, str]] = field(default_factory=list)
 
-    async def ask(self, text: str) -> Answered:
-        answer = await self._run(retold(self._said, text))
+    async def ask(self, text: str) -> ProgramResult:
+        answer = await self._run(replay_conversation(self._said, text))
         self._said.append((text, answer))
-        return Answered(self.place.from_here(answer), await self.place.changes())
+        return ProgramResult(self.place.from_here(answer), await self.place.changes())
 
     async def aclose(self) -> None:
         await self.place.leave()
@@ -54,7 +54,7 @@ class ProcessSeat:
             with suppress(OSError):
                 file.unlink()
         try:
-            async with running(self._command(task), _LIMITS) as program:
+            async with start_program(self._command(task), _LIMITS) as program:
                 out = await _output(program, is_wanted=file is None)
                 ended = await program.ended()
         except ProgramError as error:
@@ -64,13 +64,13 @@ class ProcessSeat:
         said = out if file is None else await asyncio.to_thread(_read, file)
         return said.decode(errors="replace").strip()
 
-    def _command(self, task: str) -> Command:
+    def _command(self, task: str) -> ProgramCommand:
         crew = self.crew
-        words = Words(self.place.address, self.place.folder, task)
+        words = CommandTemplate(self.place.address, self.place.folder, task)
         place = {"PWD": str(self.place.folder)}  # some take it for the folder that they are in
         environment = {**crew.outside, **place, **crew.workshop.environment, **words.environment(crew.env)}
         stdin = None if names_task(crew.command, crew.env) else task
-        return Command(words.command(crew.command), environment, self.place.folder, stdin)
+        return ProgramCommand(words.command(crew.command), environment, self.place.folder, stdin)
 
 
 async def _output(program: Program, *, is_wanted: bool) -> bytes:
@@ -80,9 +80,9 @@ async def _output(program: Program, *, is_wanted: bool) -> bytes:
     return b""
 
 
-def _failed(name: str, ended: Ended, out: bytes) -> ProgramFailed:
+def _failed(name: str, ended: ExitResult, out: bytes) -> ProgramFailed:
     said = ended.err if ended.err.strip() else (out or ended.out).decode(errors="replace")
-    return ProgramFailed(f"{name!r} failed, exit status {ended.code}: {last_words(said)}", retryable=ended.code < 0)
+    return ProgramFailed(f"{name!r} failed, exit status {ended.code}: {last_output(said)}", retryable=ended.code < 0)
 
 
 def _read(file: Path) -> bytes:

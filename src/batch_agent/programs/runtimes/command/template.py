@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ....core.program_runtime import Address
+from ....core.program_runtime import ModelEndpoint
 
 TASK = "{task}"
 _NAMES = re.compile(r"\{(url|openai_url|key|model|task|folder)\}")
@@ -21,10 +21,10 @@ _USUAL = {
 }
 
 
-class Words:
+class CommandTemplate:
     """Puts what an agent has in the place of the names for it. All other braces stay as they are."""
 
-    def __init__(self, address: Address, folder: Path, task: str) -> None:
+    def __init__(self, address: ModelEndpoint, folder: Path, task: str) -> None:
         self._values = {
             "url": address.url,
             "openai_url": address.openai,
@@ -50,7 +50,7 @@ def names_task(command: Iterable[str], env: Mapping[str, str]) -> bool:
     return any(TASK in text for text in (*command, *env.values()))
 
 
-def retold(said: Iterable[tuple[str, str]], text: str) -> str:
+def replay_conversation(said: Iterable[tuple[str, str]], text: str) -> str:
     """All that was asked and answered, for a program that remembers nothing."""
     parts = [part for asked, answer in said for part in (asked, f"Your answer was:\n{answer}")]
     return "\n\n".join([*parts, text])

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ....core.errors import SpecError
-from ....supervisor import Command, Ended, ProgramError, run_to_end
-from ..environment import last_words
+from ....supervisor import ExitResult, ProgramCommand, ProgramError, run_program
+from ..environment import last_output
 
 OLDEST = (1, 18, 18)
 _INSTALL = "npm install -g opencode-ai"
@@ -29,7 +29,7 @@ async def check_version(program: str, environment: Mapping[str, str], cwd: Path)
     ended = await _run([program, "--version"], environment, cwd)
     found = _VERSION.match(ended.out)
     if ended.code != 0 or found is None:
-        said = last_words(ended.out.decode(errors="replace") + ended.err)
+        said = last_output(ended.out.decode(errors="replace") + ended.err)
         raise SpecError(
             f"{program!r} is not the OpenCode that is known here: asked for its version it said {said!r} "
             f"(exit status {ended.code}). Install it with `{_INSTALL}`, or say command=PATH."
@@ -44,17 +44,17 @@ async def check_config(program: str, environment: Mapping[str, str], cwd: Path) 
     """Whether it takes what it is told, in a folder. Raises SpecError."""
     ended = await _run([program, "debug", "config"], {**environment, "PWD": str(cwd)}, cwd)
     if ended.code != 0:
-        raise refused_config(last_words(ended.err))
+        raise refused_config(last_output(ended.err))
 
 
 def refused_config(why: str) -> SpecError:
     return SpecError(f"OpenCode does not take its configuration, perhaps for what `config` says: {why}")
 
 
-async def _run(words: list[str], environment: Mapping[str, str], cwd: Path) -> Ended:
+async def _run(words: list[str], environment: Mapping[str, str], cwd: Path) -> ExitResult:
     try:
         async with asyncio.timeout(_ANSWERS_IN):
-            return await run_to_end(Command(words, environment, cwd))
+            return await run_program(ProgramCommand(words, environment, cwd))
     except ProgramError as error:
         raise SpecError(f"{error} Install OpenCode with `{_INSTALL}`.") from error
     except TimeoutError as error:

@@ -13,10 +13,10 @@ import orjson
 
 from ....core.errors import SpecError
 from ....core.program_runtime import ProgramFailed
-from ....supervisor import Command, Limits, Program, ProgramError, running
-from ..environment import last_words
+from ....supervisor import Program, ProgramCommand, ProgramError, ProgramLimits, start_program
+from ..environment import last_output
 from .config import AGENT, PROVIDER
-from .messages import Told, read_messages
+from .messages import SessionMessage, read_messages
 
 _STARTS_IN = 120.0
 _ANSWERS_IN = 2.0  # a request that is sent while it starts may never be answered
@@ -31,7 +31,7 @@ _LARGEST = 256 * 2**20
 """Bytes of an answer: all messages of a session, with what its tools read."""
 
 
-class Server:
+class OpenCodeClient:
     """How one that runs is spoken to. Whatever is asked raises ProgramFailed, retryable when it is gone."""
 
     def __init__(self, program: Program, client: aiohttp.ClientSession) -> None:
@@ -64,7 +64,7 @@ class Server:
         }
         await self._ask("POST", f"/session/{session}/message", folder, said, seconds=None)
 
-    async def messages(self, folder: Path, session: str) -> list[Told]:
+    async def messages(self, folder: Path, session: str) -> list[SessionMessage]:
         return read_messages(await self._ask("GET", f"/session/{session}/message", folder))
 
     async def abort(self, folder: Path, session: str) -> None:
@@ -125,22 +125,22 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 @asynccontextmanager
-async def serving(program: str, environment: Mapping[str, str], at: Path) -> AsyncIterator[Server]:
+async def opencode_server(program: str, environment: Mapping[str, str], at: Path) -> AsyncIterator[OpenCodeClient]:
     """Raises SpecError if it does not get ready."""
     password = secrets.token_urlsafe(24)
-    command = Command(
+    command = ProgramCommand(
         [program, "serve", "--hostname", "127.0.0.1", "--port", "0"],
         {**environment, "OPENCODE_SERVER_PASSWORD": password},
         at,
     )
     async with AsyncExitStack() as stack:
         try:
-            started = await stack.enter_async_context(running(command, Limits(grace=_GRACE)))
+            started = await stack.enter_async_context(start_program(command, ProgramLimits(grace=_GRACE)))
             client = await stack.enter_async_context(_client(await _address(started), password))
         except ProgramError as error:
             raise SpecError(f"`opencode serve` cannot be started: {error}") from error
         await _until_healthy(started, client)
-        yield Server(started, client)
+        yield OpenCodeClient(started, client)
 
 
 async def _address(program: Program) -> str:
@@ -212,7 +212,7 @@ def _words(said: list[bytes], err: str) -> str:
 
 
 def _last(text: str) -> str:
-    return f"Its last words: {last_words(text)}"
+    return f"Its last words: {last_output(text)}"
 
 
 def _shown(body: bytes) -> str:

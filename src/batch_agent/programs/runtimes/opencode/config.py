@@ -10,13 +10,13 @@ import orjson
 
 from ....core.errors import SpecError
 from ....core.fast_dataclass import dataclass
-from ....core.program_runtime import Address
+from ....core.program_runtime import ModelEndpoint
 
 PROVIDER = "batch"
 AGENT = "batch-agent"
 SPARE = Path("..", "tmp")
 """For what an agent writes outside of its folder, from there."""
-NOBODY = Address("http://127.0.0.1:9", "none", "none")
+NOBODY = ModelEndpoint("http://127.0.0.1:9", "none", "none")
 """In place of an agent's, to see whether a configuration can be read."""
 _DOOR = "door"
 _MOST_OUTPUT = 32_000
@@ -33,7 +33,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class OpenCodeSettings:
     """What of it the user may say."""
 
     tools: Sequence[str] | None = None
@@ -56,7 +56,7 @@ class Wishes:
             raise SpecError(f"config has {asks} 'ask': nobody is there to be asked. Write 'allow' or 'deny'.")
 
 
-def config_text(wishes: Wishes, root: Path, shell: Path, prompt: Path | None, window: int | None) -> str:
+def config_text(wishes: OpenCodeSettings, root: Path, shell: Path, prompt: Path | None, window: int | None) -> str:
     """`root`: where the agents' places are; `shell` runs their commands; `prompt`: the file that has it."""
     permission = _permission(wishes.tools, root)
     agent: dict[str, Any] = {"mode": "primary", "permission": permission}
@@ -82,7 +82,7 @@ def config_text(wishes: Wishes, root: Path, shell: Path, prompt: Path | None, wi
     return orjson.dumps(_merged(ours, wishes.config or {})).decode()
 
 
-def furnish(folder: Path, address: Address) -> None:
+def write_config(folder: Path, address: ModelEndpoint) -> None:
     """Writes what the configuration looks for beside an agent's folder."""
     beside = folder.parent
     door = beside / _DOOR

@@ -31,7 +31,7 @@ _THEIRS = ("OPENCODE", "OPENCODE_PID", "OPENCODE_CONFIG_CONTENT", "OPENCODE_SERV
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class OpenCodeHome:
     """One folder; several OpenCodes must not run in it at once."""
 
     folder: Path
@@ -103,8 +103,8 @@ class Home:
         )
 
 
-def make_home(folder: Path, extra: Mapping[str, str]) -> Home:
+def make_home(folder: Path, extra: Mapping[str, str]) -> OpenCodeHome:
     """`extra` is added to what the user has in the environment."""
-    home = Home(folder, {**user_environment(os.environ), **extra})
+    home = OpenCodeHome(folder, {**user_environment(os.environ), **extra})
     home.furnish()
     return home

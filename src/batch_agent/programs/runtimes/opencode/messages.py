@@ -7,7 +7,7 @@ import orjson
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from ....core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
-from ....core.program_runtime import Answered, ProgramFailed
+from ....core.program_runtime import ProgramFailed, ProgramResult
 from ....core.requests import NO_USAGE, Usage
 from ....core.results import CallRecord
 
@@ -15,40 +15,40 @@ _REFUSED = "invalid"
 """The tool that stands for a call that could not be made."""
 
 
-class Cache(BaseModel):
+class CacheTokens(BaseModel):
     read: int = 0
     write: int = 0
 
 
-class Tokens(BaseModel):
+class MessageTokens(BaseModel):
     input: int = 0
     """Without what was cached."""
     output: int = 0
     """Without what was thought."""
     reasoning: int = 0
-    cache: Cache = Cache()
+    cache: CacheTokens = CacheTokens()
 
     @property
     def usage(self) -> Usage:
         return Usage(self.input + self.cache.read + self.cache.write, self.cache.read, self.output + self.reasoning)
 
 
-class Time(BaseModel):
+class MessageTime(BaseModel):
     start: float = 0
     end: float | None = None
 
 
-class State(BaseModel):
+class ToolState(BaseModel):
     """How a tool call stands."""
 
     status: str = ""
     input: Any = None
     output: str = ""
     error: str = ""
-    time: Time = Time()
+    time: MessageTime = MessageTime()
 
 
-class Part(BaseModel):
+class MessagePart(BaseModel):
     """A piece of a message. Kinds that say nothing to us have nothing in here."""
 
     type: str
@@ -57,39 +57,39 @@ class Part(BaseModel):
     synthetic: bool = False
     tool: str = ""
     callID: str = ""
-    state: State = State()
-    tokens: Tokens = Tokens()
+    state: ToolState = ToolState()
+    tokens: MessageTokens = MessageTokens()
 
 
-class Failure(BaseModel):
+class MessageFailure(BaseModel):
     name: str = "an error"
     data: dict[str, Any] = Field(default_factory=dict)
 
 
-class Info(BaseModel):
+class MessageInfo(BaseModel):
     role: str
-    error: Failure | None = None
+    error: MessageFailure | None = None
 
 
-class Told(BaseModel):
+class SessionMessage(BaseModel):
     """One message of a session."""
 
-    info: Info
-    parts: list[Part] = Field(default_factory=list)
+    info: MessageInfo
+    parts: list[MessagePart] = Field(default_factory=list)
 
 
-class Event(BaseModel):
+class ServerEvent(BaseModel):
     """One line of `opencode run --format json`."""
 
     sessionID: str = ""
-    part: Part | None = None
-    error: Failure | None = None
+    part: MessagePart | None = None
+    error: MessageFailure | None = None
 
 
-_MESSAGES = TypeAdapter(list[Told])
+_MESSAGES = TypeAdapter(list[SessionMessage])
 
 
-def read_messages(body: bytes) -> list[Told]:
+def read_messages(body: bytes) -> list[SessionMessage]:
     """Raises ProgramFailed."""
     try:
         return _MESSAGES.validate_json(body)
@@ -97,25 +97,25 @@ def read_messages(body: bytes) -> list[Told]:
         raise ProgramFailed(f"OpenCode's messages cannot be read: {_short(error)}.") from error
 
 
-def read_event(line: bytes) -> Event | None:
+def read_event(line: bytes) -> ServerEvent | None:
     """None for a line that is none, such as a warning."""
     try:
-        return Event.model_validate_json(line)
+        return ServerEvent.model_validate_json(line)
     except ValidationError:
         return None
 
 
-def gathered(events: Iterable[Event]) -> list[Told]:
+def gathered(events: Iterable[ServerEvent]) -> list[SessionMessage]:
     """The messages that events are of, one for each turn of the model."""
-    told: dict[str, Told] = {}
+    told: dict[str, SessionMessage] = {}
     for event in events:
         if event.part is not None:
-            message = told.setdefault(event.part.messageID, Told(info=Info(role="assistant")))
+            message = told.setdefault(event.part.messageID, SessionMessage(info=MessageInfo(role="assistant")))
             message.parts.append(event.part)
     return list(told.values())
 
 
-def answered(before: Sequence[Message], messages: Sequence[Told]) -> Answered:
+def answered(before: Sequence[Message], messages: Sequence[SessionMessage]) -> ProgramResult:
     """`before` is what was said up to the last answer; `messages` are those since. Raises ProgramFailed if the last of
     them ended in an error."""
     turns = [each for each in messages if each.info.role == "assistant"]
@@ -124,7 +124,7 @@ def answered(before: Sequence[Message], messages: Sequence[Told]) -> Answered:
         raise failed(last.info.error)
     transcript = [*before, *(said for each in messages for said in _said(each))]
     calls = [part for each in turns for part in each.parts if part.type == "tool"]
-    return Answered(
+    return ProgramResult(
         text=_text(last) if last is not None else "",
         transcript=tuple(transcript),
         calls=tuple(map(_record, calls)),
@@ -133,14 +133,14 @@ def answered(before: Sequence[Message], messages: Sequence[Told]) -> Answered:
     )
 
 
-def failed(failure: Failure) -> ProgramFailed:
+def failed(failure: MessageFailure) -> ProgramFailed:
     """In OpenCode's own words."""
     said = str(failure.data.get("message") or failure.name)
     is_passing = failure.data.get("isRetryable") is True or failure.name == "MessageAbortedError"
     return ProgramFailed(f"OpenCode: {said}", retryable=is_passing)
 
 
-def _said(message: Told) -> list[Message]:
+def _said(message: SessionMessage) -> list[Message]:
     text = _text(message)
     if message.info.role == "user":
         return [User(text)]
@@ -150,16 +150,16 @@ def _said(message: Told) -> list[Message]:
     return [said, ToolResults(results)] if results else [said]
 
 
-def _text(message: Told) -> str:
+def _text(message: SessionMessage) -> str:
     return "\n\n".join(part.text for part in message.parts if part.type == "text" and part.text and not part.synthetic)
 
 
-def _record(part: Part) -> CallRecord:
+def _record(part: MessagePart) -> CallRecord:
     result = _result(part)
     return CallRecord(result.call.name, result.call.arguments, not result.is_error, result.seconds)
 
 
-def _result(part: Part) -> ToolResult:
+def _result(part: MessagePart) -> ToolResult:
     state = part.state
     asked = state.input if isinstance(state.input, dict) else {}
     is_refused = part.tool == _REFUSED

@@ -16,7 +16,7 @@ _PASSES = 20
 _PAUSE = 0.05  # nothing tells when a process that is no child of ours has ended
 
 
-async def end_strays(beside: Path) -> None:
+async def kill_orphans(beside: Path) -> None:
     """Kills whatever was started from a folder in there. Where processes do not show their environment, as on macOS,
     nothing is done: it ends with the run."""
     if sys.platform == "linux":

@@ -6,45 +6,45 @@ from pathlib import Path
 
 from ....core.fast_dataclass import dataclass
 from ....core.messages import Message, User
-from ....core.program_runtime import Answered, ProgramFailed
-from ....supervisor import Command, Limits, ProgramError, ProgramLost, running
-from ...workspace.workspace import Place, Workshop
-from ..environment import last_words
-from .config import AGENT, PROVIDER, furnish
-from .messages import Event, answered, failed, gathered, read_event
+from ....core.program_runtime import ProgramFailed, ProgramResult
+from ....supervisor import ProgramCommand, ProgramError, ProgramLimits, ProgramLost, start_program
+from ...workspace.workspace import Workspace, WorkspaceRoot
+from ..environment import last_output
+from .config import AGENT, PROVIDER, write_config
+from .messages import ServerEvent, answered, failed, gathered, read_event
 
-_LIMITS = Limits(most_bytes=256_000_000, most_line_bytes=32_000_000)
+_LIMITS = ProgramLimits(most_bytes=256_000_000, most_line_bytes=32_000_000)
 
 
 @dataclass(frozen=True, slots=True)
-class RunCrew:
+class RunSessions:
     """Agents that share nothing."""
 
     program: str
-    workshop: Workshop
+    workshop: WorkspaceRoot
     environment: Callable[[Path], Mapping[str, str]]
     """For an OpenCode whose home is to be in this folder."""
 
-    async def seat(self, agent: str) -> "RunSeat":
+    async def seat(self, agent: str) -> "RunSession":
         place = await self.workshop.place(agent)
-        return RunSeat(self.program, place, await place.furnish(lambda: self._furnish(place)))
+        return RunSession(self.program, place, await place.furnish(lambda: self._furnish(place)))
 
-    def _furnish(self, place: Place) -> Mapping[str, str]:
-        furnish(place.folder, place.address)
+    def _furnish(self, place: Workspace) -> Mapping[str, str]:
+        write_config(place.folder, place.address)
         return self.environment(place.beside / "opencode")
 
 
 @dataclass(slots=True)
-class RunSeat:
+class RunSession:
     """One agent: a folder, and what its last OpenCode called the session."""
 
     program: str
-    place: Place
+    place: Workspace
     environment: Mapping[str, str]
     _session: str | None = None
     _transcript: Sequence[Message] = ()
 
-    async def ask(self, text: str) -> Answered:
+    async def ask(self, text: str) -> ProgramResult:
         events = await self._run(text)
         self._session = next((event.sessionID for event in events if event.sessionID), self._session)
         got = answered([*self._transcript, User(text)], gathered(events))
@@ -54,11 +54,11 @@ class RunSeat:
     async def aclose(self) -> None:
         await self.place.leave()
 
-    async def _run(self, text: str) -> list[Event]:
+    async def _run(self, text: str) -> list[ServerEvent]:
         folder = self.place.folder
-        command = Command(self._arguments(), {**self.environment, "PWD": str(folder)}, folder, text)
+        command = ProgramCommand(self._arguments(), {**self.environment, "PWD": str(folder)}, folder, text)
         try:
-            async with running(command, _LIMITS) as program:
+            async with start_program(command, _LIMITS) as program:
                 events = [event async for line in program.lines() if (event := read_event(line)) is not None]
                 ended = await program.ended()
         except ProgramError as error:
@@ -67,7 +67,7 @@ class RunSeat:
             if event.error is not None:
                 raise failed(event.error)
         if ended.code != 0:
-            said = last_words(ended.err)
+            said = last_output(ended.err)
             raise ProgramFailed(f"`opencode run` failed, exit status {ended.code}: {said}", retryable=ended.code < 0)
         return events
 

@@ -11,15 +11,15 @@ from typing import Any, Literal, Self
 from .... import aio
 from ....core.errors import SpecError
 from ....core.fast_dataclass import dataclass
-from ....core.program_runtime import Crew, House
-from ....core.validation import FORMER, explained
-from ...workspace.workspace import Workshop, as_path, check_workdir
+from ....core.program_runtime import RuntimeContext, SessionFactory
+from ....core.validation import FORMER, explain_unknown_name
+from ...workspace.workspace import WorkspaceRoot, as_path, check_workdir
 from .cli import check_config, check_version, find_opencode
-from .client import serving
-from .config import NOBODY, Wishes, config_text, furnish
+from .client import opencode_server
+from .config import NOBODY, OpenCodeSettings, config_text, write_config
 from .home import make_home
-from .run_mode import RunCrew
-from .serve_mode import serve_crew
+from .run_mode import RunSessions
+from .serve_mode import serve_sessions
 
 _MODES = ("serve", "process")
 
@@ -33,7 +33,9 @@ class OpenCodeRuntime:
         """Raises SpecError for arguments of batch-agent 0.2 that have another name, or none, by now."""
         for name in named:
             if name in FORMER["runtime option"]:
-                raise SpecError(f"OpenCodeRuntime has no argument {name!r}.{explained('runtime option', name, ())}")
+                raise SpecError(
+                    f"OpenCodeRuntime has no argument {name!r}.{explain_unknown_name('runtime option', name, ())}"
+                )
         return object.__new__(cls)
 
     backend: Any = None
@@ -86,31 +88,33 @@ class OpenCodeRuntime:
         find_opencode(self.command)
         check_workdir(self.workdir)
 
-    def open(self, house: House) -> AbstractAsyncContextManager[Crew]:
+    def open(self, house: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
         return self._open(house)
 
     @asynccontextmanager
-    async def _open(self, house: House) -> AsyncIterator[Crew]:
+    async def _open(self, house: RuntimeContext) -> AsyncIterator[SessionFactory]:
         program = find_opencode(self.command)
         folder = house.folder / "opencode"
         home = make_home(folder, {})
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 group.create_task(check_version(program, home.environment("{}"), home.at))
-                opening = group.create_task(Workshop.open(house, self.workdir, self.keep))
+                opening = group.create_task(WorkspaceRoot.open(house, self.workdir, self.keep))
         workshop, prompt = opening.result(), self._prompt_file(folder)
         environment = self._environment(workshop, prompt, folder)
-        furnish(home.probe, NOBODY)
+        write_config(home.probe, NOBODY)
         if self.mode == "process":
             await check_config(program, environment, home.probe)
-            yield RunCrew(program, workshop, partial(self._environment, workshop, prompt))
+            yield RunSessions(program, workshop, partial(self._environment, workshop, prompt))
         else:
-            async with serve_crew(workshop, partial(serving, program, environment, home.at), home.probe) as crew:
+            async with serve_sessions(
+                workshop, partial(opencode_server, program, environment, home.at), home.probe
+            ) as crew:
                 yield crew
 
     @property
-    def _wishes(self) -> Wishes:
-        return Wishes(self.tools, self.config)
+    def _wishes(self) -> OpenCodeSettings:
+        return OpenCodeSettings(self.tools, self.config)
 
     def _prompt_file(self, folder: Path) -> Path | None:
         if self.prompt is None:
@@ -119,7 +123,7 @@ class OpenCodeRuntime:
         file.write_text(self.prompt)
         return file
 
-    def _environment(self, workshop: Workshop, prompt: Path | None, folder: Path) -> dict[str, str]:
+    def _environment(self, workshop: WorkspaceRoot, prompt: Path | None, folder: Path) -> dict[str, str]:
         home = make_home(folder, {**workshop.environment, **(self.env or {})})
         window = workshop.house.window
         return home.environment(config_text(self._wishes, workshop.root, home.shell, prompt, window))

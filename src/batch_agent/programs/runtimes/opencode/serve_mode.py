@@ -9,29 +9,29 @@ from pathlib import Path
 from ....core.errors import SpecError
 from ....core.fast_dataclass import dataclass
 from ....core.messages import Message
-from ....core.program_runtime import Answered, Crew, ProgramFailed
-from ...workspace.workspace import Place, Workshop
+from ....core.program_runtime import ProgramFailed, ProgramResult, SessionFactory
+from ...workspace.workspace import Workspace, WorkspaceRoot
 from .cli import refused_config
-from .client import Server
-from .config import furnish
+from .client import OpenCodeClient
+from .config import write_config
 from .messages import answered
-from .orphans import end_strays
+from .orphans import kill_orphans
 
 _MOST_STARTS = 4
 
 
-class Watch:
+class ServerRestarter:
     """Has a server there for whoever asks: when the last one ended, another one."""
 
-    def __init__(self, start: Callable[[], AbstractAsyncContextManager[Server]], stack: AsyncExitStack) -> None:
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[OpenCodeClient]], stack: AsyncExitStack) -> None:
         self._start = start
         self._stack = stack
         self._one_at_a_time = asyncio.Lock()
         self._starts = 0
-        self._current: Server | None = None
+        self._current: OpenCodeClient | None = None
         self._ends_current = AsyncExitStack()
 
-    async def server(self) -> Server:
+    async def server(self) -> OpenCodeClient:
         """Raises SpecError, and ProgramFailed after it ended too often."""
         async with self._one_at_a_time:
             if self._current is None or await self._current.is_over():
@@ -50,18 +50,18 @@ class Watch:
 
 
 @asynccontextmanager
-async def serve_crew(
-    workshop: Workshop, start: Callable[[], AbstractAsyncContextManager[Server]], probe: Path
-) -> AsyncIterator[Crew]:
+async def serve_sessions(
+    workshop: WorkspaceRoot, start: Callable[[], AbstractAsyncContextManager[OpenCodeClient]], probe: Path
+) -> AsyncIterator[SessionFactory]:
     """`probe`: an agent's folder without an agent, to see whether the configuration is taken. Raises SpecError."""
     async with AsyncExitStack() as stack:
-        watch = Watch(start, stack)
+        watch = ServerRestarter(start, stack)
         server = await watch.server()
         await _check(server, probe)
-        yield ServeCrew(workshop, watch)
+        yield ServeSessions(workshop, watch)
 
 
-async def _check(server: Server, probe: Path) -> None:
+async def _check(server: OpenCodeClient, probe: Path) -> None:
     try:
         await server.check_config(probe)
         await server.forget(probe)
@@ -70,38 +70,38 @@ async def _check(server: Server, probe: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ServeCrew:
+class ServeSessions:
     """Agents that share a server."""
 
-    workshop: Workshop
-    watch: Watch
+    workshop: WorkspaceRoot
+    watch: ServerRestarter
 
-    async def seat(self, agent: str) -> "ServeSeat":
+    async def seat(self, agent: str) -> "ServeSession":
         try:
             server = await self.watch.server()
         except SpecError as error:
             raise ProgramFailed(str(error), retryable=True) from error
         place = await self.workshop.place(agent)
-        await place.furnish(lambda: furnish(place.folder, place.address))
+        await place.furnish(lambda: write_config(place.folder, place.address))
         try:
-            return ServeSeat(place, server, await server.session(place.folder))
+            return ServeSession(place, server, await server.session(place.folder))
         except BaseException:
             await _leave(server, place)
             raise
 
 
 @dataclass(slots=True)
-class ServeSeat:
+class ServeSession:
     """One agent: a folder, a session."""
 
-    place: Place
-    server: Server
+    place: Workspace
+    server: OpenCodeClient
     session: str
     _transcript: Sequence[Message] = ()
     _known: int = 0
     """So many messages of the session were told before."""
 
-    async def ask(self, text: str) -> Answered:
+    async def ask(self, text: str) -> ProgramResult:
         place, server = self.place, self.server
         try:
             await server.say(place.folder, self.session, place.address.model, text)
@@ -111,7 +111,7 @@ class ServeSeat:
         messages = await server.messages(place.folder, self.session)
         got = answered(self._transcript, messages[self._known :])
         self._known, self._transcript = len(messages), got.transcript
-        await end_strays(place.beside)
+        await kill_orphans(place.beside)
         return replace(got, text=place.from_here(got.text), changes=await place.changes())
 
     async def aclose(self) -> None:
@@ -124,11 +124,11 @@ class ServeSeat:
         except ProgramFailed:
             self.server.give_up()
         finally:
-            await end_strays(self.place.beside)
+            await kill_orphans(self.place.beside)
 
 
-async def _leave(server: Server, place: Place) -> None:
+async def _leave(server: OpenCodeClient, place: Workspace) -> None:
     with suppress(ProgramFailed):
         await server.forget(place.folder)
-    await end_strays(place.beside)
+    await kill_orphans(place.beside)
     await place.leave()
