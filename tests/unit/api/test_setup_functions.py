@@ -23,7 +23,6 @@ _UNUSED = (
     "run/plan_check",
     "run/replay",
     "tools/executor",
-    "tools/run_tools",
 )
 
 
