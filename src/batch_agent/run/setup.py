@@ -1,5 +1,6 @@
 """Set-up of a run: a validated spec, and the plan that is compiled from it."""
 
+import inspect
 import logging
 import sys
 import warnings
@@ -61,9 +62,9 @@ class RunSetup:
         """Raises SpecError."""
         template = template_of(spec.task) if isinstance(spec.task, str) else None
         if template is not None and not stage and not template.fields:
-            warnings.warn(_SAME_FOR_ALL, stacklevel=4)
+            _warn_caller(_SAME_FOR_ALL)
         if spec.tools and spec.max_turns == 1:
-            warnings.warn("max_turns=1 leaves no turn for a tool call: the only one must be the answer.", stacklevel=4)
+            _warn_caller("max_turns=1 leaves no turn for a tool call: the only one must be the answer.")
         if spec.runtime is not None:
             spec.runtime.check()
         if spec.out is not None:
@@ -179,3 +180,11 @@ def asking_order(layout: Layout, inputs: JobSource) -> Iterator[int] | None:
     if layout.asking is None or inputs.rows is None:
         return None
     return chain(layout.asking, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.asking))))
+
+
+def _warn_caller(text: str) -> None:
+    """Warns at the line outside of this package that led here."""
+    package, frame, level = __name__.partition(".")[0], inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
