@@ -3,8 +3,8 @@
 Both keep the snapshot in a private repository, check a copy out with `git read-tree`, and compare trees with
 `git diff-tree`. They differ in how the files of a copy become a tree:
 
-- `scan`: `batch_agent.programs.workspace`. Python lists the copy, decides by inode and change time which files to read, and
-  feeds those to `git fast-import`. Git never opens a file of the copy.
+- `scan`: `batch_agent.programs.workspace`. Python lists the copy, decides by inode and change time which files to read,
+  and feeds those to `git fast-import`. Git never opens a file of the copy.
 - `add`: `git --git-dir=PRIVATE --work-tree=COPY add -A`, with a private index. Git lists and reads the copy.
 
     python -m benchmarks.working_copies [--files 5000] [--copies 20] [--rounds 3] [--out FILE]
