@@ -51,7 +51,7 @@ def time_stands_still_while_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPa
             return make(work, tell, synced)
 
         with monkeypatch.context() as patched:
-            patched.setattr(writer, "_Order", order)
+            patched.setattr(writer, "_WriteJob", order)
             place(self, work, waiters, synced)
         assert is_done.wait(60)
 
