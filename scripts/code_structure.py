@@ -47,8 +47,8 @@ NOUNS_IN_ING = {
     "testing": "what users import for their own tests, as in numpy.testing",
     "throttling": "the usual name for rate limiting",
 }
-# Names that end in -ed and are not participles.
-NOUNS_IN_ED = {"embed", "feed", "seed", "shed", "speed"}
+# Names that end in -ed and are not participles, and `embedded`: the embedded model, as the field says.
+NOUNS_IN_ED = {"embed", "embedded", "feed", "seed", "shed", "speed"}
 IRREGULAR_PARTICIPLES = {
     "bound", "built", "done", "drawn", "found", "given", "gone", "heard", "held", "kept", "known", "left", "lost",
     "made", "met", "paid", "said", "seen", "sent", "shown", "spent", "taken", "told", "understood", "written",

@@ -23,7 +23,7 @@ from ..run.resources import open_resources
 from ..run.setup import RunSetup
 from .callbacks import Callbacks
 from .compile import CompiledStage, compile_flow, text_name
-from .finished import NoEvents, called_once, marked_plans, unseen
+from .complete_checkpoints import NoEvents, called_once, marked_plans, unseen
 from .map_step import MapInputs, MapNode, fields_of
 from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
 from .reduce_step import ReduceNode

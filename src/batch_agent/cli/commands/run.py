@@ -17,7 +17,7 @@ from ...observe.text.summary import summary_lines
 from ..checkpoint import check_kind, checkpoint_of, delete_checkpoint
 from ..options.cluster import ClusterOptions
 from ..options.observability import Dashboard, TelemetryOptions
-from ..options.reduce import ReduceOptions
+from ..options.reduce import ReduceArguments
 from ..options.run import CommandOptions
 from ..remote_run import RemoteRun
 from ..saved_command import CommandSaver, check_same_location
@@ -27,7 +27,7 @@ from .plan import compare
 from .report import report_lines
 from .run_reduce import run_reduced
 
-_NO_REDUCE = ReduceOptions()
+_NO_REDUCE = ReduceArguments()
 _ALONE = ClusterOptions()
 _UNWATCHED = TelemetryOptions()
 
@@ -35,7 +35,7 @@ _UNWATCHED = TelemetryOptions()
 def run(
     asked: CommandOptions,
     *,
-    reducing: ReduceOptions = _NO_REDUCE,
+    reducing: ReduceArguments = _NO_REDUCE,
     sharing: ClusterOptions = _ALONE,
     out: Path = Path("results.jsonl"),
     checkpoint: Path | None = None,

@@ -19,7 +19,7 @@ def _said(text: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceOptions:
+class ReduceArguments:
     """Of a run whose results are made into one answer; or, with nothing said, of one whose results are all there is."""
 
     reduce: Annotated[
@@ -74,10 +74,10 @@ class ReduceSettings:
     is_text: bool
 
 
-def reduce_options_from_saved(options: Mapping[str, Any]) -> tuple[ReduceOptions, dict[str, Any]]:
+def reduce_options_from_saved(options: Mapping[str, Any]) -> tuple[ReduceArguments, dict[str, Any]]:
     """What an earlier command asked, and what else it said."""
-    ours = {name: value for name, value in options.items() if name in ReduceOptions.__slots__}
-    return ReduceOptions(**ours), {name: value for name, value in options.items() if name not in ours}
+    ours = {name: value for name, value in options.items() if name in ReduceArguments.__slots__}
+    return ReduceArguments(**ours), {name: value for name, value in options.items() if name not in ours}
 
 
 def _check_writable(path: Path) -> None:
