@@ -65,6 +65,7 @@ class Line:
         try:
             raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
+            raw.shutdown(socket.SHUT_WR)  # at once: `close` waits for the next round of the loop
             transport.close()
         finally:
             raw.close()
