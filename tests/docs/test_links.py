@@ -71,3 +71,13 @@ def anchors_of(page: Path) -> set[str]:
     headings = _HEADING.findall(_FENCE.sub("", page.read_text()))
     plain = [re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()) for heading in headings]
     return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+def test_the_files_that_the_architecture_page_names_exist() -> None:
+    text = (SITE / "architecture.md").read_text()
+    named = re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", text[: text.index("## Glossary")])
+    assert len(named) > 40
+    folders = [
+        ROOT / "src" / "batch_agent" / folder for folder in ("", "backends", "tools", "cluster", "programs", "observe")
+    ]
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
