@@ -15,7 +15,8 @@ from batch_agent.supervisor import supervisor_process as warden
 
 def as_warden(code: str) -> str:
     """What is said by Python code that has a warden's parts."""
-    head = f"import sys; sys.path.insert(0, {str(Path(warden.__file__).parent)!r}); import os, warden\n"
+    folder = str(Path(warden.__file__).parent)
+    head = f"import sys; sys.path.insert(0, {folder!r}); import os, supervisor_process as warden\n"
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", head + code], stdout=subprocess.PIPE, text=True, timeout=60, check=True
     ).stdout
@@ -32,7 +33,7 @@ async def test_without_orphans_of_its_own_it_kills_the_process_group(mark: str) 
     said = as_warden(f"""
 say, (read, write) = os.dup(1), os.pipe()
 os.dup2(write, 1)
-family = warden.Family(adopts_orphans=False)
+family = warden.ProcessTree(adopts_orphans=False)
 argv = [b"sh", b"-c", b"(sleep 600 & echo up); sleep 600"]
 family.start(b"/", b"/bin/sh", argv, [b"PATH=/bin:/usr/bin", b"MARK={mark}"])
 os.read(read, 100)
@@ -48,7 +49,7 @@ def refuse(pid, number):
     raise PermissionError
 
 warden.os.kill = refuse
-family = warden.Family(adopts_orphans=True)
+family = warden.ProcessTree(adopts_orphans=True)
 family.start(b"/", b"/bin/sleep", [b"sleep", b"600"], [])
 print(family.kill(0.1), family.code, family.program)
 """)

@@ -17,6 +17,7 @@ CIRCLES_TO_CUT: list[set[str]] = [
         "core.results",
         "core.validation",
         "data.append_file",
+        "data.column_names",
         "data.columns",
         "data.export",
         "data.notebook_table",

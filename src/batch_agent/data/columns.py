@@ -1,9 +1,5 @@
-"""Results as a table: a column for each field of the inputs and of the answers.
+"""Results as a table: a column for each field of the inputs and of the answers."""
 
-The names of columns, by which the parts of an input are known.
-"""
-
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
@@ -13,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, RootModel
 
-from ..core.errors import SpecError
 from ..core.results import AgentResult
 from .result_rows import jsonable, whole_text
 
@@ -96,11 +91,3 @@ def _cell(value: Any) -> Any:
     if isinstance(value, Enum):
         return _cell(value.value)
     return jsonable(value)
-
-
-def check_unique(names: Iterable[str], where: str, remedy: str = "rename one of them") -> list[str]:
-    """The names, as they are. Raises SpecError for two that are the same: `where`, and what to do."""
-    counts = Counter(names)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise SpecError(f"{where} has two columns {twice[0]!r}: {remedy}.")
-    return list(counts)

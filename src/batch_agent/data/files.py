@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from ..core.errors import SpecError
-from .columns import check_unique
+from .column_names import check_unique
 from .parquet import parquet_rows
 from .row_iterators import SizedRows
 

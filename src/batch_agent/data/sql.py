@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
-from .columns import check_unique
+from .column_names import check_unique
 from .optional_imports import require
 from .plain_values import plain_value
 

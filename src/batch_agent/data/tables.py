@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.errors import SpecError
-from .columns import check_unique
+from .column_names import check_unique
 from .optional_imports import require
 from .plain_values import plain_row, plain_value
 from .row_iterators import SizedRows, ThreadIterator

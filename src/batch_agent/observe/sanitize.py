@@ -7,7 +7,7 @@ import logging
 import unicodedata
 
 from ..core.safe_text import safe_text
-from .text.agent_trace import one_line
+from .text.formatting import one_line
 
 _UNSEEN = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Marks that turn the writing direction, halves of characters, and what no font has."""

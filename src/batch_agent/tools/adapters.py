@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from ..core.errors import SpecError
 from ..core.schema import is_model_class
-from .parameters import RawArguments, sound_name
 from .tool import Tool, make_tool
 
 
@@ -40,6 +39,8 @@ def from_langchain(value: Any) -> Tool | None:
     schema = _schema(value)
     if schema is None or not isinstance(value, _Invoked | _InvokedAsync):
         return None
+    from .parameters.json_schema import RawArguments, sound_name  # brings jsonschema_rs, which most tools do not need
+
     name = sound_name(value.name)
     parameters = {key: part for key, part in schema.items() if key != "description"}  # it repeats the tool's own
     return Tool(name, value.description, _function(value), RawArguments(parameters, name))

@@ -198,7 +198,8 @@ def make_tool(
     **options: Unpack[ToolOptions],
 ) -> Tool:
     """`namespace` holds the names that string annotations may use besides the function's own module."""
-    from .parameters import Arguments, describe  # brings Pydantic, which runs without tools do not need
+    # Brings Pydantic, which runs without tools do not need.
+    from .parameters.function_signature import Arguments, describe
 
     chosen: dict[str, Any] = dict(options)
     named, said = chosen.pop("name", None), chosen.pop("description", None)

@@ -207,13 +207,13 @@ async def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
 
 
 def test_whoever_has_no_redis_package_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("batch_agent.cluster.redis.coordinator")]:
+    for name in [name for name in sys.modules if name.startswith("batch_agent.cluster.redis")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("redis", "redis.asyncio"):
         monkeypatch.setitem(sys.modules, name, None)
     module = importlib.import_module("batch_agent.cluster.redis.coordinator")
     with pytest.raises(SpecError, match=r"pip install 'batch-agent\[redis\]'"):
-        module.RedisHub("redis://localhost", "run")
+        module.RedisCoordinator("redis://localhost", "run")
 
 
 async def _opened(url: str) -> None:

@@ -10,7 +10,8 @@ from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.adapters import from_langchain
-from batch_agent.tools.parameters import BadArguments, RawArguments, sound_name
+from batch_agent.tools.parameters import BadArguments
+from batch_agent.tools.parameters.json_schema import RawArguments, sound_name
 
 
 class Search(BaseModel):

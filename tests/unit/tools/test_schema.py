@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from batch_agent import SpecError, Tool
-from batch_agent.tools.parameters import Arguments, BadArguments, describe
+from batch_agent.tools.parameters import BadArguments
+from batch_agent.tools.parameters.function_signature import Arguments, describe
 
 
 class Colour(Enum):

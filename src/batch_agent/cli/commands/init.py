@@ -47,7 +47,7 @@ def init(folder: Path = _HERE, *, backend: str = "local://", model: str | None =
 
 
 def _text(name: str, backend: str, model: str | None) -> str:
-    text = (files(__package__) / "starter" / name.lstrip(".")).read_text(encoding="utf-8")
+    text = (files("batch_agent.cli") / "starter" / name.lstrip(".")).read_text(encoding="utf-8")
     return _for_backend(text, backend, model) if name == "batch.toml" else text
 
 

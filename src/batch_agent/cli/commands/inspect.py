@@ -11,7 +11,8 @@ from ...core.agent_config import AgentConfig
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
-from ...observe.text.agent_trace import agent_trace_lines, one_line, tokens
+from ...observe.text.agent_trace import agent_trace_lines, tokens
+from ...observe.text.formatting import one_line
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
 

@@ -15,6 +15,7 @@ from ...core.program_runtime import ProgramTrace
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ..checkpoint_results import recorded_job
+from .formatting import cut, one_line
 
 _INDENT = 10
 _LONGEST_SAID = 4_000
@@ -38,7 +39,7 @@ def agent_trace_lines(rules: AgentConfig, key: str, facts: Sequence[Fact]) -> It
 def _told(fact: Fact, turn: int, talk: Conversation) -> Iterator[Text]:
     match fact:
         case Started():
-            yield from _part("task", _cut(fact.task, _LONGEST_SAID))
+            yield from _part("task", cut(fact.task, _LONGEST_SAID))
         case Replied():
             yield from _part(f"turn {turn}", _figures(fact), "bold cyan")
             if fact.work is not None:
@@ -81,7 +82,7 @@ def _said(fact: Replied) -> Iterator[Text]:
     for thought in reply.thoughts:
         yield from _part("  thought", _short(thought.text) if thought.text else "(not readable)", "dim")
     if reply.text:
-        yield from _part("  said", _cut(reply.text, _LONGEST_SAID))
+        yield from _part("  said", cut(reply.text, _LONGEST_SAID))
     if reply.finish in ("length", "refusal"):
         ended = "cut off by the token limit" if reply.finish == "length" else "the model declined"
         yield from _part("  ended", ended, "yellow")
@@ -101,7 +102,7 @@ def _worked(work: ProgramTrace) -> Iterator[Text]:
         yield from _part("  call", f"{call.name} {_short(call.arguments)}{'' if call.ok else ' (failed)'}", "cyan")
     if work.changes is not None:
         yield from _part("  changed", str(work.changes), "cyan")
-        yield from _part("", _cut(work.changes.patch, _LONGEST_SAID))
+        yield from _part("", cut(work.changes.patch, _LONGEST_SAID))
 
 
 def _called(result: ToolResult) -> Iterator[Text]:
@@ -124,9 +125,9 @@ def _shortened(fact: Compacted) -> str:
 def _end(talk: Conversation, turn: int) -> Iterator[Text]:
     match talk.next():
         case Done(output, None):
-            yield from _part("answered", _cut(as_text(output), _LONGEST_SAID), "bold green")
+            yield from _part("answered", cut(as_text(output), _LONGEST_SAID), "bold green")
         case Done(_, error):
-            yield from _part("failed", _cut(str(error), _LONGEST_SAID), "bold red")
+            yield from _part("failed", cut(str(error), _LONGEST_SAID), "bold red")
         case CallTools(calls, past):
             for call in calls:
                 yield from _part("  call", _call(call), "cyan")
@@ -159,15 +160,6 @@ def as_text(value: Any) -> str:
     return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def one_line(text: str, longest: int) -> str:
-    """The beginning of a text, without its line ends."""
-    return _cut(" ".join(text[: 4 * longest].split()) if len(text) > longest else " ".join(text.split()), longest)
-
-
 def _short(text: str) -> str:
     shown = one_line(text, _LONGEST_SHOWN)
     return shown if len(text) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]} ... ({len(text):,} characters)"
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest]} ... ({len(text):,} characters)"

@@ -41,3 +41,13 @@ def dollars(usd: float) -> str:
 def prefix_worker(worker: str, said: str) -> str:
     """Of this process, which has no name, as they are."""
     return f"{worker}: {said}" if worker else said
+
+
+def one_line(text: str, longest: int) -> str:
+    """The beginning of a text, without its line ends."""
+    return cut(" ".join(text[: 4 * longest].split()) if len(text) > longest else " ".join(text.split()), longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """The beginning of a text, and how long the whole is if that is longer."""
+    return text if len(text) <= longest else f"{text[:longest]} ... ({len(text):,} characters)"

@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SpecError
-from ..parameters import RawArguments, sound_name
+from ..parameters.json_schema import RawArguments, sound_name
 from ..policy import ExecutionLimits, SharingPolicy
 from ..tool import Tool
 from .connection import McpConnection
