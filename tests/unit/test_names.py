@@ -69,3 +69,11 @@ def test_an_import_that_fails_while_names_are_noted_leaves_python_as_it_was() ->
     with pytest.raises(ZeroDivisionError):
         exec("with lazy_imports(globals()):\n from .a import b as b\n 1 / 0", {**package, "lazy_imports": lazy_imports})
     assert builtins.__import__ is real
+
+
+def test_the_names_of_aurora_swarm_are_those_of_pools() -> None:
+    from batch_agent import pools, swarm
+
+    names = {"Blackboard", "Stage", "VLLMPool", "broadcast", "majority_vote", "run_pipeline", "tree_reduce"}
+    assert names <= set(swarm.__all__) == set(pools.__all__)
+    assert all(getattr(swarm, name) is getattr(pools, name) for name in swarm.__all__)

@@ -4,7 +4,7 @@ from ..backends.hostfile import Endpoint, parse_hostfile
 from .aggregators import best_of, concat, failure_report, majority_vote, statistics, structured_merge, top_k
 from .blackboard import Blackboard, blackboard
 from .patterns import broadcast, broadcast_and_reduce, fan_out_fan_in, map_gather, scatter_gather
-from .pipeline import PipelineStage, pipeline, run_pipeline
+from .pipeline import Stage, pipeline, run_pipeline
 from .pool import VLLMPool
 from .protocol import Pool
 from .response import Response
@@ -17,9 +17,9 @@ __all__ = [
     "AgentEndpoint",
     "Blackboard",
     "Endpoint",
-    "PipelineStage",
     "Pool",
     "Response",
+    "Stage",
     "VLLMPool",
     "best_of",
     "blackboard",

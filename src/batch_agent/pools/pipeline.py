@@ -12,7 +12,7 @@ from .response_checks import answered, need_agents, no_answer
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineStage:
+class Stage:
     """One step of a pipeline."""
 
     name: str
@@ -27,9 +27,7 @@ class PipelineStage:
     """Which responses the transform sees; None: all."""
 
 
-async def run_pipeline(
-    pool: Pool, stages: Sequence[PipelineStage], initial_input: Any, reuse_agents: bool = True
-) -> Any:
+async def run_pipeline(pool: Pool, stages: Sequence[Stage], initial_input: Any, reuse_agents: bool = True) -> Any:
     """What the last stage gives. All stages have the first agents of the pool, or, without `reuse_agents`, each has
     agents of its own.
 
@@ -47,7 +45,7 @@ async def run_pipeline(
 pipeline = run_pipeline
 
 
-def _pools(pool: Pool, stages: Sequence[PipelineStage], reuse_agents: bool) -> list[Pool]:
+def _pools(pool: Pool, stages: Sequence[Stage], reuse_agents: bool) -> list[Pool]:
     """Who does what. Raises SpecError."""
     need_agents(pool, "run_pipeline")
     if not stages:
@@ -68,7 +66,7 @@ def _pools(pool: Pool, stages: Sequence[PipelineStage], reuse_agents: bool) -> l
     return pools
 
 
-def _output(stage: PipelineStage, responses: list[Response]) -> Any:
+def _output(stage: Stage, responses: list[Response]) -> Any:
     where = f"Stage {stage.name!r}"
     if not any(response.success for response in responses):
         raise no_answer(responses, where)
