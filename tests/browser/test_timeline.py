@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.browser import models
-from tests.browser.lives import lives_of
+from tests.browser import run_views as models
+from tests.browser.agent_attempts import lives_of
 from tests.browser.tab import Page
 
 from batch_agent.observe.report.html import report_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run, stream, waiting_tool
+from tests.support.engine_harness import EventLog, asked, now, run, stream, waiting_tool
 
 from batch_agent import AgentResult, BackendError, ErrorKind, RunStopped, Tool
 from batch_agent.backends.diagnostics import _Examiner

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, run, stream
-from tests.engine.sharing import Link, calling, working
+from tests.support.engine_harness import EventLog, asked, run, stream
+from tests.support.shared_run_workers import Link, calling, working
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError
 from batch_agent.core.agent_config import Job

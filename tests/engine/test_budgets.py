@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run
+from tests.support.engine_harness import EventLog, asked, now, run
 
 from batch_agent import BackendError, ErrorKind, SpecError
 from batch_agent.core.events import BudgetReported

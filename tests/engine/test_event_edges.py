@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked
-from tests.engine.sharing import LONG, Link, answers, calling, working
-from tests.unit.programs import Programs
+from tests.support.engine_harness import EventLog, asked
+from tests.support.forked_programs import Programs
+from tests.support.shared_run_workers import LONG, Link, answers, calling, working
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, Tool
 from batch_agent.core.events import (

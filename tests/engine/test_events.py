@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.engine.harness import EventLog, run, waiting_tool
+from tests.support.engine_harness import EventLog, run, waiting_tool
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.events import (

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.engine.flowing import joining, prompts, saying
-from tests.engine.harness import EventLog, asked, now
+from tests.support.engine_harness import EventLog, asked, now
+from tests.support.flow_harness import joining, prompts, saying
 
 from batch_agent import AgentResult, ErrorKind, Flow, SpecError, Tool
 from batch_agent.core.events import BudgetReported

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import entries, joining, leaves, prompts, saying
-from tests.engine.harness import asked, now
+from tests.support.engine_harness import asked, now
+from tests.support.flow_harness import entries, joining, leaves, prompts, saying
 
 from batch_agent import ErrorKind, Flow
 from batch_agent.core.flow_result import FlowResult, Item

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run, stream
+from tests.support.engine_harness import EventLog, asked, now, run, stream
 
 from batch_agent import BatchAgent, ErrorKind, RunStopped, SpecError
 from batch_agent.core.events import Notice, RunStarted

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.engine.harness import asked, now, waiting_tool
+from tests.support.engine_harness import asked, now, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.core.messages import Assistant

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.engine.harness import asked, now, run, stream
+from tests.support.engine_harness import asked, now, run, stream
 
 from batch_agent import BackendError, ErrorKind, Tool
 from batch_agent.core.requests import Request

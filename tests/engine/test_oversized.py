@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import BaseModel
-from tests.engine.harness import asked, now
+from tests.support.engine_harness import asked, now
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped, Tool
 from batch_agent.core.events import AgentFinished, AgentStarted, Event

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.harness import EventLog, now
-from tests.engine.programs import LOOK, FakeCrew, calls_then, loop_of_tools, run_programs
+from tests.support.engine_harness import EventLog, now
+from tests.support.program_agents import LOOK, FakeCrew, calls_then, loop_of_tools, run_programs
 
 from batch_agent import BackendError, ErrorKind, RunStopped
 from batch_agent.core.events import CallsEnded, CallsStarted, TurnEnded

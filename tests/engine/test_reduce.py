@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import entries, joining, prompts, saying
-from tests.engine.harness import asked, now
+from tests.support.engine_harness import asked, now
+from tests.support.flow_harness import entries, joining, prompts, saying
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, RunStopped, SpecError
 from batch_agent.core.requests import Request

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import entries, prompts, saying
+from tests.support.flow_harness import entries, prompts, saying
 
 from batch_agent import BatchAgent, Flow
 from batch_agent.testing import ScriptedBackend

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.harness import asked, now, stream, waiting_tool
+from tests.support.engine_harness import asked, now, stream, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.core.messages import Assistant

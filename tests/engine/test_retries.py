@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run
+from tests.support.engine_harness import EventLog, asked, now, run
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.errors import RETRYABLE

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run, waiting_tool
-from tests.engine.sharing import Link, calling, working
+from tests.support.engine_harness import EventLog, asked, now, run, waiting_tool
+from tests.support.shared_run_workers import Link, calling, working
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError, Tool
 from batch_agent.core.requests import Reply, Request

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.harness import asked, now, run, waiting_tool
+from tests.support.engine_harness import asked, now, run, waiting_tool
 
 from batch_agent import ErrorKind, Tool
 from batch_agent.core.requests import Reply, Request

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.engine.harness import now, run, waiting_tool
+from tests.support.engine_harness import now, run, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, virtual_time
 from batch_agent.testing import ScriptedBackend, by_turn, call, run_virtual, say

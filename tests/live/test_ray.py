@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import BaseModel
 from tests.live.ray_cluster import CLIENT_PORT, Cluster, ray_cluster
-from tests.redis_server import redis_server
+from tests.support.redis_server import redis_server
 
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool
 from batch_agent.core.events import Event, Notice

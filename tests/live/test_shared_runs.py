@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.live.shared_part import STORE_FAILED
-from tests.live.shared_scene import LEASE, Nursery, Player, Scene, agent, agents, engine
-from tests.live.shared_way import Way
-from tests.redis_server import AOF, RedisServer, redis_of_its_own
+from tests.support.breakable_proxy import Way
+from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
+from tests.support.shared_run_process import STORE_FAILED
+from tests.support.shared_run_scene import LEASE, Nursery, Player, Scene, agent, agents, engine
 
 from batch_agent.sim import SimServer
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.agent.talks import rules
+from tests.support.conversations import rules
 
 from batch_agent.agent.compaction import CompactContext, ToolOutputSize, plan_compaction
 from batch_agent.agent.context_size import ContextSize, chars_in

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.test_bedrock_dialect import CLAUDE, any_text, thoughts
-from tests.unit.agent.talks import City
-from tests.unit.plan.plans import plan
+from tests.support.conversations import City
+from tests.support.plans import plan
 
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.backends import flavors
