@@ -124,7 +124,7 @@ def _calls_of(parser: str, work: Work) -> int:
 
 def run(parser: str, work: Work) -> float:
     """Seconds of CPU of one run with this parser under its connections."""
-    vars(line)["AnswerReader"] = PARSERS[parser]
+    vars(line)["ResponseParser"] = PARSERS[parser]
     cpu = time.process_time()
     asyncio.run(adapter.run(work, Tally(work)))
     return time.process_time() - cpu

@@ -210,7 +210,8 @@ POOL: dict[str, Cells] = {
 _SHARED_EVENTS = "engine/test_event_edges.py::test_of_a_shared_run_every_agent_is_finished_once_for_the_caller"
 _KILLED_VIEW = "unit/observe/report/test_run_view.py::test_what_a_killed_process_had_under_way_ends_with_it"
 EVENTS: dict[str, Cells] = {
-    "RunStarted AgentStarted TurnStarted TurnEnded CallsStarted CallsEnded AgentFinished Scheduled Spent ToolsUsed": (
+    "RunStarted AgentStarted TurnStarted TurnEnded CallsStarted CallsEnded AgentFinished SchedulingReported "
+    "BudgetReported ToolsUsed": (
         _SHARED_EVENTS,
         _EVENTS,
         _EVENTS_KILLED,
@@ -224,21 +225,21 @@ EVENTS: dict[str, Cells] = {
         "unit/observe/report/test_run_view.py::test_limits_and_pauses_are_told_with_their_times",
         "engine/test_retries.py::test_every_retry_is_an_event_that_says_why_and_how_long",
     ),
-    "Notice Sampled Shared": (
+    "Notice LoadSampled PrefixReported": (
         "unit/observe/test_several_workers.py::test_every_view_shows_how_full_a_backend_is_of_all_workers",
         _EVENTS,
         _EVENTS_KILLED,
         "unit/observe/report/test_run_view.py::test_a_run_that_is_resumed_counts_every_agent_once",
         _AWAY,
     ),
-    "AgentMoved AtWorker": (
+    "AgentReassigned WorkerEvent": (
         _SHARED_EVENTS,
         "unit/cluster/events/test_publisher_and_relay.py::test_a_worker_that_goes_or_falls_silent_has_nothing_under_way",
         "unit/cluster/events/test_publisher_and_relay.py::test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done_once",
         "unit/cluster/events/test_publisher_and_relay.py::test_whoever_asks_later_sees_what_was_under_way_before",
         "unit/cluster/events/test_publisher_and_relay.py::test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back",
     ),
-    "FlowStarted Queued InStage": (
+    "FlowStarted ItemQueued StageEvent": (
         "unit/observe/report/test_run_view.py::test_a_later_stage_has_as_many_as_have_come_to_it",
         "engine/test_flow_ends.py::test_a_flow_that_is_cancelled_leaves_nothing_behind",
         "unit/api/test_flow_kill.py::test_nothing_is_repeated_when_the_process_is_killed_again_and_again",
