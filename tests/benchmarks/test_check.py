@@ -1,7 +1,7 @@
 """Whether an agent has become dearer."""
 
 from benchmarks.check import TOLERANCE, moves, versions
-from benchmarks.peers.counting import Calls
+from benchmarks.peers.call_count import Calls
 
 BEFORE = {"versions": versions(), "calls": {"single": 100.0}, "cpu": {"single": 1.2}}
 

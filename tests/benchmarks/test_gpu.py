@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 from benchmarks.gpu.__main__ import PARTS, run_parts, serve_and_run
-from benchmarks.gpu.notes import Notes
+from benchmarks.gpu.gather_loop import plain
+from benchmarks.gpu.model_shapes import make_model
 from benchmarks.gpu.peers import peers
-from benchmarks.gpu.plain import plain
-from benchmarks.gpu.played import Played
-from benchmarks.gpu.scene import Scene
-from benchmarks.gpu.server import Server
-from benchmarks.gpu.serving import ServerFailed, serve
-from benchmarks.gpu.shapes import make_model
-from benchmarks.gpu.watch import Watch
-from benchmarks.gpu.words import Words, nonce
+from benchmarks.gpu.results_file import Notes
+from benchmarks.gpu.scenario import Scene
+from benchmarks.gpu.scripted_backend import Played
+from benchmarks.gpu.server_info import Server
+from benchmarks.gpu.token_texts import Words, nonce
+from benchmarks.gpu.turn_recorder import Watch
+from benchmarks.gpu.vllm_process import ServerFailed, serve
 from benchmarks.gpu.workloads import Scale, Stage
 from benchmarks.peers.runs import Broken
-from scripts import benchmark_cells, benchmark_gpu_peers
+from benchmarks.render import cells
+from benchmarks.render import gpu_peers as gpu_peer_tables
 
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
@@ -189,8 +190,8 @@ async def test_clients_in_processes_of_their_own_bring_the_same_answers(
             assert one["cpu_us_per_agent"] > 0
             assert ("ttft_p50_s" in one) == (way == "streamed")
         assert part[way]["medians"]["expert"]["cpu_times_expert"] == 1
-    monkeypatch.setattr(benchmark_cells, "RESULTS", tmp_path)
-    rows = benchmark_gpu_peers.real_peers().splitlines()
+    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    rows = gpu_peer_tables.real_peers().splitlines()
     assert len({row.count("|") for row in rows}) == 1
     assert sum("aiohttp, hand-optimized | 1.00x" in row for row in rows) == 2
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from benchmarks.peers.account import Account
+from benchmarks.peers.resource_usage import Account
 
 GRANDCHILD = "import time\nheld = bytearray(50_000_000)\nwhile time.process_time() < 0.5: pass"
 CHILD = """

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks.peers.cast import CHECKPOINTS
 from benchmarks.peers.environments import AURORA, PINS, NotThere, python_of, words_of
+from benchmarks.peers.participants import CHECKPOINTS
 from benchmarks.peers.rounds import compared
 from benchmarks.peers.runs import Broken, measure, servers
 from benchmarks.peers.work import Tally, Work

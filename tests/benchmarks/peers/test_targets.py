@@ -6,10 +6,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.peers.kept import Kept
+from benchmarks.peers.results_file import Kept
 from benchmarks.peers.rounds import medians, parted
 from benchmarks.peers.targets import targets
-from scripts import benchmark_cells, benchmark_peers
+from benchmarks.render import cells
+from benchmarks.render import peers as peer_tables
 from tests.support.peer_results import one, parts
 
 from benchmarks import report
@@ -99,17 +100,17 @@ def test_a_part_measured_again_leaves_the_others_with_when_they_were_measured(tm
 
 def test_tables_have_a_row_for_each_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report.write("peers", {"parts": parts(), "targets": targets(parts())}, tmp_path / "peers.json", commit="x")
-    monkeypatch.setattr(benchmark_cells, "RESULTS", tmp_path)
-    tables = [benchmark_peers.single, benchmark_peers.agents, benchmark_peers.workloads, benchmark_peers.endpoints]
+    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    tables = [peer_tables.single, peer_tables.agents, peer_tables.workloads, peer_tables.endpoints]
     for make in tables:
         rows = make().splitlines()
         assert len({row.count("|") for row in rows}) == 1
         assert "LangGraph" in make()
-    assert "| LangGraph | 40.00x |" in benchmark_peers.single()
-    assert "| LangGraph | 10.00x (10) |" in benchmark_peers.agents()
-    assert [row.endswith(" 2.00x |") for row in benchmark_peers.workloads().splitlines()[2:]] == [True] * 3
-    assert "8.0 kB" in benchmark_peers.alone()
-    assert all(each["is_met"] for each in benchmark_peers.targets())
+    assert "| LangGraph | 40.00x |" in peer_tables.single()
+    assert "| LangGraph | 10.00x (10) |" in peer_tables.agents()
+    assert [row.endswith(" 2.00x |") for row in peer_tables.workloads().splitlines()[2:]] == [True] * 3
+    assert "8.0 kB" in peer_tables.alone()
+    assert all(each["is_met"] for each in peer_tables.targets())
 
 
 def test_the_picture_is_xml_with_a_bar_for_each_peer() -> None:
