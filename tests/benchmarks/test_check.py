@@ -6,7 +6,7 @@ from benchmarks.peers.call_count import Calls
 BEFORE = {"versions": versions(), "calls": {"single": 100.0}, "cpu": {"single": 1.2}}
 
 
-def test_a_number_that_hardly_moved_is_told_and_not_judged() -> None:
+def test_a_small_change_is_reported_and_not_judged() -> None:
     [calls, cpu] = moves(BEFORE, {"calls": {"single": 101.0}, "cpu": {"single": 1.25}})
     assert str(calls) == "calls: single: 100.0 to 101.0 (+1.0%)"
     assert not calls.is_beyond

@@ -234,7 +234,7 @@ def test_a_model_has_its_shape_and_its_tokenizers_vocabulary(tmp_path: Path) -> 
     assert (folder / "tokenizer.json").exists()
 
 
-async def test_a_server_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
+async def test_a_server_that_exits_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\nprint('no such GPU')\n")
     program.chmod(0o755)

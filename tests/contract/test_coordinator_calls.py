@@ -17,7 +17,7 @@ async def alive(hub: Coordinator, *workers: str) -> None:
         await hub.renew(worker, {}, lasts=LONG)
 
 
-async def test_one_makes_a_call_and_the_others_get_what_came_of_it(meet: Meet) -> None:
+async def test_one_worker_makes_a_call_and_the_others_get_its_outcome(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await alive(one, "w", "v")
     after = await other.latest()
@@ -43,7 +43,7 @@ async def test_a_claim_that_is_repeated_is_the_same_claim(hub: Coordinator) -> N
     assert await hub.claim("call", "w") is True
 
 
-async def test_of_many_who_claim_at_the_same_time_one_makes_the_call(meet: Meet) -> None:
+async def test_of_concurrent_claims_exactly_one_succeeds(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
     workers = [f"w{number}" for number in range(20)]
     await alive(hubs[0], *workers)
@@ -52,7 +52,7 @@ async def test_of_many_who_claim_at_the_same_time_one_makes_the_call(meet: Meet)
     assert sorted(claim.result() for claim in claims) == [False] * 19 + [True]
 
 
-async def test_the_claim_of_one_who_is_gone_goes_to_the_next(meet: Meet) -> None:
+async def test_the_claim_of_a_lost_worker_goes_to_the_next(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await one.renew("w", {}, lasts=SHORT)
     await alive(other, "v")
@@ -107,14 +107,14 @@ async def test_an_outcome_is_good_for_so_long_and_no_longer(hub: Coordinator) ->
     assert await hub.claim("long", "v") == b"2"
 
 
-async def test_nobody_lands_what_is_not_claimed(hub: Coordinator) -> None:
+async def test_a_call_cannot_be_completed_without_a_claim(hub: Coordinator) -> None:
     after = await hub.latest()
     await hub.land("call", "w", b"1", lasts=LONG)
     assert await hub.claim("call", "v") is True
     assert (await hub.news(after, wait=0)).landed == ()
 
 
-async def test_places_in_a_queue_are_an_interval_apart_after_the_first_few(meet: Meet) -> None:
+async def test_rate_limited_slots_are_an_interval_apart_after_the_burst(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
     waits = [await hubs[number % 2].turn("search", interval=1_000, ahead=2_000) for number in range(6)]
     assert waits[:3] == [0, 0, 0]
@@ -122,14 +122,14 @@ async def test_places_in_a_queue_are_an_interval_apart_after_the_first_few(meet:
     assert await hubs[0].turn("another", interval=1_000, ahead=0) == 0
 
 
-async def test_each_who_comes_at_the_same_time_has_a_place_of_its_own(meet: Meet) -> None:
+async def test_concurrent_requests_get_different_slots_in_the_queue(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
     async with asyncio.TaskGroup() as group:
         turns = [group.create_task(hubs[n % 2].turn("search", interval=1_000, ahead=0)) for n in range(10)]
     assert sorted(math.ceil(turn.result() / 1_000) for turn in turns) == list(range(10))
 
 
-async def test_a_queue_that_nobody_is_in_begins_again(hub: Coordinator) -> None:
+async def test_an_empty_rate_queue_starts_again(hub: Coordinator) -> None:
     assert await hub.turn("search", interval=0.01, ahead=0) == 0
     await asyncio.sleep(0.03)
     assert await hub.turn("search", interval=0.01, ahead=0) == 0

@@ -31,7 +31,7 @@ from batch_agent.core.results import AgentError
 __all__ = ["hub", "meet", "redis_server"]
 
 
-async def test_an_agent_that_nobody_knows_has_no_facts(hub: Coordinator) -> None:
+async def test_an_unknown_agent_has_no_facts(hub: Coordinator) -> None:
     assert await hub.facts("nobody") == ()
 
 
@@ -64,7 +64,7 @@ async def test_parts_belong_to_the_lease_of_their_agent(hub: Coordinator) -> Non
     assert await hub.facts("a.part1") == (STARTED,)
 
 
-async def test_a_story_begins_anew_with_what_takes_its_place(hub: Coordinator) -> None:
+async def test_replacing_facts_restarts_the_history_of_an_agent(hub: Coordinator) -> None:
     lease = (await leased(hub, "w", "a"))["a"]
     await hub.write("w", 1, told(lease, STARTED, ASKED))
     anew = [Replace("a", lease.token, (STARTED,)), *told(lease, ANSWERED)]
@@ -178,7 +178,7 @@ async def test_there_may_be_no_news(meet: Meet) -> None:
     assert (await other.news(empty.after, wait=0)).told == (b"\0 now \xff",)
 
 
-async def test_whoever_waits_for_news_gets_them(meet: Meet) -> None:
+async def test_a_waiter_is_woken_by_updates(meet: Meet) -> None:
     one, other = await meet(), await meet()
     lease = (await leased(one, "w", "a"))["a"]
     after = await other.latest()
@@ -189,7 +189,7 @@ async def test_whoever_waits_for_news_gets_them(meet: Meet) -> None:
     assert waiting.result().endings == (Completion("a"),)
 
 
-async def test_no_news_are_missed_or_read_twice_while_others_write(meet: Meet) -> None:
+async def test_no_update_is_missed_or_read_twice_during_concurrent_writes(meet: Meet) -> None:
     caller = await meet()
     keys = [f"agent-{number}" for number in range(120)]
     leases = [*(await leased(caller, "w0", *keys[:60])).values(), *(await leased(caller, "w1", *keys[60:])).values()]

@@ -41,7 +41,7 @@ async def test_closing_twice_or_without_opening_is_harmless(meet: Meet) -> None:
 # Documents
 
 
-async def test_a_document_that_nobody_has_written_is_not_there(hub: Coordinator) -> None:
+async def test_an_unwritten_document_is_absent(hub: Coordinator) -> None:
     assert (await hub.read("limits")).data is None
 
 
@@ -63,7 +63,7 @@ async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(hub: Coord
     assert (await hub.read("limits")).data is None
 
 
-async def test_twenty_who_add_one_at_the_same_time_add_twenty(meet: Meet) -> None:
+async def test_twenty_concurrent_increments_add_twenty(meet: Meet) -> None:
     async def add_one(hub: Coordinator) -> None:
         while True:
             old = (await hub.read("sum")).data
@@ -177,7 +177,7 @@ async def test_a_worker_that_waits_gets_what_is_posted(meet: Meet) -> None:
     assert [lease.job.key for lease in waiting.result()] == ["a"]
 
 
-async def test_a_lease_that_has_run_out_goes_to_one_who_waits(meet: Meet) -> None:
+async def test_an_expired_lease_goes_to_a_waiting_worker(meet: Meet) -> None:
     one, other = await meet(), await meet()
     old = (await leased(one, "w", "a", lasts=SHORT))["a"]
     await one.write("w", 1, told(old, *STORY))
@@ -203,7 +203,7 @@ async def test_a_renewed_lease_is_not_handed_on(meet: Meet) -> None:
     assert await other.lease("v", 1, lasts=SHORT, wait=2 * SHORT) == []
 
 
-async def test_a_lease_that_ran_out_is_still_its_workers_if_nobody_took_it(hub: Coordinator) -> None:
+async def test_an_expired_lease_can_be_renewed_if_no_worker_took_it(hub: Coordinator) -> None:
     lease = (await leased(hub, "w", "a", lasts=SHORT))["a"]
     await asyncio.sleep(1.2 * SHORT)
     assert await hub.renew("w", {"a": lease.token}, lasts=LONG) == frozenset()
@@ -249,7 +249,7 @@ async def test_what_is_given_back_can_be_had_at_once(meet: Meet) -> None:
     assert await one.renew("w", {key: lease.token for key, lease in leases.items()}, lasts=LONG) == {"a", "c"}
 
 
-async def test_nobody_gives_back_what_another_has(hub: Coordinator) -> None:
+async def test_a_worker_cannot_return_the_lease_of_another(hub: Coordinator) -> None:
     old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
     new = (await taken_over(hub, "v", "a"))["a"]
     await hub.give_back("w", {"a": old.token})
@@ -257,7 +257,7 @@ async def test_nobody_gives_back_what_another_has(hub: Coordinator) -> None:
     assert await hub.write("v", 1, told(new, ANSWERED)) == frozenset()
 
 
-async def test_others_have_at_once_what_a_worker_that_goes_still_holds(meet: Meet) -> None:
+async def test_leases_of_a_leaving_worker_are_available_at_once(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await leased(one, "w", "a", "b")
     await leased(one, "u", "c")

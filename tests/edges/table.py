@@ -71,7 +71,7 @@ OPTIONS: dict[str, Cells] = {
     ),
     # How much at once, and how long.
     "max_inflight max_concurrent max_agents max_dispatched priority backpressure_ceiling calibrate_backend": (
-        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whoever_times_out",
+        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out",
         "engine/test_leaving_early.py::test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot",
         _KILL,
         "engine/test_slots.py::test_a_resumed_agent_that_waits_for_its_tools_gives_its_first_slot_back",
@@ -93,7 +93,7 @@ OPTIONS: dict[str, Cells] = {
     ),
     "max_turns max_tokens max_tool_tokens context_tokens oversized compact_at compact_with compact_model streaming "
     "streaming_tool_dispatch": (
-        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whoever_times_out",
+        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out",
         _CANCEL,
         _KILL,
         "unit/api/test_resume.py::test_an_agent_that_broke_off_goes_on_from_its_last_fact",
@@ -201,7 +201,7 @@ POOL: dict[str, Cells] = {
     "endpoints model max_tokens max_tokens_aggregation use_batch timeout raw prompts_per_endpoint patience sampling": (
         "unit/pools/test_pool.py::test_calls_at_the_same_time_do_not_mix_their_answers",
         "unit/pools/test_pool.py::test_a_call_that_is_cancelled_leaves_nothing_behind",
-        "unit/pools/test_dispatcher.py::test_what_was_done_before_an_endpoint_died_is_kept_and_the_rest_is_done_once_by_the_others",
+        "unit/pools/test_dispatcher.py::test_results_from_before_an_endpoint_died_are_kept_and_the_rest_is_sent_once_to_others",
         _NOT_KEPT,
         "unit/pools/test_dispatcher.py::test_all_down_is_one_clear_error_for_each_after_a_while",
     ),

@@ -230,7 +230,7 @@ async def test_strict_prefix_refuses_before_anything_is_sent(task: str | Fields,
     assert len(await run(task, ROWS, backend, system_prompt="Be brief.", strict_prefix=True)) == 9
 
 
-async def test_lint_asks_nobody() -> None:
+async def test_lint_sends_no_request() -> None:
     rows = [row(at % 3, at) for at in range(9)]
     report = await BatchAgent.lint(task=TASK, inputs=rows, backend="vllm://127.0.0.1:1", system_prompt="Be brief.")
     assert (report.agents, report.groups, report.is_calibrated, report.measured) == (9, 3, False, None)
@@ -260,7 +260,7 @@ async def test_lint_says_what_it_finds_also_where_a_run_would_be_refused() -> No
     assert exact.findings == plain.findings
 
 
-async def test_what_the_prompts_share_is_told_before_and_after() -> None:
+async def test_prefix_sharing_is_reported_before_and_after_the_run() -> None:
     log = EventLog()
     backend = ScriptedBackend(lambda request: say("done", Usage(100, 60, 1)))
     async with BatchAgent.stream(task=TASK, inputs=ROWS, backend=backend, events=log) as stream:

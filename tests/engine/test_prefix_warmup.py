@@ -49,7 +49,7 @@ async def test_a_run_may_ask_for_it() -> None:
     assert len(served.requests) == 2
 
 
-async def test_a_prefix_that_cannot_be_warmed_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_failed_prefix_warmup_stops_no_agent(capsys: pytest.CaptureFixture[str]) -> None:
     def answer(request: Request) -> Answer:
         return say("fine") if request.agent else BackendError(ErrorKind.BAD_REQUEST, "max_tokens is too small")
 

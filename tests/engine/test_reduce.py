@@ -66,7 +66,7 @@ async def test_failures_reach_the_reduce_as_what_they_are() -> None:
     }
 
 
-async def test_the_summary_of_nothing_is_none_and_nobody_is_asked_for_it() -> None:
+async def test_the_reduce_of_no_results_is_none_and_sends_no_request() -> None:
     backend = ScriptedBackend(reviewing)
     results, summary = await run(backend, [], reduce_schema=Summary)
     assert (list(results), summary) == ([], None)

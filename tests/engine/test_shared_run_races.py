@@ -81,7 +81,7 @@ async def test_an_agent_whose_facts_the_server_has_lost_is_done_again() -> None:
     assert found.result() == {0: "yes", 1: "yes"}
 
 
-async def test_a_story_that_is_not_there_any_more_is_never_taken_for_an_answer() -> None:
+async def test_a_removed_fact_history_is_never_taken_for_an_answer() -> None:
     link, backend = Amnesiac(0), ScriptedBackend(YES)
     await answers(calling(link, inputs("a"), backend=backend))
     link.times = 1_000
@@ -134,7 +134,7 @@ async def test_a_caller_that_has_all_its_results_takes_nothing_any_more() -> Non
     assert now() < 3.0  # two questions of a second; no more waiting for work that is not wanted
 
 
-async def test_a_caller_that_has_all_its_results_leaves_what_it_has_not_begun_to_others() -> None:
+async def test_a_caller_with_all_its_results_returns_the_jobs_it_has_not_started() -> None:
     link, quick = Link(), ScriptedBackend(YES)
     names = [str(n) for n in range(40)]
 

@@ -94,7 +94,7 @@ async def test_workers_do_the_work_of_a_caller_that_does_none_itself() -> None:
     assert min(len(mine.requests), len(theirs.requests)) > 30
 
 
-async def test_results_that_others_made_are_whole() -> None:
+async def test_results_of_other_workers_are_complete() -> None:
     link = Link()
     backend = ScriptedBackend(TWO_TURNS)
     async with asyncio.TaskGroup() as group:
@@ -237,7 +237,7 @@ async def test_no_inputs_are_no_results() -> None:
     assert await answers(calling(Link(), [], backend=ScriptedBackend(by_turn(say("yes"))))) == {}
 
 
-async def test_inputs_that_break_off_are_told_of_after_what_was_asked_is_done() -> None:
+async def test_a_broken_input_iterator_is_reported_after_the_submitted_jobs_finish() -> None:
     def broken() -> Iterator[dict[str, str]]:
         yield from inputs(3)
         raise ZeroDivisionError("no more")
@@ -280,7 +280,7 @@ async def test_a_worker_that_would_ask_something_else_is_refused() -> None:
             await working(link.another(), backend=backend)
 
 
-async def test_what_is_asked_is_not_changed_while_others_are_at_work() -> None:
+async def test_a_run_cannot_be_changed_while_workers_process_it() -> None:
     link, backend = Link(), slow(1.0)
     async with calling(link, inputs(3), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         await anext(stream)

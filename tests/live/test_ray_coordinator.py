@@ -79,7 +79,7 @@ async def test_what_a_worker_held_is_free_when_its_seat_is_taken_by_another(acto
     assert lost == {"a", "b"}
 
 
-async def test_a_worker_hears_of_calls_and_callers_and_not_of_the_others_at_work(actor: Any, meet: Meet) -> None:
+async def test_a_worker_is_notified_of_calls_and_callers_but_not_of_other_workers(actor: Any, meet: Meet) -> None:
     caller, one, other = await meet(), await opened(actor, "1"), await opened(actor, "2")
     since = await caller.latest()
     lease = (await leased(caller, "other", "a"))["a"]
@@ -99,7 +99,7 @@ async def test_a_worker_hears_of_calls_and_callers_and_not_of_the_others_at_work
     assert await caller.facts("a") == (STARTED,)
 
 
-async def test_who_does_not_wait_for_work_any_more_gets_none(meet: Meet) -> None:
+async def test_a_cancelled_waiter_gets_no_work(meet: Meet) -> None:
     gone, other = await meet(), await meet()
     waiting = asyncio.create_task(gone.lease("gone", 1, lasts=LONG, wait=LONG))
     await other.left()

@@ -64,6 +64,6 @@ odd_values = st.lists(
 
 
 @given(st.lists(texts.filter(bool).map(orjson.dumps) | odd_values, max_size=10))
-def test_whatever_stands_in_the_place_of_a_text_is_read_as_it_would_be_alone(values: list[bytes]) -> None:
+def test_any_value_at_the_text_position_is_read_as_by_the_full_decoder(values: list[bytes]) -> None:
     events = [b'{"choices":[{"delta":{"content":%b},"finish_reason":null}]}' % value for value in (b'"a"', *values)]
     assert said(events, apart=False) == said(events, apart=True)

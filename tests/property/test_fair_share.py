@@ -40,9 +40,7 @@ claims = st.builds(SlotClaim, amounts, amounts, st.none() | amounts, st.just(Non
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=2), claims, min_size=1, max_size=8), st.integers(0, 60))
-def test_all_there_is_is_given_out_and_nobody_has_more_than_who_wants_more(
-    said: dict[str, SlotClaim], total: int
-) -> None:
+def test_everything_is_allocated_max_min_fairly(said: dict[str, SlotClaim], total: int) -> None:
     parts = fair_shares(said, total, 20.0)
     assert sum(parts.values()) == total
     assert min(parts.values()) >= (1 if total >= 4 * len(said) else 0)
@@ -58,7 +56,7 @@ def test_all_there_is_is_given_out_and_nobody_has_more_than_who_wants_more(
     st.integers(1, 60),
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60), st.none() | amounts), max_size=40),
 )
-def test_who_says_what_it_holds_in_any_order_never_holds_what_another_one_has(
+def test_held_shares_never_exceed_the_total_whatever_the_order_of_reports(
     wants: list[int | None], total: int, beats: list[tuple[int, int, int | None]]
 ) -> None:
     """Each beat: whose it is, what it uses by then if it may, and what it wants from then on."""

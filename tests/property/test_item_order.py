@@ -40,7 +40,7 @@ trees = st.integers(1, 4).flatmap(lambda depth: st.tuples(st.just(depth), shapes
 
 
 @given(trees, st.integers(0, 1000))
-def test_places_are_those_of_the_order_whatever_is_heard_first(tree: tuple[int, Tree], seed: int) -> None:
+def test_item_positions_do_not_depend_on_the_order_of_arrival(tree: tuple[int, Tree], seed: int) -> None:
     depth, shape = tree
     places = ItemOrder(depth - 1)
     heard = list(expansions(shape, depth))
@@ -56,7 +56,7 @@ def test_places_are_those_of_the_order_whatever_is_heard_first(tree: tuple[int, 
 
 
 @given(trees)
-def test_a_place_is_known_once_everything_before_it_is(tree: tuple[int, Tree]) -> None:
+def test_a_position_is_known_once_all_before_it_are(tree: tuple[int, Tree]) -> None:
     depth, shape = tree
     places = ItemOrder(depth - 1)
     heard = sorted(expansions(shape, depth))
@@ -66,13 +66,13 @@ def test_a_place_is_known_once_everything_before_it_is(tree: tuple[int, Tree]) -
         assert places.place(position) == number
 
 
-def test_without_expansions_every_place_is_known_at_once() -> None:
+def test_without_expansions_every_position_is_known_at_once() -> None:
     places = ItemOrder(0)
     assert [places.place((number,)) for number in (5, 0, 10**9)] == [5, 0, 10**9]
     assert places.total(7) == 7
 
 
-def test_what_is_unknown_before_it_holds_a_place_up() -> None:
+def test_an_unknown_item_delays_the_positions_after_it() -> None:
     places = ItemOrder(1)
     places.expanded((1,), 3)
     assert places.place((1, 0)) is None

@@ -226,7 +226,7 @@ def test_a_lone_agent_is_let_in_however_big(size: float, capacity: int, shared: 
 
 @settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 400), min_size=2, max_size=30), waits=st.lists(st.floats(0.0, 3.0), min_size=1))
-def test_places_are_given_up_in_the_order_in_which_their_leases_end(sizes: list[int], waits: list[float]) -> None:
+def test_residency_is_given_up_in_the_order_of_lease_expiry(sizes: list[int], waits: list[float]) -> None:
     ledger = KvLedger(sum(sizes) * 3)
     ledger.speed.tokens_per_second = 100.0
     now, order = 0.0, []

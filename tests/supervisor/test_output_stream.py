@@ -59,7 +59,7 @@ async def test_a_muted_program_never_waits(pipe: tuple[int, Writer]) -> None:
     assert await out.take() == b""
 
 
-async def test_one_who_waits_hears_that_nothing_will_come(pipe: tuple[int, Writer]) -> None:
+async def test_a_waiting_reader_gets_the_end_of_the_output(pipe: tuple[int, Writer]) -> None:
     out = OutputStream(pipe[0])
     async with asyncio.TaskGroup() as group:
         taking = group.create_task(out.take())
@@ -69,7 +69,7 @@ async def test_one_who_waits_hears_that_nothing_will_come(pipe: tuple[int, Write
     out.end()
 
 
-async def test_output_ends_with_the_program_even_if_others_hold_the_pipe(pipe: tuple[int, Writer]) -> None:
+async def test_output_ends_with_the_program_even_if_other_processes_hold_the_pipe(pipe: tuple[int, Writer]) -> None:
     out, writer = OutputStream(pipe[0]), pipe[1]
     await writer.write(1)
     out.end()

@@ -30,7 +30,7 @@ async def test_leaving_the_block_ends_them_all(mark: str) -> None:
     assert marked(mark) == set()
 
 
-async def test_grace_saves_nobody(mark: str) -> None:
+async def test_a_grace_period_does_not_save_any_process(mark: str) -> None:
     async with start_program(family(mark, "stay"), ProgramLimits(grace=60)) as program:
         await met(program, mark)
     assert marked(mark) == set()

@@ -51,7 +51,7 @@ async def test_arguments_arrive_as_they_are(tmp_path: Path) -> None:
     assert shown.out == b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
-async def test_orders_of_any_size_reach_the_warden() -> None:
+async def test_commands_of_any_size_reach_the_supervisor() -> None:
     words = ["y" * 100_000] * 12
     shown = await run_program(ProgramCommand(["/bin/sh", "-c", 'shift 11; echo "${#0} ${#1} $#"', *words], ENV))
     assert shown.out == b"100000 0 0\n"
@@ -81,7 +81,7 @@ async def test_stdin_is_the_given_text_then_its_end() -> None:
     assert (await run_program(sh("wc -c", stdin=""))).out.split() == [b"0"]
 
 
-async def test_stdin_that_nobody_reads_is_no_problem() -> None:
+async def test_unread_stdin_does_not_block() -> None:
     assert (await run_program(sh("exit 4", stdin="x" * 1_000_000))).code == 4
 
 
@@ -157,7 +157,7 @@ async def test_a_muted_program_writes_what_it_likes_and_an_excerpt_is_kept(tmp_p
     assert ended.out.endswith(b"bytes left out ...]\n" + b"y\n" * 1998 + b"end\n")
 
 
-async def test_a_program_that_nobody_reads_comes_to_its_end() -> None:
+async def test_a_program_whose_output_is_not_read_ends() -> None:
     async with start_program(sh("yes | head -c 3000000; exit 5")) as program:
         assert (await program.ended()).code == 5
         assert len(program.out) < 10_000
@@ -211,7 +211,7 @@ async def test_cancelling_the_stop_cuts_the_grace_short() -> None:
     assert task.cancelled()
 
 
-async def test_nobody_but_us_stops_a_warden() -> None:
+async def test_a_supervisor_ignores_signals_from_its_program() -> None:
     ended = await run_program(sh("for number in INT TERM HUP; do kill -$number $PPID; done; exit 8"))
     assert ended.code == 8
 
@@ -224,13 +224,13 @@ async def test_orphans_that_die_are_cleared_away_while_the_program_runs() -> Non
                 await asyncio.sleep(0.01)
 
 
-async def test_a_program_dies_with_its_warden(mark: str) -> None:
+async def test_a_program_dies_with_its_supervisor(mark: str) -> None:
     async with start_program(sh("sleep 600 & echo $PPID; wait", env={**ENV, "MARK": mark})) as program:
         os.kill(int(await anext(program.lines())), signal.SIGKILL)
         await until_none_is(mark)
 
 
-async def test_how_a_program_ended_is_not_made_up_when_its_warden_was_killed() -> None:
+async def test_no_exit_code_is_invented_when_the_supervisor_was_killed() -> None:
     async with start_program(sh("echo $PPID; sleep 600")) as program:
         os.kill(int(await anext(program.lines())), signal.SIGKILL)
         with pytest.raises(ProgramLost, match="'/bin/sh' ended is not known"):

@@ -49,7 +49,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         await run_program(ProgramCommand(["/bin/sh"], {}, tmp_path / "missing"))
 
 
-async def test_a_working_directory_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_working_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "here").rmdir()
@@ -63,7 +63,7 @@ async def test_a_variable_needs_a_name(env: dict[str, str], says: str) -> None:
         await run_program(ProgramCommand(["/bin/sh"], env))
 
 
-async def test_a_secret_with_a_nul_is_not_told() -> None:
+async def test_a_secret_with_a_nul_is_not_shown_in_the_error() -> None:
     with pytest.raises(CannotStart, match="NUL in the value of 'KEY'") as raised:
         await run_program(ProgramCommand(["/bin/sh"], {"KEY": "secret\0"}))
     assert "secret" not in str(raised.value)
@@ -81,7 +81,7 @@ async def test_without_descriptors_to_be_had_nothing_leaks() -> None:
             await run_program(ProgramCommand(["/bin/sh"], {}))
 
 
-async def test_a_warden_that_does_not_come_up_is_told_with_its_words(
+async def test_a_supervisor_that_fails_to_start_is_reported_with_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "warden.py").write_text("raise SystemExit('no memory')")

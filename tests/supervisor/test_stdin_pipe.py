@@ -41,7 +41,7 @@ async def test_a_program_that_reads_nothing_does_not_keep_its_writer_from_being_
 
 
 @pytest.mark.parametrize("how", ["closes", "ends", "is closed by us"])
-async def test_a_writer_hears_that_nobody_reads(how: str) -> None:
+async def test_a_writer_gets_an_error_when_the_reader_is_gone(how: str) -> None:
     script = {"closes": "exec <&-; sleep 600", "ends": "exit 0", "is closed by us": "sleep 600"}[how]
     async with (
         start_program(replace(sh(script), stdin=Stdin.PIPE), ProgramLimits()) as program,

@@ -22,7 +22,7 @@ def as_warden(code: str) -> str:
     ).stdout
 
 
-def test_children_are_found_without_a_list_of_them() -> None:
+def test_children_are_found_without_the_list_of_the_kernel() -> None:
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
         assert process.pid in warden.searched_children()
         assert set(warden.searched_children()) == set(warden.listed_children())
@@ -43,7 +43,7 @@ os.write(say, b"%d left" % family.kill(30))
     await until_none_is(mark)
 
 
-async def test_what_it_may_not_kill_it_counts_and_leaves() -> None:
+async def test_processes_that_may_not_be_killed_are_counted_and_left() -> None:
     said = as_warden("""
 def refuse(pid, number):
     raise PermissionError
@@ -58,7 +58,7 @@ print(family.kill(0.1), family.code, family.program)
     await gone(int(program))  # with its parent: the second line of defence
 
 
-async def test_what_could_not_be_killed_is_told(
+async def test_processes_that_could_not_be_killed_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "warden.py").write_text("""

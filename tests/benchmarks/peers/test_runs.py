@@ -30,7 +30,7 @@ def test_peers_do_the_same_work_on_the_same_server() -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_measured_beside_the_same_without_one() -> None:
+def test_a_checkpoint_is_measured_with_and_without() -> None:
     found = compared("small", replace(SMALL, kind=CHECKPOINTS), ["batch_agent", "expert", "gather"], 1)
     assert found["medians"].keys() == {"batch_agent", "expert"}  # the plain loop has none
     for one in found["medians"].values():
@@ -39,7 +39,7 @@ def test_a_checkpoint_is_measured_beside_the_same_without_one() -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_that_waits_for_all_others_tells_what_memory_they_have() -> None:
+def test_memory_of_waiting_agents_is_measured() -> None:
     waiting: Workload = replace(SMALL, keys=2**32)
     with servers(waiting) as sims:
         found = measure("expert", waiting, sims, holds=True)

@@ -77,7 +77,7 @@ def test_medians_are_of_what_all_rounds_have() -> None:
     assert medians(rounds) == {"wall_s": 2.0, "first_words": "no"}
 
 
-def test_a_part_that_nobody_knows_ends_the_program() -> None:
+def test_an_unknown_part_ends_the_program() -> None:
     assert parted("b,a", ["a", "b"], "part") == ["b", "a"]
     with pytest.raises(SystemExit, match="no such part: c; there are a, b"):
         parted("c", ["a", "b"], "part")

@@ -35,7 +35,7 @@ def test_the_system_prompt_has_no_header_of_the_session() -> None:
     assert read().asked.system == ""
 
 
-def test_what_a_user_says_beside_results_comes_after_them() -> None:
+def test_user_text_alongside_tool_results_comes_after_them() -> None:
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [block("one"), block("two"), IMAGE]}
     failed = {"type": "tool_result", "tool_use_id": "c2", "content": "no", "is_error": True}
     asked = read(

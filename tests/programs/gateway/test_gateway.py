@@ -47,7 +47,7 @@ async def test_a_key_says_which_agent_asks(path: str, headers: dict[str, str]) -
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/models"])
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"Authorization": "Basic wrong"}])
-async def test_who_has_no_key_hears_so(path: str, headers: dict[str, str]) -> None:
+async def test_a_request_without_a_key_is_rejected(path: str, headers: dict[str, str]) -> None:
     desk = FakeDesk()
     async with calling(desk) as caller:
         method = "GET" if path.endswith("models") else "POST"
@@ -110,7 +110,7 @@ async def test_tokens_are_estimated() -> None:
     assert (status, orjson.loads(body)) == (200, {"input_tokens": 51})
 
 
-async def test_who_looks_whether_somebody_is_there_finds_somebody() -> None:
+async def test_a_health_check_succeeds() -> None:
     async with calling(FakeDesk()) as caller:
         for method in ("GET", "HEAD"):
             async with caller.session.request(method, caller.gateway.url) as response:
@@ -128,7 +128,7 @@ async def test_who_looks_whether_somebody_is_there_finds_somebody() -> None:
         ("/api/event_logging/batch", 404),
     ],
 )
-async def test_what_is_not_here_is_told_with_what_is(path: str, status: int) -> None:
+async def test_an_unknown_route_is_answered_with_the_known_ones(path: str, status: int) -> None:
     async with calling(FakeDesk()) as caller:
         found, body = await caller.post(path, BODY)
     assert found == status

@@ -92,13 +92,13 @@ def through(reply: Reply, words: ApiProtocol, dialect: Dialect) -> Iterable[Iter
 
 
 @given(replies(is_signed=False))
-def test_a_reply_in_openais_words_is_read_as_it_was(reply: Reply) -> None:
+def test_a_reply_round_trips_through_the_openai_format(reply: Reply) -> None:
     for deltas in through(reply, *PAIRS[0]):
         assert put_together(deltas) == reply
 
 
 @given(replies(is_signed=True))
-def test_a_reply_in_anthropics_words_is_read_as_it_was(reply: Reply) -> None:
+def test_a_reply_round_trips_through_the_anthropic_format(reply: Reply) -> None:
     for deltas in through(reply, *PAIRS[1]):
         assert put_together(deltas) == reply
 
@@ -209,7 +209,7 @@ async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
         (ErrorKind.SERVER, (ErrorKind.SERVER, ErrorKind.UNAVAILABLE)),  # 502 is what a gateway says
     ],
 )
-async def test_a_failure_is_told_as_what_it_is(
+async def test_a_failure_keeps_its_kind(
     dialect: Dialect, stream: bool, is_late: bool, kind: ErrorKind, heard: tuple[ErrorKind, ...]
 ) -> None:
     desk = FakeDesk([BackendError(kind, "It went wrong.")], is_late=is_late)

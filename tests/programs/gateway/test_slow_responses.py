@@ -50,7 +50,7 @@ def failing() -> Reply:
         (BackendError(ErrorKind.BUDGET, _SAID), 400, "invalid_request_error", "invalid_request_error"),
     ],
 )
-async def test_a_failure_of_the_server_is_told_by_its_status_and_without_its_address(
+async def test_a_server_failure_is_reported_by_status_and_without_its_address(
     path: str, stream: bool, error: Exception, status: int, openai: str, anthropic: str
 ) -> None:
     async with calling(FakeDesk([error])) as caller:
@@ -69,7 +69,7 @@ async def test_a_failure_of_the_server_is_told_by_its_status_and_without_its_add
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_overflow_is_told_in_the_words_that_programs_know(path: str, stream: bool) -> None:
+async def test_a_context_overflow_is_reported_in_the_format_that_programs_know(path: str, stream: bool) -> None:
     async with calling(FakeDesk([BackendError(ErrorKind.CONTEXT_OVERFLOW, "9 > 8")])) as caller:
         status, body = await caller.post(path, {**BODY, "stream": stream})
     error = error_of(body)
@@ -123,7 +123,7 @@ async def test_opencode_sees_that_a_stream_ended_for_want_of_room() -> None:
     assert seen["error"]["message"].startswith("prompt is too long: ")
 
 
-async def test_a_stream_of_openai_tells_the_usage_only_to_who_asks_for_it() -> None:
+async def test_an_openai_stream_has_usage_only_on_request() -> None:
     async with calling(FakeDesk()) as caller:
         _, without = await caller.post(CHAT, {**BODY, "stream": True})
         _, with_it = await caller.post(CHAT, {**BODY, "stream": True, "stream_options": {"include_usage": True}})
@@ -133,7 +133,7 @@ async def test_a_stream_of_openai_tells_the_usage_only_to_who_asks_for_it() -> N
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
-async def test_nobody_answers_a_program_that_has_gone(path: str, stream: bool) -> None:
+async def test_a_disconnected_program_cancels_its_request(path: str, stream: bool) -> None:
     desk = BusyDesk(lambda: HELLO)
     async with calling(desk, AT_ONCE) as caller:
         async with asyncio.TaskGroup() as group:

@@ -39,7 +39,7 @@ async def shown(seat: AgentSession, task: str) -> tuple[list[str], dict[str, str
     return arguments, environment, cwd, stdin
 
 
-async def test_a_command_is_told_what_it_works_on_and_where_it_asks(tmp_path: Path) -> None:
+async def test_a_command_gets_its_task_its_directory_and_the_model_endpoint(tmp_path: Path) -> None:
     env = {"WHERE": "{openai_url} {model}", "HTTPS_PROXY": "http://proxy"}
     async with seated(tmp_path, SHOW, "{task}", "{folder}", "{other} {{}} {key}", env=env) as seat:
         arguments, environment, cwd, stdin = await shown(seat, "do {key} 'it'")
@@ -54,14 +54,14 @@ async def test_a_command_is_told_what_it_works_on_and_where_it_asks(tmp_path: Pa
     assert "127.0.0.1" in environment["NO_PROXY"].split(",")
 
 
-async def test_without_a_place_for_the_task_it_comes_by_stdin(tmp_path: Path) -> None:
+async def test_without_a_task_placeholder_the_task_comes_by_stdin(tmp_path: Path) -> None:
     async with seated(tmp_path, SHOW, env={"OPENAI_API_KEY": "my own"}) as seat:
         _, environment, _, stdin = await shown(seat, "do it")
     assert stdin == "do it"
     assert environment["OPENAI_API_KEY"] == "my own"
 
 
-async def test_asked_again_it_is_told_all_that_was_said(tmp_path: Path) -> None:
+async def test_a_second_prompt_repeats_the_whole_conversation(tmp_path: Path) -> None:
     code = "import sys; said = sys.stdin.read(); open('asked', 'a').write(said + '\\n--\\n'); print(len(said))"
     async with seated(tmp_path, code) as seat:
         first = await seat.ask("do it")
@@ -72,7 +72,7 @@ async def test_asked_again_it_is_told_all_that_was_said(tmp_path: Path) -> None:
     assert asked == ["do it", "--", "do it", "", "Your answer was:", "5", "", "not so", "--"]
 
 
-async def test_an_answer_may_be_in_a_file_beside_the_folder(tmp_path: Path) -> None:
+async def test_an_answer_may_be_in_a_file_outside_the_workspace(tmp_path: Path) -> None:
     code = "import sys; print('chatter'); open('../said', 'w').write(sys.stdin.read() + '\\n')"
     async with seated(tmp_path, code, answer="../said") as seat:
         got = await seat.ask("the answer")
@@ -90,7 +90,7 @@ async def test_an_answer_may_be_in_a_file_beside_the_folder(tmp_path: Path) -> N
         ("print('x' * 9_000_000)", "more than 8000000 bytes"),
     ],
 )
-async def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path, code: str, why: str) -> None:
+async def test_a_failed_program_is_reported_with_the_end_of_its_output(tmp_path: Path, code: str, why: str) -> None:
     async with seated(tmp_path, code) as seat:
         with pytest.raises(ProgramFailed, match=why) as failed:
             await seat.ask("do it")

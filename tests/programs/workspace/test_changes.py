@@ -31,13 +31,13 @@ def paths(changes: Changes) -> list[str]:
     return [file.path for file in changes.files]
 
 
-async def test_who_changed_nothing_has_no_changes(tmp_path: Path) -> None:
+async def test_an_agent_that_changed_nothing_has_no_changes(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     assert await copies.changes(copy) == Changes()
     assert str(Changes()) == "no files changed"
 
 
-async def test_added_modified_and_deleted_files_are_told_with_their_lines(tmp_path: Path) -> None:
+async def test_added_modified_and_deleted_files_are_reported_with_their_lines(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     write(copy.path, {"a": "1\n3\n4\n", "new/x": "1\n"})
     (copy.path / "b").unlink()
@@ -178,7 +178,7 @@ async def test_no_program_that_an_agent_has_set_up_is_run(tmp_path: Path) -> Non
     assert not marker.exists()
 
 
-async def test_pipes_and_sockets_keep_nobody_waiting(tmp_path: Path) -> None:
+async def test_pipes_and_sockets_do_not_block_the_diff(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     nested = copy.path / "nested/.git"
     nested.mkdir(parents=True)
@@ -232,7 +232,7 @@ async def test_a_copy_that_is_no_folder_any_more_has_lost_all_files(tmp_path: Pa
     assert [file.path for file in changes.files if file.kind == "deleted"] == sorted(FILES)
 
 
-async def test_files_and_folders_can_take_each_others_place(tmp_path: Path) -> None:
+async def test_files_and_folders_can_replace_each_other(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     (copy.path / "a").unlink()
     shutil.rmtree(copy.path / "dir")
@@ -275,7 +275,7 @@ async def test_a_patch_of_a_folder_inside_of_a_repository_can_be_applied_there(t
     assert contents(user / "in/er") == contents(copy.path)
 
 
-async def test_a_file_that_is_too_large_is_told_by_name_alone(tmp_path: Path) -> None:
+async def test_a_file_that_is_too_large_is_reported_by_name_only(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path, DiffLimits(file=1000))
     with (copy.path / "0-huge").open("wb") as file:
         file.truncate(64 * 2**30)
@@ -293,7 +293,7 @@ async def test_a_file_that_is_too_large_is_told_by_name_alone(tmp_path: Path) ->
     assert not (tmp_path / "user/0-huge").exists()
 
 
-async def test_files_that_are_too_large_together_are_told_by_name(tmp_path: Path) -> None:
+async def test_files_that_are_too_large_together_are_reported_by_name(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path, DiffLimits(fresh=2500))
     write(copy.path, {f"new-{number}": "x" * 1000 for number in range(5)})
     changes = await copies.changes(copy)
@@ -302,7 +302,7 @@ async def test_files_that_are_too_large_together_are_told_by_name(tmp_path: Path
     assert changes.is_cut
 
 
-async def test_large_files_that_were_given_are_told_only_if_they_are_different(tmp_path: Path) -> None:
+async def test_large_original_files_are_reported_only_if_changed(tmp_path: Path) -> None:
     names = ["as-given", "deleted", "longer", "other", "shorter", "touched"]
     user = repository(tmp_path / "user", {**dict.fromkeys(names, "x\n" * 5000), "small": "1\n"})
     copies = await copies_of(user, tmp_path, bounds=DiffLimits(file=1000))

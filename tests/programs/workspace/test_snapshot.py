@@ -236,7 +236,7 @@ async def test_what_the_caller_has_set_for_git_means_nothing(tmp_path: Path, mon
     assert stamps(other) == before
 
 
-async def test_a_repository_of_somebody_else_can_be_copied(tmp_path: Path) -> None:
+async def test_a_repository_of_another_user_can_be_copied(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {"a": "1", ".gitignore": "x\n"})
     write(user, {"x": "1"})
     if os.geteuid() == 0:
@@ -333,7 +333,7 @@ async def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
             await Snapshot.take(workdir, tmp_path)
 
 
-async def test_a_repository_that_git_cannot_read_is_refused_in_its_own_words(tmp_path: Path) -> None:
+async def test_a_repository_that_git_cannot_read_is_rejected_with_the_error_of_git(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {"a": "1"})
     write(user, {".git/index": b"no index"})
     with pytest.raises(SpecError, match="index"):
@@ -349,7 +349,7 @@ async def test_without_git_one_error_says_what_to_do(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("says", "told"), [("echo git version 2.31.9", "Install git 2.32"), ("echo no; exit 1", "does not work")]
 )
-async def test_a_git_that_is_too_old_or_broken_is_told(
+async def test_a_git_that_is_too_old_or_broken_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, told: str
 ) -> None:
     program = write(tmp_path / "bin", {"git": f"#!/bin/sh\n{says}\n"}) / "git"

@@ -23,7 +23,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_places_are_apart_whatever_agents_are_called(tmp_path: Path, project: Path) -> None:
+async def test_workspaces_are_separate_whatever_the_agents_are_called(tmp_path: Path, project: Path) -> None:
     workshop = await WorkspaceRoot.open(house(tmp_path / "house"), project, keep=False)
     places = [await workshop.place(agent) for agent in AGENTS]
     assert len({place.beside for place in places}) == len(AGENTS)
@@ -34,7 +34,7 @@ async def test_places_are_apart_whatever_agents_are_called(tmp_path: Path, proje
     assert [len((await place.changes()).files) for place in places] == [1, 0, 0, 0, 0]
 
 
-async def test_nothing_of_a_place_is_left(tmp_path: Path, project: Path) -> None:
+async def test_a_removed_workspace_leaves_nothing_behind(tmp_path: Path, project: Path) -> None:
     workshop = await WorkspaceRoot.open(house(tmp_path / "house"), project, keep=False)
     place = await workshop.place("one")
     await place.furnish(lambda: (place.beside / "key").write_text("secret"))
@@ -42,7 +42,7 @@ async def test_nothing_of_a_place_is_left(tmp_path: Path, project: Path) -> None
     assert list(workshop.root.iterdir()) == []
 
 
-async def test_of_a_place_that_is_kept_the_copy_is_left_and_stands_on_its_own(
+async def test_a_kept_workspace_is_a_self_contained_copy(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

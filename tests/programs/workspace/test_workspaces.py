@@ -27,7 +27,7 @@ async def test_a_copy_is_an_ordinary_clean_repository_of_one_commit_without_a_re
     assert git(copy.path, "fsck", "--strict") == ""
 
 
-async def test_an_agent_can_commit_where_nobody_ever_told_git_a_name(
+async def test_an_agent_can_commit_without_a_configured_git_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = write(tmp_path / "home", {".gitconfig": "[commit]\n\tgpgSign = true\n[user]\n\tuseConfigOnly = true\n"})
@@ -185,14 +185,14 @@ async def test_a_git_that_writes_too_much_is_stopped(tmp_path: Path) -> None:
     assert said.out == b"y\ny\ny\ny"
 
 
-async def test_a_git_that_does_not_read_what_it_is_told_says_why_it_failed(tmp_path: Path) -> None:
+async def test_a_git_that_closes_its_stdin_is_reported_with_its_error(tmp_path: Path) -> None:
     program = write(tmp_path, {"git": "#!/bin/sh\necho no room >&2\nexit 3\n"}) / "git"
     program.chmod(0o755)
     with pytest.raises(ProgramFailed, match="git anything failed: no room"):
         await Git(str(program), tmp_path).run("anything", cwd=tmp_path, stdin=(b"x" * 2**20 for _ in range(50)))
 
 
-async def test_what_fails_while_git_is_told_is_raised_as_it_is(tmp_path: Path) -> None:
+async def test_an_error_while_feeding_git_is_raised_unchanged(tmp_path: Path) -> None:
     program = marking(tmp_path / "git", tmp_path / "marker")
     with pytest.raises(ProgramFailed, match="cut off"):
         await Git(program, tmp_path).run("anything", cwd=tmp_path, stdin=_cut_off())

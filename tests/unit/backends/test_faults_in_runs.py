@@ -221,7 +221,7 @@ async def test_connections_that_the_server_closes_while_they_are_idle_cost_no_tr
 
 
 @pytest.mark.slow
-async def test_every_second_request_refused_with_retry_after_loses_nobody() -> None:
+async def test_every_second_request_refused_with_retry_after_loses_no_agent() -> None:
     count = iter(range(10**6))
 
     async def answer(request: RawRequest, line: Line) -> None:

@@ -83,7 +83,7 @@ def test_a_service_answers_in_rounds_as_large_as_may_be_in_flight() -> None:
     assert told.usage.cached == 10 * 100 * 0.5 * 0.9  # the first agent finds nothing
 
 
-def test_places_are_counted_as_the_ledger_will() -> None:
+def test_residency_is_counted_as_by_the_ledger() -> None:
     life = (ExpectedTurn(10, 70), ExpectedTurn(30, 0))
     report = replace(REPORT, shared_tokens=100, prompt_tokens=200)
     # Nine tenths of 1,000, less the 100 that are shared, by 100 own and 100 grown.
@@ -126,14 +126,14 @@ def test_slots_of_the_server_are_all_that_runs_at_once() -> None:
     assert told.inflight == 2
 
 
-def test_inputs_that_nobody_counted_need_a_number() -> None:
+def test_inputs_of_unknown_length_need_a_count() -> None:
     report = replace(REPORT, agents=None, predicted=None)
     with pytest.raises(SpecError, match="how many inputs"):
         forecast(report, once(5), traits())
     assert forecast(report, once(5), traits(), agents=5).usage.input == 500
 
 
-def test_a_rehearsal_is_the_same_each_time_also_beside_a_running_loop() -> None:
+def test_a_simulation_is_deterministic_also_inside_a_running_loop() -> None:
     def told() -> Forecast:
         return forecast(REPORT, Behaviour((TWO_TURNS,)), traits(), speeds=speeds())
 

@@ -35,7 +35,7 @@ def test_of_texts_with_as_many_votes_the_first_wins() -> None:
     assert majority_vote(said("a", "b", "b", "a", "c")) == ("a", 0.4)
 
 
-def test_who_failed_has_no_vote() -> None:
+def test_a_failed_agent_has_no_vote() -> None:
     assert majority_vote([*said("yes"), failed(), failed()]) == ("yes", 1.0)
 
 
@@ -100,7 +100,7 @@ def test_json_arrays_are_joined_and_other_values_stay_as_they_are() -> None:
     assert structured_merge(said("[1, [2]]", '{"a": 3}', "null", "[]")) == ([1, [2], {"a": 3}, None], [])
 
 
-def test_a_text_that_is_no_json_is_named_and_the_others_are_merged() -> None:
+def test_a_response_that_is_not_json_is_named_and_the_others_are_merged() -> None:
     merged, errors = structured_merge([*said("[1]", "sorry", "[2]"), failed()])
     assert merged == [1, 2]
     assert errors == [{"index": 1, "agent_index": 1, "error": "Expecting value: line 1 column 1 (char 0)"}]

@@ -63,7 +63,7 @@ async def test_an_endpoint_has_no_more_at_once_than_it_may() -> None:
     assert most <= 13  # a list is sent to who has nothing, however long it is
 
 
-async def test_what_was_done_before_an_endpoint_died_is_kept_and_the_rest_is_done_once_by_the_others(
+async def test_results_from_before_an_endpoint_died_are_kept_and_the_rest_is_sent_once_to_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     hosts = [Host(STEPS) for _ in range(3)]
@@ -147,7 +147,7 @@ async def test_all_down_for_a_moment_costs_no_prompt() -> None:
 
 
 @pytest.mark.parametrize("use_batch", [True, False])
-async def test_what_an_endpoint_says_nothing_to_is_done_by_the_others(
+async def test_prompts_that_an_endpoint_does_not_answer_are_sent_to_others(
     use_batch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "_LONG", 1.0)
@@ -232,7 +232,7 @@ async def test_an_endpoint_that_comes_and_goes_costs_no_prompt() -> None:
         flapping.cancel()
 
 
-async def test_one_prompt_finds_out_who_is_back() -> None:
+async def test_one_prompt_probes_a_recovered_endpoint() -> None:
     hosts = [Host(STEPS), Host(STEPS)]
     async with pool_of(*hosts) as pool:
         hosts[1].kill()

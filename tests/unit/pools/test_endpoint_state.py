@@ -51,7 +51,7 @@ def test_a_list_goes_where_it_is_done_first() -> None:
     assert choose_endpoint(lanes, [], 10, 256) is None
 
 
-def test_who_has_room_for_half_a_list_gets_one_and_so_does_who_has_nothing() -> None:
+def test_an_endpoint_with_room_for_half_a_list_or_an_idle_one_gets_a_list() -> None:
     lanes, _ = crew(50.0, 100.0)
     assert choose_endpoint(lanes, [0, 1], 10, 15) == 1
     assert choose_endpoint(lanes, [0, 1], 10, 14) is None
@@ -170,7 +170,7 @@ def test_a_prompt_is_given_up_only_after_another_endpoint_had_it_too() -> None:
     assert record_failure(PromptBatch(1, asked), BROKEN, EndpointState(), [0, 1]) == asked
 
 
-def test_that_nobody_is_there_or_somebody_is_quicker_is_no_fault_of_a_prompt() -> None:
+def test_an_unreachable_endpoint_or_a_faster_one_is_not_blamed_on_the_prompt() -> None:
     asked = [PendingPrompt(0, "a")]
     gone = BackendError(ErrorKind.UNAVAILABLE, "gone")
     for error in [gone, TAKEN_BACK] * 20:
@@ -186,7 +186,7 @@ def test_a_request_that_breaks_off_tells_of_its_endpoint_only_the_first_time() -
     assert blames_endpoint(given, BackendError(ErrorKind.UNAVAILABLE, "gone"), lane)
 
 
-def test_a_timeout_tells_of_an_endpoint_that_says_nothing_to_others_either() -> None:
+def test_a_timeout_is_blamed_on_an_endpoint_that_answers_no_other_prompt() -> None:
     late, lane, given = BackendError(ErrorKind.TURN_TIMEOUT, "late"), EndpointState(), batch(0)
     lane.began(given, 1.0)
     assert blames_endpoint(given, late, lane)

@@ -50,7 +50,7 @@ async def test_lists_that_rest_are_not_called_off() -> None:
         assert are_fine(await pool.send_all_batched([f'[[sim: {{"tokens": 150}}]] {n}' for n in range(40)]))
 
 
-async def test_who_never_has_time_is_an_error_in_the_end() -> None:
+async def test_an_endpoint_that_is_always_busy_is_an_error_in_the_end() -> None:
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, 429, "busy", b"retry-after: 0\r\n")
 

@@ -22,7 +22,7 @@ async def test_every_agent_is_asked_the_same_and_responses_are_in_the_order_of_t
     assert pool.asked == [Asked(0, "Q {item}"), Asked(1, "Q {item}"), Asked(2, "Q {item}")]
 
 
-async def test_a_broadcast_keeps_failures_in_their_places() -> None:
+async def test_a_broadcast_keeps_failures_at_their_index() -> None:
     responses = await broadcast(but({1: failed()}), "Q")
     assert [response.success for response in responses] == [True, False, True]
 
@@ -65,7 +65,7 @@ async def test_an_answer_that_was_cut_off_is_not_reduced(caplog: pytest.LogCaptu
     assert pool.asked[-1].prompt == "n1\n---\nn2"
 
 
-async def test_nobody_is_asked_about_no_answers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_any_answer_no_reduce_request_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     pool = but({0: "", 1: failed("gone", ErrorKind.CONNECTION), 2: failed("late")})
     response = await broadcast_and_reduce(pool, "Q", "{responses}")
     assert len(pool.asked) == 3
@@ -135,7 +135,7 @@ async def test_each_item_has_a_prompt() -> None:
     ]
 
 
-async def test_an_item_that_looks_like_a_place_is_none() -> None:
+async def test_an_item_that_looks_like_a_placeholder_is_not_one() -> None:
     pool = FakePool(endpoints(1))
     await map_gather(pool, ["{item}", "{item"], "{item}}")
     assert [asked.prompt for asked in pool.asked] == ["{item}}", "{item}"]
@@ -155,7 +155,7 @@ async def test_a_single_text_is_not_taken_for_a_list() -> None:
         await map_gather(FakePool(endpoints(1)), "hello", "{item}")
 
 
-async def test_a_template_without_its_place_is_refused_before_anybody_is_asked() -> None:
+async def test_a_template_without_its_placeholder_is_rejected_before_any_request() -> None:
     pool = FakePool(endpoints(1))
     with pytest.raises(SpecError, match=r"The prompt_template 'Do \{it\}' has no place .* write \{item\} there"):
         await map_gather(pool, ["a"], "Do {it}")

@@ -21,7 +21,7 @@ async def test_what_a_stage_gives_is_what_the_next_is_asked_about() -> None:
     assert pool.asked == [Asked(0, "1 in"), Asked(1, "1 in"), Asked(0, "2 1 in0\n1 in1 {x}")]
 
 
-async def test_an_input_that_looks_like_a_place_is_none() -> None:
+async def test_an_input_that_looks_like_a_placeholder_is_not_one() -> None:
     pool = by_agent()
     await run_pipeline(pool, [PipelineStage("one", "{input}{input}", 1)], "{input}")
     assert pool.asked[0].prompt == "{input}{input}"
@@ -86,7 +86,7 @@ async def test_a_stage_goes_on_without_agents_that_failed_and_the_log_names_them
     ]
 
 
-async def test_a_stage_of_which_nobody_succeeds_ends_the_pipeline_whatever_its_functions_say() -> None:
+async def test_a_stage_without_a_success_ends_the_pipeline() -> None:
     pool = by_agent(a=failed("gone", ErrorKind.CONNECTION))
     stages = [
         PipelineStage("one", "{input}", 1, lambda _: "made up", lambda _: True),

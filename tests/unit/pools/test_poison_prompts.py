@@ -45,7 +45,7 @@ async def test_a_refused_prompt_costs_no_more_than_a_bisection(at: int) -> None:
 
 @pytest.mark.parametrize("fault", ["400", "500", "reset", "truncated", "garbage"])
 @pytest.mark.parametrize("count", [1, 2])
-async def test_whatever_the_poison_does_the_others_are_answered(fault: str, count: int) -> None:
+async def test_whatever_a_poison_prompt_does_the_other_prompts_are_answered(fault: str, count: int) -> None:
     async with pool_of(*(Host() for _ in range(count))) as pool:
         await pool.send_all_batched(["a"])
         prompts = numbered(60)
@@ -57,7 +57,7 @@ async def test_whatever_the_poison_does_the_others_are_answered(fault: str, coun
         assert are_all_in(pool)
 
 
-async def test_a_prompt_that_is_too_long_is_told_from_the_others() -> None:
+async def test_a_prompt_that_is_too_long_is_identified_in_its_list() -> None:
     async with pool_of(Host(SimConfig(zero_latency=True, max_model_len=256)), max_tokens=16) as pool:
         responses = await pool.send_all_batched([*numbered(20), "long " * 500, *numbered(20)])
     assert failed(responses) == [20]
@@ -75,7 +75,7 @@ async def test_several_in_one_list_are_all_found(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["400", "500"])
-async def test_where_all_are_bad_each_is_told_why(fault: str) -> None:
+async def test_where_all_prompts_are_bad_each_gets_its_error(fault: str) -> None:
     async with pool_of(Host(), patience=0.1) as pool:
         responses = await pool.send_all_batched([poison(fault, str(at)) for at in range(9)])
     assert failed(responses) == list(range(9))
@@ -90,7 +90,7 @@ async def test_prompts_that_go_alone_find_their_poison_at_once() -> None:
     assert responses[10].agent_index in (0, 1)
 
 
-async def test_a_server_that_minds_only_how_many_there_are_refuses_nobody_in_the_end() -> None:
+async def test_a_server_that_rejects_only_long_lists_answers_every_prompt() -> None:
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path == COMPLETIONS and len(body["prompt"]) > 5 and refuse(connection, 413, "too large")
 

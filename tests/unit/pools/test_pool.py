@@ -61,7 +61,7 @@ async def test_any_number_of_prompts_has_as_many_responses(count: int) -> None:
 
 
 @pytest.mark.parametrize("odd", ["", None, 7, b"bytes", ["a"]])
-async def test_what_is_no_prompt_has_a_response_that_says_so_and_costs_the_others_nothing(odd: Any) -> None:
+async def test_an_invalid_prompt_gets_an_error_response_and_affects_no_other(odd: Any) -> None:
     host = Host()
     async with pool_of(host) as pool:
         first, second, third = await pool.send_all_batched(["a", odd, "b"])
@@ -161,7 +161,7 @@ async def test_raw_prompts_are_sent_as_they_are(use_batch: bool) -> None:
     assert all(body["add_special_tokens"] for path, body in host.posts if path == COMPLETIONS)
 
 
-async def test_a_response_is_told_as_soon_as_it_is_there_and_who_listens_may_fail(
+async def test_a_callback_gets_each_response_at_once_and_may_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     heard: list[int] = []

@@ -17,7 +17,7 @@ def numbered(count: int) -> list[str]:
     return [f"prompt {number}" for number in range(count)]
 
 
-async def test_sub_pools_count_their_agents_anew_and_share_what_is_open() -> None:
+async def test_sub_pools_number_their_agents_from_zero_and_share_connections() -> None:
     hosts = [Host() for _ in range(4)]
     async with up(*hosts):
         lines = [f"{host.address} role={'odd' if at % 2 else 'even'} gpu{at}" for at, host in enumerate(hosts)]
@@ -38,7 +38,7 @@ async def test_sub_pools_count_their_agents_anew_and_share_what_is_open() -> Non
     assert hosts[0].requests() == 0
 
 
-async def test_a_pool_of_nobody_says_so() -> None:
+async def test_an_empty_pool_is_rejected() -> None:
     async with pool_of(Host()) as pool:
         for empty in (pool.by_tag("nobody"), pool.select([]), pool.slice(3, 9), pool.sample(0)):
             assert empty.size == 0
@@ -144,7 +144,7 @@ async def test_a_drained_endpoint_gets_nothing_new_until_it_is_undrained() -> No
         assert hosts[0].requests() > 0
 
 
-async def test_when_all_are_drained_it_is_said_after_a_while() -> None:
+async def test_a_notice_is_given_when_all_endpoints_are_drained() -> None:
     async with pool_of(Host(), Host(), patience=0.1) as pool:
         pool.drain(0)
         pool.drain(1)
@@ -163,7 +163,7 @@ async def test_endpoints_with_different_models_are_refused_by_name() -> None:
                 pass
 
 
-async def test_a_pool_that_nobody_is_in_cannot_be_opened() -> None:
+async def test_a_pool_without_endpoints_cannot_be_opened() -> None:
     host, other = Host(), Host()
     async with up(host, other):
         pass

@@ -38,7 +38,7 @@ def odd_status(status: int) -> Any:
         ([Host(without=["/tokenize", "/detokenize", "/openapi.json", COMPLETIONS, BATCH])], "chat template"),
     ],
 )
-async def test_who_takes_no_lists_is_asked_one_by_one_and_it_is_said_once(
+async def test_a_server_without_prompt_lists_gets_single_prompts_and_one_notice(
     hosts: list[Host], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with pool_of(*hosts) as pool:
@@ -53,7 +53,7 @@ async def test_who_takes_no_lists_is_asked_one_by_one_and_it_is_said_once(
     assert why in said
 
 
-async def test_one_server_without_lists_does_not_keep_the_others_from_them() -> None:
+async def test_one_server_without_prompt_lists_does_not_affect_the_others() -> None:
     hosts = [Host(), Host(NO_LISTS)]
     async with pool_of(*hosts) as pool:
         for _ in range(3):

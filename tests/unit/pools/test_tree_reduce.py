@@ -71,13 +71,13 @@ async def test_the_answer_of_a_single_leaf_is_the_answer() -> None:
     assert supervised(pool) == []
 
 
-async def test_values_that_look_like_places_are_none() -> None:
+async def test_values_that_look_like_placeholders_are_not_filled() -> None:
     pool = FakePool(endpoints(1), merging)
     await tree_reduce(pool, ITEM, "L{level}: {responses} {level}{x}", items=["{level}", "{responses}"])
     assert supervised(pool)[0].prompt == "L1: {level}\n---\n{responses} 1{x}"
 
 
-async def test_a_supervisor_is_asked_when_its_group_is_complete_whatever_others_do() -> None:
+async def test_a_supervisor_is_prompted_as_soon_as_its_group_is_complete() -> None:
     asked_first = asyncio.Event()
 
     async def hold(asked: Asked) -> None:

@@ -35,7 +35,7 @@ def test_a_node_without_cpus_gets_none() -> None:
 
 
 @pytest.mark.parametrize(("workers", "expected"), [(None, 1), (3, 3)])
-def test_where_no_node_has_room_ray_finds_the_places(workers: int | None, expected: int) -> None:
+def test_where_no_node_has_room_ray_assigns_the_workers(workers: int | None, expected: int) -> None:
     assert assign_nodes([Node("head", "10.0.0.1")], workers, "head") == [None] * expected
 
 

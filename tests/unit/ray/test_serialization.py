@@ -117,6 +117,6 @@ async def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
             await anext(results)
 
 
-def test_nobody_loads_ray_who_does_not_ask_for_it() -> None:
+def test_ray_is_imported_only_on_request() -> None:
     command = "import sys, batch_agent.ray, batch_agent.api; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", command]).returncode == 0

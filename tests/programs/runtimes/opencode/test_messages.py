@@ -71,7 +71,9 @@ def test_a_call_that_could_not_be_made_has_the_name_that_the_model_gave_it() -> 
         ({"name": "MessageAbortedError", "data": {"message": "Aborted"}}, "Aborted", True),
     ],
 )
-def test_an_error_at_the_end_is_told_in_opencodes_words(error: dict[str, Any], said: str, retryable: bool) -> None:
+def test_an_error_at_the_end_is_reported_with_the_message_of_opencode(
+    error: dict[str, Any], said: str, retryable: bool
+) -> None:
     with pytest.raises(ProgramFailed, match=said) as failed:
         read(told("user", text("do it")), told("assistant", text("half"), error=error))
     assert failed.value.retryable is retryable

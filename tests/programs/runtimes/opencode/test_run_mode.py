@@ -64,7 +64,7 @@ async def test_agents_have_homes_apart(crew: SessionFactory) -> None:
     assert len({task.result() for task in homes}) == 3
 
 
-async def test_an_error_event_is_told_in_its_own_words(crew: SessionFactory) -> None:
+async def test_an_error_event_is_reported_with_its_own_message(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         with pytest.raises(ProgramFailed, match="the model is on fire"):
             await seat.ask("FAIL the model is on fire")
@@ -96,9 +96,7 @@ async def test_more_than_can_be_read_fails_the_agent(tmp_path: Path) -> None:
             await seat.ask("SAY hello")
 
 
-async def test_it_gets_the_secrets_that_it_is_given_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_program_gets_only_the_given_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GH_TOKEN", "HF_TOKEN"):
         monkeypatch.setenv(name, "hush")
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path), env={"GH_TOKEN": "given"})

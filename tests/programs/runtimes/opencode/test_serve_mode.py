@@ -88,7 +88,7 @@ async def said(crew: SessionFactory, text: str, agent: str = "one") -> str:
         return (await seat.ask(text)).text
 
 
-async def test_what_an_agent_says_does_and_uses_is_told(crew: SessionFactory, project: Path) -> None:
+async def test_text_actions_and_usage_of_an_agent_are_reported(crew: SessionFactory, project: Path) -> None:
     async with seated(crew) as seat:
         got = await seat.ask("WRITE new.txt hello\nSAY it is done")
     assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
@@ -100,7 +100,7 @@ async def test_what_an_agent_says_does_and_uses_is_told(crew: SessionFactory, pr
     assert [file.name for file in project.iterdir()] == ["read.me"]
 
 
-async def test_asked_again_a_session_goes_on_and_what_was_told_is_not_told_twice(crew: SessionFactory) -> None:
+async def test_a_second_prompt_continues_the_session_and_reports_only_new_messages(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         await seat.ask("WRITE new.txt hello\nSAY it is done")
         again = await seat.ask("SAY again")
@@ -143,7 +143,7 @@ async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: S
     assert ran.results[0].content.strip() == f"{os.environ['HOME']} /tmp it's [{own}]"
 
 
-async def test_an_error_of_the_session_is_told_in_its_own_words(crew: SessionFactory) -> None:
+async def test_a_session_error_is_reported_with_its_own_message(crew: SessionFactory) -> None:
     with pytest.raises(ProgramFailed, match="the model is on fire") as failed:
         await said(crew, "FAIL the model is on fire")
     assert not failed.value.retryable
@@ -190,7 +190,9 @@ async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
         assert not failed.value.retryable
 
 
-async def test_a_server_that_cannot_be_told_to_stop_is_replaced(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_does_not_abort_a_session_is_replaced(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STOPS_IN", 0.1)
     async with opened(broken={"deaf": True}) as crew:
         first = await said(crew, "TELL pid")
