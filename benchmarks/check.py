@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def _counted(work: Work) -> int:
-    command = [sys.executable, "-m", "benchmarks.peers.counting", OURS, work.to_json()]
+    command = [sys.executable, "-m", "benchmarks.peers.call_count", OURS, work.to_json()]
     done = subprocess.run(command, cwd=ROOT, env=words_of(OURS), capture_output=True, text=True, check=True)
     return int(json.loads(done.stdout)["calls"])
 

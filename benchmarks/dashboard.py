@@ -2,7 +2,7 @@
 
     python -m benchmarks.dashboard
 
-What it costs a run is in benchmarks/watching.py.
+What it costs a run is in benchmarks/observability.py.
 """
 
 import json

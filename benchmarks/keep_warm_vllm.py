@@ -17,10 +17,10 @@ import aiohttp
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
 from benchmarks import report
-from benchmarks.gpu.played import Played
-from benchmarks.gpu.scene import Scene
-from benchmarks.gpu.watch import Watch
-from benchmarks.gpu.words import Words, nonce
+from benchmarks.gpu.scenario import Scene
+from benchmarks.gpu.scripted_backend import Played
+from benchmarks.gpu.token_texts import Words, nonce
+from benchmarks.gpu.turn_recorder import Watch
 
 AGENTS = 5
 TOOL_S = 75.0

@@ -24,7 +24,7 @@ from batch_agent.backends.http import h1_parser as http1
 from benchmarks import httptools_parser, report
 from benchmarks.check import CASES
 from benchmarks.peers.adapters import batch_agent as adapter
-from benchmarks.peers.counting import Calls
+from benchmarks.peers.call_count import Calls
 from benchmarks.peers.runs import servers, work_of
 from benchmarks.peers.work import Tally, Work
 from benchmarks.rounds import median_of

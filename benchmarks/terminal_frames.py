@@ -21,7 +21,7 @@ from batch_agent.core.events import AgentStarted, LoadSampled, RunStarted, TurnS
 from batch_agent.observe.live import terminal
 from benchmarks import report, rich_live_progress
 from benchmarks.dashboard import life
-from benchmarks.peers.counting import Calls
+from benchmarks.peers.call_count import Calls
 from benchmarks.rounds import median_of
 
 WAYS: dict[str, Any] = {"own": terminal.LiveProgress, "rich_live": rich_live_progress.LiveProgress}

@@ -6,9 +6,9 @@ import textwrap
 import tomllib
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
-from scripts.benchmark_cells import ROOT
-
+ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "layers.svg"
 _WIDTH, _MARGIN, _GAP = 860, 20, 12
 _PER_LINE = 5

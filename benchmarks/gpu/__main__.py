@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .flows import flows
-from .notes import Notes
+from .model_shapes import make_model
+from .observability import watching
 from .peers import peers
 from .pools import pools
-from .server import Server, gpu
-from .serving import ServerFailed, say, serve
-from .shapes import make_model
-from .watching import watching
+from .results_file import Notes
+from .server_info import Server, gpu
+from .vllm_process import ServerFailed, say, serve
 from .workers import workers
 from .workloads import Scale, Stage, inflight, layout, prefix, resident
 

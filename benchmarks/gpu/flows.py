@@ -14,8 +14,8 @@ from batch_agent.core.messages import User
 from batch_agent.core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
 from batch_agent.core.requests import Delta, Finished, Request
 
-from .serving import say
-from .words import NONCE_TOKENS, nonce
+from .token_texts import NONCE_TOKENS, nonce
+from .vllm_process import say
 from .workloads import Stage
 
 _MEDIAN, _SPREAD, _LEAST, _MOST = 90, 0.8, 20, 600

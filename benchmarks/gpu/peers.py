@@ -21,7 +21,7 @@ from ..peers.environments import ROOT, python_of, words_of
 from ..peers.rounds import medians
 from ..peers.runs import Broken, Numbers
 from ..peers.work import Work
-from .server import Server
+from .server_info import Server
 from .workloads import Stage
 
 CLIENTS = ("batch_agent", "expert", "gather")
@@ -85,9 +85,9 @@ async def _run(stage: Stage, client: str, work: Work) -> Numbers:
 
 @asynccontextmanager
 async def _started(client: str, work: Work) -> AsyncIterator[tuple[asyncio.subprocess.Process, IO[str]]]:
-    """`benchmarks.peers.child`, in the client's environment; it is gone when the block ends."""
+    """`benchmarks.peers.peer_process`, in the client's environment; it is gone when the block ends."""
     python = await asyncio.to_thread(python_of, client)
-    words = [str(python), "-m", "benchmarks.peers.child", client, work.to_json()]
+    words = [str(python), "-m", "benchmarks.peers.peer_process", client, work.to_json()]
     with tempfile.TemporaryFile("w+") as errors:
         process = await asyncio.create_subprocess_exec(
             *words, cwd=ROOT, env=words_of(client), stdin=PIPE, stdout=PIPE, stderr=errors

@@ -10,8 +10,8 @@ import aiohttp
 from batch_agent import Response, VLLMPool
 from batch_agent.core.requests import Sampling
 
-from .serving import say
-from .words import NONCE_TOKENS, nonce
+from .token_texts import NONCE_TOKENS, nonce
+from .vllm_process import say
 from .workloads import Stage
 
 _PROMPTS, _TOKENS, _OUTPUT, _ROUNDS = 2_000, 60, 24, 2

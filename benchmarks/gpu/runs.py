@@ -11,12 +11,12 @@ from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStart
 from batch_agent.core.protocols import EventSink
 from batch_agent.core.results import AgentResult
 
-from .plain import plain
-from .played import Played
-from .scene import Scene
-from .server import Server
-from .serving import say
-from .watch import Watch
+from .gather_loop import plain
+from .scenario import Scene
+from .scripted_backend import Played
+from .server_info import Server
+from .turn_recorder import Watch
+from .vllm_process import say
 
 
 class Heard:

@@ -13,12 +13,12 @@ from batch_agent.run import runner
 from batch_agent.run.setup import RunSetup
 from batch_agent.store.memory import MemoryStore
 
-from .played import Played
 from .runs import measured, run_ours
-from .scene import Scene, between
-from .server import Server
-from .serving import say
-from .watch import Watch
+from .scenario import Scene, between
+from .scripted_backend import Played
+from .server_info import Server
+from .turn_recorder import Watch
+from .vllm_process import say
 from .workloads import RESIDENT, Sizes, Stage, scene_of
 
 WORKERS = 4

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..layout import code_review, compare, reviews
-from .notes import Notes
+from .results_file import Notes
 from .runs import run_ours, run_plain
-from .scene import Scene, between
-from .server import Server
-from .words import NONCE_TOKENS, Words, nonce
+from .scenario import Scene, between
+from .server_info import Server
+from .token_texts import NONCE_TOKENS, Words, nonce
 
 _RUN_LIMIT = 240.0
 _CALL_TOKENS = 30

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from benchmarks.peers.alone import ALONE
-from benchmarks.peers.cast import PEERS
-from benchmarks.peers.kept import Kept
+from benchmarks.peers.batch_agent_only import ALONE
+from benchmarks.peers.participants import PEERS
+from benchmarks.peers.results_file import Kept
 from benchmarks.peers.rounds import compared, parted
 from benchmarks.peers.targets import targets
 from benchmarks.peers.workloads import QUICK, WORKLOADS

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.cast import OURS, PEERS
+from benchmarks.peers.participants import OURS, PEERS
 from benchmarks.report import RESULTS
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "peers.svg"

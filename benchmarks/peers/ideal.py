@@ -5,7 +5,7 @@ Not for servers without latency, where an ideal client would take as long as the
 
 import heapq
 
-from benchmarks.peers.cast import ENDPOINTS, FAULTS
+from benchmarks.peers.participants import ENDPOINTS, FAULTS
 from benchmarks.peers.workloads import RETRY_AFTER_S, Workload
 from benchmarks.pools import Case
 from benchmarks.pools import Work as Prompts

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from batch_agent.sim import SimServer
-from benchmarks.peers.cast import CHECKPOINTS, PEERS, TOOLS
 from benchmarks.peers.environments import NotThere
 from benchmarks.peers.ideal import ideal_s
+from benchmarks.peers.participants import CHECKPOINTS, PEERS, TOOLS
 from benchmarks.peers.runs import Broken, Numbers, measure, servers
 from benchmarks.peers.workloads import Workload
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from batch_agent.sim import SimServer
-from benchmarks.peers.cast import CHECKPOINTS, STREAMS
 from benchmarks.peers.environments import ROOT, python_of, words_of
+from benchmarks.peers.participants import CHECKPOINTS, STREAMS
 from benchmarks.peers.work import Work
 from benchmarks.peers.workloads import Workload
 
@@ -60,7 +60,7 @@ def measure(peer: str, workload: Workload, sims: Sequence[SimServer], *options: 
 
 @contextmanager
 def _started(peer: str, work: Work, options: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], Any]]:
-    command = [str(python_of(peer)), "-m", "benchmarks.peers.child", peer, work.to_json(), *options]
+    command = [str(python_of(peer)), "-m", "benchmarks.peers.peer_process", peer, work.to_json(), *options]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from benchmarks.peers.cast import PEERS
+from benchmarks.peers.participants import PEERS
 from benchmarks.peers.runs import Numbers
 
 EXPERT_CPU, EXPERT_WALL, IDEAL_WALL, FRAMEWORK_CPU = 1.3, 1.03, 1.1, 15

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from batch_agent.sim import FaultRates, Script, SimConfig
-from benchmarks.peers.cast import CHECKPOINTS, ENDPOINTS, FAULTS, SINGLE, STREAMS, TOOLS
+from benchmarks.peers.participants import CHECKPOINTS, ENDPOINTS, FAULTS, SINGLE, STREAMS, TOOLS
 from benchmarks.pools import ENGINE
 
 MODEL_S, RETRY_AFTER_S = 0.06, 0.25

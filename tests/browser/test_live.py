@@ -1,8 +1,8 @@
 """The page of `batch-agent serve`: it follows a run, and leaves alone what the reader does."""
 
 import pytest
-from tests.browser import models
-from tests.browser.serving import Served, serving
+from tests.browser import run_views as models
+from tests.browser.live_server import Served, serving
 from tests.browser.tab import Page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

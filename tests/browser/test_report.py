@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.browser import models
+from tests.browser import run_views as models
 from tests.browser.tab import Page
 
 from batch_agent.observe.report.html import report_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.browser import models
-from tests.browser.lives import lives_of
+from tests.browser import run_views as models
+from tests.browser.agent_attempts import lives_of
 from tests.browser.tab import Page
 
 from batch_agent.observe.report.html import report_of
@@ -65,7 +65,7 @@ async def test_arrow_keys_read_a_chart(report: Page) -> None:
     assert "generating" in await report.value("document.querySelector('#rows-announcement').textContent")
 
 
-async def test_a_scroll_that_is_heard_of_late_does_not_hide_what_was_read_after_it(report: Page) -> None:
+async def test_a_late_scroll_event_does_not_hide_a_newer_tooltip(report: Page) -> None:
     await report.value("addEventListener('scroll', () => { window.heard = true; })")
     await report.value(
         """(() => {
@@ -232,7 +232,7 @@ async def test_agents_are_filtered_ordered_and_found(report: Page) -> None:
     assert "was not found" in await report.text("#agents-note")
 
 
-async def test_rows_that_share_a_pixel_are_told_together_and_apart_on_a_click(many: Page) -> None:
+async def test_rows_that_share_a_pixel_are_summarized_and_listed_on_a_click(many: Page) -> None:
     await many.point("#rows", 0.5, 0.5)
     said = await many.until(TIP)
     assert "agents (first: " in said
@@ -245,7 +245,7 @@ async def test_rows_that_share_a_pixel_are_told_together_and_apart_on_a_click(ma
     await many.until("document.querySelector('#rows').scrollHeight <= document.querySelector('#rows').clientHeight")
 
 
-async def test_zooming_leaves_out_who_was_not_there(many: Page) -> None:
+async def test_zooming_leaves_out_agents_outside_the_range(many: Page) -> None:
     await many.drag("#agents-chart .plot", 0.5, 0.52)
     some = await many.until("timeline.rows.length < 10_000 && timeline.rows.length")
     assert 300 < some < 2_000

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.browser import models
+from tests.browser import run_views as models
 from tests.browser.tab import Page
 
 from batch_agent.observe.report.html import report_of

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from tests.contract.backend_contract import SEARCH, BackendContract, Subject, deltas_of
-from tests.unit.backends.bedrock_server import Fault, Heard, Said, bedrock_server, use_keys
+from tests.support.bedrock_server import Fault, Heard, Said, bedrock_server, use_keys
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.connect import connect

@@ -121,7 +121,7 @@ async def test_a_forgotten_agent_starts_again_from_nothing(reopen: Reopen) -> No
     await store.aclose()
 
 
-async def test_a_story_may_go_on_in_another_opening(reopen: Reopen) -> None:
+async def test_a_history_continues_after_reopening(reopen: Reopen) -> None:
     for fact in STORY:
         store = reopen()
         await store.open()

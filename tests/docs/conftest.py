@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.docs.fronts import Front
-from tests.redis_server import RedisServer, redis_server
+from tests.docs.fake_services import Front
+from tests.support.redis_server import RedisServer, redis_server
 from tests.unit.conftest import call, programs
 
 from batch_agent.sim import Script, SimConfig, SimServer

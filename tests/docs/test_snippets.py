@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from tests.docs.markdown import ROOT, Block, blocks_of, pages
-from tests.docs.pages import NEEDS, NOTHING
-from tests.docs.reading import RUN, SHOWN, Reading
-from tests.unit.programs import Call
+from tests.docs.page_runner import RUN, SHOWN, Reading
+from tests.docs.page_setup import NEEDS, NOTHING
+from tests.support.forked_programs import Call
 
 MOST_NOT_RUN = 19
 BLOCKS = {page.relative_to(ROOT).as_posix(): list(blocks_of(page.read_text())) for page in pages()}

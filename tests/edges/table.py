@@ -13,8 +13,8 @@ VALUES = {
     "option": "unit/api/test_option_edges.py::test_an_option_works_at_an_edge_or_is_refused_by_its_name",
     "tool": "unit/api/test_option_edges.py::test_an_option_of_a_tool_works_at_an_edge_or_is_refused_by_its_name",
     "batch": "unit/api/test_option_edges.py::test_an_option_of_a_batch_works_at_an_edge_or_is_refused_by_its_name",
-    "endpoint": "unit/swarm/test_pool_edges.py::test_an_endpoint_takes_an_edge_or_refuses_it_by_its_name",
-    "pool": "unit/swarm/test_pool_edges.py::test_a_pool_takes_an_edge_or_refuses_it_by_its_name",
+    "endpoint": "unit/pools/test_pool_edges.py::test_an_endpoint_takes_an_edge_or_refuses_it_by_its_name",
+    "pool": "unit/pools/test_pool_edges.py::test_a_pool_takes_an_edge_or_refuses_it_by_its_name",
     "event": "- an event is no value that a user gives",
 }
 
@@ -30,7 +30,7 @@ COUNTS = {
     "plan": "unit/api/test_count_edges.py::test_lint_and_plan",
     "work": "- it takes no inputs",
     "Flow": "unit/api/test_count_edges.py::test_a_flow",
-    "VLLMPool": "unit/swarm/test_pool_edges.py::test_a_pool_answers_no_prompt_and_one",
+    "VLLMPool": "unit/pools/test_pool_edges.py::test_a_pool_answers_no_prompt_and_one",
     "command line": "unit/cli/test_command_edges.py::test_one_input_goes_through_every_command",
     "very many": "unit/api/test_count_edges.py::test_nothing_is_kept_of_100_000_lazy_inputs_but_their_keys",
 }
@@ -48,7 +48,7 @@ OPTIONS: dict[str, Cells] = {
     # What is asked.
     "task inputs output_schema model backend system_prompt tool_mode strip_preamble extra stop seed "
     "temperature top_p": (
-        "engine/test_delivery.py::test_two_tasks_may_share_one_stream",
+        "engine/test_result_stream.py::test_two_tasks_may_share_one_stream",
         _CANCEL,
         _KILL,
         "unit/api/test_resume.py::test_another_question_is_asked_again",
@@ -59,7 +59,7 @@ OPTIONS: dict[str, Cells] = {
         "engine/test_leaving_early.py::test_leaving_early_cancels_the_tools_that_run",
         _KILL_9,
         "unit/api/test_resume.py::test_an_agent_whose_calls_were_under_way_makes_them_again_and_no_other",
-        "unit/tools/test_mcp_sessions.py::test_a_server_that_is_unavailable_for_now_is_no_failed_tool",
+        "unit/tools/mcp/test_session.py::test_a_server_that_is_unavailable_for_now_is_no_failed_tool",
     ),
     # Where it is kept.
     "checkpoint_dir plan_changed retry_failed on_result out": (
@@ -71,7 +71,7 @@ OPTIONS: dict[str, Cells] = {
     ),
     # How much at once, and how long.
     "max_inflight max_concurrent max_agents max_dispatched priority backpressure_ceiling calibrate_backend": (
-        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whoever_times_out",
+        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out",
         "engine/test_leaving_early.py::test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot",
         _KILL,
         "engine/test_slots.py::test_a_resumed_agent_that_waits_for_its_tools_gives_its_first_slot_back",
@@ -93,7 +93,7 @@ OPTIONS: dict[str, Cells] = {
     ),
     "max_turns max_tokens max_tool_tokens context_tokens oversized compact_at compact_with compact_model streaming "
     "streaming_tool_dispatch": (
-        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whoever_times_out",
+        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out",
         _CANCEL,
         _KILL,
         "unit/api/test_resume.py::test_an_agent_that_broke_off_goes_on_from_its_last_fact",
@@ -109,33 +109,33 @@ OPTIONS: dict[str, Cells] = {
     ),
     "tool_cache_mb tool_cache_dir predictive_prewarm": (
         "unit/tools/test_sharing.py::test_calls_that_overlap_and_are_the_same_are_one_execution",
-        "unit/tools/test_memory.py::test_making_calls_ahead_is_called_off_with_the_run",
-        "unit/tools/test_memory.py::test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself",
-        "unit/tools/test_memory.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
+        "unit/tools/test_disk_cache.py::test_making_calls_ahead_is_called_off_with_the_run",
+        "unit/tools/test_disk_cache.py::test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself",
+        "unit/tools/test_disk_cache.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
         "- a cache is a folder of this machine",
     ),
     # What it may cost.
     "max_total_tokens max_usd prices": (
         "engine/test_budget_races.py::test_no_mix_of_faults_makes_a_run_exceed_its_budget",
-        "unit/api/test_budget_is_kept.py::test_runs_that_are_called_off_and_go_on_do_not_exceed_it_together",
-        "unit/api/test_budget_is_kept.py::test_a_run_that_is_ended_again_and_again_stays_within_its_budget",
+        "unit/api/test_budget.py::test_runs_that_are_called_off_and_go_on_do_not_exceed_it_together",
+        "unit/api/test_budget.py::test_a_run_that_is_ended_again_and_again_stays_within_its_budget",
         "engine/test_budgets.py::test_what_was_spent_is_kept_across_runs",
-        "unit/api/test_budget_is_kept.py::test_a_resend_that_the_budget_has_no_room_for_is_not_made",
+        "unit/api/test_budget.py::test_a_resend_that_the_budget_has_no_room_for_is_not_made",
     ),
     # Who works on it.
     "cluster workers store run_id lease": (
         "engine/test_event_edges.py::test_of_a_shared_run_every_agent_is_finished_once_for_the_caller",
-        "unit/cluster/test_processes.py::test_a_worker_that_is_told_to_stop_hands_its_agents_on_at_once",
-        "unit/cluster/test_processes.py::test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled",
+        "unit/cluster/test_worker_processes.py::test_a_worker_that_is_told_to_stop_hands_its_agents_on_at_once",
+        "unit/cluster/test_worker_processes.py::test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled",
         "unit/api/test_stops.py::test_a_shared_run_that_is_stopped_and_goes_on_makes_every_write_once",
-        "unit/cluster/test_redis_away.py::test_a_server_that_stays_away_is_given_up_after_a_while",
+        "unit/cluster/redis/test_outages.py::test_a_server_that_stays_away_is_given_up_after_a_while",
     ),
 }
 
 TOOL_POLICIES: dict[str, Cells] = {
     "name description max_tokens summarize history_arg": (
-        "unit/tools/test_fabric.py::test_calls_run_at_the_same_time_and_answer_in_order",
-        "unit/tools/test_fabric.py::test_cancelling_an_agent_cancels_its_calls",
+        "unit/tools/test_executor.py::test_calls_run_at_the_same_time_and_answer_in_order",
+        "unit/tools/test_executor.py::test_cancelling_an_agent_cancels_its_calls",
         _KILL_9,
         "unit/api/test_exactly_once.py::test_an_agent_that_goes_on_has_its_history",
         "- a tool is a function of this process",
@@ -151,29 +151,29 @@ TOOL_POLICIES: dict[str, Cells] = {
         "unit/tools/test_sharing.py::test_a_thousand_agents_that_read_ten_documents_read_each_once",
         "unit/tools/test_sharing.py::test_a_leader_that_is_cancelled_leaves_the_result_to_the_others",
         "- what is shared is in memory, and gone with the process",
-        "unit/tools/test_memory.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
+        "unit/tools/test_disk_cache.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
         "unit/tools/test_sharing.py::test_a_version_that_cannot_be_told_means_that_nothing_is_shared",
     ),
     "timeout": (
-        "unit/tools/test_own_clocks.py::test_a_follower_has_its_own_time_and_the_leader_its_own_end",
-        "unit/tools/test_claims.py::test_a_write_that_does_not_end_in_time_after_a_stop_is_left_unknown",
+        "unit/tools/test_call_timeouts.py::test_a_follower_has_its_own_time_and_the_leader_its_own_end",
+        "unit/tools/test_write_claims.py::test_a_write_that_does_not_end_in_time_after_a_stop_is_left_unknown",
         _KILL_9,
         "unit/api/test_exactly_once.py::test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_made",
-        "unit/tools/test_fabric.py::test_however_many_tools_hang_there_is_a_thread_for_the_next",
+        "unit/tools/test_executor.py::test_however_many_tools_hang_there_is_a_thread_for_the_next",
     ),
     "max_concurrent rate_limit burst rate_key": (
-        "unit/tools/test_pace.py::test_in_no_stretch_of_time_do_more_begin_than_burst_and_rate_allow",
-        "unit/tools/test_pace.py::test_a_place_given_to_a_call_that_is_cancelled_in_that_moment_is_not_lost",
+        "unit/tools/test_throttle.py::test_in_no_stretch_of_time_do_more_begin_than_burst_and_rate_allow",
+        "unit/tools/test_throttle.py::test_a_place_given_to_a_call_that_is_cancelled_in_that_moment_is_not_lost",
         _KILL_9,
         _STOPS,
-        "unit/tools/test_pace.py::test_a_rate_key_that_fails_is_a_result",
+        "unit/tools/test_throttle.py::test_a_rate_key_that_fails_is_a_result",
     ),
     "retries retry_on backoff": (
-        "unit/tools/test_pace.py::test_the_tries_of_a_shared_call_serve_all_who_wait",
-        "unit/tools/test_pace.py::test_a_call_that_is_given_up_is_not_tried_again",
+        "unit/tools/test_throttle.py::test_the_tries_of_a_shared_call_serve_all_who_wait",
+        "unit/tools/test_throttle.py::test_a_call_that_is_given_up_is_not_tried_again",
         "- tries are counted anew by the next process",
-        "unit/tools/test_pace.py::test_a_write_that_is_tried_again_keeps_its_key",
-        "unit/tools/test_pace.py::test_an_error_that_may_pass_is_tried_again_and_others_are_not",
+        "unit/tools/test_throttle.py::test_a_write_that_is_tried_again_keeps_its_key",
+        "unit/tools/test_throttle.py::test_an_error_that_may_pass_is_tried_again_and_others_are_not",
     ),
 }
 
@@ -190,27 +190,28 @@ BATCH_POLICIES: dict[str, Cells] = {
 _NOT_KEPT = "- a pool keeps nothing"
 ENDPOINT: dict[str, Cells] = {
     "host port tags fields scheme base": (
-        "unit/swarm/test_pool.py::test_calls_at_the_same_time_do_not_mix_their_answers",
+        "unit/pools/test_pool.py::test_calls_at_the_same_time_do_not_mix_their_answers",
         "- it is never changed",
         "- it is never changed",
         _NOT_KEPT,
-        "unit/swarm/test_sending.py::test_an_endpoint_that_was_down_at_the_start_gets_work_when_it_is_back",
+        "unit/pools/test_dispatcher.py::test_an_endpoint_that_was_down_at_the_start_gets_work_when_it_is_back",
     ),
 }
 POOL: dict[str, Cells] = {
     "endpoints model max_tokens max_tokens_aggregation use_batch timeout raw prompts_per_endpoint patience sampling": (
-        "unit/swarm/test_pool.py::test_calls_at_the_same_time_do_not_mix_their_answers",
-        "unit/swarm/test_pool.py::test_a_call_that_is_cancelled_leaves_nothing_behind",
-        "unit/swarm/test_sending.py::test_what_was_done_before_an_endpoint_died_is_kept_and_the_rest_is_done_once_by_the_others",
+        "unit/pools/test_pool.py::test_calls_at_the_same_time_do_not_mix_their_answers",
+        "unit/pools/test_pool.py::test_a_call_that_is_cancelled_leaves_nothing_behind",
+        "unit/pools/test_dispatcher.py::test_results_from_before_an_endpoint_died_are_kept_and_the_rest_is_sent_once_to_others",
         _NOT_KEPT,
-        "unit/swarm/test_sending.py::test_all_down_is_one_clear_error_for_each_after_a_while",
+        "unit/pools/test_dispatcher.py::test_all_down_is_one_clear_error_for_each_after_a_while",
     ),
 }
 
 _SHARED_EVENTS = "engine/test_event_edges.py::test_of_a_shared_run_every_agent_is_finished_once_for_the_caller"
-_KILLED_VIEW = "unit/observe/test_view.py::test_what_a_killed_process_had_under_way_ends_with_it"
+_KILLED_VIEW = "unit/observe/report/test_run_view.py::test_what_a_killed_process_had_under_way_ends_with_it"
 EVENTS: dict[str, Cells] = {
-    "RunStarted AgentStarted TurnStarted TurnEnded CallsStarted CallsEnded AgentFinished Scheduled Spent ToolsUsed": (
+    "RunStarted AgentStarted TurnStarted TurnEnded CallsStarted CallsEnded AgentFinished SchedulingReported "
+    "BudgetReported ToolsUsed": (
         _SHARED_EVENTS,
         _EVENTS,
         _EVENTS_KILLED,
@@ -221,25 +222,25 @@ EVENTS: dict[str, Cells] = {
         "unit/observe/test_several_workers.py::test_prometheus_knows_of_a_pause_until_nobody_pauses",
         "engine/test_leaving_early.py::test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot",
         _KILLED_VIEW,
-        "unit/observe/test_view.py::test_limits_and_pauses_are_told_with_their_times",
+        "unit/observe/report/test_run_view.py::test_limits_and_pauses_are_told_with_their_times",
         "engine/test_retries.py::test_every_retry_is_an_event_that_says_why_and_how_long",
     ),
-    "Notice Sampled Shared": (
+    "Notice LoadSampled PrefixReported": (
         "unit/observe/test_several_workers.py::test_every_view_shows_how_full_a_backend_is_of_all_workers",
         _EVENTS,
         _EVENTS_KILLED,
-        "unit/observe/test_view.py::test_a_run_that_is_resumed_counts_every_agent_once",
+        "unit/observe/report/test_run_view.py::test_a_run_that_is_resumed_counts_every_agent_once",
         _AWAY,
     ),
-    "AgentMoved AtWorker": (
+    "AgentReassigned WorkerEvent": (
         _SHARED_EVENTS,
-        "unit/cluster/test_telling.py::test_a_worker_that_goes_or_falls_silent_has_nothing_under_way",
-        "unit/cluster/test_telling.py::test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done_once",
-        "unit/cluster/test_telling.py::test_whoever_asks_later_sees_what_was_under_way_before",
-        "unit/cluster/test_telling.py::test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back",
+        "unit/cluster/events/test_publisher_and_relay.py::test_a_worker_that_goes_or_falls_silent_has_nothing_under_way",
+        "unit/cluster/events/test_publisher_and_relay.py::test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done_once",
+        "unit/cluster/events/test_publisher_and_relay.py::test_whoever_asks_later_sees_what_was_under_way_before",
+        "unit/cluster/events/test_publisher_and_relay.py::test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back",
     ),
-    "FlowStarted Queued InStage": (
-        "unit/observe/test_view.py::test_a_later_stage_has_as_many_as_have_come_to_it",
+    "FlowStarted ItemQueued StageEvent": (
+        "unit/observe/report/test_run_view.py::test_a_later_stage_has_as_many_as_have_come_to_it",
         "engine/test_flow_ends.py::test_a_flow_that_is_cancelled_leaves_nothing_behind",
         "unit/api/test_flow_kill.py::test_nothing_is_repeated_when_the_process_is_killed_again_and_again",
         "unit/api/test_flow_kill.py::test_nothing_is_repeated_when_the_process_is_killed_again_and_again",

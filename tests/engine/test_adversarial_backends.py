@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run, stream, waiting_tool
+from tests.support.engine_harness import EventLog, asked, now, run, stream, waiting_tool
 
 from batch_agent import AgentResult, BackendError, ErrorKind, RunStopped, Tool
 from batch_agent.backends.diagnostics import _Examiner
@@ -129,7 +129,7 @@ async def test_a_server_that_asks_for_more_time_than_our_patience_is_not_asked_a
     assert len(backend.requests) <= 3 * 8
 
 
-async def test_every_second_request_refused_with_retry_after_loses_nobody() -> None:
+async def test_every_second_request_refused_with_retry_after_loses_no_agent() -> None:
     count = iter(range(10**6))
 
     def answer(request: Request) -> Answer:
@@ -139,7 +139,7 @@ async def test_every_second_request_refused_with_retry_after_loses_nobody() -> N
     assert [result.output for result in results] == numbers(200)
 
 
-async def test_an_outage_hits_only_those_under_way_and_is_told_once_per_pause() -> None:
+async def test_an_outage_hits_only_requests_in_flight_and_is_reported_once_per_pause() -> None:
     log = EventLog()
 
     def answer(request: Request) -> Answer:
@@ -361,12 +361,12 @@ def sheds(share: float, seed: int, error: BackendError = BUSY) -> ScriptedBacken
     return ScriptedBackend(answer)
 
 
-async def test_random_503s_in_five_of_a_hundred_lose_nobody() -> None:
+async def test_random_503s_of_five_percent_lose_no_agent() -> None:
     results = await run(sheds(0.05, 7), numbers(2000), max_inflight=64)
     assert [result.output for result in results] == numbers(2000)
 
 
-async def test_random_503s_in_five_of_a_hundred_hold_nobody_else() -> None:
+async def test_random_503s_of_five_percent_pause_no_other_agent() -> None:
     log = EventLog()
     await run(sheds(0.05, 7), numbers(2000), max_inflight=64, events=log)
     assert sum(isinstance(event, Paused) for event in log.events) <= 5
@@ -386,7 +386,7 @@ async def test_a_server_that_says_529_is_sent_less() -> None:
     assert len(backend.requests) < 3 * 400
 
 
-async def test_a_pause_is_told_with_its_whole_length() -> None:
+async def test_a_pause_is_reported_with_its_whole_length() -> None:
     def answer(request: Request) -> Answer:
         if now() < 1:
             wait = 1.0 if asked(request) == "0" else 9.0
@@ -460,7 +460,7 @@ async def test_a_broken_stream_does_not_wait_for_a_started_tool_that_blocks_a_th
         gate.set()
 
 
-async def test_a_started_tool_that_raises_when_it_is_cancelled_harms_nobody() -> None:
+async def test_a_started_tool_that_raises_on_cancellation_affects_no_agent() -> None:
     log: list[str] = []
 
     @Tool.define(effect="read")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, run, stream
-from tests.engine.sharing import Link, calling, working
+from tests.support.engine_harness import EventLog, asked, run, stream
+from tests.support.shared_run_workers import Link, calling, working
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError
 from batch_agent.core.agent_config import Job
@@ -98,7 +98,7 @@ async def test_a_sequence_that_raises_for_a_row_ends_the_inputs() -> None:
         await source.take()
 
 
-async def test_results_are_written_and_told_of_and_a_stream_gives_them(tmp_path: Path) -> None:
+async def test_results_are_written_reported_and_streamed(tmp_path: Path) -> None:
     log, out, got = EventLog(), tmp_path / "results.jsonl", []
     with pytest.raises(RunStopped):  # noqa: PT012
         async for result in stream(ScriptedBackend(echo), breaking(5, OSError("gone")), events=log, out=out):

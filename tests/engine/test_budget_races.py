@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 import pytest
-from tests.engine.faulty import FaultyServer
-from tests.engine.harness import run, waiting_tool
+from tests.support.engine_harness import run, waiting_tool
+from tests.support.faulty_backend import FaultyServer
 
 INPUTS = [f"{n:040}" for n in range(300)]
 

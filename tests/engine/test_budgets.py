@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run
+from tests.support.engine_harness import EventLog, asked, now, run
 
 from batch_agent import BackendError, ErrorKind, SpecError
 from batch_agent.core.events import BudgetReported
@@ -40,7 +40,7 @@ async def test_a_budget_of_tokens_is_never_exceeded_under_concurrency(seed: int)
     assert kinds == {ErrorKind.BUDGET}
 
 
-async def test_a_budget_of_dollars_counts_by_the_price_and_is_told_at_the_end() -> None:
+async def test_a_dollar_budget_counts_by_the_price_and_is_reported_at_the_end() -> None:
     log = EventLog()
     prices = {"scripted": (10.0, 1.0, 40.0)}
     results = await run(honest(), INPUTS, max_usd=0.1, prices=prices, max_tokens=50, events=log)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.engine.harness import asked, run, stream
+from tests.support.engine_harness import asked, run, stream
 
 from batch_agent import BackendError, ErrorKind, Tool
 from batch_agent.core.requests import Request

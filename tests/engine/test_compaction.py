@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, run
+from tests.support.engine_harness import EventLog, run
 
 from batch_agent import AgentResult, BackendError, ErrorKind, Tool
 from batch_agent.core.events import BudgetReported, ToolsUsed

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from tests.engine.harness import now, run
+from tests.support.engine_harness import now, run
 
 from batch_agent import BackendError, ErrorKind, Tool
 from batch_agent.core.messages import ToolCall

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked
-from tests.engine.sharing import LONG, Link, answers, calling, working
-from tests.unit.programs import Programs
+from tests.support.engine_harness import EventLog, asked
+from tests.support.forked_programs import Programs
+from tests.support.shared_run_workers import LONG, Link, answers, calling, working
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, Tool
 from batch_agent.core.events import (
@@ -232,7 +232,7 @@ def test_of_a_shared_run_every_agent_is_finished_once_for_the_caller() -> None:
     run_virtual(main())
 
 
-def test_each_stage_of_a_flow_that_stops_has_a_sound_story() -> None:
+def test_each_stage_of_a_stopped_flow_has_a_consistent_event_history() -> None:
     def script(request: Request) -> Reply | BackendError:
         return BackendError(ErrorKind.BAD_REQUEST, "no") if "second" in asked(request) else say("done")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.engine.harness import EventLog, run, waiting_tool
+from tests.support.engine_harness import EventLog, run, waiting_tool
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.events import (
@@ -32,7 +32,7 @@ def life(events: Sequence[Event], key: str) -> list[str]:
     ]
 
 
-def test_each_turn_and_each_wait_for_tools_is_told_from_its_beginning_to_its_end() -> None:
+def test_each_turn_and_each_tool_wait_has_a_start_and_an_end_event() -> None:
     log = EventLog()
     usage = Usage(100, 60, 7)
     backend = ScriptedBackend(by_turn(replace(call("wait"), usage=usage), say("done", usage)), seconds=2.0)
@@ -65,7 +65,7 @@ def test_a_turn_that_is_sent_again_begins_again_and_ends_once() -> None:
     assert ended.attempts == 2
 
 
-def test_how_full_the_slots_are_is_told_while_the_run_goes_on() -> None:
+def test_slot_usage_is_sampled_during_the_run() -> None:
     log = EventLog()
     backend = ScriptedBackend(by_turn(say("done")), seconds=10.0)
     run_virtual(run(backend, [str(number) for number in range(6)], max_inflight=2, events=log))

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.engine.flowing import prompts
-from tests.engine.harness import asked
+from tests.support.engine_harness import asked
+from tests.support.flow_harness import prompts
 
 from batch_agent import BackendError, ErrorKind, Flow
 from batch_agent.core.flow_result import FlowResult, Item

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.engine.flowing import entries, joining, leaves, prompts
-from tests.engine.harness import EventLog, asked, now
+from tests.support.engine_harness import EventLog, asked, now
+from tests.support.flow_harness import entries, joining, leaves, prompts
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped
 from batch_agent.core.events import CallbackFailed

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import entries, joining, leaves, prompts, saying
-from tests.engine.harness import asked
+from tests.support.engine_harness import asked
+from tests.support.flow_harness import entries, joining, leaves, prompts, saying
 
 from batch_agent import Flow
 from batch_agent.core.requests import Request
@@ -71,7 +71,7 @@ async def test_a_group_may_be_anything_that_can_be_a_key() -> None:
         (lambda item: item["nothing"], "KeyError"),
     ],
 )
-async def test_what_belongs_to_no_group_is_told_of_in_one_of_its_own(by: Any, says: str) -> None:
+async def test_items_without_a_group_get_a_group_of_their_own(by: Any, says: str) -> None:
     backend = ScriptedBackend(joining)
     outcome = await grouped(backend, its("a", "b"), lambda item: "fine" if item["kind"] == "a" else by(item))
     assert [item["group"] for item in outcome.items] == ["fine", None]
@@ -98,7 +98,7 @@ async def test_no_items_make_no_groups() -> None:
     assert (outcome.items, backend.requests) == ((), [])
 
 
-async def test_groups_of_expanded_items_do_not_depend_on_who_is_done_first() -> None:
+async def test_groups_of_expanded_items_do_not_depend_on_which_finishes_first() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(sum(asked(request).encode()) % 11)
         return joining(request)

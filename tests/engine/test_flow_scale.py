@@ -6,8 +6,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.engine.flowing import joining
-from tests.engine.harness import EventLog
+from tests.support.engine_harness import EventLog
+from tests.support.flow_harness import joining
 
 from batch_agent import Flow
 from batch_agent.core.events import AgentFinished, FlowStarted, ItemQueued, RunStarted, StageEvent

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.engine.flowing import joining, prompts, saying
-from tests.engine.harness import EventLog, asked, now
+from tests.support.engine_harness import EventLog, asked, now
+from tests.support.flow_harness import joining, prompts, saying
 
 from batch_agent import AgentResult, ErrorKind, Flow, SpecError, Tool
 from batch_agent.core.events import BudgetReported
@@ -68,7 +68,7 @@ async def test_one_deadline_is_for_all_stages() -> None:
     assert {item.error.kind for item in outcome.items if item.error} == {ErrorKind.BUDGET}
 
 
-async def test_what_each_stage_took_and_cost_is_told() -> None:
+async def test_tokens_and_cost_of_each_stage_are_reported() -> None:
     async def answer(request: Request) -> Answer:
         task = asked(request)
         if task == "A 1":
@@ -91,7 +91,7 @@ async def test_what_each_stage_took_and_cost_is_told() -> None:
     assert [result.index for result in b.results] == [0, 1, 2]
 
 
-async def test_a_price_that_nobody_knows_is_none_and_a_budget_needs_one() -> None:
+async def test_an_unknown_price_is_none_and_a_dollar_budget_needs_one() -> None:
     backend = ScriptedBackend(paid)
     flow = Flow(its(1), backend=backend, prices={"known": (1.0, 1.0, 1.0)}).map("a", "A {it}", model="known")
     outcome = await flow.map("b", "B {it}", model="unknown").run()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import joining, prompts, saying
+from tests.support.flow_harness import joining, prompts, saying
 
 from batch_agent import BatchAgent, Flow, SpecError
 from batch_agent.core.task_fields import Fields

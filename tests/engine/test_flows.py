@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import entries, joining, leaves, prompts, saying
-from tests.engine.harness import asked, now
+from tests.support.engine_harness import asked, now
+from tests.support.flow_harness import entries, joining, leaves, prompts, saying
 
 from batch_agent import ErrorKind, Flow
 from batch_agent.core.flow_result import FlowResult, Item
@@ -43,7 +43,7 @@ async def test_the_answer_of_a_stage_is_a_field_for_those_after_it() -> None:
     assert list(outcome.stages) == ["a", "b"]
 
 
-async def test_nobody_waits_for_a_slow_item() -> None:
+async def test_no_item_waits_for_a_slow_one() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10 if asked(request) in ("A 0", "B 1") else 1)
         return say("ok")

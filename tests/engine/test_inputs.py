@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run, stream
+from tests.support.engine_harness import EventLog, asked, now, run, stream
 
 from batch_agent import BatchAgent, ErrorKind, RunStopped, SpecError
 from batch_agent.core.events import Notice, RunStarted
@@ -18,7 +18,7 @@ def echo(request: Request) -> Any:
     return say(asked(request))
 
 
-async def test_results_come_in_the_order_of_the_inputs_whoever_finishes_first() -> None:
+async def test_results_come_in_the_order_of_the_inputs_whichever_finishes_first() -> None:
     async def answer(request: Request) -> Any:
         await asyncio.sleep(10 - int(asked(request)))
         return say(asked(request))
@@ -162,7 +162,7 @@ async def test_a_field_with_spaces_that_some_inputs_lack_is_their_failure() -> N
     assert sorted(map(asked, backend.requests)) == ["0 Ann", "1 Ann", "3 Ann"]
 
 
-async def test_words_in_braces_that_are_sent_as_they_stand_are_told_of() -> None:
+async def test_braces_that_are_not_fields_are_reported_and_sent_unchanged() -> None:
     log = EventLog()
     options: dict[str, Any] = {"task": "{id} {some words} {}", "system_prompt": "Of {id} and {other}.", "events": log}
     await BatchAgent.run(inputs=[{"id": 1}], backend=ScriptedBackend(echo), **options)

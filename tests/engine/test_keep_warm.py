@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.engine.harness import asked, now, waiting_tool
+from tests.support.engine_harness import asked, now, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.core.messages import Assistant
@@ -267,7 +267,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.kind)
-async def test_a_touch_that_fails_is_not_tried_again_soon_and_harms_nobody(
+async def test_a_failed_keep_warm_request_is_not_repeated_soon_and_affects_no_agent(
     failure: BackendError, no_slot_is_lost: list[Slots]
 ) -> None:
     def answer(request: Request) -> Answer:
@@ -325,7 +325,7 @@ async def test_a_deadline_that_passes_during_a_touch_ends_as_without_it() -> Non
     assert now() == 12.0
 
 
-async def test_a_server_that_starts_anew_is_not_asked_for_what_it_lost() -> None:
+async def test_a_restarted_server_gets_no_keep_warm_requests_for_lost_contexts() -> None:
     class Restarted(Server):
         async def load(self) -> ServerLoad | None:
             return ServerLoad(computed=int(self.rate * (now() if now() < 5 else now() - 5)))
@@ -344,7 +344,7 @@ async def test_many_agents_are_kept_at_once_and_no_slot_is_exceeded(no_slot_is_l
     assert in_use(no_slot_is_lost) == [0]
 
 
-async def test_tools_that_were_started_early_are_waits_like_others() -> None:
+async def test_waits_for_tools_started_early_are_kept_warm_too() -> None:
     backend = Server(script)
     results = await run(backend, streaming_tool_dispatch=True)
     assert results[0].ok

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.engine.harness import asked, now, run, stream
+from tests.support.engine_harness import asked, now, run, stream
 
 from batch_agent import BackendError, ErrorKind, Tool
 from batch_agent.core.requests import Request
@@ -170,7 +170,7 @@ async def test_leaving_early_ends_agents_that_wait_for_a_slow_caller() -> None:
     assert not others()
 
 
-async def test_a_run_that_failed_while_nobody_looked_is_reported_when_it_is_left(
+async def test_a_run_that_failed_unobserved_is_reported_when_its_block_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def inputs() -> AsyncIterator[str]:

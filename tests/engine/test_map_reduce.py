@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, RootModel
-from tests.engine.flowing import entries, prompts, saying
-from tests.engine.harness import now
+from tests.support.engine_harness import now
+from tests.support.flow_harness import entries, prompts, saying
 
 from batch_agent import AgentResult, BatchAgent, SpecError
 from batch_agent.testing import ScriptedBackend

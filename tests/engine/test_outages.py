@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run, stream
+from tests.support.engine_harness import EventLog, asked, now, run, stream
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped
 from batch_agent.core.events import Paused

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import BaseModel
-from tests.engine.harness import asked, now
+from tests.support.engine_harness import asked, now
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped, Tool
 from batch_agent.core.events import AgentFinished, AgentStarted, Event
@@ -153,7 +153,7 @@ async def test_a_text_that_all_inputs_share_is_cut_wherever_the_layout_puts_it(t
         assert len(parts) == len(backend.requests) // 3
 
 
-async def test_parts_may_use_tools_and_what_all_of_them_took_is_told() -> None:
+async def test_chunks_may_use_tools_and_their_total_usage_is_reported() -> None:
     @Tool.define
     async def look() -> str:
         await asyncio.sleep(1)
@@ -222,7 +222,7 @@ async def test_what_cannot_be_split_is_refused(task: str, value: Any, says: str)
     assert backend.requests == []
 
 
-async def test_a_part_that_fails_fails_its_agent_and_nobody_else() -> None:
+async def test_a_failed_chunk_fails_only_its_own_agent() -> None:
     async def answer(request: Request) -> Answer:
         part = part_of(request)
         if part and part[0] == 2 and "first" in asked(request):
@@ -376,7 +376,7 @@ async def test_a_failed_part_is_asked_again_by_the_next_run_and_those_that_were_
     assert {part[0] for request in backend.requests if (part := part_of(request))}.isdisjoint({1, 2})
 
 
-async def test_in_another_window_the_parts_are_others_and_are_asked_anew(store: MemoryStore) -> None:
+async def test_another_window_gives_other_chunks_which_are_requested_again(store: MemoryStore) -> None:
     await interrupted_after(3, store)
     backend = Counting(numbers)
     [result] = await run(backend, [TEXT], context_tokens=800)
@@ -403,7 +403,7 @@ async def test_an_input_that_fits_by_now_is_asked_as_a_whole(
     assert [asked(request) for request in backend.requests] == [TEXT]
 
 
-async def test_without_anyone_who_counts_parts_are_made_small_enough_to_fit_all_the_same() -> None:
+async def test_without_a_token_counter_chunks_are_small_enough_to_fit() -> None:
     backend = ScriptedBackend(numbers, context_tokens=WINDOW)
     [result] = await run(backend, [TEXT])
     assert result.output == EVERY_NUMBER

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.harness import EventLog, now
-from tests.engine.programs import LOOK, FakeCrew, calls_then, loop_of_tools, run_programs
+from tests.support.engine_harness import EventLog, now
+from tests.support.program_agents import LOOK, FakeCrew, calls_then, loop_of_tools, run_programs
 
 from batch_agent import BackendError, ErrorKind, RunStopped
 from batch_agent.core.events import CallsEnded, CallsStarted, TurnEnded
@@ -173,7 +173,7 @@ async def test_no_more_programs_are_at_work_than_there_are_seats() -> None:
     assert crew.most_at_work == 3
 
 
-async def test_programs_wait_for_a_place_in_the_cache_as_agents_do() -> None:
+async def test_programs_wait_for_residency_as_agents_do() -> None:
     """Each context takes 400 of 1,000 tokens: of many, a few are there at once, and nobody waits for ever."""
     at_once: list[int] = []
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import entries, joining, prompts, saying
-from tests.engine.harness import asked, now
+from tests.support.engine_harness import asked, now
+from tests.support.flow_harness import entries, joining, prompts, saying
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, RunStopped, SpecError
 from batch_agent.core.requests import Request
@@ -66,7 +66,7 @@ async def test_failures_reach_the_reduce_as_what_they_are() -> None:
     }
 
 
-async def test_the_summary_of_nothing_is_none_and_nobody_is_asked_for_it() -> None:
+async def test_the_reduce_of_no_results_is_none_and_sends_no_request() -> None:
     backend = ScriptedBackend(reviewing)
     results, summary = await run(backend, [], reduce_schema=Summary)
     assert (list(results), summary) == ([], None)

@@ -5,8 +5,8 @@ import random
 from typing import Any
 
 import pytest
-from tests.engine.flowing import entries, joining, leaves, prompts
-from tests.engine.harness import asked, now
+from tests.support.engine_harness import asked, now
+from tests.support.flow_harness import entries, joining, leaves, prompts
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped
 from batch_agent.core.requests import Request
@@ -45,7 +45,7 @@ async def test_every_result_comes_to_the_last_reduce_once(kind: type[ScriptedBac
     assert joins[-1].startswith(f"Join {count}\n")
 
 
-async def test_partial_reduces_say_so_and_are_told_apart_from_results() -> None:
+async def test_partial_reduces_are_marked_and_distinguished_from_results() -> None:
     backend = ScriptedBackend(joining, context_tokens=WINDOW)
     await run(backend, 20)
     *parts, last = prompts(backend, beginning="Join")
@@ -59,7 +59,7 @@ async def test_partial_reduces_say_so_and_are_told_apart_from_results() -> None:
 
 
 @pytest.mark.parametrize("kind", [ScriptedBackend, Counting])
-async def test_what_is_asked_does_not_depend_on_who_is_done_first(kind: type[ScriptedBackend]) -> None:
+async def test_prompts_do_not_depend_on_which_item_finishes_first(kind: type[ScriptedBackend]) -> None:
     def shuffled(seed: int) -> ScriptedBackend:
         chance = random.Random(seed)
 
@@ -130,7 +130,7 @@ async def test_answers_that_never_fit_are_an_error_and_not_an_endless_tale() -> 
     assert len(prompts(backend, beginning="Join")) < 24
 
 
-async def test_a_result_that_no_prompt_has_room_for_is_told_as_an_error() -> None:
+async def test_a_result_too_large_for_any_prompt_is_shown_as_an_error() -> None:
     def answer(request: Request) -> Answer:
         return joining(request) if asked(request) != "Do 1" else say("y" * 10_000)
 
@@ -144,7 +144,7 @@ async def test_a_result_that_no_prompt_has_room_for_is_told_as_an_error() -> Non
     assert "too long to be shown" in told["error"]["message"]
 
 
-async def test_an_error_of_many_short_fields_is_told_without_them() -> None:
+async def test_an_error_of_many_short_fields_is_shown_without_them() -> None:
     fields = {f"field_{number}": "z" * 190 for number in range(20)}
     backend = ScriptedBackend(joining, context_tokens=WINDOW)
     results, _ = await BatchAgent.run_with_reduce(task="Do {field_0}", inputs=[fields], reduce="Join", backend=backend)

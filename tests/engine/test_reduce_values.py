@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import entries, prompts, saying
+from tests.support.flow_harness import entries, prompts, saying
 
 from batch_agent import BatchAgent, Flow
 from batch_agent.testing import ScriptedBackend
@@ -75,7 +75,7 @@ async def test_inputs_of_any_kind_are_shown(value: Any, shown: Any) -> None:
     ]
 
 
-async def test_an_input_that_nobody_can_show_is_an_error_and_no_more() -> None:
+async def test_an_input_that_cannot_be_serialized_is_only_an_error_entry() -> None:
     first, second = await reduced([{"it": "fine", "thing": 1}, {"it": "fine", "thing": Sealed()}])
     assert first["status"] == "ok"
     assert (second["status"], second["index"], second["error"]["kind"]) == ("error", 1, "callback")
@@ -100,7 +100,7 @@ async def test_what_is_shown_is_up_to_the_flow(shown: Any, entry: Any) -> None:
     assert json.loads(prompt.removeprefix("Sum <").removesuffix(">")) == [entry]
 
 
-async def test_what_cannot_be_shown_is_told_and_failures_are_told_as_usual() -> None:
+async def test_values_that_cannot_be_shown_and_failures_are_error_entries() -> None:
     def shown(item: Any) -> Any:
         return 1 // (item["it"] - 1)
 

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from tests.engine.harness import EventLog, now, run
+from tests.support.engine_harness import EventLog, now, run
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.events import LimitChanged

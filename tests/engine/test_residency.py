@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.harness import asked, now, stream, waiting_tool
+from tests.support.engine_harness import asked, now, stream, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.core.messages import Assistant
@@ -101,7 +101,7 @@ async def test_agents_beyond_the_capacity_wait_and_all_results_arrive() -> None:
     assert (results.scheduling.guests, results.scheduling.gave_up, results.scheduling.lost) == (0, 0, 0)
 
 
-async def test_without_a_known_capacity_nobody_waits() -> None:
+async def test_without_a_known_capacity_no_agent_waits() -> None:
     script = UnderWay(ORDINARY)
     backend = ScriptedBackend(script, seconds=1, inflight=100)
     results = await run(backend, inputs(20), tools=[waiting_tool(0.5)])
@@ -111,7 +111,7 @@ async def test_without_a_known_capacity_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize("traits", [{"kv_tokens": 10, "managed_cache": True}, {"kv_tokens": 10}])
-async def test_places_are_not_counted_where_nobody_comes_back_to_them(traits: dict[str, Any]) -> None:
+async def test_residency_is_not_counted_where_contexts_are_not_reused(traits: dict[str, Any]) -> None:
     backend = ScriptedBackend(by_turn(say("done")), seconds=1, inflight=100, **traits)
     tools = [waiting_tool(1)] if "managed_cache" in traits else []
     results = await run(backend, inputs(10), tools=tools)
@@ -128,7 +128,7 @@ async def test_agents_bigger_than_the_whole_cache_ask_one_after_another() -> Non
     assert results.scheduling.guests == 0
 
 
-async def test_while_the_tools_of_an_agent_bigger_than_the_whole_cache_run_others_are_its_guests() -> None:
+async def test_while_an_agent_larger_than_the_cache_waits_for_tools_others_are_admitted() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=500, inflight=100)
     results = await run(backend, inputs(4), tools=[waiting_tool(10)])
     assert [result.text for result in results] == ["done"] * 4
@@ -144,7 +144,7 @@ async def test_a_server_that_reports_no_usage_is_judged_by_what_it_was_sent() ->
     assert script.most == 3
 
 
-async def test_a_server_that_reports_nonsense_stops_nobody() -> None:
+async def test_a_nonsensical_load_report_stops_no_agent() -> None:
     odd = [Usage(1, 10**9, 0), Usage(10**9, 0, 10**9), Usage(0, 5, 0), Usage(7, 7, 7)]
 
     def answer(request: Request) -> Answer:
@@ -167,7 +167,7 @@ async def test_an_engine_whose_agents_all_wait_for_their_tools_lets_others_in() 
     assert now() < 4 * 62
 
 
-async def test_who_comes_back_goes_before_who_is_new() -> None:
+async def test_a_returning_agent_is_admitted_before_a_new_one() -> None:
     order: list[tuple[str, int]] = []
 
     async def answer(request: Request) -> Answer:
@@ -182,7 +182,7 @@ async def test_who_comes_back_goes_before_who_is_new() -> None:
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.BAD_REQUEST, ErrorKind.SERVER])
-async def test_agents_that_fail_give_their_places_back(kind: ErrorKind) -> None:
+async def test_failed_agents_release_their_residency(kind: ErrorKind) -> None:
     async def answer(request: Request) -> Answer:
         answered = await out_of_step(request)
         return BackendError(kind, "no") if int(asked(request)) % 2 and turn_of(request) == 2 else answered
@@ -195,7 +195,7 @@ async def test_agents_that_fail_give_their_places_back(kind: ErrorKind) -> None:
     assert results.scheduling.guests <= 2  # by the chance of when they retry; ten places that are lost would take more
 
 
-async def test_agents_that_time_out_in_their_tools_give_their_places_back() -> None:
+async def test_agents_that_time_out_in_their_tools_release_their_residency() -> None:
     @Tool.define
     async def wait(number: int) -> str:
         await asyncio.sleep(1000 if number % 2 else 0.5)
@@ -213,7 +213,7 @@ async def test_agents_that_time_out_in_their_tools_give_their_places_back() -> N
     assert errors == [ErrorKind.AGENT_TIMEOUT] * 10
 
 
-async def test_an_agent_that_times_out_while_it_waits_for_its_place_holds_nobody_up() -> None:
+async def test_an_agent_that_times_out_waiting_for_residency_blocks_no_other() -> None:
     seconds = [10, 20, 290, 290, 1, 1]
 
     async def answer(request: Request) -> Answer:
@@ -230,7 +230,7 @@ async def test_an_agent_that_times_out_while_it_waits_for_its_place_holds_nobody
     assert (results.scheduling.gave_up, results.scheduling.guests) == (1, 0)
 
 
-async def test_a_run_that_is_cancelled_while_agents_wait_for_places_leaves_nothing_behind() -> None:
+async def test_a_run_cancelled_while_agents_wait_for_residency_leaves_nothing_behind() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=KV_TOKENS, inflight=100)
     running = asyncio.create_task(run(backend, inputs(20), tools=[waiting_tool(60)]))
     await asyncio.sleep(30.3)
@@ -251,7 +251,7 @@ async def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
     assert armed() == []
 
 
-async def test_agents_that_go_on_from_a_checkpoint_count_with_what_they_were_told(
+async def test_resumed_agents_count_with_their_restored_context(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In memory: while a thread reads a checkpoint virtual time would jump on."""
@@ -288,7 +288,7 @@ async def test_agents_that_go_on_from_a_checkpoint_count_with_what_they_were_tol
     assert backend.most_in_flight == 2
 
 
-async def test_agents_that_were_interrupted_in_their_tools_go_on_when_there_are_more_than_places(
+async def test_more_interrupted_agents_than_the_cache_holds_all_resume(
     tmp_path: Path,
 ) -> None:
     waiting, all_wait, released = 0, asyncio.Event(), asyncio.Event()
@@ -346,7 +346,7 @@ SIZES = st.sampled_from([0, 1, 300, 1000, 9000])
     agent_timeout=st.sampled_from([None, 3.0, 100.0]),
     fails=st.integers(2, 9),
 )
-def test_every_agent_ends_whatever_it_needs_and_whoever_fails(
+def test_every_agent_ends_whatever_it_needs_and_whichever_fails(
     kv_tokens: int | None,
     limit: int | None,
     thinking: list[float],

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run
+from tests.support.engine_harness import EventLog, asked, now, run
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.errors import RETRYABLE
@@ -155,7 +155,7 @@ async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_not_waited_fo
     assert now() < 60
 
 
-async def test_nobody_is_sent_to_a_server_before_the_pause_that_it_asked_for_is_over() -> None:
+async def test_no_request_is_sent_before_the_retry_after_of_the_server_has_passed() -> None:
     def answer(request: Request) -> Answer:
         if now() < 30:
             return BackendError(ErrorKind.RATE_LIMITED, "quota", retry_after=30.0)

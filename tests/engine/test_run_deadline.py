@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, asked, now, run, waiting_tool
-from tests.engine.sharing import Link, calling, working
+from tests.support.engine_harness import EventLog, asked, now, run, waiting_tool
+from tests.support.shared_run_workers import Link, calling, working
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError, Tool
 from batch_agent.core.requests import Reply, Request
@@ -249,7 +249,7 @@ async def test_a_flow_whose_start_takes_too_long_is_stopped() -> None:
         await Flow(inputs=TEN, backend=ScriptedBackend(by_turn(say("a"))), deadline=-1).map("first", "{it}").run()
 
 
-async def test_a_shared_run_ends_at_the_deadline_of_who_asked() -> None:
+async def test_a_shared_run_ends_at_the_deadline_of_its_caller() -> None:
     link, log = Link(), EventLog()
     backend = ScriptedBackend(lambda request: say("done") if asked(request) == "0" else call("wait"))
     options: dict[str, Any] = {"backend": backend, "tools": [waiting_tool(500)], "deadline": 2.0}
@@ -261,7 +261,7 @@ async def test_a_shared_run_ends_at_the_deadline_of_who_asked() -> None:
     assert 2.0 <= now() <= 7.0  # a write that has begun has a moment to end
 
 
-async def test_who_only_collects_does_not_wait_past_its_deadline() -> None:
+async def test_a_caller_that_only_collects_does_not_wait_past_its_deadline() -> None:
     link = Link()
     backend = ScriptedBackend(lambda request: say("done"))
     options: dict[str, Any] = {"backend": backend, "deadline": 2.0}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.harness import asked, now, run, waiting_tool
+from tests.support.engine_harness import asked, now, run, waiting_tool
 
 from batch_agent import ErrorKind, Tool
 from batch_agent.core.requests import Reply, Request
@@ -95,7 +95,7 @@ durations = st.sampled_from([0.0, 0.5, 1.0, 2.5])
     tools=st.lists(durations, min_size=1, max_size=12),
     agent_timeout=st.sampled_from([None, 1.0, 2.0, 3.0]),
 )
-def test_the_limit_is_never_exceeded_and_every_agent_ends_whoever_times_out(
+def test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out(
     limit: int, models: list[float], tools: list[float], agent_timeout: float | None
 ) -> None:
     @Tool.define

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.engine.harness import EventLog, run
+from tests.support.engine_harness import EventLog, run
 
 from batch_agent import BackendError, ErrorKind, Tool
 from batch_agent.core.events import ToolsUsed

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.engine.harness import now, run, waiting_tool
+from tests.support.engine_harness import now, run, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, virtual_time
 from batch_agent.testing import ScriptedBackend, by_turn, call, run_virtual, say
@@ -27,7 +27,7 @@ async def test_a_thread_still_wakes_the_loop() -> None:
     assert await asyncio.to_thread(lambda: threading.current_thread() is not threading.main_thread())
 
 
-def test_tasks_that_all_wait_for_each_other_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadlock_of_all_tasks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_time, "_LONGEST_WAIT", 0.01)
 
     async def main() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from tests.engine.harness import asked, now, run, waiting_tool
+from tests.support.engine_harness import asked, now, run, waiting_tool
 
 from batch_agent import ErrorKind, Tool
 from batch_agent.core.messages import ToolResults

@@ -160,7 +160,7 @@ async def test_dynamo_takes_hints_sessions_and_their_end(dynamo_url: str) -> Non
     assert max(result.usage.cached for result in results) >= 128, [result.usage for result in results]
 
 
-async def test_who_has_come_further_is_served_first_by_a_vllm_that_takes_priorities(vllm_url: str) -> None:
+async def test_a_vllm_with_priorities_serves_advanced_agents_first(vllm_url: str) -> None:
     """The engine has 64 places: the urgent ones, which come last, are in its second round and not in its third."""
     backend = await connect(vllm_url, None, uses_tools=False, notify=lambda text: None)
     finished: list[int] = []

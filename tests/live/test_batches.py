@@ -141,7 +141,7 @@ async def test_a_tool_call_that_dynamo_parsed_is_executed(dynamo_url: str) -> No
 
 
 @pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
-async def test_the_last_turn_keeps_to_the_schema_beside_native_tools(vllm_url: str, scheme: str) -> None:
+async def test_the_last_turn_keeps_to_the_schema_with_native_tools(vllm_url: str, scheme: str) -> None:
     [result] = await BatchAgent.run(
         task=CALL_BY_HEART,
         inputs=[{"name": "Ada"}],

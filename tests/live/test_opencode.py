@@ -102,7 +102,7 @@ async def test_only_the_tools_that_are_named_are_shown_and_the_prompt_is_ours() 
     assert len(request.prompt.system) < 700
 
 
-async def test_what_an_agent_may_not_touch_it_is_told(project: Path, tmp_path: Path) -> None:
+async def test_access_outside_the_project_is_denied_and_the_agent_is_informed(project: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside.txt"
     steps = [call("write", filePath=str(outside), content="x"), call("read", filePath=str(outside)), say("sorry")]
     backend = ScriptedBackend(by_turn(*steps), context_tokens=32_000)
@@ -140,7 +140,7 @@ async def test_a_server_that_is_killed_is_replaced_and_all_agents_answer(project
     assert [result.output for result in run.result()] == [f"noted {name} in new.txt" for name in names]
 
 
-async def test_an_error_of_the_model_is_told_as_it_is(project: Path) -> None:
+async def test_an_error_of_the_model_is_reported_unchanged(project: Path) -> None:
     backend = ScriptedBackend(lambda _: say("never"), context_tokens=32_000)
     results = await BatchAgent.run(
         task="Do {it}", inputs=["it"], backend=backend, runtime=opencode(project), max_total_tokens=10

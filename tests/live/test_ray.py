@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import BaseModel
 from tests.live.ray_cluster import CLIENT_PORT, Cluster, ray_cluster
-from tests.redis_server import redis_server
+from tests.support.redis_server import redis_server
 
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool
 from batch_agent.core.events import Event, Notice
@@ -196,7 +196,7 @@ async def test_a_worker_and_a_node_that_are_killed_cost_what_was_under_way_there
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_ray_starts_the_only_worker_anew(sim: SimServer, notebook: Notebook) -> None:
+async def test_ray_restarts_the_only_worker(sim: SimServer, notebook: Notebook) -> None:
     results: dict[int, AgentResult] = {}
     log = Log()
     async with on_ray(log, **notebook.options(sim, 40, workers=1, max_inflight=4, lease=3.0)) as stream:
@@ -373,7 +373,7 @@ async def test_what_no_node_can_load_ends_the_run_and_says_what_to_do(sim: SimSe
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_one_worker_that_fails_is_missed_and_the_others_go_on(
+async def test_a_failed_worker_is_reported_and_the_others_continue(
     sim: SimServer, notebook: Notebook, tmp_path: Path
 ) -> None:
     first = str(tmp_path / "first")

@@ -1,9 +1,9 @@
 """A real engine whose cache holds a third of the agents: they take turns in it, and find their contexts again."""
 
-from benchmarks.gpu.played import Played
-from benchmarks.gpu.scene import Scene
-from benchmarks.gpu.watch import Watch
-from benchmarks.gpu.words import Words, nonce
+from benchmarks.gpu.scenario import Scene
+from benchmarks.gpu.scripted_backend import Played
+from benchmarks.gpu.token_texts import Words, nonce
+from benchmarks.gpu.turn_recorder import Watch
 from tests.live.conftest import BLOCK, SMALL_BLOCKS
 
 from batch_agent import BatchAgent

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.live.shared_part import STORE_FAILED
-from tests.live.shared_scene import LEASE, Nursery, Player, Scene, agent, agents, engine
-from tests.live.shared_way import Way
-from tests.redis_server import AOF, RedisServer, redis_of_its_own
+from tests.support.breakable_proxy import Way
+from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
+from tests.support.shared_run_process import STORE_FAILED
+from tests.support.shared_run_scene import LEASE, Nursery, Player, Scene, agent, agents, engine
 
 from batch_agent.sim import SimServer
 
@@ -161,9 +161,7 @@ def test_what_a_server_has_lost_of_its_last_second_is_done_again(scene: Scene, s
     assert all(result["output"] == f"answer {result['index']}" for result in results)
 
 
-def test_a_run_that_somebody_has_removed_ends_with_what_to_do_and_no_process_waits_for_ever(
-    scene: Scene, server: RedisServer
-) -> None:
+def test_a_removed_run_ends_with_advice_and_no_process_waits_forever(scene: Scene, server: RedisServer) -> None:
     callers = [scene.call(agents(SOME), held_back=HELD_BACK), scene.call(agents(SOME), "another", works=True)]
     workers = scene.workers(2)
     scene.until_results(SOME // 4)
@@ -229,9 +227,7 @@ def test_a_worker_that_stood_still_past_its_lease_does_no_harm_and_goes_on_with_
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_worker_that_is_told_to_stop_hands_on_its_agents_at_once(
-    scene: Scene, number: signal.Signals, status: int
-) -> None:
+def test_a_stopped_worker_hands_over_its_agents_at_once(scene: Scene, number: signal.Signals, status: int) -> None:
     scene.options["lease"] = LONG_LEASE
     caller, [victim, *workers] = scene.call(agents(SOME)), scene.workers(WORKERS)
     scene.until_results(SOME // 3)

@@ -5,10 +5,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from benchmarks.gpu.played import Played
-from benchmarks.gpu.scene import Scene
-from benchmarks.gpu.watch import Watch
-from benchmarks.gpu.words import Words, nonce
+from benchmarks.gpu.scenario import Scene
+from benchmarks.gpu.scripted_backend import Played
+from benchmarks.gpu.token_texts import Words, nonce
+from benchmarks.gpu.turn_recorder import Watch
 from pydantic import BaseModel
 from scripts.engines.layout import MODEL_NAME
 from tests.live.conftest import SMALL_WINDOW

@@ -11,7 +11,7 @@ from botocore.session import Session  # type: ignore[import-untyped]
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.backends.bedrock_server import Said, event, events, exception, raw_frame
+from tests.support.bedrock_server import Said, event, events, exception, raw_frame
 
 from batch_agent import BackendError
 from batch_agent.backends.dialects.bedrock.decoder import BedrockStreamDecoder, decode_reply

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.agent.talks import rules
+from tests.support.conversations import rules
 
 from batch_agent.agent.compaction import CompactContext, ToolOutputSize, plan_compaction
 from batch_agent.agent.context_size import ContextSize, chars_in
@@ -128,7 +128,7 @@ def test_a_replayed_life_is_the_life_that_was_lived_byte_for_byte(life: Life) ->
 
 @settings(max_examples=30)
 @given(lives())
-def test_who_knows_no_window_reads_the_same_conversation_from_the_facts(life: Life) -> None:
+def test_replay_without_a_window_gives_the_same_conversation(life: Life) -> None:
     told = Conversation(replace(life.rules, compaction=None), JOB)
     told.replay(life.facts)
     assert told.result(1.0) == life.end.result(1.0)
@@ -222,7 +222,7 @@ def test_the_size_is_what_was_counted_and_what_came_since(life: Life) -> None:
 
 @settings(max_examples=25)
 @given(lives("action"))
-def test_in_action_mode_the_model_reads_what_is_left_in_its_own_words(life: Life) -> None:
+def test_in_action_mode_remaining_results_are_sent_as_user_text(life: Life) -> None:
     for _, after, _ in compactions(life):
         step = after.next()
         assert isinstance(step, Generate)

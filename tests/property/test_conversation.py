@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.agent.talks import LAST, TURN, City, rules
+from tests.support.conversations import LAST, TURN, City, rules
 
 from batch_agent.agent.compaction import CompactContext
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate

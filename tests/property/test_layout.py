@@ -81,7 +81,7 @@ def best_shared(texts: list[str]) -> int:
 
 
 @given(tasks, rows_of(NAMES), flags, flags)
-def test_a_text_keeps_all_of_its_fields_in_their_places(
+def test_a_text_keeps_all_of_its_fields_in_order(
     task: str, rows: list[dict[str, Any]], hoist: bool, reorder: bool
 ) -> None:
     template = parse_template(task)

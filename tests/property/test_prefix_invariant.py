@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.test_bedrock_dialect import CLAUDE, any_text, thoughts
-from tests.unit.agent.talks import City
-from tests.unit.plan.plans import plan
+from tests.support.conversations import City
+from tests.support.plans import plan
 
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.backends import flavors
@@ -342,7 +342,7 @@ def _can_forbid(wire: Wire, request: Request) -> bool:
 @on_every_wire
 @settings(max_examples=12)
 @given(data=st.data())
-def test_the_prefix_is_looked_for_in_the_same_place_in_every_turn(wire: Wire, data: st.DataObject) -> None:
+def test_cache_routing_fields_and_headers_are_the_same_in_every_turn(wire: Wire, data: st.DataObject) -> None:
     dialect = wire.dialect()
     turns = data.draw(lives(wire))
     bodies = [_members(dialect.encode(turn.request).decode()) for turn in turns]

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.plan.plans import plan
+from tests.support.plans import plan
 
 from batch_agent.core.errors import ErrorKind
 from batch_agent.plan.template import BadInput, parse_template

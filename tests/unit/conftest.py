@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.programs import Call, Programs
+from tests.support.forked_programs import Call, Programs
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ async def test_a_writer_beyond_the_capacity_waits_for_a_read() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 20), st.sets(st.integers(0, 19)))
-def test_every_writer_is_let_go_however_many_there_are_and_whoever_is_cancelled(
+def test_every_writer_is_released_however_many_there_are_and_whichever_is_cancelled(
     capacity: int, writers: int, cancelled: set[int]
 ) -> None:
     async def main() -> None:
@@ -81,7 +81,7 @@ async def test_values_come_out_in_order_until_it_is_closed() -> None:
         await anext(channel)
 
 
-async def test_who_reads_waits_for_the_next_value() -> None:
+async def test_a_reader_waits_for_the_next_value() -> None:
     channel = Channel[Any](10)
     async with asyncio.TaskGroup() as group:
         reader = group.create_task(anext(channel))

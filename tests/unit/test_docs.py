@@ -3,8 +3,8 @@
 from dataclasses import fields
 from pathlib import Path
 
+from benchmarks.render.tables import PAGES, TABLES, written
 from scripts.backend_table import FLAVORS, table
-from scripts.benchmark_tables import PAGES, TABLES, written
 from scripts.layer_picture import PICTURE, layers, picture
 
 import batch_agent
@@ -54,7 +54,7 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
 
 def test_the_tables_of_benchmarks_are_those_that_the_results_make() -> None:
     pages = [page.read_text() for page in PAGES]
-    assert [written(page) for page in pages] == pages, "run `python -m scripts.benchmark_tables`"
+    assert [written(page) for page in pages] == pages, "run `python -m benchmarks.render.tables`"
     assert [name for name in TABLES if f"<!-- table: {name} -->" not in "".join(pages)] == []
 
 

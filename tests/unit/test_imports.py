@@ -24,7 +24,7 @@ def imported(names: list[str], options: str = "") -> list[str]:
     return done.stdout.split()
 
 
-def test_a_plain_run_does_without_what_others_need() -> None:
+def test_a_plain_run_imports_no_optional_dependency() -> None:
     names = ["aiohttp", "pydantic", "json_repair", "jsonschema_rs", "botocore", "rich", "cyclopts"]
     assert imported(names) == []
 

@@ -1,7 +1,7 @@
 """What is shortened first, and what is said in its place."""
 
 import pytest
-from tests.unit.agent.talks import call, give, say, talk
+from tests.support.conversations import call, give, say, talk
 
 from batch_agent.agent.compaction import CompactContext, ToolOutputSize, plan_compaction
 from batch_agent.agent.context_size import ContextSize

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.agent.talks import LAST, TURN, City, asked, call, done, give, rules, say, talk
+from tests.support.conversations import LAST, TURN, City, asked, call, done, give, rules, say, talk
 
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.core.agent_config import Job

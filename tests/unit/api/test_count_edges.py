@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.engine.harness import asked
+from tests.support.engine_harness import asked
 
 from batch_agent import BatchAgent, Flow, SpecError
 from batch_agent.core.requests import Reply, Request

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.swarm.hosts import CHAT, STEPS, Host, poison, soon, up
+from tests.support.sim_hosts import CHAT, STEPS, Host, poison, soon, up
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError, Tool
 from batch_agent.sim import Script, SimConfig

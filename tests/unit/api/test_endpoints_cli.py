@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.programs import Call
-from tests.unit.swarm.hosts import STEPS, Host, up
+from tests.support.forked_programs import Call
+from tests.support.sim_hosts import STEPS, Host, up
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.engine.flowing import joining, prompts, saying
-from tests.engine.harness import EventLog
+from tests.support.engine_harness import EventLog
+from tests.support.flow_harness import joining, prompts, saying
 
 from batch_agent import BackendError, BatchAgent, Flow, Tool
 from batch_agent.core.events import AgentFinished, FlowStarted, StageEvent

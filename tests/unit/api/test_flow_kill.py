@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.programs import Programs
+from tests.support.forked_programs import Programs
 
 from batch_agent.core.events import AgentFinished, Event, StageEvent
 from batch_agent.core.flow_result import FlowResult

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.programs import Programs
+from tests.support.forked_programs import Programs
 
 from batch_agent import AgentResult, BatchAgent, ErrorKind
 from batch_agent.sim import Script, SimConfig, SimServer

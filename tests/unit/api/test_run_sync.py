@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.programs import Programs
+from tests.support.forked_programs import Programs
 
 from batch_agent import BatchAgent, SpecError
 from batch_agent.sim import SimServer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.redis_server import AOF, RedisServer, redis_of_its_own
+from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.engine.harness import asked
+from tests.support.engine_harness import asked
 
 from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.core.messages import ToolResults

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.unit.backends.servers import Line, RawRequest, RawServer, raw_server
+from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_server
 
 from batch_agent import BackendError, BatchAgentError, ErrorKind, SpecError
 from batch_agent.backends import probe as probing

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from cyclopts import Argument
-from tests.unit.programs import Call
+from tests.support.forked_programs import Call
 
 from batch_agent import SpecError
 from batch_agent.cli.app import app

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from tests.unit.programs import Call, Programs
+from tests.support.forked_programs import Call, Programs
 
 from batch_agent.cli.checkpoint import delete_checkpoint
 from batch_agent.cli.saved_command import read_command, without_secrets

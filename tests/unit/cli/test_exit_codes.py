@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.programs import Call, Programs
+from tests.support.forked_programs import Call, Programs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 

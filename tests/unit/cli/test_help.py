@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 from cyclopts import Argument
-from tests.unit.programs import Call
+from tests.support.forked_programs import Call
 
 from batch_agent.cli.app import app, main
 from batch_agent.cli.command_table import COMMANDS

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.programs import Program, Programs
+from tests.support.forked_programs import Program, Programs
 
 from batch_agent.cli import signals
 from batch_agent.cli.signals import Interrupted, interruptible

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.unit.programs import PROGRAM, Call
+from tests.support.forked_programs import PROGRAM, Call
 
 from batch_agent import BatchAgent
 from batch_agent.testing import ScriptedBackend, say

@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.unit.programs import Programs
+from tests.support.forked_programs import Programs
 
 from batch_agent import SpecError
 from batch_agent.data import check_apart, files, gather_inputs, parquet, read_inputs

@@ -100,7 +100,7 @@ async def test_agents_beyond_the_capacity_wait_until_somebody_leaves() -> None:
 
 
 @virtual
-async def test_who_comes_back_goes_before_who_is_new() -> None:
+async def test_a_returning_agent_is_admitted_before_a_new_one() -> None:
     residency = places(200, speed=100)
     await enter(residency, *"ab")
     tools = await begin(wait_for_tools(residency, "a", 5))

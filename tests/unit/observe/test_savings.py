@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.unit.observe.logs import answered, seen, started, turn, written
+from tests.support.event_logs import answered, seen, started, turn, written
 
 from batch_agent import ErrorKind, Usage
 from batch_agent.core.events import CallsEnded, CallsStarted, Event, RequestRetried, ToolsUsed, TurnStarted

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.unit.observe.logs import answered, seen, segments, turn, written
+from tests.support.event_logs import answered, seen, segments, turn, written
 
 from batch_agent import ErrorKind, Usage
 from batch_agent.core.events import (

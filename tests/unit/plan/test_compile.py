@@ -6,7 +6,7 @@ import jsonschema_rs
 import orjson
 import pytest
 from pydantic import BaseModel
-from tests.unit.plan.plans import SEARCH, plan, rules, traits
+from tests.support.plans import SEARCH, plan, rules, traits
 
 from batch_agent.core.agent_config import AgentConfig
 from batch_agent.core.errors import ErrorKind, SpecError

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
-from tests.unit.plan.plans import rules
+from tests.support.plans import rules
 
 from batch_agent.core.messages import ToolSpec
 from batch_agent.core.run_reports import Finding

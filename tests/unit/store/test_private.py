@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.programs import Call
+from tests.support.forked_programs import Call
 
 from batch_agent import BatchAgent, Flow, SpecError, Tool
 from batch_agent.atomic_file import atomic_write, make_private_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.programs import Programs
+from tests.support.forked_programs import Programs
 
 from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.core.facts import Replied, Started

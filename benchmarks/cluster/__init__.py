@@ -1,0 +1,1 @@
+"""Benchmark of runs that several processes share: `python -m benchmarks.cluster`."""

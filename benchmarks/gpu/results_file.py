@@ -1,0 +1,53 @@
+"""The numbers so far, on disk after each of them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+
+from .vllm_process import say
+
+_SHOWN = (
+    "wall_s",
+    "first_result_s",
+    "cached_share",
+    "ttft_first_turn_s",
+    "ttft_later_turns_s",
+    "failures",
+    "was_cut_off",
+)
+
+
+class Notes:
+    """A tree of numbers. Whatever ends the program, what was put here before is in the file."""
+
+    def __init__(self, path: Path | None, commit: str | None, **about: Any) -> None:
+        self._path = path
+        self._commit = commit
+        self._numbers: dict[str, Any] = about
+
+    def put(self, value: Any, *place: str) -> Path:
+        *above, name = place
+        branch = self._numbers.setdefault("parts", {})
+        for each in above:
+            branch = branch.setdefault(each, {})
+        branch[name] = value
+        path = report.write("gpu", self._numbers, self._path, commit=self._commit)
+        say(f"{' '.join(place)}: {json.dumps(_short(value))}")
+        return path
+
+    def keep(self, *files: Path) -> None:
+        """Puts copies of files beside the numbers, where those have a place of their own."""
+        if self._path is not None:
+            for file in files:
+                shutil.copy(file, self._path.parent / file.name)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict) and "server_counted" in value:
+        return {name: value.get(name) for name in _SHOWN}
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,56 @@
+"""Tables about prompts."""
+
+from benchmarks.render.cells import results, seconds, share, span, table, times
+
+_WAYS = ("as_written", "as_written_laid_out", "well_written", "well_written_laid_out", "fields")
+_FORECAST = ("seconds", "prompt tokens", "computed", "output tokens")
+
+
+def layout() -> str:
+    simulated, real = results("layout"), results("gpu")["parts"]["layout"]
+    rows = []
+    for what, case in (
+        ("reviews joined with products, simulated", simulated["reviews"]),
+        ("code review, simulated, cache holds a twentieth", simulated["code_review"]),
+        ("reviews, vLLM on an H200", real["reviews"]),
+        ("code review, vLLM on an H200", real["code_review"]),
+    ):
+        ratio = times(case["fields"]["wall_s"] / case["as_written"]["wall_s"])
+        ways = [f"{seconds(case[way]['wall_s'])}, {share(case[way]['cached_share'])}" for way in _WAYS]
+        rows.append([what, ratio, *ways])
+    heads = ["as written", "as written, laid out", "well written", "well written, laid out", "`Fields`"]
+    return table(["400 prompts", "`Fields` / as written", *heads], rows)
+
+
+def forecast() -> str:
+    rows = []
+    for name, found in results("forecast")["ratios"].items():
+        rows.append([f"{name}, simulated", *(span(found[what], times) for what in _FORECAST)])
+    for name in ("reviews", "code_review"):
+        found = results("gpu")["parts"]["layout"][name]["forecast"]
+        rows.append([f"{name}, H200", *(times(found[what][2]) for what in _FORECAST)])
+    return table(["forecast / actual", *_FORECAST], rows)
+
+
+def compaction() -> str:
+    names = {
+        "none": "none",
+        "elide": "`elide`",
+        "summarize": "`summarize`",
+        "wide": "none, a window of 64k and the same KV cache",
+    }
+    found = results("compaction")["medians"]
+    return table(
+        ["", "finished", "tokens in", "of which computed", "for summaries", "wall"],
+        [
+            [
+                name,
+                f"{found[key]['finished']} of {found[key]['agents']}",
+                f"{found[key]['input_tokens'] / 1e6:.1f} M",
+                f"{found[key]['computed_tokens'] / 1e6:.2f} M",
+                f"{found[key]['summary_tokens'] / 1e6:.2f} M",
+                seconds(found[key]["wall_s"]),
+            ]
+            for key, name in names.items()
+        ],
+    )

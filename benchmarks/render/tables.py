@@ -1,0 +1,118 @@
+"""Writes the tables of docs/benchmarks.md and README.md from benchmarks/results: `python -m benchmarks.render.tables`.
+
+A table is between `<!-- table: NAME -->` and `<!-- /table -->`. A test compares the pages with what this script
+renders, so that no number in a table is typed by hand."""
+
+import re
+from collections.abc import Callable
+
+from benchmarks.render import (
+    batches,
+    cluster,
+    coding,
+    gpu_peers,
+    observability,
+    peers,
+    prompts,
+    refusals,
+    shared_server,
+)
+from benchmarks.render.cells import RESULTS, ROOT, Json, results, table
+
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def written(page: str) -> str:
+    """The page with all its tables rendered from the results. Raises KeyError for an unknown table."""
+    return _TABLE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page)
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(written(page.read_text()))
+
+
+def _machines() -> str:
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        found = results(path.stem)
+        rows.append([f"`{path.name}`", *_when(found)])
+        earlier = [(part, _when(each["from"])) for part, each in cluster.parts(found).items() if "from" in each]
+        rows += [[f"... {part}", *when] for part, when in earlier if when != rows[-1][1:]]
+    return table(["results", "commit", "date", "machine"], rows)
+
+
+def _when(found: Json) -> list[str]:
+    machine = found["machine"]
+    where = f"{machine['cores']} cores, {machine['arch']}, Python {machine['python']}"
+    changed = found.get("changed_files") or 0
+    commit = f"`{found['commit']}`" + (f" and {changed} changed files" if changed else "")
+    return [commit, found["date"], f"{found['gpu'].split(',')[0]}; {where}" if "gpu" in found else where]
+
+
+def _misses() -> str:
+    rows = []
+    for name, targets in (
+        ("scheduling", results("scheduling")["targets"]),
+        ("flows", results("flows")["targets"]),
+        ("pools", results("pools")["simulated"]["targets"]),
+        ("cluster", cluster.targets()),
+        ("peers", peers.targets()),
+        ("refusals", refusals.targets()),
+    ):
+        rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
+    return table(["benchmark", "measure", "target", "measured"], rows)
+
+
+def _target(one: Json) -> list[str]:
+    if "target" in one:  # scheduling: the target ends with its comparison
+        what, _, sign = one["target"].rpartition(" ")
+        return [f"{one['case']}: {what}", f"{sign} {one['limit']}", str(one["ours"])]
+    if "shape" in one:
+        return [f"{one['shape']}: stages / flow, wall", f">= {one['least']}", str(one["gain"])]
+    bounds = [f"{sign} {one[end]}" for sign, end in ((">=", "least"), ("<=", "most")) if one[end] is not None]
+    return [one["what"], ", ".join(bounds), str(one["found"])]
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "machines": _machines,
+    "misses": _misses,
+    "readme_gains": shared_server.readme_gains,
+    "readme_costs": peers.readme_costs,
+    "resident": shared_server.resident,
+    "inflight": shared_server.inflight,
+    "prefix": shared_server.prefix,
+    "scheduling": shared_server.scheduling,
+    "keep_warm": shared_server.keep_warm,
+    "layout": prompts.layout,
+    "forecast": prompts.forecast,
+    "compaction": prompts.compaction,
+    "peers_summary": peers.summary,
+    "peers_single": peers.single,
+    "peers_agents": peers.agents,
+    "peers_cores": peers.cores,
+    "peers_workloads": peers.workloads,
+    "peers_endpoints": peers.endpoints,
+    "peers_alone": peers.alone,
+    "flows": batches.flows,
+    "pools": batches.pools,
+    "real_pools": batches.real_pools,
+    "real_peers": gpu_peers.real_peers,
+    "refusals": refusals.refusals,
+    "tools": batches.tools,
+    "checkpoint": batches.checkpoint,
+    "cluster_scaling": cluster.scaling,
+    "cluster_cost": cluster.cost,
+    "cluster_tools": cluster.tools,
+    "cluster_faults": cluster.faults,
+    "coding_prefix": coding.prefix,
+    "coding_cost": coding.cost,
+    "watching": observability.watching,
+    "real_watching": observability.real_watching,
+    "dashboard": observability.dashboard,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""What every hub keeps to: facts behind tokens, and the news of endings."""
+
+import asyncio
+
+from tests.contract.coordinator_contract import (
+    ANSWERED,
+    ASKED,
+    CALL,
+    LONG,
+    RETURNED,
+    SHORT,
+    STARTED,
+    STORY,
+    Meet,
+    ends,
+    hub,
+    leased,
+    meet,
+    taken_over,
+    told,
+)
+from tests.support.redis_server import redis_server
+
+from batch_agent.core.coordinator import Append, Completion, Coordinator, Lease, Replace
+from batch_agent.core.errors import ErrorKind
+from batch_agent.core.facts import Replied, Returned
+from batch_agent.core.messages import ToolResult
+from batch_agent.core.requests import NO_USAGE, Reply, Usage
+from batch_agent.core.results import AgentError
+
+__all__ = ["hub", "meet", "redis_server"]
+
+
+async def test_an_unknown_agent_has_no_facts(hub: Coordinator) -> None:
+    assert await hub.facts("nobody") == ()
+
+
+async def test_facts_come_back_in_order_and_equal(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    leases = await leased(one, "w", "a", "b")
+    assert await one.write("w", 1, [*told(leases["a"], STARTED), *told(leases["b"], STARTED, ASKED)]) == frozenset()
+    assert await one.write("w", 2, told(leases["a"], ASKED, RETURNED, ANSWERED)) == frozenset()
+    assert await other.facts("a") == STORY
+    assert await other.facts("b") == (STARTED, ASKED)
+
+
+async def test_many_and_large_facts_are_written_in_order(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    lease = (await leased(one, "w", "a"))["a"]
+    large = [Returned((ToolResult(CALL, letter * 1_500_000, False),)) for letter in "abcd"]
+    small = [Replied(Reply(f"{number}", "stop", NO_USAGE)) for number in range(1_200)]
+    assert await one.write("w", 1, told(lease, *large, *small)) == frozenset()
+    assert await other.facts("a") == (*large, *small)
+
+
+async def test_parts_belong_to_the_lease_of_their_agent(hub: Coordinator) -> None:
+    lease = (await leased(hub, "w", "a"))["a"]
+    writes = [*told(lease, STARTED, part=".part1"), *told(lease, ASKED, part=".merge1.2"), *told(lease, RETURNED)]
+    assert await hub.write("w", 1, writes) == frozenset()
+    assert await hub.facts("a.part1") == (STARTED,)
+    assert await hub.facts("a.merge1.2") == (ASKED,)
+    assert await hub.facts("a") == (RETURNED,)
+    assert await hub.write("w", 2, [Append("a.part1", lease.token - 1, ASKED)]) == {"a.part1"}
+    assert await hub.facts("a.part1") == (STARTED,)
+
+
+async def test_replacing_facts_restarts_the_history_of_an_agent(hub: Coordinator) -> None:
+    lease = (await leased(hub, "w", "a"))["a"]
+    await hub.write("w", 1, told(lease, STARTED, ASKED))
+    anew = [Replace("a", lease.token, (STARTED,)), *told(lease, ANSWERED)]
+    assert await hub.write("w", 2, [*told(lease, RETURNED), *anew]) == frozenset()
+    assert await hub.facts("a") == (STARTED, ANSWERED)
+    await hub.write("w", 3, [Replace("a", lease.token, ())])
+    assert await hub.facts("a") == ()
+
+
+async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    old = (await leased(one, "w", "a", lasts=SHORT))["a"]
+    await one.write("w", 1, told(old, STARTED))
+    new = (await taken_over(other, "v", "a"))["a"]
+    assert new.facts == (STARTED,)
+    late = [*told(old, ASKED), *told(old, ASKED, part=".part1"), Replace("a", old.token, ()), ends(old)]
+    assert await one.write("w", 2, late) == {"a", "a.part1"}
+    assert await one.facts("a") == (STARTED,)
+    assert await one.facts("a.part1") == ()
+    assert await one.left() == 1
+    assert await other.write("v", 1, [*told(new, ANSWERED), ends(new)]) == frozenset()
+    assert await one.facts("a") == (STARTED, ANSWERED)
+
+
+async def test_a_token_is_of_no_use_for_another_agent(hub: Coordinator) -> None:
+    leases = await leased(hub, "w", "a", "b")
+    writes = [Append("b", leases["a"].token, STARTED), Append("c", leases["a"].token, STARTED)]
+    assert await hub.write("w", 1, writes) == {"b", "c"}
+    assert await hub.facts("b") == ()
+
+
+async def test_what_is_not_refused_is_written(hub: Coordinator) -> None:
+    leases = await leased(hub, "w", "a", "b")
+    writes = [*told(leases["a"], STARTED), Append("b", leases["b"].token - 7, STARTED), *told(leases["a"], ASKED)]
+    assert await hub.write("w", 1, writes) == {"b"}
+    assert await hub.facts("a") == (STARTED, ASKED)
+    assert await hub.facts("b") == ()
+
+
+async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(hub: Coordinator) -> None:
+    old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
+    new = (await taken_over(hub, "w", "a"))["a"]
+    assert await hub.write("w", 1, told(old, STARTED)) == {"a"}
+    assert await hub.write("w", 2, told(new, STARTED)) == frozenset()
+    assert await hub.facts("a") == (STARTED,)
+
+
+async def test_a_batch_that_was_written_is_not_written_again(hub: Coordinator) -> None:
+    leases = await leased(hub, "w", "a", "b")
+    batch = [*told(leases["a"], STARTED, ANSWERED), Append("b", leases["b"].token - 7, STARTED), ends(leases["a"])]
+    after = await hub.latest()
+    assert await hub.write("w", 1, batch) == {"b"}
+    assert await hub.write("w", 1, batch) == {"b"}
+    assert await hub.facts("a") == (STARTED, ANSWERED)
+    assert (await hub.news(after, wait=0)).endings == (Completion("a"),)
+    assert await hub.spent() == ANSWERED.reply.usage
+    assert await hub.write("w", 2, told(leases["b"], STARTED)) == frozenset()
+
+
+async def test_each_worker_counts_its_own_batches(hub: Coordinator) -> None:
+    leases = await leased(hub, "w", "a") | await leased(hub, "v", "b")
+    for number, fact in enumerate(STORY, 1):
+        assert await hub.write("w", number, told(leases["a"], fact)) == frozenset()
+        assert await hub.write("v", number, told(leases["b"], fact)) == frozenset()
+    assert await hub.facts("a") == await hub.facts("b") == STORY
+
+
+async def test_an_end_ends_the_lease(hub: Coordinator) -> None:
+    leases = await leased(hub, "w", "a", "b")
+    late = told(leases["a"], RETURNED)
+    assert await hub.write("w", 1, [*told(leases["a"], STARTED), ends(leases["a"]), *late]) == {"a"}
+    assert await hub.write("w", 2, late) == {"a"}
+    assert await hub.facts("a") == (STARTED,)
+    assert await hub.left() == 1
+    await hub.leave("w")
+    assert [lease.job.key for lease in await hub.lease("v", 9, lasts=LONG, wait=0)] == ["b"]
+
+
+async def test_all_replies_are_counted_also_the_refused_and_the_forgotten(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    assert await one.spent() == NO_USAGE
+    leases = await leased(one, "w", "a", "b")
+    await one.write("w", 1, [*told(leases["a"], STARTED, ASKED), *told(leases["b"], ASKED, part=".part1")])
+    await one.write("w", 2, [Replace("a", leases["a"].token, (STARTED,))])
+    await one.write("w", 3, [Append("b", leases["b"].token - 7, ANSWERED)])
+    assert await other.spent() == ASKED.reply.usage + ASKED.reply.usage + ANSWERED.reply.usage
+    assert isinstance(await other.spent(), Usage)
+
+
+# News
+
+
+async def test_endings_are_in_the_news_of_all(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    leases = await leased(one, "w", "a", "b", "c")
+    await one.write("w", 1, [ends(leases["a"])])
+    after = await one.latest()
+    good = Completion("b", None, 2.5, "w")
+    bad = Completion("c", AgentError(ErrorKind.REFUSED, "\0 ä", retryable=False), 0.5, "w")
+    await one.write("w", 2, [ends(leases["b"], good), ends(leases["c"], bad)])
+    for reader in (one, other):
+        assert sorted((await reader.news(after, wait=0)).endings, key=str) == sorted([good, bad], key=str)
+
+
+async def test_there_may_be_no_news(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    empty = await one.news(await one.latest(), wait=0.02)
+    assert (empty.endings, empty.landed, empty.told) == ((), (), ())
+    await other.tell(b"\0 now \xff")
+    assert (await one.news(empty.after, wait=60)).told == (b"\0 now \xff",)
+    assert (await other.news(empty.after, wait=0)).told == (b"\0 now \xff",)
+
+
+async def test_a_waiter_is_woken_by_updates(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    lease = (await leased(one, "w", "a"))["a"]
+    after = await other.latest()
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(other.news(after, wait=60))
+        await asyncio.sleep(0.05)
+        await one.write("w", 1, [ends(lease)])
+    assert waiting.result().endings == (Completion("a"),)
+
+
+async def test_no_update_is_missed_or_read_twice_during_concurrent_writes(meet: Meet) -> None:
+    caller = await meet()
+    keys = [f"agent-{number}" for number in range(120)]
+    leases = [*(await leased(caller, "w0", *keys[:60])).values(), *(await leased(caller, "w1", *keys[60:])).values()]
+    after = await caller.latest()
+
+    async def end(hub: Coordinator, worker: str, mine: list[Lease]) -> None:
+        for number, lease in enumerate(mine, 1):
+            await hub.write(worker, number, [ends(lease)])
+            await hub.tell(lease.job.key.encode())
+
+    ended: list[str] = []
+    heard: list[bytes] = []
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end(await meet(), "w0", leases[:60]))
+        group.create_task(end(await meet(), "w1", leases[60:]))
+        while len(ended) < 120 or len(heard) < 120:
+            news = await caller.news(after, wait=60)
+            after = news.after
+            ended += [ending.key for ending in news.endings]
+            heard += news.told
+    assert sorted(ended) == sorted(keys)
+    assert sorted(heard) == sorted(key.encode() for key in keys)
+    assert (await caller.news(after, wait=0)).endings == ()

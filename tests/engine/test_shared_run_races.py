@@ -1,0 +1,184 @@
+"""Moments in which workers that share a run, or their hub, could lose or mix up something."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.support.engine_harness import asked, now, waiting_tool
+from tests.support.shared_run_workers import LEASE, Link, answers, calling, working
+
+from batch_agent.core.agent_config import Job
+from batch_agent.core.coordinator import Completion, Document, Write
+from batch_agent.core.errors import BatchAgentError, StoreError
+from batch_agent.core.facts import Fact
+from batch_agent.testing import ScriptedBackend, by_turn, say
+
+YES = by_turn(say("yes"))
+
+
+def inputs(*names: str) -> list[dict[str, Any]]:
+    return [{"it": name} for name in names]
+
+
+class Forgetful(Link):
+    """A server that was killed, and is back without the last second of what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgets = 1
+
+    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+        if self.forgets:
+            self.forgets -= 1
+            return {}
+        return await self.hub.post(jobs, retry_failed=retry_failed)
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_jobs_that_a_server_has_lost_are_posted_again(works: bool) -> None:
+    link, backend = Forgetful(), ScriptedBackend(YES)
+    async with asyncio.TaskGroup() as group:
+        found = group.create_task(answers(calling(link, inputs("a", "b", "c"), works=works, backend=backend)))
+        await asyncio.sleep(1.0)
+        group.create_task(working(Link(link.hub), backend=backend))
+    assert found.result() == dict.fromkeys(range(3), "yes")
+    assert len(backend.requests) == 3
+
+
+class Silent(Link):
+    """Its news have a hole: what ended is not in them."""
+
+    async def news(self, after: Any, *, wait: float) -> Any:
+        await asyncio.sleep(wait)
+        return await self.hub.news(await self.hub.latest(), wait=0.0)
+
+
+async def test_an_ending_that_was_not_in_the_news_is_found_all_the_same() -> None:
+    assert await answers(calling(Silent(), inputs("a", "b"), backend=ScriptedBackend(YES))) == {0: "yes", 1: "yes"}
+
+
+class Amnesiac(Link):
+    """A server that told of an end, and lost it together with what the agent said."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def facts(self, key: str) -> Sequence[Fact]:
+        if self.times:
+            self.times -= 1
+            return ()
+        return await self.hub.facts(key)
+
+
+async def test_an_agent_whose_facts_the_server_has_lost_is_done_again() -> None:
+    link, backend = Amnesiac(1), ScriptedBackend(YES)
+    async with asyncio.TaskGroup() as group:
+        found = group.create_task(answers(calling(link, inputs("a", "b"), works=False, backend=backend)))
+        await asyncio.sleep(1.0)
+        group.create_task(working(Link(link.hub), backend=backend))
+    assert found.result() == {0: "yes", 1: "yes"}
+
+
+async def test_a_removed_fact_history_is_never_taken_for_an_answer() -> None:
+    link, backend = Amnesiac(0), ScriptedBackend(YES)
+    await answers(calling(link, inputs("a"), backend=backend))
+    link.times = 1_000
+    with pytest.raises(StoreError, match=r"has lost what agent \w+ said \(input 0\)"):
+        await answers(calling(link, inputs("a"), works=False, backend=backend))
+
+
+async def test_nothing_is_posted_again_while_agents_take_long() -> None:
+    posted: list[int] = []
+
+    class Counting(Link):
+        async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+            posted.append(len(jobs))
+            return await self.hub.post(jobs, retry_failed=retry_failed)
+
+    async def slowly(_: Any) -> Any:
+        await asyncio.sleep(20 * LEASE)
+        return say("yes")
+
+    assert await answers(calling(Counting(), inputs("a"), backend=ScriptedBackend(slowly))) == {0: "yes"}
+    assert posted == [1]
+
+
+async def test_callers_that_ask_in_another_order_each_have_their_own_numbers_and_inputs() -> None:
+    backend, link = ScriptedBackend(lambda request: say(asked(request))), Link()
+    names = [str(n) for n in range(20)]
+
+    async def one(at: Link, asking: list[str]) -> list[tuple[int, Any, Any]]:
+        wrapped = [{"it": name, "beside": (1, 2)} for name in asking]
+        async with calling(at, wrapped, backend=backend, tools=[waiting_tool(1.0)]) as stream:
+            return sorted([(result.index, result.input["beside"], result.output) async for result in stream])
+
+    first, second = await asyncio.gather(one(link, names), one(link.another(), names[::-1]))
+    assert len(backend.requests) == 20
+    assert first == [(n, (1, 2), str(n)) for n in range(20)]
+    assert second == [(n, (1, 2), str(19 - n)) for n in range(20)]
+
+
+class Slow(Link):
+    """Each question how much is left takes a while."""
+
+    async def left(self) -> int:
+        await asyncio.sleep(1.0)
+        return await self.hub.left()
+
+
+async def test_a_caller_that_has_all_its_results_takes_nothing_any_more() -> None:
+    link, backend = Slow(), ScriptedBackend(YES)
+    assert len(await answers(calling(link, inputs("a"), backend=backend))) == 1
+    assert now() < 3.0  # two questions of a second; no more waiting for work that is not wanted
+
+
+async def test_a_caller_with_all_its_results_returns_the_jobs_it_has_not_started() -> None:
+    link, quick = Link(), ScriptedBackend(YES)
+    names = [str(n) for n in range(40)]
+
+    async def slowly(_: Any) -> Any:
+        await asyncio.sleep(10 * LEASE)
+        return say("yes")
+
+    slow = ScriptedBackend(slowly)
+    async with asyncio.TaskGroup() as group:
+        others = group.create_task(answers(calling(link, inputs(*names), works=False, backend=slow)))
+        await asyncio.sleep(1.0)
+        assert await answers(calling(link.another(), inputs("0"), backend=slow, max_inflight=1)) == {0: "yes"}
+        assert len(slow.requests) == 3  # of the four that it had leased, two were taken before its result was known
+        group.create_task(working(link.another(), backend=quick))
+    assert len(others.result()) == 40
+    assert len(quick.requests) == 37
+
+
+class Together(Link):
+    """Who asks for a document is answered late: another one may have written it by then."""
+
+    async def read(self, name: str) -> Document:
+        found = await self.hub.read(name)
+        await asyncio.sleep(1.0 if name == "plan" else 0.0)
+        return found
+
+
+async def test_of_two_that_begin_at_the_same_time_and_ask_something_else_one_is_refused() -> None:
+    link, backend = Together(), ScriptedBackend(YES)
+
+    async def one(at: Link, **options: Any) -> Any:
+        try:
+            return await answers(calling(at, inputs("a"), backend=backend, **options))
+        except BatchAgentError as error:
+            return type(error).__name__
+
+    found = await asyncio.gather(one(link), one(Together(link.hub), system_prompt="Otherwise."))
+    assert sorted(map(str, found)) == ["PlanMismatch", "{0: 'yes'}"]
+
+
+async def test_a_fact_that_cannot_be_sent_ends_the_run() -> None:
+    class Broken(Link):
+        async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
+            raise ValueError("half a character")
+
+    with pytest.raises(ValueError, match="half a character"):
+        await answers(calling(Broken(), inputs("a"), backend=ScriptedBackend(YES)))

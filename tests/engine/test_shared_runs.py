@@ -1,0 +1,314 @@
+"""Runs whose work is shared by several workers, which meet at a hub."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.engine_harness import EventLog, asked, run, waiting_tool
+from tests.support.shared_run_workers import LEASE, LONG, Link, answers, calling, hub_over, working
+
+from batch_agent import RunStopped, Tool
+from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, StoreError
+from batch_agent.core.events import AgentReassigned
+from batch_agent.core.messages import ToolResults
+from batch_agent.core.requests import Reply, Request
+from batch_agent.store.memory import MemoryStore
+from batch_agent.store.sqlite import SqliteStore
+from batch_agent.testing import ScriptedBackend, by_turn, call, say
+
+TWO_TURNS = by_turn(call("wait"), say("done"))
+
+
+def inputs(number: int) -> list[dict[str, Any]]:
+    return [{"it": str(n)} for n in range(number)]
+
+
+def slow(seconds: float) -> ScriptedBackend:
+    """Each turn takes so long; two turns an agent."""
+
+    async def answer(request: Request) -> Any:
+        await asyncio.sleep(seconds)
+        return TWO_TURNS(request)
+
+    return ScriptedBackend(answer)
+
+
+def found_by(found: list[int]) -> Any:
+    return lambda result: found.append(result.index)
+
+
+def turns(backend: ScriptedBackend) -> Counter[tuple[str, int]]:
+    """How often each turn of each agent was asked."""
+    return Counter((asked(request), request.turn) for request in backend.requests)
+
+
+class Gone:
+    """A worker that is killed: nothing of it is said any more, not even farewell."""
+
+    def __init__(self, link: Link, backend: ScriptedBackend, **options: Any) -> None:
+        self._link = link
+        self._task = asyncio.ensure_future(working(link, backend=backend, **options))
+
+    def kill(self) -> None:
+        self._link.cut()
+        self._task.cancel()
+
+    async def bury(self) -> None:
+        """At the end of the test."""
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+async def test_a_run_on_a_hub_gives_every_input_its_result() -> None:
+    backend = ScriptedBackend(lambda request: say(asked(request)))
+    found = await answers(calling(Link(), inputs(100), backend=backend))
+    assert found == {n: str(n) for n in range(100)}
+    assert len(backend.requests) == 100
+
+
+async def test_two_callers_of_the_same_run_share_the_work_and_both_get_everything() -> None:
+    backend, link = ScriptedBackend(TWO_TURNS), Link()
+
+    async def one(at: Link) -> dict[int, Any]:
+        return await answers(calling(at, inputs(40), backend=backend, tools=[waiting_tool(1.0)]))
+
+    first, second = await asyncio.gather(one(link), one(link.another()))
+    assert first == second == dict.fromkeys(range(40), "done")
+    assert len(backend.requests) == 80
+
+
+async def test_workers_do_the_work_of_a_caller_that_does_none_itself() -> None:
+    link, mine, theirs = Link(), slow(1.0), slow(1.0)
+    options: dict[str, Any] = {"tools": [waiting_tool(1.0)]}
+    async with asyncio.TaskGroup() as group:
+        results = group.create_task(answers(calling(link, inputs(60), works=False, backend=slow(0), **options)))
+        await asyncio.sleep(0.1)
+        for backend in (mine, theirs):
+            group.create_task(working(link.another(), backend=backend, **options))
+    assert results.result() == dict.fromkeys(range(60), "done")
+    assert turns(mine) + turns(theirs) == {(str(n), turn): 1 for n in range(60) for turn in range(2)}
+    assert min(len(mine.requests), len(theirs.requests)) > 30
+
+
+async def test_results_of_other_workers_are_complete() -> None:
+    link = Link()
+    backend = ScriptedBackend(TWO_TURNS)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(working(link.another(), backend=backend, tools=[waiting_tool(1.0)]))
+        async with calling(link, inputs(1), works=False, backend=backend, tools=[waiting_tool(1.0)]) as stream:
+            [result] = [result async for result in stream]
+    alone = await run(ScriptedBackend(TWO_TURNS), inputs(1), tools=[waiting_tool(1.0)])
+    assert (result.turns, result.key, result.input) == (alone[0].turns, alone[0].key, alone[0].input)
+    assert [type(message) for message in result.transcript] == [type(message) for message in alone[0].transcript]
+    assert [record.name for record in result.tool_calls] == ["wait"]
+    assert result.timing.total >= 1.0
+
+
+async def test_a_killed_workers_agents_go_on_elsewhere_from_their_last_fact() -> None:
+    link, dying, living = Link(), slow(1.0), slow(1.0)
+    options: dict[str, Any] = {"tools": [waiting_tool(2.0)], "max_inflight": 16}
+    async with asyncio.TaskGroup() as group:
+        results = group.create_task(answers(calling(link, inputs(16), works=False, backend=slow(0), **options)))
+        gone = Gone(link.another(), dying, **options)
+        await asyncio.sleep(1.5)  # its first turns are answered, and its tools run
+        gone.kill()
+        group.create_task(working(link.another(), backend=living, **options))
+    await gone.bury()
+    assert results.result() == dict.fromkeys(range(16), "done")
+    told = {agent for agent, turn in turns(dying) if turn == 0}
+    assert told
+    assert all((agent, 0) not in turns(living) for agent in told)
+    assert set(turns(living).values()) == {1}
+
+
+async def test_a_worker_that_was_cut_off_past_its_lease_writes_nothing_when_it_is_back() -> None:
+    link, cut, living, log = Link(), slow(1.0), slow(1.0), EventLog()
+    options: dict[str, Any] = {"tools": [Tool.define(effect="read")(waiting_tool(1.0).function)]}
+    async with asyncio.TaskGroup() as group:
+        results = group.create_task(answers(calling(link, inputs(12), works=False, backend=slow(0), **options)))
+        far = link.another()
+        group.create_task(working(far, log, backend=cut, **options))
+        await asyncio.sleep(0.5)
+        far.cut()
+        group.create_task(working(link.another(), backend=living, **options))
+        await asyncio.sleep(3 * LEASE)
+        far.mend()
+    assert results.result() == dict.fromkeys(range(12), "done")
+    moved = {event.key for event in log.events if isinstance(event, AgentReassigned)}
+    assert moved
+    for key in moved:
+        facts = await link.hub.facts(key)
+        assert [type(fact).__name__ for fact in facts] == ["Started", "Replied", "Returned", "Replied"]
+
+
+async def test_what_changes_something_is_done_once_also_when_its_worker_is_lost_in_between() -> None:
+    made: list[str] = []
+    may_go = asyncio.Event()
+
+    @Tool.define(effect="write")
+    async def order(what: str) -> str:
+        made.append(what)
+        await may_go.wait()
+        return "ordered"
+
+    def answer(request: Request) -> Reply:
+        if not any(isinstance(message, ToolResults) for message in request.messages):
+            return call("order", what=asked(request))
+        last = request.messages[-1]
+        assert isinstance(last, ToolResults)
+        return say(last.results[0].content)
+
+    link = Link()
+    async with asyncio.TaskGroup() as group:
+        backend = ScriptedBackend(answer)
+        results = group.create_task(answers(calling(link, inputs(3), works=False, backend=backend, tools=[order])))
+        far = link.another()
+        lost = group.create_task(working(far, backend=backend, tools=[order]))
+        await asyncio.sleep(1.0)
+        far.cut()
+        group.create_task(working(link.another(), backend=backend, tools=[order]))
+        await asyncio.sleep(3 * LEASE)
+        may_go.set()
+        far.mend()
+        await lost
+    assert sorted(made) == ["0", "1", "2"]
+    assert all("It is not known whether this call was made" in answer for answer in results.result().values())
+
+
+async def test_an_agent_that_takes_its_workers_with_it_is_given_up() -> None:
+    link = Link()
+    deadly = inputs(1)
+    async with asyncio.TaskGroup() as group:
+        results = group.create_task(answers(calling(link, deadly, works=False, backend=slow(0))))
+        await asyncio.sleep(0.1)
+        for _ in range(5):
+            [lease] = await link.hub.lease("dies", 1, lasts=1.0, wait=60.0)
+            assert lease.job.input == deadly[0]
+        await asyncio.sleep(1.0)
+        group.create_task(working(link.another(), backend=ScriptedBackend(by_turn(say("never asked")))))
+    assert results.result() == {0: ErrorKind.INTERNAL}
+
+
+async def test_failed_agents_start_again_when_the_run_is_started_again() -> None:
+    link, is_down = Link(), True
+
+    def answer(request: Request) -> Any:
+        if is_down and asked(request) == "1":
+            return BackendError(ErrorKind.BAD_REQUEST, "no")
+        return say("yes")
+
+    backend = ScriptedBackend(answer)
+    assert await answers(calling(link, inputs(3), backend=backend)) == {0: "yes", 1: ErrorKind.BAD_REQUEST, 2: "yes"}
+    is_down = False
+    assert await answers(calling(link.another(), inputs(3), backend=backend)) == dict.fromkeys(range(3), "yes")
+    assert len(backend.requests) == 4
+
+
+async def test_a_run_that_is_started_again_asks_nothing_that_was_answered(tmp_path: Path) -> None:
+    for number in (20, 30):
+        backend, store = ScriptedBackend(lambda request: say(asked(request))), SqliteStore(tmp_path)
+        link = hub_over(store)
+        await link.hub.open()
+        assert len(await answers(calling(link, inputs(number), backend=backend, lease=LONG))) == number
+        await link.hub.aclose()
+    assert len(backend.requests) == 10
+
+
+async def test_a_shared_checkpoint_is_an_ordinary_one(tmp_path: Path) -> None:
+    link = hub_over(SqliteStore(tmp_path))
+    await link.hub.open()
+    await answers(calling(link, inputs(5), backend=ScriptedBackend(by_turn(say("first"))), lease=LONG))
+    await link.hub.aclose()
+    backend = ScriptedBackend(by_turn(say("second")))
+    results = await run(backend, inputs(6), checkpoint_dir=tmp_path)
+    assert [result.output for result in results] == ["first"] * 5 + ["second"]
+
+
+async def test_inputs_that_cannot_be_used_fail_alone() -> None:
+    found = await answers(calling(Link(), [{"it": "0"}, {"other": 1}], backend=ScriptedBackend(by_turn(say("yes")))))
+    assert found == {0: "yes", 1: ErrorKind.BAD_INPUT}
+
+
+async def test_no_inputs_are_no_results() -> None:
+    assert await answers(calling(Link(), [], backend=ScriptedBackend(by_turn(say("yes"))))) == {}
+
+
+async def test_a_broken_input_iterator_is_reported_after_the_submitted_jobs_finish() -> None:
+    def broken() -> Iterator[dict[str, str]]:
+        yield from inputs(3)
+        raise ZeroDivisionError("no more")
+
+    found: list[int] = []
+    stream = calling(Link(), broken(), backend=ScriptedBackend(by_turn(say("yes"))), on_result=found_by(found))
+    with pytest.raises(RunStopped, match="no more"):
+        await answers(stream)
+    assert sorted(found) == [0, 1, 2]
+
+
+async def test_inputs_that_come_slowly_are_asked_as_they_come() -> None:
+    backend = ScriptedBackend(by_turn(say("yes")))
+
+    async def slowly() -> Any:
+        for n in range(3):
+            await asyncio.sleep(10.0)
+            assert len(backend.requests) == n
+            yield {"it": str(n)}
+
+    assert len(await answers(calling(Link(), slowly(), backend=backend))) == 3
+
+
+async def test_leaving_early_gives_the_agents_back_at_once() -> None:
+    link, backend = Link(), slow(1.0)
+    async with calling(link, inputs(30), backend=backend, tools=[waiting_tool(1.0)]) as stream:
+        async for _ in stream:
+            break
+    left = await link.hub.left()
+    assert left
+    leases = await link.hub.lease("another", 100, lasts=LEASE, wait=0.0)
+    assert len(leases) == left
+
+
+async def test_a_worker_that_would_ask_something_else_is_refused() -> None:
+    link, backend = Link(), slow(1.0)
+    async with calling(link, inputs(3), backend=backend, tools=[waiting_tool(1.0)]) as stream:
+        await anext(stream)
+        with pytest.raises(PlanMismatch, match="tools"):
+            await working(link.another(), backend=backend)
+
+
+async def test_a_run_cannot_be_changed_while_workers_process_it() -> None:
+    link, backend = Link(), slow(1.0)
+    async with calling(link, inputs(3), backend=backend, tools=[waiting_tool(1.0)]) as stream:
+        await anext(stream)
+        with pytest.raises(StoreError, match="at work on this run"):
+            await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))
+    assert len(await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))) == 3
+
+
+async def test_long_inputs_in_parts_are_shared_too() -> None:
+    words = " ".join(f"word{n}" for n in range(600))
+    backend = ScriptedBackend(by_turn(say("part")))
+    options: dict[str, Any] = {"backend": backend, "context_tokens": 600, "oversized": "chunk", "max_tokens": 50}
+    alone = await run(backend, [{"it": words}], context_tokens=600, oversized="chunk", max_tokens=50)
+    link = Link()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(working(link.another(), **options))
+        async with calling(link, [{"it": words}], works=False, **options) as stream:
+            [result] = [result async for result in stream]
+    assert result.output == "part"
+    assert result.turns == alone[0].turns > 2
+
+
+async def test_many_agents_are_shared_without_much_talk() -> None:
+    backend, link = ScriptedBackend(by_turn(say("yes"))), Link()
+    assert len(await answers(calling(link, inputs(2_000), backend=backend, max_inflight=256))) == 2_000
+    assert link.calls < 2_000
+
+
+async def test_a_memory_store_is_enough() -> None:
+    link = hub_over(MemoryStore())
+    assert len(await answers(calling(link, inputs(3), backend=ScriptedBackend(by_turn(say("yes")))))) == 3

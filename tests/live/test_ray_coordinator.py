@@ -1,0 +1,133 @@
+"""The contract of hubs, kept by one in a Ray actor, and what happens when actors go."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tests.contract.test_coordinator_calls
+import tests.contract.test_coordinator_facts
+import tests.contract.test_coordinators
+from tests.contract.coordinator_contract import LONG, STARTED, Meet, by_key, hub, jobs, leased
+from tests.live.ray_cluster import ray_cluster
+
+from batch_agent.core.coordinator import Append, Completion, Coordinator, End
+from batch_agent.core.errors import SpecError, StoreError
+from batch_agent.ray.coordinator_actor import CoordinatorActor
+
+__all__ = ["hub"]
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves the files of its logs open
+
+for suite in (
+    tests.contract.test_coordinators,
+    tests.contract.test_coordinator_calls,
+    tests.contract.test_coordinator_facts,
+):
+    globals().update({name: test for name, test in vars(suite).items() if name.startswith("test_")})
+
+
+class OneAfterTheOther(CoordinatorActor):
+    """A hub for each test: to start an actor takes longer than most of them."""
+
+    async def begin(self, checkpoint_dir: str) -> None:
+        await self.close()
+        self.__init__(checkpoint_dir)  # type: ignore[misc]
+        await self.open(None)
+
+
+async def opened(actor: Any, seat: str | None = None) -> Coordinator:
+    from batch_agent.ray.coordinator import RayCoordinator  # Ray may be missing where only other tests are run
+
+    async def find() -> Any:
+        return actor
+
+    hub = RayCoordinator(find, seat)
+    await hub.open()
+    return hub
+
+
+@pytest.fixture(scope="module")
+def actor() -> Iterator[Any]:
+    import ray
+
+    with ray_cluster(nodes=1) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield ray.remote(OneAfterTheOther).options(num_cpus=0, max_concurrency=1000).remote(None)
+        ray.shutdown()
+
+
+@pytest.fixture
+async def meet(actor: Any, tmp_path: Path) -> Meet:
+    async def one() -> Coordinator:
+        return await opened(actor)
+
+    await actor.begin.remote(str(tmp_path / "run"))
+    return one
+
+
+async def test_what_a_worker_held_is_free_when_its_seat_is_taken_by_another(actor: Any, meet: Meet) -> None:
+    first, second, other = await opened(actor, "1"), await opened(actor, "1"), await meet()
+    await first.renew("before", {}, lasts=LONG)
+    held = await leased(first, "before", "a", "b")
+    await first.renew("before", {key: lease.token for key, lease in held.items()}, lasts=LONG)
+    assert await other.lease("other", 2, lasts=LONG, wait=0) == []
+    await second.renew("after", {}, lasts=LONG)
+    assert by_key(await other.lease("other", 2, lasts=LONG, wait=0)).keys() == {"a", "b"}
+    lost = await first.renew("before", {key: lease.token for key, lease in held.items()}, lasts=LONG)
+    assert lost == {"a", "b"}
+
+
+async def test_a_worker_is_notified_of_calls_and_callers_but_not_of_other_workers(actor: Any, meet: Meet) -> None:
+    caller, one, other = await meet(), await opened(actor, "1"), await opened(actor, "2")
+    since = await caller.latest()
+    lease = (await leased(caller, "other", "a"))["a"]
+    await other.tell(b"I am busy")
+    await other.write("other", 1, [Append("a", lease.token, STARTED), End(lease.token, Completion("a"))])
+    quiet = await one.news(since, wait=0)
+    assert (quiet.endings, quiet.landed, quiet.told) == ((), (), ())
+    waiting = asyncio.create_task(one.news(quiet.after, wait=LONG))
+    await caller.tell(b"Is anybody there?")
+    assert (await waiting).told == (b"Is anybody there?",)
+    heard = await caller.news(since, wait=0)
+    assert heard.told == (b"I am busy", b"Is anybody there?")
+    assert [ending.key for ending in heard.endings] == ["a"]
+    before = await actor.asked.remote()
+    assert await caller.facts("a") == (STARTED,)
+    assert await actor.asked.remote() == before, "facts come with the news"
+    assert await caller.facts("a") == (STARTED,)
+
+
+async def test_a_cancelled_waiter_gets_no_work(meet: Meet) -> None:
+    gone, other = await meet(), await meet()
+    waiting = asyncio.create_task(gone.lease("gone", 1, lasts=LONG, wait=LONG))
+    await other.left()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await other.left()
+    await other.post(jobs("a"), retry_failed=False)
+    assert by_key(await other.lease("other", 1, lasts=LONG, wait=LONG)).keys() == {"a"}
+
+
+async def test_a_folder_that_is_not_the_callers_is_refused(actor: Any, tmp_path: Path) -> None:
+    from ray.exceptions import RayTaskError
+
+    with pytest.raises(RayTaskError) as told:
+        await actor.open.remote(str(tmp_path / "not" / "there"))
+    assert isinstance(told.value.cause, SpecError)
+
+
+@pytest.mark.usefixtures("actor")
+async def test_a_hub_that_is_gone_is_an_error_that_says_how_to_go_on() -> None:
+    import ray
+
+    actor = ray.remote(CoordinatorActor).options(num_cpus=0).remote(None)
+    hub = await opened(actor)
+    assert await hub.left() == 0
+    waiting = asyncio.create_task(hub.lease("worker", 1, lasts=LONG, wait=LONG))
+    await hub.left()
+    ray.kill(actor)
+    for asked in (waiting, hub.left()):
+        with pytest.raises(StoreError, match="Run again, with the same checkpoint_dir"):
+            await asked

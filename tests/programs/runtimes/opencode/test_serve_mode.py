@@ -1,0 +1,274 @@
+"""One OpenCode for many agents, on a stand-in that does what it is told."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.support.runtime_contexts import Doors, fake_opencode, house
+
+from batch_agent.core.errors import SpecError
+from batch_agent.core.messages import Assistant, ToolResults, User
+from batch_agent.core.program_runtime import AgentSession, ProgramFailed, SessionFactory
+from batch_agent.core.requests import Usage
+from batch_agent.programs.runtimes import OpenCodeRuntime
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Open = Callable[..., AbstractAsyncContextManager[SessionFactory]]
+_LONG = 60.0
+_OUTSIDE = {"OPENAI_API_KEY": "secret", "OPENCODE_CONFIG": "mine", "TMPDIR": "/tmp", "OWN": "it's"}
+_STRAY = "import os, time; os.setsid(); print(os.getpid(), file=open('{}', 'w'), flush=True); time.sleep(600)"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "read.me").write_text("as it was\n")
+    return folder
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def shared(
+    tmp_path_factory: pytest.TempPathFactory, project: Path
+) -> AsyncIterator[tuple[SessionFactory, Doors]]:
+    """For tests that leave it as it was."""
+    folder, doors = tmp_path_factory.mktemp("shared"), Doors()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _OUTSIDE.items():
+            patch.setenv(name, value)
+        runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(folder))
+        async with runtime.open(house(folder / "house", doors)) as crew:
+            yield crew, doors
+
+
+@pytest.fixture
+def crew(shared: tuple[SessionFactory, Doors]) -> SessionFactory:
+    return shared[0]
+
+
+@pytest.fixture
+def doors(shared: tuple[SessionFactory, Doors]) -> Doors:
+    return shared[1]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, project: Path) -> Open:
+    """One that may be broken."""
+
+    @asynccontextmanager
+    async def crew(
+        doors: Doors | None = None, *, broken: Mapping[str, Any] = {}, **said: Any
+    ) -> AsyncIterator[SessionFactory]:
+        runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(tmp_path, **broken), **said)
+        runtime.check()
+        async with runtime.open(house(tmp_path / "house", doors)) as opened:
+            yield opened
+
+    return crew
+
+
+@asynccontextmanager
+async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
+    seat = await crew.seat(agent)
+    try:
+        yield seat
+    finally:
+        await seat.aclose()
+
+
+async def said(crew: SessionFactory, text: str, agent: str = "one") -> str:
+    async with seated(crew, agent) as seat:
+        return (await seat.ask(text)).text
+
+
+async def test_text_actions_and_usage_of_an_agent_are_reported(crew: SessionFactory, project: Path) -> None:
+    async with seated(crew) as seat:
+        got = await seat.ask("WRITE new.txt hello\nSAY it is done")
+    assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
+    assert [(call.name, call.ok, call.seconds) for call in got.calls] == [("write", True, 0.5)]
+    assert [type(each) for each in got.transcript] == [User, Assistant, ToolResults, Assistant]
+    assert got.changes is not None
+    assert [(file.path, file.kind) for file in got.changes.files] == [("new.txt", "added")]
+    assert "+hello" in got.changes.patch
+    assert [file.name for file in project.iterdir()] == ["read.me"]
+
+
+async def test_a_second_prompt_continues_the_session_and_reports_only_new_messages(crew: SessionFactory) -> None:
+    async with seated(crew) as seat:
+        await seat.ask("WRITE new.txt hello\nSAY it is done")
+        again = await seat.ask("SAY again")
+    assert (again.text, again.turns, again.calls) == ("again", 1, ())
+    assert len(again.transcript) == 6
+    assert again.changes is not None
+    assert len(again.changes.files) == 1
+
+
+async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: SessionFactory, doors: Doors) -> None:
+    agents = [f"agent/{n}" for n in range(8)]
+    async with asyncio.TaskGroup() as group:
+        work = [group.create_task(said(crew, "WRITE same.txt mine\nTELL key", agent)) for agent in agents]
+    assert [task.result() for task in work] == [f"key-of-{agent}" for agent in agents]
+    hidden = [list(doors.hides[agent]) for agent in agents]
+    assert len({paths[0] for paths in hidden}) == 8
+    assert {tuple(doors.hides[agent].values()) for agent in agents} == {
+        ("/batch-agent/project", "/batch-agent/beside", "/batch-agent/house", "-batch-agent-project")
+    }
+
+
+async def test_paths_in_an_answer_are_from_the_working_folder_on(crew: SessionFactory, doors: Doors) -> None:
+    async with seated(crew) as seat:
+        [folder, *_] = doors.hides["one"]
+        got = await seat.ask(f"SAY see {folder}/src/a.py in {folder}")
+    assert got.text == "see src/a.py in ."
+
+
+async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: SessionFactory, doors: Doors) -> None:
+    async with seated(crew) as seat:
+        homes = [(await seat.ask(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
+        command = "RUN echo $HOME $TMPDIR $OWN [$OPENCODE_SERVER_PASSWORD$OPENCODE_CONFIG_CONTENT$XDG_CONFIG_HOME]"
+        [ran] = (await seat.ask(command)).transcript[-2:-1]
+    [_, _, house, _] = doors.hides["one"]
+    assert homes[0].startswith(house)
+    assert homes[1].startswith(house)
+    assert homes[2] == "nothing"
+    assert isinstance(ran, ToolResults)
+    own = os.environ.get("XDG_CONFIG_HOME", "")
+    assert ran.results[0].content.strip() == f"{os.environ['HOME']} /tmp it's [{own}]"
+
+
+async def test_a_session_error_is_reported_with_its_own_message(crew: SessionFactory) -> None:
+    with pytest.raises(ProgramFailed, match="the model is on fire") as failed:
+        await said(crew, "FAIL the model is on fire")
+    assert not failed.value.retryable
+
+
+async def test_an_empty_answer_is_an_answer(crew: SessionFactory) -> None:
+    assert await said(crew, "nothing to do") == ""
+
+
+async def test_a_cancelled_agent_leaves_nothing_running(crew: SessionFactory, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    stray = f'{sys.executable} -S -c "{_STRAY.format(pids)}"'
+    async with seated(crew) as seat:
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(seat.ask(f"RUN ({stray} >/dev/null 2>&1 &)\nHANG"))
+            await until(lambda: pids.exists() and pids.read_text() != "")
+            work.cancel()
+        pid = int(pids.read_text())
+        await until(lambda: not is_running(pid))
+        assert (await seat.ask("SAY still here")).text == "still here"
+
+
+async def test_when_the_server_dies_its_agents_may_be_tried_again_on_a_new_one(opened: Open) -> None:
+    async with opened() as crew, seated(crew, "two") as other:
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(failure(other, "HANG"))
+            died = await failure(await crew.seat("one"), "DIE")
+        assert died.retryable
+        assert waiting.result().retryable
+        assert "exit status 3" in str(died)
+        assert await said(crew, "SAY hello") == "hello"
+        assert (await failure(other, "SAY hello")).retryable
+
+
+async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.serve_mode._MOST_STARTS", 2)
+    async with opened() as crew:
+        for _ in range(2):
+            assert (await failure(await crew.seat("one"), "DIE")).retryable
+        with pytest.raises(ProgramFailed, match="ended 2 times") as failed:
+            await crew.seat("one")
+        assert not failed.value.retryable
+
+
+async def test_a_server_that_does_not_abort_a_session_is_replaced(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STOPS_IN", 0.1)
+    async with opened(broken={"deaf": True}) as crew:
+        first = await said(crew, "TELL pid")
+        seat = await crew.seat("one")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await seat.ask("HANG")
+        await seat.aclose()
+        assert await said(crew, "TELL pid") != first
+
+
+async def test_messages_that_cannot_be_read_fail_the_agent(opened: Open) -> None:
+    async with opened(broken={"garbage": True}) as crew:
+        with pytest.raises(ProgramFailed, match="cannot be read"):
+            await said(crew, "SAY hello")
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ({"start": "dies"}, "ended at once, exit status 1.*no database"),
+        ({"start": "is sick"}, "ended at once: exit status 1.*the port is taken"),
+        ({"version": "1.2.3"}, r"is OpenCode 1\.2\.3; 1\.18\.18 or newer is needed. Run `npm install -g opencode-ai`"),
+        ({"version": "flag provided but not defined", "version status": 2}, "is not the OpenCode that is known here"),
+    ],
+)
+async def test_a_wrong_opencode_is_one_clear_error_before_anything_starts(
+    opened: Open, broken: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(SpecError, match=f"(?s){why}"):
+        async with opened(broken=broken):
+            pass
+
+
+async def test_a_server_that_does_not_get_ready_is_not_waited_for_any_longer(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STARTS_IN", 0.5)
+    with pytest.raises(SpecError, match="did not start in"):
+        async with opened(broken={"start": "hangs"}):
+            pass
+
+
+@pytest.mark.parametrize("mode", ["serve", "process"])
+async def test_a_configuration_that_it_does_not_take_is_said_before_anything_starts(opened: Open, mode: str) -> None:
+    with pytest.raises(SpecError, match=r"does not take its configuration.*such nonsense"):
+        async with opened(mode=mode, config={"refused": "such nonsense"}):
+            pass
+
+
+async def test_the_copies_stay_where_the_user_wants_to_see_them(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    doors = Doors()
+    async with opened(doors, keep=True) as crew:
+        await said(crew, "WRITE new.txt hello\nSAY done")
+    [kept, beside, *_] = (Path(path) for path in doors.hides["one"])
+    assert (kept / "new.txt").read_text() == "hello"
+    assert list(beside.iterdir()) == [kept]
+
+
+async def failure(seat: AgentSession, text: str) -> ProgramFailed:
+    with pytest.raises(ProgramFailed) as failed:
+        await seat.ask(text)
+    return failed.value
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_LONG):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

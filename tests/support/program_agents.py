@@ -1,0 +1,141 @@
+"""Agents that are programs, here: functions that ask the desk and say something at last."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+from tests.support.engine_harness import EventLog
+
+from batch_agent import AgentResult, BackendError
+from batch_agent.agent.output import output_type
+from batch_agent.aio import Deadlines
+from batch_agent.core.agent_config import AgentConfig, Job
+from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
+from batch_agent.core.options import Retry
+from batch_agent.core.program_runtime import CompletionRequest, CompletionService, ProgramFailed, ProgramResult
+from batch_agent.core.protocols import Store
+from batch_agent.core.requests import Reply, Sampling, Usage
+from batch_agent.engine.admission import AdmissionController
+from batch_agent.engine.agent_loop import AgentLoop
+from batch_agent.engine.engine import Engine, EngineConfig
+from batch_agent.engine.inputs import InputSource, JobSource
+from batch_agent.engine.residency import Residency
+from batch_agent.engine.slots import Slots
+from batch_agent.engine.turn_runner import BackendTurnRunner
+from batch_agent.programs.action_adapter import ActionAdapter
+from batch_agent.programs.completion_service import GatewayService
+from batch_agent.programs.program_sessions import ProgramSessions
+from batch_agent.programs.program_turn_runner import ProgramTurnRunner
+from batch_agent.schedule.concurrency_limit import InflightLimit
+from batch_agent.schedule.health import Health
+from batch_agent.schedule.kv_ledger import KvLedger
+from batch_agent.store.memory import NoStore
+from batch_agent.testing import ScriptedBackend, say
+from batch_agent.tools import ToolExecutor
+
+LOOK = ToolSpec("look", "Look at it.", {"type": "object", "properties": {"at": {"type": "string"}}})
+Program = Callable[[CompletionService, str, str], Awaitable[str | ProgramResult]]
+
+
+async def loop_of_tools(desk: CompletionService, agent: str, text: str, *, seconds: float = 1.0) -> str:
+    """What coding agents do: the model calls tools until it says something."""
+    messages: list[Message] = [User(text)]
+    while True:
+        reply = await desk.answer(agent, CompletionRequest(tuple(messages), "You look at things.", (LOOK,)))
+        if not reply.calls:
+            return reply.text
+        await asyncio.sleep(seconds)
+        messages += [Assistant(reply.text, reply.calls), ToolResults(tuple(ToolResult(c, "seen") for c in reply.calls))]
+
+
+@dataclass
+class FakeSeat:
+    crew: "FakeCrew"
+    agent: str
+
+    async def ask(self, text: str) -> ProgramResult:
+        self.crew.told.append((self.agent, text))
+        self.crew.at_work += 1
+        self.crew.most_at_work = max(self.crew.most_at_work, self.crew.at_work)
+        try:
+            said = await self.crew.program(self.crew.desk[0], self.agent, text)
+        except BackendError as error:
+            raise ProgramFailed(f"it gave up: {error}") from error
+        finally:
+            self.crew.at_work -= 1
+        return said if isinstance(said, ProgramResult) else ProgramResult(said)
+
+    async def aclose(self) -> None:
+        self.crew.closed.append(self.agent)
+
+
+@dataclass
+class FakeCrew:
+    program: Program
+    desk: list[CompletionService] = field(default_factory=list)
+    told: list[tuple[str, str]] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    seated: list[str] = field(default_factory=list)
+    at_work: int = 0
+    most_at_work: int = 0
+
+    async def seat(self, agent: str) -> FakeSeat:
+        self.seated.append(agent)
+        return FakeSeat(self, agent)
+
+
+async def run_programs(
+    crew: FakeCrew,
+    backend: ScriptedBackend,
+    inputs: Sequence[str],
+    *,
+    inflight: int = 8,
+    kv_tokens: int | None = None,
+    most: int = 20,
+    max_turns: int = 50,
+    schema: type[BaseModel] | None = None,
+    retry: Retry | None = None,
+    seconds: float | None = 1800.0,
+    acts: bool = False,
+    events: EventLog | None = None,
+    store: Store | None = None,
+) -> list[AgentResult]:
+    retry, store = retry or Retry(), store or NoStore()
+    output = output_type(schema)
+    prompt = Prompt("Answer with JSON." if schema else "")
+    rules = AgentConfig(prompt, "scripted", Sampling(), "native", output, None, None, max_turns, retry.max_retries)
+    residency = None if kv_tokens is None else Residency(KvLedger(kv_tokens), 0)
+    gate = AdmissionController(Slots(InflightLimit(inflight, fixed=True), events), residency)
+    asking = BackendTurnRunner(backend, gate, Health(patience=15.0), Deadlines(300.0), retry, None, events)
+    visits = ProgramSessions(gate, events)
+    serving = GatewayService(asking, ActionAdapter(rules, backend.traits, acts), visits, max_turns)
+    crew.desk.append(serving)
+    handing = ProgramTurnRunner(crew, visits, gate, Deadlines(300.0), retry, serving.leave, events)
+    loop = AgentLoop(rules, handing, ToolExecutor([], timeout=None, max_tokens=1000), store, Deadlines(seconds))
+    results: list[AgentResult] = []
+
+    async def deliver(result: AgentResult) -> None:
+        results.append(result)
+
+    def job(index: int, value: Any) -> Job:
+        return Job(index, f"agent-{index}", value, f"Do {value}")
+
+    source = InputSource(JobSource(list(inputs)), job, None)
+    config = EngineConfig(source, loop, store, gate, deliver, most, leave=handing.leave, events=events)
+    engine = Engine(config)
+    await engine.run()
+    return sorted(results, key=lambda result: result.index)
+
+
+def calls_then(answer: str, times: int = 1) -> Callable[[Any], Reply]:
+    """A model that looks so often, and then answers."""
+
+    def script(request: Any) -> Reply:
+        looked = sum(isinstance(message, ToolResults) for message in request.messages)
+        if looked < times:
+            return Reply("", "calls", Usage(10, 0, 5), (ToolCall(f"c{looked}", "look", '{"at": "it"}'),))
+        return say(answer, Usage(20, 10, 5))
+
+    return script

@@ -1,0 +1,204 @@
+"""Budgets against a server that keeps books of its own: no fault of it makes a run spend more than it may."""
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.billing_server import BillingServer, Fault, always, often
+from tests.support.faulty_backend import FaultyServer
+from tests.support.forked_programs import Programs
+
+from batch_agent import BatchAgent, ErrorKind, Tool
+from batch_agent.core.events import BudgetReported, Event
+from batch_agent.observe.run_stats import RunStats
+
+INPUTS = [f"{n:040}" for n in range(600)]
+FAST: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "backoff": 0.001, "backoff_max": 0.002}
+
+
+class SpentLog:
+    def __init__(self) -> None:
+        self.spent = BudgetReported(0, 0.0)
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, BudgetReported):
+            self.spent = event
+
+
+async def run(server: BillingServer, inputs: Any = INPUTS, **options: Any) -> Any:
+    return await BatchAgent.run(task="{it}", inputs=inputs, backend=server.url, **options)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        always("ok"),
+        often(0.5, "abort"),
+        often(0.5, "broken"),
+        often(0.3, "drop"),
+        often(0.5, "error"),
+        always("no completion"),
+        always("negative"),
+        always("none"),
+        always("zero"),
+        always("floats"),
+        always("cached"),
+        often(0.9, "drop"),
+    ],
+    ids=lambda fault: None,
+)
+async def test_a_budget_of_tokens_is_not_exceeded(fault: Fault) -> None:
+    log = SpentLog()
+    with BillingServer(fault) as server:
+        results = await run(server, max_total_tokens=20_000, events=log, **FAST)
+    assert len(results) == len(INPUTS)
+    assert 0 < server.billed <= log.spent.tokens <= 20_000
+    assert any(result.error and result.error.kind is ErrorKind.BUDGET for result in results)
+
+
+@pytest.mark.parametrize("fault", [always("ok"), often(0.5, "broken"), always("cached"), always("negative")])
+async def test_a_budget_of_dollars_is_not_exceeded(fault: Fault) -> None:
+    with BillingServer(fault) as server:
+        await run(server, max_usd=0.02, prices={"m": (1.0, 0.1, 4.0)}, **FAST)
+        assert 0 < (server.input + 4 * server.output) / 1e6 <= 0.02
+
+
+@pytest.mark.parametrize("options", [{}, {"context_tokens": 100_000}])
+async def test_long_prompts_to_a_server_that_does_not_tell_its_window(options: dict[str, Any]) -> None:
+    inputs = ["x" * 50_000 + str(n) for n in range(20)]
+    with BillingServer(chars_per_token=1.0) as server:
+        results = await run(server, inputs, max_total_tokens=150_000, max_inflight=20, max_tokens=50, **options)
+        assert 100_000 <= server.billed <= 150_000
+    assert sum(result.ok for result in results) == 2
+
+
+async def test_long_prompts_in_dollars() -> None:
+    inputs = ["x" * 50_000 + str(n) for n in range(20)]
+    with BillingServer(chars_per_token=1.0) as server:
+        options: dict[str, Any] = {"max_inflight": 20, "max_tokens": 50, "prices": {"m": (10.0, 10.0, 10.0)}}
+        await run(server, inputs, max_usd=1.0, **options)
+        assert 0.5 <= server.billed / 1e5 <= 1.0
+
+
+async def test_a_window_that_the_user_tells_bounds_the_answers() -> None:
+    with BillingServer() as server:
+        results = await run(server, INPUTS[:4], max_total_tokens=5_000, context_tokens=4_000)
+        assert all(result.ok for result in results)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+async def test_several_answers_to_one_request_are_all_paid_for(n: int) -> None:
+    options: dict[str, Any] = {"max_total_tokens": 900, "max_tokens": 200, "extra": {"n": n}}
+    with BillingServer() as server:
+        [result] = await run(server, INPUTS[:1], **options)
+        assert result.ok is (n == 1)
+        assert server.requests == (1 if n == 1 else 0)
+
+
+async def test_a_prompt_that_is_always_dropped_is_sent_once_for_each_try() -> None:
+    with BillingServer(always("drop")) as server:
+        await run(server, INPUTS[:1], max_retries=3, backoff=0.001, max_tokens=50)
+        assert server.requests == 4
+
+
+async def test_a_resend_that_the_budget_has_no_room_for_is_not_made() -> None:
+    with BillingServer(often(0.5, "drop")) as server:
+        await run(server, INPUTS[:40], max_total_tokens=1_500, max_inflight=4, max_tokens=50, backoff=0.001)
+        assert server.billed <= 1_500
+
+
+async def test_the_request_that_tries_tools_is_paid_for() -> None:
+    @Tool.define
+    async def look(key: str) -> str:
+        return key
+
+    log = SpentLog()
+    with BillingServer() as server:
+        [result] = await run(server, INPUTS[:1], tools=[look], max_total_tokens=20_000, max_tokens=50, events=log)
+        assert result.ok
+        assert server.requests == 2
+        assert result.usage.input + result.usage.output < server.billed <= log.spent.tokens
+
+
+async def test_the_request_that_tries_tools_is_in_the_usage_of_the_run() -> None:
+    @Tool.define
+    async def look(key: str) -> str:
+        return key
+
+    tally = RunStats()
+    with BillingServer() as server:
+        await run(server, INPUTS[:5], tools=[look], max_tokens=50, events=tally)
+        assert server.requests == 6
+        assert tally.usage.input + tally.usage.output == server.billed
+
+
+async def test_trying_tools_again_and_again_does_not_exceed_the_budget(tmp_path: Path) -> None:
+    @Tool.define
+    async def look(key: str) -> str:
+        return key
+
+    with BillingServer() as server:
+        options: dict[str, Any] = {"max_total_tokens": 1_200, "max_tokens": 50, "checkpoint_dir": tmp_path}
+        for _ in range(12):
+            results = await run(server, INPUTS[:40], tools=[look], **options)
+            assert [result.ok for result in results][:2] == [True, True]
+        assert server.billed <= 1_200
+    assert {result.error.kind for result in results if result.error} == {ErrorKind.BUDGET}
+
+
+async def test_what_brought_no_answer_counts_in_the_next_run_too(tmp_path: Path) -> None:
+    with BillingServer(often(0.5, "broken")) as server:
+        for _ in range(4):
+            await run(server, max_total_tokens=8_000, checkpoint_dir=tmp_path, **FAST)
+        assert 1_000 < server.billed <= 8_000
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_runs_that_are_called_off_and_go_on_do_not_exceed_it_together(seed: int, tmp_path: Path) -> None:
+    server, limit = FaultyServer(seed, second=0.001), 40_000
+    options: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "timeout_per_turn": 0.2, "backoff": 0.001}
+    for part in range(1, 5):
+        going = BatchAgent.run(
+            task="{it}", inputs=INPUTS, backend=server, max_total_tokens=limit, checkpoint_dir=tmp_path, **options
+        )
+        running = asyncio.ensure_future(going)
+        while not running.done() and server.billed < part * limit / 8:
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.wait([running])
+    assert limit / 10 < server.billed <= limit
+
+
+RUN = """
+import asyncio, sys
+from batch_agent import BatchAgent
+
+BatchAgent.run_sync(
+    task="{it}", inputs=[f"{n:040}" for n in range(3000)], backend=sys.argv[2], checkpoint_dir=sys.argv[1],
+    max_total_tokens=40_000, max_tokens=50, max_inflight=16,
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_again_and_again_stays_within_its_budget(
+    programs: Programs, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The server finishes what it began."""
+    with BillingServer(seconds=0.02) as server:
+        for _ in range(14):
+            before = server.requests
+            program = programs.start(RUN, str(tmp_path / "run"), server.url)
+            ended = threading.Thread(target=program.wait)
+            ended.start()
+            while ended.is_alive() and server.requests < before + 40:
+                time.sleep(0.002)
+            if ended.is_alive():
+                program.send_signal(number)
+            ended.join()
+        assert 5_000 < server.billed <= 40_000

@@ -1,0 +1,201 @@
+"""Answers of Bedrock's Converse API."""
+
+import struct
+import sys
+from zlib import crc32
+
+import orjson
+import pytest
+from tests.support.bedrock_server import Said, event, events, exception, frame
+
+from batch_agent import BackendError, ErrorKind
+from batch_agent.backends.dialects.bedrock.decoder import BedrockStreamDecoder, decode_reply
+from batch_agent.core.messages import ToolCall
+from batch_agent.core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
+
+THOUGHT = {"reasoningContent": {"reasoningText": {"text": "Hm. Yes.", "signature": "c2ln"}}}
+REDACTED = {"reasoningContent": {"redactedContent": "cmVk"}}
+USE = {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"key": "a"}}}
+USAGE = {
+    "inputTokens": 5,
+    "outputTokens": 2,
+    "totalTokens": 37,
+    "cacheReadInputTokens": 20,
+    "cacheWriteInputTokens": 10,
+}
+
+
+def plain(said: Said) -> list[Delta]:
+    body = {"output": {"message": {"content": said.blocks}}, "stopReason": said.stop, "usage": said.usage}
+    return decode_reply(orjson.dumps(body))
+
+
+def streamed(*frames: bytes) -> list[Delta]:
+    decoder = BedrockStreamDecoder()
+    found = list(decoder.feed(b"".join(frames)))
+    return found if decoder.ended else [*found, *decoder.close()]
+
+
+def test_a_plain_answer_with_everything_in_it() -> None:
+    assert plain(Said([THOUGHT, REDACTED, {"text": "Let me see."}, USE], "tool_use", USAGE)) == [
+        ReasoningDelta("Hm. Yes.", "c2ln"),
+        ReasoningDelta(redacted="cmVk"),
+        TextDelta("Let me see."),
+        CallDelta(ToolCall("t1", "look", '{"key":"a"}')),
+        Finished("calls", Usage(input=35, cached=20, output=2)),
+    ]
+
+
+def test_a_streamed_answer_with_everything_in_it() -> None:
+    assert streamed(*events(Said([THOUGHT, REDACTED, {"text": "Go on."}, USE], "tool_use", USAGE))) == [
+        ReasoningDelta("Hm. "),
+        ReasoningDelta("Yes."),
+        ReasoningDelta(signature="c2ln"),
+        ReasoningDelta(redacted="cmVk"),
+        TextDelta("Go "),
+        TextDelta("on."),
+        CallDelta(ToolCall("t1", "look", '{"key":"a"}')),
+        Finished("calls", Usage(input=35, cached=20, output=2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stop", "finish"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("tool_use", "calls"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("guardrail_intervened", "refusal"),
+        ("content_filtered", "refusal"),
+        ("malformed_model_output", "stop"),
+        ("malformed_tool_use", "stop"),
+        ("something new", "stop"),
+    ],
+)
+def test_why_an_answer_ended(stop: str, finish: FinishReason) -> None:
+    said = Said([{"text": "a"}], stop)
+    for deltas in (plain(said), streamed(*events(said))):
+        assert isinstance(deltas[-1], Finished)
+        assert deltas[-1].reason == finish
+
+
+def test_a_call_is_given_out_as_soon_as_its_block_ends() -> None:
+    decoder = BedrockStreamDecoder()
+    start, *_, stop, _usage = list(events(Said([USE], "tool_use")))[1:]
+    pieces = [
+        event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"toolUse": {"input": piece}}})
+        for piece in ('{"key"', ":", '"a"}')
+    ]
+    assert list(decoder.feed(start + b"".join(pieces))) == []
+    assert list(decoder.feed(event("contentBlockStop", {"contentBlockIndex": 0}))) == [
+        CallDelta(ToolCall("t1", "look", '{"key":"a"}'))
+    ]
+    assert list(decoder.feed(stop)) == []
+
+
+def test_a_call_that_was_not_ended_is_given_out_at_the_stop_of_the_message() -> None:
+    start = event("contentBlockStart", {"contentBlockIndex": 3, "start": {"toolUse": {"toolUseId": "t", "name": "go"}}})
+    found = streamed(start, event("messageStop", {"stopReason": "tool_use"}))
+    assert found == [CallDelta(ToolCall("t", "go", "")), Finished("calls", Usage())]
+
+
+def test_the_end_waits_for_the_usage_that_comes_after_the_stop() -> None:
+    *before, stop, metadata = events(Said([{"text": "a"}]))
+    decoder = BedrockStreamDecoder()
+    assert list(decoder.feed(b"".join(before) + stop)) == [TextDelta("a")]
+    assert not decoder.ended
+    assert list(decoder.feed(metadata + b"whatever comes then")) == [Finished("stop", Usage(7, 0, 3))]
+    assert decoder.ended
+
+
+def test_an_answer_without_usage_ends_with_its_bytes() -> None:
+    *frames, _metadata = events(Said([{"text": "a"}]))
+    assert streamed(*frames) == [TextDelta("a"), Finished("stop", Usage())]
+
+
+def test_a_stream_that_ends_early_is_a_broken_connection() -> None:
+    *frames, _stop, _metadata = events(Said([{"text": "a"}]))
+    with pytest.raises(BackendError) as raised:
+        streamed(*frames)
+    assert raised.value.kind is ErrorKind.CONNECTION
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("throttlingException", ErrorKind.RATE_LIMITED),
+        ("modelStreamErrorException", ErrorKind.SERVER),
+        ("internalServerException", ErrorKind.SERVER),
+        ("serviceUnavailableException", ErrorKind.UNAVAILABLE),
+        ("validationException", ErrorKind.BAD_REQUEST),
+        ("neverHeardOfException", ErrorKind.SERVER),
+    ],
+)
+def test_an_exception_in_the_stream_is_what_its_name_says(name: str, kind: ErrorKind) -> None:
+    first, *_ = events(Said([{"text": "a"}]))
+    with pytest.raises(BackendError, match=f"{name}: Sorry") as raised:
+        streamed(first, exception(name, "Sorry"))
+    assert raised.value.kind is kind
+
+
+def test_an_error_frame_has_its_words_in_its_headers() -> None:
+    with pytest.raises(BackendError, match="InternalFailure: Oh no") as raised:
+        streamed(frame(b"", message_type="error", error_code="InternalFailure", error_message="Oh no"))
+    assert raised.value.kind is ErrorKind.SERVER
+
+
+def test_an_exception_without_a_body_is_still_an_error() -> None:
+    with pytest.raises(BackendError) as raised:
+        streamed(frame(b"", message_type="exception", exception_type="throttlingException"))
+    assert raised.value.kind is ErrorKind.RATE_LIMITED
+
+
+def sealed(total: int, headers: int, rest: bytes) -> bytes:
+    """A frame with these lengths, and sums that are right for it."""
+    prelude = struct.pack("!II", total, headers)
+    message = prelude + struct.pack("!I", crc32(prelude)) + rest
+    return message + struct.pack("!I", crc32(message))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"HTTP/1.1 500 Oh no",
+        event("messageStart", {})[:-1] + b"\0",
+        sealed(0, 0, b""),
+        sealed(16, 3, b""),
+        sealed(21, 9, b"\x01a\x06\x00\x04"),
+        sealed(22, 6, b"\x01a\x63abc"),
+        sealed(22, 6, b"\x05abc\x07\x00"),
+        sealed(19, 3, b"\x01\xff\x00"),
+    ],
+)
+def test_a_damaged_frame_is_a_fault_of_the_server(damaged: bytes) -> None:
+    with pytest.raises(BackendError, match="damaged") as raised:
+        streamed(damaged)
+    assert raised.value.kind is ErrorKind.SERVER
+
+
+def test_an_event_that_is_not_known_is_passed_over() -> None:
+    first, *rest = events(Said([{"text": "a"}]))
+    assert streamed(first, event("sparkles", b""), *rest) == streamed(first, *rest)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"output": {"message": null}}', b'{"message": "no"}'])
+def test_an_answer_of_another_kind_is_a_fault_of_the_server(body: bytes) -> None:
+    with pytest.raises(BackendError) as raised:
+        decode_reply(body)
+    assert raised.value.kind is ErrorKind.SERVER
+
+
+def test_a_call_without_a_name_is_a_fault_of_the_server() -> None:
+    with pytest.raises(BackendError, match="without a name"):
+        plain(Said([{"toolUse": {"toolUseId": "t", "input": {}}}]))
+
+
+def test_without_botocore_a_stream_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore.eventstream", None)
+    with pytest.raises(BackendError, match=r"pip install 'batch-agent\[bedrock\]'"):
+        BedrockStreamDecoder()

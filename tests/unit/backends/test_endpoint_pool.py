@@ -1,0 +1,290 @@
+"""Several endpoints as one backend: a request goes to whoever takes it, and what is said of the others is true."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.support.sim_hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
+
+from batch_agent import BackendError, ErrorKind, SpecError
+from batch_agent.backends import pool_member as fleet_member
+from batch_agent.backends import probe
+from batch_agent.backends.connect import connect
+from batch_agent.backends.endpoint_pool import EndpointPool
+from batch_agent.backends.pool_member import PoolEndpoint
+from batch_agent.core.messages import Prompt, User
+from batch_agent.core.protocols import Backend
+from batch_agent.core.requests import Request, Sampling, TextDelta
+from batch_agent.schedule import circuit_breaker as standing
+from batch_agent.schedule.backoff import Backoff
+from batch_agent.sim import Script, SimConfig
+from batch_agent.sim.http import ClientConnection
+
+
+@pytest.fixture(autouse=True)
+def short_ejections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "_EJECTION", Backoff(0.1, 60.0))
+
+
+@asynccontextmanager
+async def fleet_of(*hosts: Host, said: list[str] | None = None) -> AsyncIterator[EndpointPool]:
+    urls = [host.url for host in hosts]
+    backend = await connect(urls, None, uses_tools=False, notify=(said if said is not None else []).append)
+    assert isinstance(backend, EndpointPool)
+    try:
+        yield backend
+    finally:
+        await backend.aclose()
+
+
+async def say(fleet: EndpointPool, text: str = "Hi", agent: str = "", *, shared: int = 0, stream: bool = False) -> str:
+    message = User(text, shared=shared) if shared else User(text)
+    request = Request(Prompt(""), (message,), fleet.traits.model, Sampling(max_tokens=64), agent=agent, stream=stream)
+    async with fleet.stream(request) as deltas:
+        return "".join([delta.text async for delta in deltas if isinstance(delta, TextDelta)])
+
+
+def answering(status: int, extra: bytes = b"") -> Odd:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
+        return path == CHAT and refuse(connection, status, "no", extra)
+
+    return odd
+
+
+def reset(path: str, body: Any, connection: ClientConnection) -> bool:
+    if path == CHAT:
+        connection.reset()
+    return path == CHAT
+
+
+@pytest.mark.parametrize("odd", [answering(500), answering(503), answering(429), answering(401), answering(404), reset])
+async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
+    hosts = Host(odd=odd), Host()
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        for number in range(12):
+            assert await say(fleet, f"{number}")
+        assert [fleet.routing.requests(place) for place in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("extra", [b"", b"Retry-After: 1\r\n"])
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits_for_it(
+    status: int, extra: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_TRIES", 1)
+    monkeypatch.setattr(standing, "_EJECTION", Backoff(1000.0, 1000.0))
+    bad, good = Host(odd=answering(status, extra)), Host()
+    async with up(bad, good):
+        fleet = await connect([bad.url, good.url], None, uses_tools=True, notify=list[str]().append)
+        assert isinstance(fleet, EndpointPool)
+        trials = bad.requests()
+        for number in range(20):
+            assert await say(fleet, f"{number}")
+        await fleet.aclose()
+        assert bad.requests() == trials == 1
+
+
+async def test_an_endpoint_that_hangs_when_it_is_opened_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_member, "OPENING", 0.1)
+    is_stuck, said = True, list[str]()
+
+    def hang(path: str, body: Any, connection: ClientConnection) -> bool:
+        return path == CHAT and is_stuck
+
+    stuck, good = Host(odd=hang), Host()
+    async with up(stuck, good):
+        fleet = await connect([stuck.url, good.url], None, uses_tools=True, notify=said.append)
+        assert isinstance(fleet, EndpointPool)
+        assert said == [f"{stuck.url} cannot be used, and the others do its work: It does not answer within 0.1 s."]
+        for number in range(8):  # those that try it again are answered too
+            assert await say(fleet, f"{number}")
+            await asyncio.sleep(0.05)
+        monkeypatch.setattr(fleet_member, "OPENING", 60.0)
+        is_stuck = False
+        async with asyncio.timeout(60):
+            while said[-1] != f"{stuck.url} is back.":
+                assert await say(fleet)
+                await asyncio.sleep(0.01)
+        await fleet.aclose()
+
+
+async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() -> None:
+    attempts, may_fail = list[str](), asyncio.Event()
+
+    async def open_it(url: str) -> Backend:
+        attempts.append(url)
+        await may_fail.wait()
+        raise BackendError(ErrorKind.SERVER, "no", status=500)
+
+    member = PoolEndpoint("http://there", open_it, None)
+    waiting = [asyncio.create_task(member.opened("m")) for _ in range(10)]
+    await soon(lambda: bool(attempts))
+    may_fail.set()
+    for each in waiting:
+        with pytest.raises(BackendError, match="no"):
+            await each
+    assert len(attempts) == 1
+    with pytest.raises(BackendError, match="no"):  # it may be there by now
+        await member.opened("m")
+    assert len(attempts) == 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_what_two_endpoints_refuse_is_the_requests_own_fault(status: int) -> None:
+    hosts, said = [Host(odd=answering(status)) for _ in range(3)], list[str]()
+    async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
+        for number in range(6):
+            with pytest.raises(BackendError, match=f"HTTP {status} from"):
+                await say(fleet, agent=f"{number}")
+        assert sum(host.requests() for host in hosts) == 12
+        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 3
+    assert said == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_an_endpoint_that_refuses_what_another_takes_is_taken_out_and_that_is_said(status: int) -> None:
+    bad, good, said = Host(odd=answering(status)), Host(), list[str]()
+    async with up(bad, good), fleet_of(bad, good, said=said) as fleet:
+        for number in range(40):
+            assert await say(fleet, f"{number}", f"{number}")
+            if not fleet.routing.is_good(0):
+                break
+        else:
+            raise AssertionError("it is still in")
+    [words] = said
+    assert words.startswith(f"{bad.url} refuses what others take, and the others do its work")
+    assert bad.requests() == 2
+
+
+async def test_an_endpoint_that_is_out_is_not_back_for_a_refusal() -> None:
+    bad, good = Host(odd=answering(400)), Host()
+    async with up(bad, good), fleet_of(bad, good) as fleet, asyncio.timeout(60):
+        while bad.requests() < 4:
+            await say(fleet)
+        assert not fleet.routing.is_good(0)
+
+
+async def test_a_prompt_that_is_too_long_is_not_tried_elsewhere() -> None:
+    hosts = Host(), Host()
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        with pytest.raises(BackendError) as raised:
+            await say(fleet, "word " * 20_000)
+    assert raised.value.kind is ErrorKind.CONTEXT_OVERFLOW
+    assert sum(host.requests() for host in hosts) == 1
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, ErrorKind.RATE_LIMITED), (503, ErrorKind.UNAVAILABLE)])
+async def test_when_nobody_takes_it_all_are_named(status: int, kind: ErrorKind) -> None:
+    hosts = Host(odd=answering(status, b"retry-after: 7\r\n")), Host(odd=answering(status, b"retry-after: 7\r\n"))
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        with pytest.raises(BackendError) as raised:
+            await say(fleet)
+    assert raised.value.kind is kind
+    if kind is ErrorKind.RATE_LIMITED:
+        assert raised.value.retry_after == 7
+    else:
+        assert all(host.url in str(raised.value) for host in hosts)
+
+
+async def test_an_endpoint_that_goes_and_comes_back_is_told_of_once_each() -> None:
+    hosts, said = (Host(), Host()), list[str]()
+    async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
+        hosts[0].kill()
+        async with asyncio.timeout(60):
+            while not said:
+                await say(fleet)
+            await hosts[0].start()
+            while len(said) < 2:
+                await say(fleet)
+        for _ in range(10):
+            await say(fleet)
+    assert len(said) == 2
+    assert said[0].startswith(f"{hosts[0].url} is down, and the others do its work")
+    assert said[1] == f"{hosts[0].url} is back."
+
+
+async def test_one_that_comes_back_with_another_model_is_not_used() -> None:
+    there, away = Host(), Host(SimConfig(zero_latency=True, model="another"))
+    async with up(away):
+        pass
+    async with up(there), fleet_of(there, away) as fleet, up(away):
+        async with asyncio.timeout(60):
+            while "'another', not 'sim'" not in fleet.members[1].trouble:
+                assert await say(fleet)
+    assert not away.requests()
+
+
+async def test_an_agent_stays_where_it_was_until_it_leaves() -> None:
+    hosts = [Host(STEPS) for _ in range(3)]
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        for turn in range(5):
+            for agent in "abcdef":
+                await say(fleet, f"{agent} {turn}", agent)
+        homes = {
+            agent: {
+                place
+                for place, host in enumerate(hosts)
+                for _, body in host.posts
+                if body["messages"][0]["content"][0] == agent
+            }
+            for agent in "abcdef"
+        }
+        assert sum(len(places) == 1 for places in homes.values()) >= 5  # one may look slow for a moment
+        assert len(set.union(*homes.values())) > 1
+        await fleet.leave("a")
+        assert fleet.routing._affinity.home("a") is None
+
+
+async def test_those_with_the_same_beginning_go_to_the_same_endpoint_while_it_has_time() -> None:
+    hosts = [Host() for _ in range(3)]
+    beginning = "The same words for all of them. " * 40
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        for number in range(12):
+            await say(fleet, f"{beginning}{number}", shared=len(beginning))
+    assert sorted(host.requests() for host in hosts) == [0, 0, 12]
+
+
+async def test_a_request_that_nobody_waits_for_any_more_is_aborted_and_leaves_no_load() -> None:
+    hosts = [Host(STEPS, Script(answer_tokens=5000)) for _ in range(2)]
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        asking = asyncio.create_task(say(fleet, stream=True))
+        await soon(lambda: any(host.requests() for host in hosts))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert [fleet.routing.work(place) for place in (0, 1)] == [0, 0]
+        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 2
+
+
+async def test_what_all_can_do_is_said_of_the_fleet() -> None:
+    hosts = Host(SimConfig(zero_latency=True, max_model_len=512)), Host(SimConfig(zero_latency=True, max_model_len=256))
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        assert fleet.traits.context_tokens == 256
+        assert fleet.traits.seen[0] == "2 of 2 endpoints"
+        one = fleet.members[0].backend
+        assert one is not None
+        assert fleet.traits.inflight == 2 * one.traits.inflight
+        assert await fleet.count_tokens("some words") is not None
+        load = await fleet.load()
+        assert load is not None
+        assert load.running == 0
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_connection_open() -> None:
+    mute = Host(odd=lambda path, body, connection: True)
+    async with up(Host(), mute) as hosts:
+        opening = asyncio.create_task(connect([host.url for host in hosts], None, uses_tools=False, notify=print))
+        await soon(lambda: bool(mute.connections))
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await soon(lambda: not any(host.connections for host in hosts))
+
+
+async def test_endpoints_that_do_not_fit_together_are_closed_again() -> None:
+    async with up(Host(), Host(SimConfig(model="tiny"))) as hosts:
+        with pytest.raises(SpecError, match="same model"):
+            await connect([host.url for host in hosts], None, uses_tools=False, notify=print)
+        await soon(lambda: not any(host.connections for host in hosts))

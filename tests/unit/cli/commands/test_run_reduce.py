@@ -1,0 +1,326 @@
+"""`batch-agent run --reduce`: results, and one answer of them all. Real processes, a real (simulated) server."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.forked_programs import Call, Programs, typed
+
+from batch_agent.cli.saved_command import read_command
+from batch_agent.sim import Script, SimConfig, SimServer
+
+TOTAL = '{"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}'
+SEVEN = 'Sum up {n} reviews. [[sim: {{"json": {{"total": 7}}}}]]'
+FAILS = 'Sum up {n} reviews. [[sim: {{"fault": "400"}}]]'
+
+
+@pytest.fixture(scope="module")
+def sim() -> Iterator[SimServer]:
+    with SimServer(SimConfig(step_base_ms=2), Script(answer_tokens=12)) as server:
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(5)))
+    (tmp_path / "total.json").write_text(TOTAL)
+    return tmp_path
+
+
+def words(sim: SimServer, *more: str) -> list[str]:
+    return ["run", "--task", "Review {text}", "--inputs", "in.jsonl", "--backend", sim.url, *more]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def asked(sim: SimServer) -> float:
+    return sim.metrics()["vllm:request_success_total"]
+
+
+@pytest.mark.slow
+def test_results_are_written_and_one_answer_of_all_is_printed_and_kept(place: Path, sim: SimServer, call: Call) -> None:
+    command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json")
+    first = typed(*command, cwd=place)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == '{\n  "total": 7\n}\n'
+    assert (place / "results.jsonl.summary.json").read_text() == first.stdout
+    assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(5))
+    assert "map: 5 of 5 agents answered in" in first.stderr
+    assert "reduce: 1 of 1 agent answered in" in first.stderr
+    assert "(sim on sim); " in first.stderr
+    assert "Summary: results.jsonl.summary.json" in first.stderr
+    before = asked(sim)
+    again = call(*command, cwd=place)
+    assert again.stdout == first.stdout
+    assert "6 answers came from the checkpoint" in again.stderr
+    assert asked(sim) == before
+
+
+@pytest.mark.slow
+def test_an_answer_without_a_schema_is_a_text_and_goes_where_it_is_told(
+    place: Path, sim: SimServer, call: Call
+) -> None:
+    reduce = 'Sum up {n}. [[sim: {{"text": "All\\nis well."}}]]'
+    done = call(*words(sim, "--reduce", reduce), cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (place / "results.jsonl.summary.txt").read_text() == "All\nis well.\n"
+    elsewhere = call(*words(sim, "--reduce", reduce, "--summary", "new/report.md"), cwd=place)
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert (place / "new" / "report.md").read_text() == "All\nis well.\n"
+
+
+@pytest.mark.slow
+def test_a_reduce_in_other_words_asks_no_agent_again(place: Path, sim: SimServer, call: Call) -> None:
+    assert call(*words(sim, "--reduce", "Sum up."), cwd=place).returncode == 0
+    before = asked(sim)
+    done = call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json"), cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert asked(sim) == before + 1
+    anew = call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json", "--fresh"), cwd=place)
+    assert anew.returncode == 0, anew.stderr
+    assert asked(sim) == before + 1 + 6
+
+
+@pytest.mark.slow
+def test_failed_agents_are_told_to_the_reduce_and_the_command_exits_with_1(
+    place: Path, sim: SimServer, call: Call
+) -> None:
+    (place / "in.jsonl").write_text('{"text": "a"}\n{"other": "b"}\n')
+    done = call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json"), cwd=place)
+    assert done.returncode == 1
+    assert "map: 1 of 2 agents answered" in done.stderr
+    assert "map failed, bad_input: 1. For example: " in done.stderr
+    assert "Run the same command again" in done.stderr
+    assert json.loads(done.stdout) == {"total": 7}
+    story = call("inspect", "results.jsonl.checkpoint/reduce", "--agent", "0", cwd=place).stdout
+    assert '{"status":"error","index":1,' in story
+    assert '"kind":"bad_input"' in story
+
+
+@pytest.mark.slow
+def test_a_reduce_that_fails_leaves_the_results_and_is_tried_again(place: Path, sim: SimServer, call: Call) -> None:
+    done = call(*words(sim, "--reduce", FAILS), cwd=place)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "There is no summary: bad_request" in done.stderr
+    assert "Run the same command again" in done.stderr
+    assert not list(place.glob("*summary*"))
+    assert len(rows(place / "results.jsonl")) == 5
+    before = asked(sim)
+    again = call("resume", "results.jsonl.checkpoint", cwd=place)
+    assert again.returncode == 1
+    assert "5 answers came from the checkpoint" in again.stderr
+    assert asked(sim) == before
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
+    place: Path, sim: SimServer, programs: Programs
+) -> None:
+    (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
+    command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json", "--max-inflight", "2")
+    program = programs.start_command(*command, cwd=place)
+    _wait_for_rows(place / "results.jsonl", 4)
+    program.send_signal(signal.SIGINT)
+    assert program.wait() == 130
+    said = program.stderr.read_text()
+    assert "of 60 agents answered (sim on sim)" in said
+    assert "run the same command again to go on, or batch-agent resume results.jsonl.checkpoint" in said
+    assert "Traceback" not in said
+    assert program.stdout.read_text() == ""
+    assert 4 <= len(rows(place / "results.jsonl")) < 60
+    again = programs.call(*command, cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == {"total": 7}
+    assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(60))
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_from_any_folder(
+    place: Path, sim: SimServer, programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
+    program = programs.start_command(
+        *words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json", "--summary", "sum.json", "--max-inflight", "2"),
+        cwd=place,
+    )
+    _wait_for_rows(place / "results.jsonl", 4)
+    program.send_signal(signal.SIGKILL)
+    assert program.wait() == -signal.SIGKILL
+    away = tmp_path_factory.mktemp("away")
+    moved = (place / "results.jsonl.checkpoint").rename(away / "moved")
+    again = typed("resume", "moved", cwd=away)
+    assert again.returncode == 0, again.stderr
+    assert "answers came from the checkpoint" in again.stderr
+    assert (place / "sum.json").read_text() == again.stdout == '{\n  "total": 7\n}\n'
+    assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(60))
+    assert [path.name for path in away.iterdir()] == ["moved"]
+    options = read_command(moved)[1]
+    assert (options["reduce"], options["reduce_schema"]) == (SEVEN, str(place / "total.json"))
+    assert "name that" in programs.call("resume", "moved/map", cwd=away).stderr
+
+
+def _wait_for_rows(path: Path, least: int) -> None:
+    for _ in range(1500):
+        if path.exists() and path.read_text().count("\n") >= least:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{path} never had {least} rows")
+
+
+def test_a_backend_that_goes_away_stops_the_run_with_2(place: Path, programs: Programs) -> None:
+    (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
+    with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=12)) as sim:
+        program = programs.start_command(
+            *words(sim, "--reduce", SEVEN, "--max-inflight", "2", "--max-retries", "0"), cwd=place
+        )
+        _wait_for_rows(place / "results.jsonl", 4)
+    assert program.wait() == 2
+    said = program.stderr.read_text()
+    assert "Stopped. " in said
+    assert "batch-agent resume results.jsonl.checkpoint" in said
+    assert "Traceback" not in said
+    assert not list(place.glob("*summary*"))
+
+
+@pytest.mark.slow
+def test_a_flow_is_looked_at_stage_by_stage(place: Path, sim: SimServer, call: Call) -> None:
+    (place / "mine.py").write_text("from pydantic import BaseModel\nclass Total(BaseModel):\n    total: int\n")
+    command = words(sim, "--reduce", SEVEN, "--reduce-schema", "mine:Total", "--max-retries", "1")
+    assert call(*command, cwd=place).returncode == 0
+    shown = call("inspect", "results.jsonl.checkpoint", cwd=place).stdout
+    assert "results.jsonl.checkpoint/map\ntask      Review {text}\n" in shown
+    assert "results.jsonl.checkpoint/reduce\ntask      Sum up {n} reviews." in shown
+    assert "agents    5: 5 answered" in shown
+    assert "agents    1: 1 answered" in shown
+    stages = "results.jsonl.checkpoint/map or results.jsonl.checkpoint/reduce"
+    for question in (("inspect", "--agent", "0"), ("inspect", "--schema", "mine:Total"), ("export",)):
+        refused = call(question[0], "results.jsonl.checkpoint", *question[1:], cwd=place)
+        assert refused.returncode == 2
+        assert stages in refused.stderr
+    exported = call("export", "results.jsonl.checkpoint/map", cwd=place).stdout
+    assert [json.loads(line)["index"] for line in exported.splitlines()] == list(range(5))
+    [summary] = call("export", "results.jsonl.checkpoint/reduce", cwd=place).stdout.splitlines()
+    assert json.loads(summary)["output"] == {"total": 7}
+
+
+def test_a_stage_is_read_by_the_rules_of_its_command(place: Path, sim: SimServer, call: Call) -> None:
+    bad = 'Sum up {n}. [[sim: [{{"text": "no"}}, {{"text": "no"}}, {{"text": "no"}}]]]'
+    command = words(sim, "--reduce", bad, "--reduce-schema", "total.json", "--max-retries", "1")
+    assert call(*command, cwd=place).returncode == 1
+    assert "0 answered, 1 failed, 0 under way" in call("inspect", "results.jsonl.checkpoint", cwd=place).stdout
+    assert "1 failed" in call("inspect", "reduce", cwd=place / "results.jsonl.checkpoint").stdout
+
+
+@pytest.mark.slow
+def test_progress_with_a_reduce_and_without_are_not_taken_for_each_other(
+    place: Path, sim: SimServer, call: Call
+) -> None:
+    plain, reduced = words(sim), words(sim, "--reduce", SEVEN)
+    assert call(*plain, cwd=place).returncode == 0
+    refused = call(*reduced, cwd=place)
+    assert refused.returncode == 2
+    assert "is that of a run without --reduce" in refused.stderr
+    assert call(*reduced, "--plan-changed", "rerun", cwd=place).returncode == 0
+    for command in (plain, reduced, ["resume", "results.jsonl.checkpoint"]):
+        again = call(*command, cwd=place)
+        assert again.returncode == 0, again.stderr
+        assert "answers came from the checkpoint" in again.stderr
+    assert call(*reduced, "--fresh", cwd=place).returncode == 0
+    assert "is that of a run with --reduce" in call(*plain, cwd=place).stderr
+
+
+def test_a_run_that_was_never_begun_stands_in_nobodys_way(place: Path, sim: SimServer, call: Call) -> None:
+    assert call(*words(sim, "--model", "another"), cwd=place).returncode == 2
+    assert (place / "results.jsonl.checkpoint").exists()
+    done = call(*words(sim, "--reduce", SEVEN), cwd=place)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_that_was_planned_is_compared(place: Path, sim: SimServer, call: Call) -> None:
+    planned = ["plan", *words(sim)[1:]]
+    assert call(*planned, cwd=place).returncode == 0
+    ran = call(*words(sim, "--reduce", SEVEN), cwd=place)
+    assert ran.returncode == 0, ran.stderr
+    [agents] = [line.split() for line in ran.stderr.splitlines() if line.startswith("agents")]
+    assert agents == ["agents", "5", "5", "1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (("--reduce-schema", "total.json"), "--reduce-schema is about the answer"),
+        (("--reducer-model", "sim"), "--reducer-model is about the answer"),
+        (("--summary", "s.txt"), "--summary is about the answer"),
+        (("--reduce", "Sum up.", "--reduce-schema", "gone.json"), "--reduce-schema 'gone.json' cannot be read"),
+        (("--reduce", "Sum up.", "--reduce-schema", "nonsense"), "--reduce-schema 'nonsense': write module:name"),
+        (("--reduce", "Sum up {text}."), "{text}"),
+        (("--reduce", " "), "Stage 'reduce'"),
+        (("--reduce", "Sum up.", "--reducer-model", "another"), "Stage 'reduce': model='another' is not served"),
+        (("--reduce", "Sum up.", "--summary", "."), "--summary '.' cannot be written: it is a folder"),
+        (("--reduce", "Sum up.", "--summary", "in.jsonl"), "--summary 'in.jsonl' would overwrite the inputs"),
+        (("--reduce", "Sum up.", "--summary", "results.jsonl"), "--summary and --out are the same file"),
+        (("--reduce", "Sum up.", "--summary", "in.jsonl/x"), "--summary 'in.jsonl/x' cannot be written"),
+    ],
+)
+def test_what_cannot_run_is_one_clear_line_and_costs_nothing(
+    place: Path, sim: SimServer, more: tuple[str, ...], problem: str, call: Call
+) -> None:
+    before = asked(sim)
+    done = call(*words(sim, *more), cwd=place)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+    assert asked(sim) == before
+
+
+@pytest.mark.slow
+def test_a_mistake_beside_fresh_forgets_nothing(place: Path, sim: SimServer, call: Call) -> None:
+    assert call(*words(sim, "--reduce", SEVEN), cwd=place).returncode == 0
+    assert call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "gone.json", "--fresh"), cwd=place).returncode == 2
+    assert "6 answers came from the checkpoint" in call(*words(sim, "--reduce", SEVEN), cwd=place).stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--reduce", SEVEN)])
+def test_results_that_cannot_be_written_are_not_passed_over(
+    place: Path, sim: SimServer, call: Call, more: tuple[str, ...]
+) -> None:
+    (place / "full.jsonl").symlink_to("/dev/full")
+    done = call(*words(sim, "--out", "full.jsonl", *more), cwd=place)
+    assert done.returncode == 2
+    assert "--out 'full.jsonl' cannot be written: No space left on device." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_command_from_before_there_was_a_reduce_goes_on(place: Path, sim: SimServer, call: Call) -> None:
+    assert call(*words(sim), cwd=place).returncode == 0
+    kept = place / "results.jsonl.checkpoint" / "command.json"
+    command = json.loads(kept.read_text())
+    for name in ("reduce", "reduce_schema", "reducer_model", "summary"):
+        del command["options"][name]
+    kept.write_text(json.dumps({**command, "format": 1}))
+    again = call("resume", "results.jsonl.checkpoint", "--trust", cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert "5 answers came from the checkpoint" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_finished_run_and_its_resume_need_no_server(place: Path, call: Call) -> None:
+    with SimServer(SimConfig(step_base_ms=2), Script(answer_tokens=12)) as sim:
+        command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json")
+        assert call(*command, cwd=place).returncode == 0
+    for name in ("results.jsonl", "results.jsonl.summary.json"):
+        (place / name).unlink()
+    for again in (command, ["resume", "results.jsonl.checkpoint"]):
+        done = call(*again, cwd=place)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"total": 7}
+        assert "6 answers came from the checkpoint" in done.stderr
+        assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(5))

@@ -1,0 +1,558 @@
+"""`batch-agent run --store` and `batch-agent worker`: processes that work on one run, at a real server."""
+
+import asyncio
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import pytest
+from tests.support.forked_programs import Call, Program, Programs, typed
+from tests.support.redis_server import RedisServer, redis_of_its_own, redis_server
+
+from batch_agent import SpecError, StoreError
+from batch_agent.cli.app import main
+from batch_agent.cli.commands.worker import WorkerJob
+from batch_agent.cli.options.run import CommandOptions
+from batch_agent.cli.remote_run import COMMAND, RemoteRun
+from batch_agent.cli.trust_policy import TrustPolicy
+from batch_agent.cli.worker_manifest import WorkerManifest
+from batch_agent.cluster.presence import ClientPresence
+from batch_agent.core.agent_config import Job
+from batch_agent.core.errors import PlanMismatch
+from batch_agent.core.spec import BatchSpec
+from batch_agent.core.task_fields import Fields
+from batch_agent.sim import Script, SimConfig, SimServer
+from batch_agent.tools import as_tool
+
+__all__ = ["redis_server"]
+
+AGENTS = 20
+SLOWLY = ("--max-inflight", "2", "--lease", "3")
+TOOL = """
+from pathlib import Path
+from batch_agent import Tool
+
+@Tool.define(effect="write")
+def note(name: str) -> str:
+    '''Note it.'''
+    with Path({place!r}).open("a") as file:
+        file.write("noted\\n")
+    return "noted"
+"""
+
+
+@pytest.fixture(scope="module")
+def sim_url() -> Iterator[str]:
+    with SimServer(SimConfig(step_base_ms=4), Script(answer_tokens=10)) as sim:
+        yield sim.url
+
+
+@pytest.fixture(scope="module")
+def quick_url() -> Iterator[str]:
+    with SimServer(SimConfig(zero_latency=True), Script()) as sim:
+        yield sim.url
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[Programs]:
+    """Where workers are started, beside the run."""
+    with Programs() as started:
+        yield started
+
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """Why a command does not even begin: its last line. It needs no process of its own for that."""
+
+    def refused(*words: str, cwd: Path) -> str:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["batch-agent", *words])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return refused
+
+
+@pytest.fixture
+def name() -> str:
+    return f"run-{uuid4().hex[:8]}"
+
+
+class Place:
+    """Two folders, as on two machines: the run's, and a worker's with nothing but the tool."""
+
+    def __init__(self, folder: Path, url: str, store: str, name: str) -> None:
+        self.run, self.worker = folder / "run", folder / "worker"
+        self.noted = folder / "noted"
+        self.out = self.run / "results.jsonl"
+        self.checkpoint = self.run / "results.jsonl.checkpoint"
+        for place in (self.run, self.worker):
+            place.mkdir()
+            (place / "mine.py").write_text(TOOL.format(place=str(self.noted)))
+        (self.run / "in.jsonl").write_text("".join(f'{{"name": "Zoë {i}"}}\n' for i in range(AGENTS)))
+        (self.run / "schema.json").write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+        self.asks = [
+            "run", "--task", "Who is {name}?", "--inputs", "in.jsonl", "--schema", "schema.json",
+            "--tools", "mine:note", "--backend", url, "--store", store, "--run-id", name,
+        ]  # fmt: skip
+        self.works = ["worker", "--store", store, "--run", name, "--trust", "mine:note"]
+
+    def check_done(self) -> None:
+        """Every input has its row, and every agent has called its tool once."""
+        rows = [json.loads(line) for line in self.out.read_text().splitlines()]
+        assert sorted(row["index"] for row in rows) == list(range(AGENTS))
+        assert all(row["ok"] and row["tool_calls"] for row in rows)
+        assert self.noted.read_text().count("\n") == AGENTS
+
+
+@pytest.fixture
+def place(tmp_path: Path, sim_url: str, redis_server: RedisServer, name: str) -> Place:
+    return Place(tmp_path, sim_url, redis_server.url, name)
+
+
+@pytest.fixture
+def quick_place(tmp_path: Path, quick_url: str, redis_server: RedisServer, name: str) -> Place:
+    return Place(tmp_path, quick_url, redis_server.url, name)
+
+
+def wait_for(said: Path, words: str) -> None:
+    for _ in range(3000):
+        if said.exists() and words in said.read_text():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{words!r} never came: {said.read_text()}")
+
+
+def stopped(program: Program, number: signal.Signals) -> tuple[int, str]:
+    program.send_signal(number)
+    return program.wait(), program.stderr.read_text()
+
+
+def done_by(said: str) -> int:
+    found = re.search(r"This worker did (\d+) agents", said)
+    assert found is not None, said
+    return int(found[1])
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_there_first_shares_the_work(place: Place, programs: Programs, others: Programs) -> None:
+    worker = others.start_command(*place.works, cwd=place.worker)
+    wait_for(worker.stderr, "Waiting up to 60 s for run")
+    run = programs.call(*place.asks, *SLOWLY, cwd=place.run)
+    assert run.returncode == 0, run.stderr
+    assert " ".join(["  batch-agent", *place.works]) in run.stderr
+    assert worker.wait() == 0, worker.stderr.read_text()
+    place.check_done()
+    said = worker.stderr.read_text()
+    assert 0 < done_by(said) < AGENTS
+    assert "Nothing is left to do." in said
+
+
+@pytest.mark.slow
+def test_whoever_stops_loses_nothing_and_the_others_go_on(
+    place: Place, redis_server: RedisServer, name: str, programs: Programs, others: Programs
+) -> None:
+    run = programs.start_command(*place.asks, *SLOWLY, cwd=place.run)
+    wait_for(place.out, "\n")
+    status, said = stopped(run, signal.SIGTERM)
+    assert status == 143, said
+    left = remaining(redis_server.url, name)
+    assert 0 < left < AGENTS
+    worker = others.start_command(*place.works, cwd=place.worker)
+    while remaining(redis_server.url, name) > left - 3:
+        time.sleep(0.01)
+    status, said = stopped(worker, signal.SIGINT)
+    assert status == 130
+    assert "given back" in said
+    assert 3 <= done_by(said) < left
+    assert others.call(*place.works, cwd=place.worker).returncode == 0
+    again = programs.call("resume", str(place.checkpoint), cwd=place.worker)
+    assert again.returncode == 0, again.stderr
+    assert f"{AGENTS} answers came from the checkpoint" in again.stderr
+    place.check_done()
+
+
+def remaining(url: str, name: str) -> int:
+    async def look() -> int:
+        async with RemoteRun(url, name).hub() as hub:
+            return await hub.left()
+
+    return asyncio.run(look())
+
+
+@pytest.mark.slow
+def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, redis_server: RedisServer) -> None:
+    asyncio.run(offer(redis_server.url, "reviews", b"{}"))
+    done = typed("worker", "--store", redis_server.url, "--run", "review", "--patience", "0.1", cwd=tmp_path)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"batch-agent: There is no run 'review' at {redis_server.url}. Runs there: ")
+    assert re.search(r"\breviews\b", last)
+
+
+async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str] | None = None) -> None:
+    """As if a run had been started and its caller were gone."""
+    async with RemoteRun(url, name).hub() as hub:
+        if command is not None:
+            assert await hub.swap(COMMAND, None, command)
+        if plan is not None:
+            assert await hub.swap("plan", None, json.dumps(plan).encode())
+        await hub.post([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
+
+
+def asked(**options: Any) -> WorkerManifest:
+    return WorkerManifest.of(CommandOptions(**{"task": "Who is {name}?", "inputs": "in.jsonl", **options}), 15.0)
+
+
+def test_a_worker_that_would_ask_something_else_is_refused(
+    tmp_path: Path, redis_server: RedisServer, quick_url: str, name: str, refusal: Refusal
+) -> None:
+    command = asked(backend=quick_url).written()
+    asyncio.run(offer(redis_server.url, name, command, {"task": "Where is {name}?"}))
+    said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
+    assert f"would ask something else than run '{name}' does: task (was 'Where is {{name}}?', is " in said
+    assert "Install the same code" in said
+    assert "plan_changed" not in said
+
+
+def test_a_run_that_python_code_has_started_is_joined_by_the_same_code(
+    tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal
+) -> None:
+    asyncio.run(offer(redis_server.url, name, None))
+    said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
+    assert "start the same program here" in said
+
+
+def test_what_this_machine_lacks_is_one_clear_line(
+    tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal
+) -> None:
+    asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).written()))
+    started = Path.cwd()
+    words = ("worker", "--store", redis_server.url, "--run", name)
+    assert "the module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
+    said = refusal(*words, cwd=tmp_path)
+    assert "The run's tool 'gone:look' is code of this machine that this worker was not told to run" in said
+    assert f"(The run was started in '{started}'.)" in said
+
+
+@pytest.mark.slow
+def test_a_password_is_neither_shown_nor_kept(
+    tmp_path: Path, quick_url: str, name: str, call: Call, refusal: Refusal
+) -> None:
+    with redis_of_its_own("--requirepass", "s3cret") as server:
+        store = server.url.replace("://", "://:s3cret@")
+        place = Place(tmp_path, quick_url.replace("://", "://me:s3cret@"), store, name)
+        first = call(*place.asks, cwd=place.run)
+        assert first.returncode == 0, first.stderr
+        assert f"--store {server.url} --run {name} --trust mine:note\n  (the password goes into the URL" in first.stderr
+        kept = asyncio.run(kept_at(store, name))
+        texts = [first.stderr, kept, *(file.read_text() for file in place.checkpoint.iterdir())]
+        assert [text for text in texts if "s3cret" in text] == []
+        words = ("resume", str(place.checkpoint), "--backend", quick_url)
+        assert "--store URL" in refusal(*words, cwd=tmp_path)
+        again = call(*words, cwd=tmp_path, BATCH_AGENT_STORE=store)
+        assert f"{AGENTS} answers came from the checkpoint" in again.stderr
+        wrong = refusal("worker", "--store", store.replace("s3cret", "gue55"), "--run", name, cwd=tmp_path)
+        assert "does not let us in" in wrong
+        assert "gue55" not in wrong
+
+
+async def kept_at(url: str, name: str) -> str:
+    async with RemoteRun(url, name).hub() as hub:
+        data = (await hub.read(COMMAND)).data
+        assert data is not None
+        return data.decode()
+
+
+@pytest.mark.slow
+async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
+    quick_place: Place, redis_server: RedisServer, name: str, call: Call
+) -> None:
+    place, words = quick_place, quick_place.asks
+    assert call(*words, cwd=place.run).returncode == 0
+    async with RemoteRun(redis_server.url, name).hub() as hub, ClientPresence(hub, 15.0).with_me("another"):
+        refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
+    assert refused.returncode == 2
+    assert f"Another process works on run '{name}'" in refused.stderr
+    assert "came from the checkpoint" in call(*words, cwd=place.run).stderr
+    place.noted.unlink()
+    again = call(*words, "--fresh", cwd=place.run)
+    assert again.returncode == 0, again.stderr
+    assert "came from the checkpoint" not in again.stderr
+    place.check_done()
+
+
+def test_what_cannot_be_shared_is_one_clear_line(quick_place: Place, refusal: Refusal) -> None:
+    asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
+    alone = asks[: asks.index("--store")]
+    for words, problem in (
+        ((*asks, "--reduce", "Sum up."), "A run with --reduce works in one process for now: leave out --store"),
+        ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "leave out --cluster"),
+        ((*asks, "--lease", "0"), "lease must be at least 1 second"),
+        ((*alone, "--workers", "2"), "workers= are those of a cluster"),
+    ):
+        assert problem in refusal(*words, cwd=quick_place.run)
+    assert not quick_place.checkpoint.exists()
+
+
+@pytest.mark.slow
+def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
+    quick_place: Place, call: Call, refusal: Refusal
+) -> None:
+    here = quick_place.run
+    asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
+    alone = asks[: asks.index("--store")]
+    assert call(*asks, cwd=here).returncode == 0
+    assert "Say --store again" in refusal(*alone, cwd=here)
+    assert "is on a server" in refusal("inspect", str(quick_place.checkpoint), cwd=here)
+    assert call(*alone, "--out", "alone.jsonl", cwd=here).returncode == 0
+    assert "Leave out --store" in refusal(*asks, "--out", "alone.jsonl", cwd=here)
+    elsewhere = ("--store", "redis://127.0.0.1:1")
+    assert "started without --store" in refusal("resume", "alone.jsonl.checkpoint", *elsewhere, cwd=here)
+
+
+async def test_a_command_that_is_refused_is_taken_back(redis_server: RedisServer, name: str) -> None:
+    run = RemoteRun(redis_server.url, name)
+    async with run.offering(b"first"):
+        pass
+    with suppress(PlanMismatch):
+        async with run.offering(b"second"):
+            assert await kept_at(redis_server.url, name) == "second"
+            raise PlanMismatch("no")
+    assert await kept_at(redis_server.url, name) == "first"
+    async with run.offering(b"third"):
+        pass
+    assert await kept_at(redis_server.url, name) == "third"
+
+
+def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schema.json").write_text('{"type": "integer"}')
+    said: dict[str, Any] = {
+        "task": "Sum up.",
+        "fields": ["title", "text"],
+        "tools": ["grep", "http_get"],
+        "schema": "schema.json",
+        "backend": "vllm://there:8000",
+        "model": "small",
+        "temperature": 0.5,
+        "max_tokens": 7,
+        "seed": 3,
+        "tool_mode": "action",
+        "max_inflight": 8,
+        "max_turns": 4,
+        "max_retries": 1,
+        "max_total_tokens": 900,
+        "max_usd": 1.5,
+        "deadline": 60.0,
+        "timeout_per_agent": 50.0,
+        "timeout_per_turn": 40.0,
+        "timeout_per_tool": 30.0,
+        "system_prompt": "Be brief.",
+        "oversized": "chunk",
+    }
+    command = WorkerManifest.read(asked(**said).written())
+    (tmp_path / "schema.json").unlink()
+    trust = command.flags()[1:]
+    assert trust == ["http_get", str(tmp_path)]
+    ours = WorkerJob(RemoteRun("redis://there", "reviews"), "redis://there", {}, trust).spec(command)
+    own = {name: said[name] for name in said.keys() - {"task", "fields", "tools", "schema"}}
+    theirs = BatchSpec.of(
+        task=Fields("Sum up.", "title", "text"), inputs=[], output_schema={"type": "integer"}, tools=ours.tools,
+        store="redis://there", run_id="reviews", **own,
+    )  # fmt: skip
+    assert repr(ours) == repr(theirs)
+    assert [as_tool(tool).spec.name for tool in ours.tools] == ["grep", "http_get"]
+
+
+def test_what_is_said_to_the_worker_counts_more() -> None:
+    said = {"backend": "vllm://here:8000", "max_inflight": 3, "lease": 5.0}
+    spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", said, []).spec(
+        asked(backend="vllm://there:8000")
+    )
+    assert (spec.backend, spec.limits.max_inflight, spec.together.lease) == ("vllm://here:8000", 3, 5.0)
+
+
+def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
+    run = RemoteRun("redis://there", "x")
+    command = asked(backend="vllm://me:s3cret@there:8000")
+    assert b"s3cret" not in command.written()
+    with pytest.raises(SpecError, match="--backend URL"):
+        WorkerJob(run, "redis://there", {}, []).spec(command)
+    assert WorkerJob(run, "redis://there", {"backend": "vllm://here"}, []).spec(command).backend == "vllm://here"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"[]",
+        b'{"format": 1}',
+        asked().written().replace(b'"format":1', b'"format":9'),
+        asked().written().replace(b'"max_turns"', b'"out"'),
+    ],
+)
+def test_what_another_version_wrote_is_refused(data: bytes) -> None:
+    with pytest.raises(StoreError, match="the same version"):
+        WorkerManifest.read(data)
+
+
+def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, here / "data", there):
+        folder.mkdir()
+    nothing = TrustPolicy()
+    with pytest.raises(SpecError, match="run commands on this machine as you"):
+        nothing.check_program("opencode")
+    TrustPolicy(["opencode"]).check_program("opencode")
+    with pytest.raises(SpecError, match="--trust web_search"):
+        nothing.check_built_in("web_search")
+    TrustPolicy(["web_search"]).check_built_in("web_search")
+    for name in ("mine:look", "os:system", "pydantic.v1:BaseModel", ":x", "mine", ""):
+        with pytest.raises(SpecError, match="--trust"):
+            nothing.check_module(name, "The tool")
+    some = TrustPolicy(["pydantic", "mine:look", str(there)])
+    for name in ("pydantic:BaseModel", "pydantic.v1:BaseModel", "mine:look"):
+        some.check_module(name, "The tool")
+    for name in ("mine:system", "mine", "pydantic_core:to_json", "os:system"):
+        with pytest.raises(SpecError, match="--trust"):
+            some.check_module(name, "The tool")
+    some.check_folder(there / ".", "It reads")
+    for folder in (here, here / ".." / "there" / "..", Path("/")):
+        with pytest.raises(SpecError, match="say --trust"):
+            some.check_folder(folder, "It reads")
+    with pytest.raises(SpecError, match="no such folder on this machine"):
+        some.check_folder(there / "gone", "It reads")
+
+
+def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"mine_{uuid4().hex}"
+    lines = ["from os import system", "from batch_agent import Tool", "", "def plain(x: str) -> str:", "    return x"]
+    lines += ["", "@Tool.define", "def look(x: str) -> str:", "    return x", ""]
+    (tmp_path / f"{name}.py").write_text("\n".join(lines))
+    run = RemoteRun("redis://there", "x")
+
+    def tools_of(tool: str, *trust: str) -> list[Any]:
+        return list(WorkerJob(run, "redis://there", {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
+
+    for tool in ("system", "plain"):
+        with pytest.raises(SpecError, match=f"not made a tool with @Tool.define.*--trust {name}:{tool}"):
+            tools_of(tool, name)
+    assert len(tools_of("look", name)) == 1
+    assert len(tools_of("plain", f"{name}:plain")) == 1
+    with pytest.raises(SpecError, match=f"--trust {name}:system"):
+        tools_of("system", f"{name}:plain")
+
+
+def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cleanup.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    run = RemoteRun("redis://there", "x")
+    for options in (
+        {"tools": ["cleanup:nothing"]},
+        {"schema": "cleanup:Model"},
+        {"runtime": "cleanup:agent"},
+        {"tools": ["good:tool"], "schema": "cleanup:Model"},
+    ):
+        with pytest.raises(SpecError, match="code of this machine"):
+            WorkerJob(run, "redis://there", {}, ["good"]).spec(asked(**options))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable"),
+    [
+        ("openai://127.0.0.1:9", "OPENAI_API_KEY"),
+        ("openai://", "OPENAI_API_KEY"),
+        ("https://attacker.example/v1", "OPENAI_API_KEY"),
+        ("anthropic://attacker.example", "ANTHROPIC_API_KEY"),
+        ("vllm://attacker.example:8000", "VLLM_API_KEY"),
+        ("bedrock://us-east-1/model", "AWS credentials"),
+        ("hostfile:///etc/hosts", "a file of this machine"),
+        ("local:///etc/passwd", "a file of this machine"),
+    ],
+)
+def test_a_key_goes_to_no_backend_that_only_the_run_names(
+    backend: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY"):
+        monkeypatch.setenv(name, "sk-of-the-worker")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    command, run = asked(backend=backend), RemoteRun("redis://there", "x")
+    with pytest.raises(SpecError, match=f"would use .*{variable} for it.*--backend {re.escape(backend)}"):
+        WorkerJob(run, "redis://there", {}, []).spec(command)
+    said = command.flags()
+    assert said == ["--backend", backend]
+    assert WorkerJob(run, "redis://there", {"backend": backend}, []).spec(command).backend == backend
+
+
+def test_a_backend_that_gets_no_key_need_not_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "VLLM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for backend in ("vllm://there:8000", "http://there:8000", "local://"):
+        assert WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {}, []).spec(asked(backend=backend))
+        assert asked(backend=backend).flags() == []
+
+
+def test_whoever_can_write_to_redis_gets_neither_the_key_of_a_worker_nor_a_command_run(
+    tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a real server of the attacker's, which never hears of the key."""
+    (tmp_path / "my_tools.py").write_text("from os import system\n")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-victim-0123456789")
+    works = ("worker", "--store", redis_server.url, "--run", name, "--patience", "1")
+    with EvilServer() as evil:
+        asyncio.run(offer(redis_server.url, name, asked(backend=f"openai://127.0.0.1:{evil.port}").written()))
+        assert "would use your OPENAI_API_KEY" in refusal(*works, cwd=tmp_path)
+        assert evil.heard == []
+        other = f"{name}-tools"
+        command = asked(backend=f"http://127.0.0.1:{evil.port}", tools=["my_tools:system"])
+        asyncio.run(offer(redis_server.url, other, command.written()))
+        named = (*works[:4], other, *works[5:], "--backend", f"http://127.0.0.1:{evil.port}")
+        assert "code of this machine" in refusal(*named, cwd=tmp_path)
+        assert "not made a tool" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)
+        assert evil.heard == []
+        refusal(*works, "--backend", f"openai://127.0.0.1:{evil.port}", cwd=tmp_path)  # now its owner named it
+        assert "Bearer sk-victim-0123456789" in evil.heard
+
+
+class EvilServer(ThreadingHTTPServer):
+    """Hears what it is sent as Authorization, and answers nothing useful."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Hears)
+        self.port = self.server_address[1]
+        self.heard: list[str | None] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Hears(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, EvilServer)
+        server.heard.append(self.headers.get("Authorization"))
+        self.send_error(403)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

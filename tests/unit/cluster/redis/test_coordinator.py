@@ -1,0 +1,239 @@
+"""The hub in Redis: what it costs, what it leaves behind, and what it makes of a server that has lost something."""
+
+import asyncio
+import importlib
+import logging
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from tests.contract.coordinator_contract import (
+    ANSWERED,
+    ASKED,
+    LONG,
+    RETURNED,
+    SHORT,
+    STARTED,
+    ends,
+    jobs,
+    leased,
+    told,
+)
+from tests.support.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
+
+from batch_agent.cluster.redis.coordinator import RedisCoordinator, runs_known
+from batch_agent.core.coordinator import Append
+from batch_agent.core.errors import SpecError, StoreError
+
+__all__ = ["redis_server"]
+
+AGENTS = 32
+MOST_COMMANDS = 15
+
+
+@pytest.fixture
+async def hub(redis_server: RedisServer) -> AsyncIterator[RedisCoordinator]:
+    hub = RedisCoordinator(redis_server.url, uuid.uuid4().hex, patience=20)
+    await hub.open()
+    yield hub
+    await hub.aclose()
+
+
+@pytest.fixture
+async def client(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    async with Redis.from_url(redis_server.url) as client:
+        yield client
+
+
+async def test_a_two_turn_agent_takes_few_commands() -> None:
+    """Agents come in eights, and each of their facts travels on its own."""
+    with redis_of_its_own() as server:
+        caller, worker = RedisCoordinator(server.url, "run"), RedisCoordinator(server.url, "run")
+        await caller.open()
+        await worker.open()
+        async with Redis.from_url(server.url) as client:
+            before = await _commands(client)
+            after = await caller.latest()
+            await caller.post(jobs(*map(str, range(AGENTS))), retry_failed=False)
+            number = 0
+            while leases := await worker.lease("w", 8, lasts=LONG, wait=0):
+                for fact in (STARTED, ASKED, RETURNED, ANSWERED):
+                    number += 1
+                    await worker.write("w", number, [write for lease in leases for write in told(lease, fact)])
+                number += 1
+                await worker.write("w", number, [ends(lease) for lease in leases])
+                news = await caller.news(after, wait=5)
+                after = news.after
+                assert len(news.endings) == 8
+            assert await caller.left() == 0
+            each = (await _commands(client) - before) / AGENTS
+        await caller.aclose()
+        await worker.aclose()
+    assert each <= MOST_COMMANDS
+
+
+async def test_a_story_with_a_hole_is_refused(hub: RedisCoordinator) -> None:
+    """The server was set back: what was written after that point is not there, and nobody may go on from it."""
+    leases = await leased(hub, "w", "a", "b", "c")
+    assert await hub.write("w", 1, told(leases["a"], STARTED)) == frozenset()
+    assert await hub.write("w", 3, told(leases["a"], ASKED)) == {"a"}
+    assert await hub.write("w", 4, told(leases["b"], STARTED)) == {"b"}
+    assert await hub.facts("a") == (STARTED,)
+    fresh = await leased(hub, "w", "d")
+    assert await hub.write("w", 5, told(fresh["d"], STARTED)) == frozenset()
+    assert await hub.spent() == ASKED.reply.usage
+
+
+async def test_a_worker_cannot_use_the_token_of_another(hub: RedisCoordinator) -> None:
+    lease = (await leased(hub, "w", "a"))["a"]
+    assert await hub.write("v", 1, told(lease, STARTED)) == {"a"}
+    assert await hub.renew("v", {"a": lease.token}, lasts=LONG) == {"a"}
+    assert await hub.write("w", 1, told(lease, STARTED)) == frozenset()
+
+
+async def test_a_large_batch_that_is_repeated_is_written_once(hub: RedisCoordinator) -> None:
+    leases = await leased(hub, "w", "a", "b")
+    batch = [*told(leases["a"], *[STARTED] * 1_100), Append("b", leases["b"].token + 1, STARTED)]
+    assert await hub.write("w", 1, [batch[-1], *batch]) == {"b"}
+    assert await hub.write("w", 1, [batch[-1], *batch]) == {"b"}
+    assert len(await hub.facts("a")) == 1_100
+    assert await hub.write("w", 2, told(leases["b"], STARTED)) == frozenset()
+
+
+async def test_more_news_than_come_at_once_all_come(hub: RedisCoordinator) -> None:
+    after = await hub.latest()
+    told = [str(number).encode() for number in range(1_005)]
+    async with asyncio.TaskGroup() as group:
+        for data in told:
+            group.create_task(hub.tell(data))
+    news = await hub.news(after, wait=0)
+    assert sorted(news.told) == sorted(told)
+    assert (await hub.news(news.after, wait=0)).told == ()
+
+
+async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, client: Redis) -> None:
+    mark = uuid.uuid4().hex
+    hub, other = RedisCoordinator(redis_server.url, f"{mark}-[a]*"), RedisCoordinator(redis_server.url, f"{mark}-a")
+    for each in (hub, other):
+        lease = (await leased(each, "w", "k"))["k"]
+        await each.write("w", 1, told(lease, STARTED))
+        await each.swap("x", None, b"1")
+        await each.tell(b"x")
+        await each.turn("t", interval=LONG, ahead=0)
+    await hub.forget()
+    keys = [key async for key in client.scan_iter(f"*{mark}*")]
+    assert keys
+    assert all(key.startswith(f"batch-agent:{{{mark}-a}}:".encode()) for key in keys)
+    assert await other.facts("k") == (STARTED,)
+    assert [run for run in await runs_known(redis_server.url) if mark in run] == [f"{mark}-a"]
+    await hub.aclose()
+    await other.aclose()
+
+
+async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServer) -> None:
+    run = uuid.uuid4().hex
+    hub = RedisCoordinator(redis_server.url, run)
+    await hub.open()
+    assert (await hub.read("plan")).data is None
+    assert await hub.lease("w", 1, lasts=SHORT, wait=SHORT) == []
+    assert run not in await runs_known(redis_server.url)
+    await hub.post(jobs("a"), retry_failed=False)
+    assert run in await runs_known(redis_server.url)
+    await hub.aclose()
+
+
+async def test_whoever_waits_hears_that_the_run_is_gone(
+    hub: RedisCoordinator, redis_server: RedisServer, client: Redis
+) -> None:
+    await hub.post(jobs("a"), retry_failed=False)
+    assert len(await hub.lease("w", 1, lasts=LONG, wait=0)) == 1
+    await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{hub._name}}}:*")])
+    for waiting in (hub.news(await hub.latest(), wait=SHORT), hub.lease("w", 1, lasts=LONG, wait=SHORT)):
+        with pytest.raises(StoreError, match=f"has lost run '{hub._name}'.*appendonly yes"):
+            await waiting
+
+
+async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(hub: RedisCoordinator) -> None:
+    for millis in range(12):
+        waiting = [
+            asyncio.create_task(hub.lease("w", 1, lasts=LONG, wait=60)),
+            asyncio.create_task(hub.news(await hub.latest(), wait=60)),
+            asyncio.create_task(hub.swap("x", None, b"x" * 1_000_000)),
+        ]
+        await asyncio.sleep(millis / 1_000)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        document = await hub.read("x")
+        assert document.data in (None, b"x" * 1_000_000)
+    await hub.post(jobs("a"), retry_failed=False)
+    assert [lease.job.key for lease in await hub.lease("w", 1, lasts=LONG, wait=5)] == ["a"]
+
+
+async def test_many_who_come_at_once_wait_for_each_other(hub: RedisCoordinator) -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(300):
+            group.create_task(hub.claim(f"call-{number}", "w"))
+    assert await hub.left() == 0
+
+
+async def test_a_server_that_may_lose_facts_is_complained_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        redis_of_its_own("--maxmemory-policy", "allkeys-lru") as server,
+        caplog.at_level(logging.WARNING, "batch_agent"),
+    ):
+        for _ in range(2):
+            hub = RedisCoordinator(server.url, "run")
+            await hub.open()
+            await hub.aclose()
+    assert len(caplog.messages) == 2
+    assert all("facts may be lost" in message for message in caplog.messages)
+
+
+async def test_nothing_is_said_of_a_server_that_keeps_facts_or_does_not_tell(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "batch_agent")
+    with redis_of_its_own(*AOF) as server:
+        await _opened(server.url)
+    with redis_of_its_own("--rename-command", "CONFIG", "") as server:
+        await _opened(server.url)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("run", ["", "a{b", "a}b"])
+async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
+    with pytest.raises(SpecError, match="name of a run"):
+        RedisCoordinator("redis://localhost", run)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:secret@localhost", "me:secret@localhost:6379", "redis://:secret/x@localhost"]
+)
+async def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
+    with pytest.raises(SpecError, match=r"localhost.*' is not the URL of a Redis") as caught:
+        RedisCoordinator(url, "run")
+    assert "secret" not in str(caught.value)
+
+
+def test_whoever_has_no_redis_package_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("batch_agent.cluster.redis")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("redis", "redis.asyncio"):
+        monkeypatch.setitem(sys.modules, name, None)
+    module = importlib.import_module("batch_agent.cluster.redis.coordinator")
+    with pytest.raises(SpecError, match=r"pip install 'batch-agent\[redis\]'"):
+        module.RedisCoordinator("redis://localhost", "run")
+
+
+async def _opened(url: str) -> None:
+    hub = RedisCoordinator(url, "run")
+    await hub.open()
+    await hub.aclose()
+
+
+async def _commands(client: Redis) -> int:
+    """How many were executed, those inside scripts too."""
+    stats: dict[str, Any] = await client.info("commandstats")
+    return sum(stat["calls"] for name, stat in stats.items() if name not in ("cmdstat_info", "cmdstat_client|setinfo"))

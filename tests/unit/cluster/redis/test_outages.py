@@ -1,0 +1,310 @@
+"""The hub in Redis when the server, or the way to it, is not what it should be."""
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from tests.contract.coordinator_contract import LONG, STARTED, ends, jobs, leased, told
+from tests.support.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
+
+from batch_agent.cluster.redis.coordinator import RedisCoordinator, runs_known
+from batch_agent.cluster.redis.durability_check import NEEDED
+from batch_agent.core.errors import StoreError
+
+__all__ = ["redis_server"]
+
+SHORT = 0.4
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_of_its_own(*AOF) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, run: str = "run") -> AsyncIterator[RedisCoordinator]:
+    hub = RedisCoordinator(url, run, patience=20)
+    try:
+        await hub.open()
+        yield hub
+    finally:
+        await hub.aclose()
+
+
+class Way:
+    """Leads to a server. It can be broken after a command has gone there, and before its answer has come."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self.url = ""
+        self.loses_answers = 0
+        self.lost = 0
+
+    @contextlib.asynccontextmanager
+    async def open(self, secure: ssl.SSLContext | None = None) -> AsyncIterator["Way"]:
+        listener = await asyncio.start_server(self._carry, "127.0.0.1", 0, ssl=secure)
+        scheme = "redis" if secure is None else "rediss"
+        self.url = f"{scheme}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with listener:
+            yield self
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", self._to)
+        with contextlib.suppress(OSError):
+            async with asyncio.TaskGroup() as group:
+                there = group.create_task(self._pass_on(reader, forth, False))
+                await self._pass_on(back, writer, True)
+                there.cancel()
+        forth.close()
+        writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answer: bool) -> None:
+        while data := await reader.read(65536):
+            if is_answer and self.loses_answers and b"OK" not in data:
+                self.loses_answers -= 1
+                self.lost += 1
+                return
+            writer.write(data)
+        writer.close()
+
+
+async def test_a_killed_server_that_comes_back_has_lost_nothing(server: RedisServer) -> None:
+    async with opened(server.url) as hub:
+        leases = await leased(hub, "w", "a", "b")
+        assert await hub.write("w", 1, told(leases["a"], STARTED)) == frozenset()
+        async with asyncio.TaskGroup() as group:
+            server.kill()
+            writing = group.create_task(hub.write("w", 2, told(leases["b"], STARTED)))
+            waiting = group.create_task(hub.news(("0-0", "0-0"), wait=60))
+            posting = group.create_task(hub.post(jobs("a", "c"), retry_failed=False))
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(server.start)
+            assert await writing == frozenset()
+            assert await posting == {}
+            await hub.tell(b"again")
+            assert (await waiting).told == (b"again",)
+        assert await hub.facts("a") == await hub.facts("b") == (STARTED,)
+        assert [lease.job.key for lease in await hub.lease("v", 9, lasts=LONG, wait=0)] == ["c"]
+
+
+async def test_workers_keep_their_leases_when_it_was_the_server_that_was_gone(server: RedisServer) -> None:
+    async with opened(server.url) as one, opened(server.url) as other:
+        lease = (await leased(one, "w", "a", lasts=SHORT))["a"]
+        await one.claim("call", "w")
+        server.kill()
+        await asyncio.sleep(1.2 * SHORT)
+        await asyncio.to_thread(server.start)
+        assert await other.claim("call", "v") is False
+        assert await other.lease("v", 1, lasts=SHORT, wait=0) == []
+        assert await one.renew("w", {"a": lease.token}, lasts=SHORT) == frozenset()
+        assert await one.write("w", 1, told(lease, STARTED)) == frozenset()
+        assert [found.facts for found in await other.lease("v", 1, lasts=SHORT, wait=60)] == [(STARTED,)]
+        assert await one.renew("w", {"a": lease.token}, lasts=SHORT) == {"a"}
+
+
+async def test_what_was_given_back_is_free_also_then(server: RedisServer) -> None:
+    async with opened(server.url) as hub:
+        lease = (await leased(hub, "w", "a", "b", lasts=SHORT))["a"]
+        await hub.give_back("w", {"a": lease.token})
+        await asyncio.sleep(1.2 * SHORT)
+        assert [found.job.key for found in await hub.lease("v", 9, lasts=SHORT, wait=0)] == ["a"]
+
+
+async def test_a_server_that_stays_away_is_given_up_after_a_while(server: RedisServer) -> None:
+    secret = server.url.replace("redis://", "redis://:pass%20word@")
+    hub = RedisCoordinator(secret, "run", patience=0.2)
+    server.kill()
+    for call in (hub.open(), hub.left(), hub.news(("0-0", "0-0"), wait=60), runs_known(secret, patience=0.1)):
+        with pytest.raises(StoreError, match=r"could not be reached for 0.* s.*Check that it runs") as caught:
+            await call
+        assert f"redis://127.0.0.1:{server.port}" in str(caught.value)
+        assert "word" not in str(caught.value)
+    await hub.aclose()
+
+
+async def test_what_a_lost_answer_was_about_is_not_done_twice(redis_server: RedisServer) -> None:
+    run, port = uuid.uuid4().hex, redis_server.port
+    async with Way(port).open() as way, opened(way.url, run) as hub, opened(redis_server.url, run) as other:
+        first = (await leased(hub, "w", "first"))["first"]  # so that the server knows all scripts
+        await hub.write("w", 1, told(first, STARTED))
+        await hub.swap("x", None, b"0")
+        await hub.tell(b"first")
+        await hub.turn("first", interval=0, ahead=0)
+        await other.post(jobs("a", "b", "c"), retry_failed=False)
+        after = await hub.latest()
+        way.loses_answers = 1
+        leases = await hub.lease("w", 2, lasts=LONG, wait=0)
+        assert [(lease.job.key, lease.times) for lease in leases] == [("a", 1), ("b", 1)]
+        way.loses_answers = 1
+        assert await hub.write("w", 2, told(leases[0], STARTED)) == frozenset()
+        way.loses_answers = 1
+        assert await hub.swap("x", b"0", b"1") is True
+        way.loses_answers = 1
+        await hub.tell(b"once")
+        way.loses_answers = 1
+        assert await hub.turn("t", interval=1_000, ahead=0) == 0
+        assert way.lost == 5
+        assert await other.facts("a") == (STARTED,)
+        assert (await other.news(after, wait=0)).told == (b"once",)
+        assert 0 < await other.turn("t", interval=1_000, ahead=0) <= 1_000
+        assert [lease.job.key for lease in await other.lease("v", 9, lasts=LONG, wait=0)] == ["c"]
+
+
+async def test_a_script_that_the_server_has_forgotten_is_sent_again(server: RedisServer) -> None:
+    async with opened(server.url) as hub, Redis.from_url(server.url) as client:
+        await hub.swap("x", None, b"1")
+        await client.script_flush()
+        assert await hub.swap("x", b"1", b"2") is True
+
+
+async def test_a_server_that_only_copies_is_waited_for_until_it_is_the_first(server: RedisServer) -> None:
+    async with opened(server.url) as hub, Redis.from_url(server.url) as client, asyncio.TaskGroup() as group:
+        await client.replicaof("127.0.0.1", "1")
+        swapping = group.create_task(hub.swap("x", None, b"1"))
+        await asyncio.sleep(0.1)
+        assert not swapping.done()
+        await client.replicaof("NO", "ONE")
+        assert await swapping is True
+
+
+async def test_a_full_memory_is_told_at_once(server: RedisServer) -> None:
+    async with opened(server.url) as hub, Redis.from_url(server.url) as client:
+        await client.config_set("maxmemory", "1mb")
+        with pytest.raises(StoreError, match=r"has no memory left.*What was stored before is safe"):
+            await hub.post(jobs(*map(str, range(10))), retry_failed=False)
+
+
+async def test_a_full_disk_is_told_at_once() -> None:
+    with redis_of_its_own() as server:
+        async with opened(server.url) as hub, Redis.from_url(server.url) as client:
+            await client.config_set("save", "3600 1")
+            await client.set("something", "to save")
+            shutil.rmtree(server.folder)
+            await client.bgsave()
+            while (await client.info("persistence"))["rdb_last_bgsave_status"] == "ok":
+                await asyncio.sleep(0.01)
+            with pytest.raises(StoreError, match=r"cannot write to its disk .*Make room"):
+                await hub.swap("x", None, b"1")
+
+
+async def test_whoever_has_not_the_right_password_is_told_at_once() -> None:
+    with redis_of_its_own("--requirepass", "pass word") as server:
+        for user in ("", ":wrong@", "me:pass%20word@"):
+            with pytest.raises(StoreError, match=r"does not let us in.*Check user and password") as caught:
+                await RedisCoordinator(server.url.replace("redis://", f"redis://{user}"), "run").open()
+            assert "wrong" not in str(caught.value).split("(")[0]
+        for url in (server.url.replace("redis://", "redis://:pass%20word@"), f"unix://:pass%20word@{server.unix_path}"):
+            async with opened(url) as hub:
+                assert await hub.left() == 0
+
+
+async def test_a_user_who_may_not_do_enough_is_told_at_once(server: RedisServer) -> None:
+    async with Redis.from_url(server.url) as client:
+        await client.acl_setuser("guest", enabled=True, passwords=["+secret"], commands=["+ping", "+config"])
+    async with opened(server.url.replace("redis://", "redis://guest:secret@")) as hub:
+        with pytest.raises(StoreError, match="does not allow this user"):
+            await hub.left()
+
+
+async def test_a_database_that_is_not_there_is_told_at_once(redis_server: RedisServer) -> None:
+    with pytest.raises(StoreError, match="has no such database"):
+        await RedisCoordinator(f"{redis_server.url}/99", "run").open()
+
+
+async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: RedisServer, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    asked = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost"]
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", "-x509", *asked, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    async with Way(redis_server.port).open(context) as way:
+        with pytest.raises(StoreError, match="cannot agree on a secure connection"):
+            await RedisCoordinator(way.url, "run").open()
+        async with opened(f"{way.url}?ssl_ca_certs={certificate}", uuid.uuid4().hex) as hub:
+            assert await hub.left() == 0
+
+
+ANSWERS = {
+    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n": r"does not speak as a Redis does.*Check host and port",
+    b"-MOVED 3999 127.0.0.1:6381\r\n": r"is one node of a Redis Cluster.*Use a server of its own",
+    b"-ERR unknown command\r\n": r"refused a command \(unknown command\).*Redis 7\.0 or newer, or Valkey 7\.2 or newer",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_what_is_not_a_redis_or_not_the_right_one_is_told_at_once(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(answer * (data.count(b"\r\n*") + 1))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        with pytest.raises(StoreError, match=ANSWERS[answer]):
+            await RedisCoordinator(f"redis://127.0.0.1:{port}", "run").open()
+
+
+def _old_redis(version: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """A server that answers PING, tells its version, and knows nothing else."""
+    told = f"# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n".encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            for command in data.split(b"\r\n*"):
+                if b"PING" in command:
+                    writer.write(b"+PONG\r\n")
+                elif b"INFO" in command:
+                    writer.write(b"$%d\r\n%b\r\n" % (len(told), told))
+                else:
+                    writer.write(b"-ERR unknown command\r\n")
+        writer.close()
+
+    return serve
+
+
+@pytest.mark.parametrize("version", ["3.0.504", "6.2.14", "6.9"])
+async def test_a_redis_that_is_too_old_is_refused_at_once(version: str) -> None:
+    async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
+        url = f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        for _ in range(2):  # it is no better the second time
+            with pytest.raises(
+                StoreError, match=r"is \d\.\d\. Redis 7\.0 or newer, or Valkey 7\.2 or newer, is needed"
+            ):
+                await RedisCoordinator(url, "run").open()
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "8.2.1", "10.0", "unknown"])
+async def test_a_newer_redis_and_one_that_does_not_tell_are_taken(version: str) -> None:
+    async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
+        hub = RedisCoordinator(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
+        await hub.open()
+        await hub.aclose()
+
+
+def test_the_docs_say_which_redis_is_needed() -> None:
+    said = (Path(__file__).parents[4] / "docs" / "distributed-runs.md").read_text()
+    assert NEEDED.removesuffix(", is needed.") in said
+
+
+@pytest.mark.slow
+async def test_all_of_a_run_is_in_one_slot_of_a_cluster() -> None:
+    with redis_of_its_own("--cluster-enabled", "yes") as server:
+        async with opened(server.url) as hub, Redis.from_url(server.url) as client:
+            await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]
+            lease = (await leased(hub, "w", "a"))["a"]
+            assert await hub.write("w", 1, [*told(lease, STARTED), ends(lease)]) == frozenset()
+            assert await hub.swap("x", None, b"1") is True
+            keys = [key async for key in client.scan_iter("batch-agent:{*")]
+            assert len(keys) > 4
+            assert len({await client.cluster("KEYSLOT", key) for key in keys}) == 1
+            await hub.forget()
+            assert await client.dbsize() == 0

@@ -1,0 +1,53 @@
+"""The keys of repeated writes are the run's own, whoever makes them."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.redis_server import redis_of_its_own
+
+from batch_agent import BatchAgent, Tool
+from batch_agent.cluster.membership import Membership
+from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.shared_store import SharedStore
+from batch_agent.store.memory import MemoryStore
+from batch_agent.store.sqlite import SqliteStore
+from batch_agent.testing import ScriptedBackend, by_turn, call, say
+
+
+def store_at(hub: MemoryCoordinator, name: str) -> SharedStore:
+    return SharedStore(Membership(hub, name, 1.0))
+
+
+async def test_all_workers_of_a_run_have_its_name_and_other_runs_have_others() -> None:
+    one, other = MemoryCoordinator(MemoryStore()), MemoryCoordinator(MemoryStore())
+    names = [await store_at(hub, worker).identity() for hub in (one, other) for worker in "ab"]
+    assert names[0] == names[1] != names[2] == names[3]
+    assert all(names)
+
+
+async def test_a_hub_over_a_checkpoint_has_the_name_that_is_kept_there(tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        hub = MemoryCoordinator(SqliteStore(tmp_path))
+        await hub.open()
+        names.append(await store_at(hub, "a").identity())
+        await hub.aclose()
+    assert names[0] == names[1]
+
+
+async def test_runs_that_meet_at_the_same_server_have_keys_of_their_own() -> None:
+    slips: list[str] = []
+
+    @Tool.define(idempotency_arg="slip")
+    async def pay(line: str, slip: str) -> str:
+        slips.append(slip)
+        return "paid"
+
+    backend = ScriptedBackend(by_turn(call("pay", line="rent"), say("done")))
+    options: dict[str, Any] = {"task": "{it}", "inputs": ["a", "b"], "tools": [pay], "backend": backend}
+    with redis_of_its_own() as server:
+        for run_id in ("january", "february"):
+            results = await BatchAgent.run(**options, store=server.url, run_id=run_id)
+            assert all(result.ok for result in results)
+    assert len(slips) == len(set(slips)) == 4
+    assert len({slip.partition("-")[0] for slip in slips}) == 2

@@ -1,0 +1,68 @@
+"""Real processes that share a run at a real server; tests/live/test_shared_runs.py has all that may happen to them."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
+from tests.support.shared_run_scene import Nursery, Scene, agents, engine
+
+AGENTS = 60
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def engine_url() -> Iterator[str]:
+    with engine() as started:
+        yield started.url
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_of_its_own(*AOF) as started:
+        yield started
+
+
+@pytest.fixture
+def scene(tmp_path: Path, nursery: Nursery, engine_url: str, server: RedisServer) -> Iterator[Scene]:
+    with Scene(tmp_path, nursery, engine_url, server.url) as opened:
+        opened.options["lease"] = 1.0
+        yield opened
+
+
+def check(scene: Scene) -> None:
+    results = scene.results()
+    assert sorted(result["index"] for result in results) == list(range(AGENTS)), scene.said()
+    assert all(result["output"] == f"answer {result['index']}" for result in results)
+    assert max(Counter(made.what for made in scene.made("put")).values()) == 1, "a doubled write"
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled(
+    scene: Scene, server: RedisServer
+) -> None:
+    caller, [victim, _] = scene.call(agents(AGENTS), works=True), scene.workers(2)
+    scene.until_results(AGENTS // 4)
+    victim.kill()
+    server.kill()
+    server.start()
+    scene.end(caller)
+    check(scene)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_told_to_stop_hands_its_agents_on_at_once(scene: Scene) -> None:
+    scene.options["lease"] = 600.0
+    caller, [victim, _] = scene.call(agents(AGENTS)), scene.workers(2)
+    scene.until_results(AGENTS // 4)
+    victim.signal(signal.SIGTERM)
+    assert victim.wait() == 143
+    scene.end(caller)
+    check(scene)

@@ -1,0 +1,345 @@
+"""What is forecast of a run: tokens that can be counted by hand, time on engines whose steps can be, and what a canary
+shows of both."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batch_agent.core.errors import ErrorKind, SpecError
+from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.protocols import Traits
+from batch_agent.core.requests import Usage
+from batch_agent.core.results import AgentError, AgentResult, Results, Timing
+from batch_agent.core.run_reports import PrefixReport, Scheduling
+from batch_agent.forecasting import ServerSpeeds, behaviour_of, forecast, speeds_of
+from batch_agent.forecasting.model import AgentProfile, Behaviour, ExpectedTurn, Forecast, prompts
+from batch_agent.forecasting.simulation import SimulationSetup, simulate
+from batch_agent.forecasting.text import compared_lines, forecast_lines
+from batch_agent.schedule.budget import Price
+from batch_agent.sim import SimConfig
+
+REPORT = PrefixReport(agents=10, shared_tokens=80, prompt_tokens=100, diverges_at="text", predicted=0.72)
+TWO_TURNS: AgentProfile = (ExpectedTurn(10, 30, 1.0), ExpectedTurn(5, 0))
+BY_HAND = SimConfig(step_base_ms=10, step_us_per_seq=0, prefill_us_per_token=1000, step_ns_per_kv_token=0)
+"""A step takes 10 ms, and a ms for each prompt token in it but one for each sequence."""
+
+
+def traits(**changes: Any) -> Traits:
+    return replace(Traits("vllm", "m", True, True, True, inflight=4, kv_tokens=100_000), **changes)
+
+
+def speeds(engine: SimConfig | None = BY_HAND, **changes: Any) -> ServerSpeeds:
+    return replace(ServerSpeeds(engine, 0.0, turn_seconds=2.0, seconds_per_token=0.0), **changes)
+
+
+def once(output: int) -> Behaviour:
+    return Behaviour(((ExpectedTurn(output, 0),),))
+
+
+def test_prompts_grow_by_what_each_turn_adds() -> None:
+    assert prompts((ExpectedTurn(1, 30), ExpectedTurn(1, 50), ExpectedTurn(1, 0)), 100) == (100, 130, 180)
+
+
+def test_tokens_are_counted_from_the_plan_alone() -> None:
+    price = Price(input=1.0, cached=0.1, output=2.0)
+    told = forecast(REPORT, Behaviour((TWO_TURNS,)), traits(), price=price)
+    # Prompts of 100 and 130. Cached: 72 of the first, and of the second all but the 20 that no turn has said.
+    assert told.usage == Usage(2300, 10 * (72 + 110), 150)
+    assert told.computed == 480
+    assert told.usd == pytest.approx(480 + 182 + 300)
+    assert told.seconds is None
+    assert any("canary" in words for words in told.basis)
+
+
+def test_a_life_that_varies_is_counted_as_it_was_seen() -> None:
+    told = forecast(REPORT, Behaviour((TWO_TURNS, (ExpectedTurn(7, 0),))), traits())
+    assert told.usage.input == 5 * 230 + 5 * 100
+    assert told.usage.output == 5 * 15 + 5 * 7
+
+
+def test_the_time_of_one_agent_is_that_of_its_steps() -> None:
+    report = replace(REPORT, agents=1, shared_tokens=0, prompt_tokens=11, predicted=0.0)
+    told = forecast(report, once(5), traits(), speeds=speeds())
+    assert told.seconds == pytest.approx(0.010 + 10 * 0.001 + 4 * 0.010)
+
+
+def test_tool_waits_and_overheads_take_their_time() -> None:
+    report = replace(REPORT, agents=1, shared_tokens=0, prompt_tokens=11, predicted=0.0)
+    life = (ExpectedTurn(1, 2, 3.0), ExpectedTurn(1, 0))
+    told = forecast(report, Behaviour((life,)), traits(), speeds=speeds(overhead=0.5))
+    # 11 and 13 tokens are less than a block, so that the second prompt is computed whole.
+    assert told.seconds == pytest.approx(0.5 + 0.020 + 3.0 + 0.5 + 0.022)
+
+
+def test_a_service_answers_in_rounds_as_large_as_may_be_in_flight() -> None:
+    behaviour = replace(once(5), source="canary of 2", cached=0.5)
+    told = forecast(REPORT, behaviour, traits(managed_cache=True), speeds=speeds(None), max_inflight=5)
+    assert told.seconds == pytest.approx(2 * 2.0)
+    assert told.inflight == 5
+    assert told.usage.cached == 10 * 100 * 0.5 * 0.9  # the first agent finds nothing
+
+
+def test_residency_is_counted_as_by_the_ledger() -> None:
+    life = (ExpectedTurn(10, 70), ExpectedTurn(30, 0))
+    report = replace(REPORT, shared_tokens=100, prompt_tokens=200)
+    # Nine tenths of 1,000, less the 100 that are shared, by 100 own and 100 grown.
+    assert forecast(report, Behaviour((life,)), traits(kv_tokens=1000)).residents == 4
+    assert forecast(report, Behaviour((life,)), traits(kv_tokens=100_000)).residents == 10
+    assert forecast(report, Behaviour((life,)), traits(kv_tokens=None)).residents is None
+    assert forecast(report, once(5), traits(kv_tokens=1000)).residents is None, "nobody comes back"
+
+
+def test_agents_beyond_the_rehearsed_ones_come_at_their_rate() -> None:
+    few, many, more = (
+        forecast(replace(REPORT, agents=agents), once(5), traits(), speeds=speeds(), max_inflight=4).seconds
+        for agents in (800, 1600, 2400)
+    )
+    assert few is not None
+    assert many is not None
+    assert more is not None
+    assert more - many == pytest.approx(many - few)
+    assert many / few == pytest.approx(2, rel=0.02)
+
+
+def test_what_is_not_known_of_the_memory_is_said() -> None:
+    def basis(**changes: Any) -> str:
+        return " ".join(forecast(REPORT, once(5), traits(**changes), speeds=speeds()).basis)
+
+    assert "KV cache" not in basis(kv_running_tokens=100_000)
+    assert "large enough" in basis(kv_tokens=None)
+    assert "slower tier" in basis(kv_tokens=None, kv_running_tokens=50_000)
+
+
+def test_a_context_larger_than_the_cache_ends_too() -> None:
+    report = replace(REPORT, agents=3, shared_tokens=0, prompt_tokens=5_000, predicted=0.0)
+    told = forecast(report, Behaviour((TWO_TURNS,)), traits(kv_tokens=1_000), speeds=speeds())
+    assert told.residents == 1
+    assert told.seconds is not None
+
+
+def test_slots_of_the_server_are_all_that_runs_at_once() -> None:
+    told = forecast(REPORT, once(5), traits(inflight=2, fixed_inflight=True), speeds=speeds())
+    assert told.inflight == 2
+
+
+def test_inputs_of_unknown_length_need_a_count() -> None:
+    report = replace(REPORT, agents=None, predicted=None)
+    with pytest.raises(SpecError, match="how many inputs"):
+        forecast(report, once(5), traits())
+    assert forecast(report, once(5), traits(), agents=5).usage.input == 500
+
+
+def test_a_simulation_is_deterministic_also_inside_a_running_loop() -> None:
+    def told() -> Forecast:
+        return forecast(REPORT, Behaviour((TWO_TURNS,)), traits(), speeds=speeds())
+
+    async def main() -> Forecast:
+        return await asyncio.to_thread(told)
+
+    assert asyncio.run(main()) == told()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    agents=st.integers(1, 24),
+    more=st.integers(1, 12),
+    inflight=st.integers(1, 8),
+    turns=st.integers(1, 3),
+    tool_seconds=st.floats(0.0, 0.3),
+)
+def test_more_agents_never_take_less_time(
+    agents: int, more: int, inflight: int, turns: int, tool_seconds: float
+) -> None:
+    life = (*[ExpectedTurn(5, 20, tool_seconds)] * (turns - 1), ExpectedTurn(8, 0))
+    took = [
+        forecast(
+            replace(REPORT, agents=count), Behaviour((life,)), traits(), speeds=speeds(), max_inflight=inflight
+        ).seconds
+        for count in (agents, agents + more)
+    ]
+    assert took[0] is not None
+    assert took[1] is not None
+    assert took[1] >= took[0] * (1 - 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    agents=st.integers(1, 24),
+    inflight=st.integers(1, 8),
+    prefill=st.floats(0.0, 2000.0),
+    faster=st.floats(0.0, 1.0),
+)
+def test_quicker_prompts_never_take_longer(agents: int, inflight: int, prefill: float, faster: float) -> None:
+    took = [
+        forecast(
+            replace(REPORT, agents=agents),
+            once(8),
+            traits(),
+            speeds=speeds(replace(BY_HAND, prefill_us_per_token=each)),
+            max_inflight=inflight,
+        ).seconds
+        for each in (prefill, prefill * faster)
+    ]
+    assert took[0] is not None
+    assert took[1] is not None
+    assert took[1] <= took[0] * (1 + 1e-9)
+
+
+def conversation(answer: str = "a" * 40) -> tuple[Message, ...]:
+    """A task of 100 tokens, of which 25 are shared; a call of 10 and a result of 20; an answer of 10."""
+    call = ToolCall("1", "look", "x" * 16)
+    return (
+        User("t" * 400, 100),
+        Assistant("s" * 20, (call,)),
+        ToolResults((ToolResult(call, "r" * 60, seconds=0.5), ToolResult(call, "r" * 20, seconds=0.2))),
+        Assistant(answer),
+    )
+
+
+def result(**changes: Any) -> AgentResult:
+    made = AgentResult(0, "k", usage=Usage(470, 300, 60), turns=2, transcript=conversation())
+    return replace(made, **changes)
+
+
+def test_a_canary_shows_turns_tokens_and_tools() -> None:
+    report = replace(REPORT, shared_tokens=145, prompt_tokens=220)  # 145: of which 25 in the task
+    behaviour = behaviour_of([[result()]], report, lead=100)
+    # Estimated: 2 x (120 + 100) and 30 in the second prompt, which is what was counted.
+    assert behaviour is not None
+    assert behaviour.scale == 1.0
+    assert behaviour.lives == ((ExpectedTurn(30, 30, 0.5), ExpectedTurn(30, 10)),)
+    assert behaviour.source == "canary of 1"
+    assert (behaviour.turns, behaviour.output, behaviour.tool_seconds, behaviour.grown) == (2, 60, 0.5, 60)
+
+
+def test_what_the_server_counts_scales_what_the_plan_estimated() -> None:
+    report = replace(REPORT, shared_tokens=145, prompt_tokens=220)
+    behaviour = behaviour_of([[result(usage=Usage(940, 0, 60))]], report, lead=100)
+    assert behaviour is not None
+    assert behaviour.scale == 2.0
+    assert behaviour.lives[0][0].added == 60
+    told = forecast(report, behaviour, traits())
+    assert told.usage == Usage(10 * 940, 0, 600), "a server that says nothing of its cache will not"
+
+
+def test_an_answer_that_was_asked_again_is_a_turn_too() -> None:
+    behaviour = behaviour_of([[result(turns=3, usage=Usage(700, 0, 60))]], REPORT)
+    assert behaviour is not None
+    [life] = behaviour.lives
+    assert len(life) == 3
+    assert [turn.output for turn in life] == [20, 20, 20]
+
+
+def test_a_canary_without_an_answer_shows_nothing() -> None:
+    failed = result(error=AgentError(ErrorKind.MAX_TURNS, "too long"))
+    assert behaviour_of([[failed]], REPORT) is None
+    behaviour = behaviour_of([[failed], [result()]], REPORT)
+    assert behaviour is not None
+    assert len(behaviour.lives) == 1
+    assert behaviour.source == "canary of 2 (1 failed)"
+    assert speeds_of([[failed]], behaviour, REPORT) is None
+
+
+def test_few_answers_of_many_lengths_are_said_to_be_unsure() -> None:
+    behaviour = Behaviour(((ExpectedTurn(10, 0),), (ExpectedTurn(100, 0),)), "canary of 2", cached=0.0)
+    assert any("give or take" in words for words in forecast(REPORT, behaviour, traits()).basis)
+
+
+def test_a_canary_finds_the_engine_that_it_ran_on() -> None:
+    truth = SimConfig(step_base_ms=8, step_us_per_seq=200, prefill_us_per_token=50, step_ns_per_kv_token=100)
+    report = replace(REPORT, shared_tokens=1000, prompt_tokens=2000)
+    step = truth.step_seconds(1, 0, 2050)
+    alone = said(2000, 0, 101, [step + 1999 * 50e-6], 100 * step)
+    crowd: tuple[AgentProfile, ...] = ((ExpectedTurn(101, 0),),) * 8
+    decoding = simulate(crowd, SimulationSetup(1000, 2000, 8, True, is_warm=True), truth).decoding / 8
+    together = [said(2000, 992, 101, [1.0], decoding) for _ in range(8)]
+    behaviour = Behaviour(((ExpectedTurn(101, 0),),) * 9, "canary of 9", cached=0.4)
+    found = speeds_of([[alone], together], behaviour, report)
+    assert found is not None
+    assert found.engine is not None
+    assert found.engine.prefill_us_per_token == pytest.approx(50, rel=0.02)
+    for sequences in (1, 8, 64):
+        expected = truth.step_seconds(sequences, 0, 2000 * sequences)
+        assert found.engine.step_seconds(sequences, 0, 2000 * sequences) == pytest.approx(expected, rel=0.05)
+
+
+def said(prompt: int, cached: int, output: int, ttft: list[float | None], decoding: float) -> AgentResult:
+    timing = Timing(0.0, tuple(ttft), sum(second or 0.0 for second in ttft) + decoding)
+    return AgentResult(0, "k", usage=Usage(prompt, cached, output), turns=len(ttft), timing=timing)
+
+
+def test_later_turns_tell_the_overhead_of_a_request_from_its_prompt() -> None:
+    life = (ExpectedTurn(11, 11), ExpectedTurn(11, 0))
+    # 0.1 s beside the engine; 1,000 tokens of 1 ms in the first turn, half a block of them in the second.
+    ttft: list[float | None] = [0.1 + 0.01 + 1.0, 0.1 + 0.01 + 0.008]
+    alone = said(2011, 1003, 22, ttft, 20 * 0.01)
+    found = speeds_of([[alone]], Behaviour((life,), cached=0.0), replace(REPORT, prompt_tokens=1000))
+    assert found is not None
+    assert found.engine is not None
+    assert found.overhead == pytest.approx(0.1, abs=0.002)
+    assert found.engine.prefill_us_per_token == pytest.approx(1000, rel=0.01)
+    assert any("typical" in words for words in found.basis), "nobody ran in company"
+
+
+def test_where_nothing_is_cached_every_turn_times_its_prompt() -> None:
+    alone = said(3000, 0, 22, [0.01 + 1.0, 0.01 + 2.0], 20 * 0.01)
+    life = (ExpectedTurn(11, 1000), ExpectedTurn(11, 0))
+    found = speeds_of([[alone]], Behaviour((life,), counts_cached=False, cached=0.0), REPORT)
+    assert found is not None
+    assert found.engine is not None
+    assert found.engine.prefill_us_per_token == pytest.approx(1000)
+
+
+def test_prompts_too_short_to_time_are_taken_as_typical() -> None:
+    found = speeds_of([[said(100, 0, 11, [0.04], 10 * 0.02)]], once(11), REPORT)
+    assert found is not None
+    assert found.engine is not None
+    assert found.engine.prefill_us_per_token == pytest.approx(100)
+    assert found.overhead == pytest.approx(0.04 - 0.02 - 100 * 100e-6)
+
+
+def test_answers_too_short_to_time_tell_no_step() -> None:
+    found = speeds_of([[said(100, 0, 1, [0.04], 0.0)]], once(1), REPORT)
+    assert found is not None
+    assert found.engine is None
+
+
+def test_without_streaming_only_whole_turns_are_timed() -> None:
+    alone = replace(said(100, 0, 10, [None, None], 0.0), timing=Timing(0.5, (None, None), 4.5))
+    found = speeds_of([[alone]], once(5), REPORT)
+    assert found is not None
+    assert (found.engine, found.turn_seconds) == (None, 2.0)
+    told = forecast(REPORT, once(5), traits(), speeds=found)
+    assert told.seconds is None
+    assert any("streamed" in words for words in told.basis)
+
+
+def test_a_forecast_is_held_against_the_run() -> None:
+    told = replace(forecast(REPORT, Behaviour((TWO_TURNS,)), traits(kv_tokens=400)), seconds=12.0)
+    results = Results([result(usage=Usage(230, 100, 30))] * 10, Scheduling(most_residents=2))
+    compared = told.against(results, 10.0)
+    assert compared.row("prompt tokens").ratio == 1.0
+    assert compared.row("output tokens").ratio == 0.5
+    assert compared.row("seconds").ratio == 1.2
+    assert compared.row("residents").fact == 2
+    assert compared.row("usd").ratio is None
+    assert not any(line.startswith("usd") for line in compared_lines(compared))
+    with pytest.raises(KeyError):
+        compared.row("weather")
+
+
+def test_it_can_be_read() -> None:
+    told = "\n".join(forecast_lines(forecast(REPORT, once(5), traits(), speeds=speeds(), price=Price(1, 1, 1))))
+    assert "10 of 1.0 turns" in told
+    assert "72% of first prompts shared" in told
+    assert "1,000 tokens" in told
+
+
+def test_without_a_canary_tools_are_taken_to_be_called() -> None:
+    assert Behaviour.assumed(has_tools=False, max_tokens=50).lives == ((ExpectedTurn(50, 0),),)
+    assert Behaviour.assumed(has_tools=True).turns == 3
+    assert Behaviour.assumed(has_tools=True, max_turns=2).turns == 2
