@@ -101,8 +101,8 @@ def measure(config: SimConfig, options: dict[str, Any]) -> Numbers:
         "cached_share": round(used.cached / used.input, 3),
         "summary_tokens": summaries.usage.input + summaries.usage.output,
         "computed_tokens": done["vllm:prefix_cache_queries_total"] - done["vllm:prefix_cache_hits_total"],
-        "most_residents": results.scheduling.most_residents or 0,
-        "lost": results.scheduling.lost or 0,
+        "most_residents": results.scheduling.max_residents or 0,
+        "lost": results.scheduling.cache_misses or 0,
         "wall_s": round(wall, 2),
     }
 

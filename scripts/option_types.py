@@ -25,11 +25,11 @@ from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from .interfaces import Backend
-from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
-from .requests import Sampling
-from .results import OnResult
-from .runtime import Runtime
+from ..program_runtime import Runtime
+from ..protocols import Backend
+from ..requests import Sampling
+from ..results import OnResult
+from . import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
 '''
 _AGENT = '''
 

@@ -51,7 +51,7 @@ async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests
     changes = Changes((FileChange("a.py", "modified", 1, 1),), "--- a\n+++ b\n")
 
     async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:
-        await desk.answer(agent, CompletionRequest((User(text),)))
+        await desk.complete(agent, CompletionRequest((User(text),)))
         return ProgramResult("done", changes, (User("hello"), Assistant("done")))
 
     [result] = await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x", 0)), ["it"])
@@ -70,7 +70,7 @@ async def asked_for_beta(
     """What a program hears that asks once."""
 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
-        reply = await desk.answer(agent, asked)
+        reply = await desk.complete(agent, asked)
         return ",".join(call.name for call in reply.calls) or reply.text
 
     [result] = await run_programs(FakeCrew(program), backend, ["it"], acts=acts)
@@ -147,7 +147,7 @@ async def test_a_program_that_asks_for_ever_of_a_failing_server_is_called_off() 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         while True:
             with suppress(BackendError):
-                return (await desk.answer(agent, CompletionRequest((User(text),)))).text
+                return (await desk.complete(agent, CompletionRequest((User(text),)))).text
             await asyncio.sleep(2)
 
     backend = ScriptedBackend(lambda request: BackendError(ErrorKind.SERVER, "broken"))
@@ -194,7 +194,7 @@ async def test_programs_wait_for_a_place_in_the_cache_as_agents_do() -> None:
 
 async def test_an_answer_that_does_not_fit_is_asked_again_of_the_same_program() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
-        await desk.answer(agent, CompletionRequest((User(text),)))
+        await desk.complete(agent, CompletionRequest((User(text),)))
         return '{"good": true}' if "cannot be used" in text else "It is good."
 
     crew = FakeCrew(program)
@@ -216,7 +216,7 @@ async def test_a_failed_request_is_retried_before_the_program_hears_of_it() -> N
 async def test_a_program_that_failed_because_of_its_request_gives_that_as_its_reason() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         try:
-            await desk.answer(agent, CompletionRequest((User(text),)))
+            await desk.complete(agent, CompletionRequest((User(text),)))
         except BackendError as error:
             raise ProgramFailed("exit status 1") from error
         raise AssertionError
@@ -319,7 +319,7 @@ async def test_requests_that_a_program_makes_side_by_side_are_answered_side_by_s
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         async with asyncio.TaskGroup() as group:
             asked = [CompletionRequest((User(f"{text} {n}"),)) for n in range(3)]
-            tasks = [group.create_task(desk.answer(agent, each)) for each in asked]
+            tasks = [group.create_task(desk.complete(agent, each)) for each in asked]
         return " ".join(task.result().text for task in tasks)
 
     def script(request: Request) -> Answer:

@@ -97,8 +97,12 @@ async def test_agents_beyond_the_capacity_wait_and_all_results_arrive() -> None:
     backend = ScriptedBackend(script, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(20), tools=[waiting_tool(0.01)])
     assert [result.text for result in results] == ["done"] * 20
-    assert script.most == results.scheduling.most_residents == 3
-    assert (results.scheduling.guests, results.scheduling.gave_up, results.scheduling.lost) == (0, 0, 0)
+    assert script.most == results.scheduling.max_residents == 3
+    assert (results.scheduling.overcommitted, results.scheduling.evictions, results.scheduling.cache_misses) == (
+        0,
+        0,
+        0,
+    )
 
 
 async def test_without_a_known_capacity_nobody_waits() -> None:
@@ -115,7 +119,7 @@ async def test_places_are_not_counted_where_nobody_comes_back_to_them(traits: di
     backend = ScriptedBackend(by_turn(say("done")), seconds=1, inflight=100, **traits)
     tools = [waiting_tool(1)] if "managed_cache" in traits else []
     results = await run(backend, inputs(10), tools=tools)
-    assert results.scheduling.most_residents is None
+    assert results.scheduling.max_residents is None
     assert backend.most_in_flight == 10
 
 
@@ -125,14 +129,14 @@ async def test_agents_bigger_than_the_whole_cache_ask_one_after_another() -> Non
     results = await run(backend, inputs(4), tools=[waiting_tool(0.01)])
     assert [result.text for result in results] == ["done"] * 4
     assert script.most == 1
-    assert results.scheduling.guests == 0
+    assert results.scheduling.overcommitted == 0
 
 
 async def test_while_the_tools_of_an_agent_bigger_than_the_whole_cache_run_others_are_its_guests() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=500, inflight=100)
     results = await run(backend, inputs(4), tools=[waiting_tool(10)])
     assert [result.text for result in results] == ["done"] * 4
-    assert results.scheduling.guests + results.scheduling.gave_up > 0
+    assert results.scheduling.overcommitted + results.scheduling.evictions > 0
     assert now() < 4 * 23
 
 
@@ -162,7 +166,7 @@ async def test_an_engine_whose_agents_all_wait_for_their_tools_lets_others_in() 
     backend = ScriptedBackend(script, seconds=1, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(12), tools=[waiting_tool(60)])
     assert [result.text for result in results] == ["done"] * 12
-    assert results.scheduling.guests + results.scheduling.gave_up > 0
+    assert results.scheduling.overcommitted + results.scheduling.evictions > 0
     assert script.most > 3
     assert now() < 4 * 62
 
@@ -190,9 +194,11 @@ async def test_agents_that_fail_give_their_places_back(kind: ErrorKind) -> None:
     backend = ScriptedBackend(answer, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(20), tools=[waiting_tool(0.01)], max_retries=1)
     assert [result.ok for result in results] == [True, False] * 10
-    assert results.scheduling.most_residents is not None
-    assert results.scheduling.most_residents <= 5  # who failed has grown less, so that more are thought to fit
-    assert results.scheduling.guests <= 2  # by the chance of when they retry; ten places that are lost would take more
+    assert results.scheduling.max_residents is not None
+    assert results.scheduling.max_residents <= 5  # who failed has grown less, so that more are thought to fit
+    assert (
+        results.scheduling.overcommitted <= 2
+    )  # by the chance of when they retry; ten places that are lost would take more
 
 
 async def test_agents_that_time_out_in_their_tools_give_their_places_back() -> None:
@@ -227,7 +233,7 @@ async def test_an_agent_that_times_out_while_it_waits_for_its_place_holds_nobody
     assert failed.error is not None
     assert (failed.index, failed.error.kind) == (0, ErrorKind.AGENT_TIMEOUT)
     assert sum(int(asked(request)) == 0 for request in backend.requests) == 1
-    assert (results.scheduling.gave_up, results.scheduling.guests) == (1, 0)
+    assert (results.scheduling.evictions, results.scheduling.overcommitted) == (1, 0)
 
 
 async def test_a_run_that_is_cancelled_while_agents_wait_for_places_leaves_nothing_behind() -> None:
@@ -284,7 +290,7 @@ async def test_agents_that_go_on_from_a_checkpoint_count_with_what_they_were_tol
     results = await run(backend, list("abcdef"), **options)
     assert [result.text for result in results] == ["done"] * 6
     assert [turn_of(request) for request in backend.requests] == [1] * 6
-    assert results.scheduling.most_residents == 2
+    assert results.scheduling.max_residents == 2
     assert backend.most_in_flight == 2
 
 
@@ -326,8 +332,8 @@ async def test_hundreds_of_agents_come_to_their_end() -> None:
     backend = ScriptedBackend(script, seconds=1, kv_tokens=10 * KV_TOKENS, inflight=16)
     results = await run(backend, inputs(400), tools=[waiting_tool(3)])
     assert all(result.ok for result in results)
-    assert results.scheduling.most_residents is not None
-    assert results.scheduling.most_residents < 400
+    assert results.scheduling.max_residents is not None
+    assert results.scheduling.max_residents < 400
 
 
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 7.3, 90.0])

@@ -85,7 +85,7 @@ async def test_a_worker_hears_of_calls_and_callers_and_not_of_the_others_at_work
     assert (quiet.completions, quiet.completed_calls, quiet.published) == ((), (), ())
     waiting = asyncio.create_task(one.poll(quiet.after, wait=LONG))
     await caller.publish(b"Is anybody there?")
-    assert (await waiting).told == (b"Is anybody there?",)
+    assert (await waiting).published == (b"Is anybody there?",)
     heard = await caller.poll(since, wait=0)
     assert heard.published == (b"I am busy", b"Is anybody there?")
     assert [ending.key for ending in heard.completions] == ["a"]

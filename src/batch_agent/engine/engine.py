@@ -153,7 +153,7 @@ class Engine:
 
     async def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         try:
-            known = self._executor.recall(job, facts)
+            known = self._executor.from_checkpoint(job, facts)
         except Exception:  # noqa: BLE001 - a story that cannot be read is its agent's failure, as one that cannot go on
             return None
         return known if known is None or self._complete is None else await self._complete(job, facts, known)

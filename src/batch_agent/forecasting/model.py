@@ -117,7 +117,7 @@ class Forecast:
         """The run as it was: what came out of it, how long it took, what it cost."""
         used = sum((result.usage for result in results), NO_USAGE)
         turns = sum(result.turns for result in results)
-        residents = results.scheduling.most_residents
+        residents = results.scheduling.max_residents
         return self.compared(len(results), turns, used, residents=residents, seconds=seconds, usd=usd)
 
     def compared(

@@ -76,7 +76,7 @@ class ReadOnlyStore:
 
 async def mark_finished(plan: Plan, traits: Traits, store: Store, counts: Mapping[str, int]) -> None:
     """Keeps what a later run has to know of the server to need none. The next run that asks one takes the mark away."""
-    kept = {"traits": {**asdict(traits), "seen": ()}, "counts": dict(counts)}
+    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts)}
     await store.keep_plan({**plan.description, "finished": kept})
 
 

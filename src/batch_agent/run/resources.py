@@ -279,7 +279,7 @@ class _Opener:
             )
             self._stack.push_async_callback(backend.aclose)
             self._backends[spec.backend, spec.model] = backend
-        for name in backend.traits.ignores:
+        for name in backend.traits.unsupported_sampling:
             if getattr(spec.sampling, name) is not None:
                 setup.notify(f"{backend.traits.name} has no {name}=: it is not sent.")
         return backend

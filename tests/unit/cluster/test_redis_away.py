@@ -90,7 +90,7 @@ async def test_a_killed_server_that_comes_back_has_lost_nothing(server: RedisSer
             assert await writing == frozenset()
             assert await posting == {}
             await hub.publish(b"again")
-            assert (await waiting).told == (b"again",)
+            assert (await waiting).published == (b"again",)
         assert await hub.facts("a") == await hub.facts("b") == (STARTED,)
         assert [lease.job.key for lease in await hub.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
