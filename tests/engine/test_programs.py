@@ -61,7 +61,7 @@ async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests
 
 
 BETA = ToolSpec("beta", "Another one", LOOK.parameters)
-NAMED = CompletionRequest((User("Go."),), tools=(LOOK, BETA), choice="required", named="beta")
+NAMED = CompletionRequest((User("Go."),), tools=(LOOK, BETA), tool_choice="required", tool_name="beta")
 
 
 async def asked_for_beta(
@@ -87,9 +87,9 @@ async def test_a_tool_that_is_named_is_asked_for_by_name_with_all_tools_in_the_p
     assert (await asked_for_beta(backend)).output == "beta"
     [request] = backend.requests
     assert [tool.name for tool in request.prompt.tools] == ["look", "beta"]
-    assert (await asked_for_beta(backend, replace(NAMED, named=""))).output == "look"
+    assert (await asked_for_beta(backend, replace(NAMED, tool_name=""))).output == "look"
     assert backend.requests[-1].must_call == ""
-    assert (await asked_for_beta(backend, replace(NAMED, named="", choice="auto"))).output == "look"
+    assert (await asked_for_beta(backend, replace(NAMED, tool_name="", tool_choice="auto"))).output == "look"
     assert backend.requests[-1].must_call is None
 
 
@@ -124,8 +124,9 @@ async def test_a_model_that_never_calls_the_named_tool_is_no_answer() -> None:
 async def test_calls_that_were_ruled_out_are_left_out() -> None:
     both = ScriptedBackend(lambda request: calling("look", "beta", "beta"))
     assert (await asked_for_beta(both)).output == "beta,beta"
-    assert (await asked_for_beta(both, replace(NAMED, one_call=True))).output == "beta"
-    assert (await asked_for_beta(both, replace(NAMED, choice="auto", named="", one_call=True))).output == "look"
+    assert (await asked_for_beta(both, replace(NAMED, single_call=True))).output == "beta"
+    any_tool = replace(NAMED, tool_choice="auto", tool_name="", single_call=True)
+    assert (await asked_for_beta(both, any_tool)).output == "look"
 
 
 async def test_a_reply_that_is_cut_off_says_so_itself() -> None:
@@ -344,7 +345,7 @@ async def test_a_program_whose_agent_is_gone_gets_no_more_answers() -> None:
 
     await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x")), ["it"])
     with pytest.raises(BackendError, match="not at work any more"):
-        await desks[0].answer("agent-0", CompletionRequest((User("still here"),)))
+        await desks[0].complete("agent-0", CompletionRequest((User("still here"),)))
 
 
 async def test_a_model_without_tool_calls_is_asked_for_actions() -> None:
