@@ -30,7 +30,7 @@ from typing import Any
 from batch_agent import BatchAgent, ErrorKind, Tool
 from batch_agent.core.events import Event, ToolsUsed
 from batch_agent.core.requests import Usage
-from batch_agent.core.results import Results
+from batch_agent.data.results import Results
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.sim.tokens import TOKEN_BYTES
 from benchmarks import report
@@ -101,8 +101,8 @@ def measure(config: SimConfig, options: dict[str, Any]) -> Numbers:
         "cached_share": round(used.cached / used.input, 3),
         "summary_tokens": summaries.usage.input + summaries.usage.output,
         "computed_tokens": done["vllm:prefix_cache_queries_total"] - done["vllm:prefix_cache_hits_total"],
-        "most_residents": results.scheduling.most_residents or 0,
-        "lost": results.scheduling.lost or 0,
+        "most_residents": results.scheduling.max_residents or 0,
+        "lost": results.scheduling.cache_misses or 0,
         "wall_s": round(wall, 2),
     }
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from batch_agent import BatchAgent, Forecast
 from batch_agent.core.requests import NO_USAGE
-from batch_agent.core.results import Results
+from batch_agent.data.results import Results
 from batch_agent.forecasting.text import compared_lines, forecast_lines
 from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig, SimServer
@@ -102,7 +102,7 @@ def measure(case: Case) -> dict[str, Any]:
         "compared": {row.name: [_short(row.forecast), _short(row.fact), _short(row.ratio)] for row in compared.rows},
         "without_canary": {row.name: _short(row.ratio) for row in blind.against(results, seconds, usd).rows},
         "basis": expected.basis,
-        "scheduling": {"inflight": results.scheduling.inflight, "guests": results.scheduling.guests},
+        "scheduling": {"inflight": results.scheduling.inflight, "guests": results.scheduling.overcommitted},
     }
 
 

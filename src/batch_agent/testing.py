@@ -24,7 +24,7 @@ _TRAITS = Traits(
     model="scripted",
     native_tools=True,
     json_schema=True,
-    json_schema_beside_tools=True,
+    json_schema_with_tools=True,
     inflight=8,
 )
 

@@ -167,7 +167,7 @@ async def test_a_flow_that_does_not_begin_with_agents_keeps_what_its_stages_did(
             await asyncio.sleep(0.1)
         raise OSError("gone")
 
-    backend = ScriptedBackend(echo, seconds=1, keeps_agents=True)
+    backend = ScriptedBackend(echo, seconds=1, has_agent_sessions=True)
     flow = Flow(inputs(), backend=backend).filter(lambda item: True).map("say", "{it}")
     with pytest.raises(RunStopped, match="OSError: gone") as stopped:
         await flow.run()

@@ -265,8 +265,8 @@ async def test_a_context_that_was_rewritten_is_not_taken_for_a_lost_one() -> Non
     results = await read(reader, [str(number) for number in range(12)])
     assert all(result.compactions for result in results)
     scheduling = results.scheduling  # type: ignore[attr-defined]
-    assert scheduling.most_residents is not None
-    assert (scheduling.lost, scheduling.kv_limit) == (0, 90_000)
+    assert scheduling.max_residents is not None
+    assert (scheduling.cache_misses, scheduling.kv_limit) == (0, 90_000)
 
 
 @both_modes

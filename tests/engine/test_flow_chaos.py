@@ -11,8 +11,8 @@ from tests.support.engine_harness import asked
 from tests.support.flow_harness import prompts
 
 from batch_agent import BackendError, ErrorKind, Flow
-from batch_agent.core.flow_result import FlowResult, Item
 from batch_agent.core.requests import Request
+from batch_agent.flows.result import FlowResult, Item
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 INPUTS = [{"it": number, "kind": "abc"[number % 3]} for number in range(25)]

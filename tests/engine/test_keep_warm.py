@@ -12,8 +12,8 @@ from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.core.messages import Assistant
 from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Reply, Request, Usage
-from batch_agent.core.results import Results
 from batch_agent.core.run_reports import KeepWarmStats
+from batch_agent.data.results import Results
 from batch_agent.engine.slots import Slots
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, say
 
@@ -66,8 +66,8 @@ async def run(backend: Server, inputs: int = 1, seconds: float = 30.0, **options
 
 
 def warmth(results: Results) -> KeepWarmStats:
-    assert results.scheduling.warmth is not None
-    return results.scheduling.warmth
+    assert results.scheduling.keep_warm is not None
+    return results.scheduling.keep_warm
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ async def test_a_server_that_does_not_say_what_it_found_is_not_judged() -> None:
         return say("!", Usage(4000, 0, 1)) if is_touch(request) else script(request)
 
     results = await run(Server(answer))
-    assert warmth(results).touches == 3
+    assert warmth(results).requests == 3
     assert warmth(results).hits == 0
 
 
@@ -145,10 +145,10 @@ async def test_without_kvflow_there_are_no_touches() -> None:
     backend = Server(script)
     results = await run(backend, kvflow=False)
     assert backend.touches == []
-    assert results.scheduling.warmth is None
+    assert results.scheduling.keep_warm is None
 
 
-@pytest.mark.parametrize("traits", [{"kv_tokens": None}, {"keeps_agents": True}, {"managed_cache": True}])
+@pytest.mark.parametrize("traits", [{"kv_tokens": None}, {"has_agent_sessions": True}, {"managed_cache": True}])
 async def test_there_are_none_where_they_cannot_help(traits: dict[str, Any]) -> None:
     backend = Server(script, **traits)
     await run(backend)

@@ -108,6 +108,6 @@ async def test_three_poisoned_prompts_in_a_row_do_not_end_the_run() -> None:
 
 
 async def test_every_agent_that_ends_is_said_to_leave() -> None:
-    backend = ScriptedBackend(lambda request: say("fine"), keeps_agents=True)
+    backend = ScriptedBackend(lambda request: say("fine"), has_agent_sessions=True)
     results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend)
     assert sorted(backend.left) == sorted(result.key for result in results)

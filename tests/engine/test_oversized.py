@@ -310,7 +310,7 @@ async def test_parts_are_not_shown_as_agents_of_their_own() -> None:
 
 
 async def test_parts_leave_the_backend_when_they_are_done() -> None:
-    backend = Counting(numbers, keeps_agents=True)
+    backend = Counting(numbers, has_agent_sessions=True)
     [result] = await run(backend, [TEXT])
     assert len(backend.left) == len(backend.requests)
     assert backend.left[-1] == result.key

@@ -51,7 +51,7 @@ async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests
     changes = Changes((FileChange("a.py", "modified", 1, 1),), "--- a\n+++ b\n")
 
     async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:
-        await desk.answer(agent, CompletionRequest((User(text),)))
+        await desk.complete(agent, CompletionRequest((User(text),)))
         return ProgramResult("done", changes, (User("hello"), Assistant("done")))
 
     [result] = await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x", 0)), ["it"])
@@ -61,7 +61,7 @@ async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests
 
 
 BETA = ToolSpec("beta", "Another one", LOOK.parameters)
-NAMED = CompletionRequest((User("Go."),), tools=(LOOK, BETA), choice="required", named="beta")
+NAMED = CompletionRequest((User("Go."),), tools=(LOOK, BETA), tool_choice="required", tool_name="beta")
 
 
 async def asked_for_beta(
@@ -70,7 +70,7 @@ async def asked_for_beta(
     """What a program hears that asks once."""
 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
-        reply = await desk.answer(agent, asked)
+        reply = await desk.complete(agent, asked)
         return ",".join(call.name for call in reply.calls) or reply.text
 
     [result] = await run_programs(FakeCrew(program), backend, ["it"], acts=acts)
@@ -87,9 +87,9 @@ async def test_a_tool_that_is_named_is_asked_for_by_name_with_all_tools_in_the_p
     assert (await asked_for_beta(backend)).output == "beta"
     [request] = backend.requests
     assert [tool.name for tool in request.prompt.tools] == ["look", "beta"]
-    assert (await asked_for_beta(backend, replace(NAMED, named=""))).output == "look"
+    assert (await asked_for_beta(backend, replace(NAMED, tool_name=""))).output == "look"
     assert backend.requests[-1].must_call == ""
-    assert (await asked_for_beta(backend, replace(NAMED, named="", choice="auto"))).output == "look"
+    assert (await asked_for_beta(backend, replace(NAMED, tool_name="", tool_choice="auto"))).output == "look"
     assert backend.requests[-1].must_call is None
 
 
@@ -124,8 +124,9 @@ async def test_a_model_that_never_calls_the_named_tool_is_no_answer() -> None:
 async def test_calls_that_were_ruled_out_are_left_out() -> None:
     both = ScriptedBackend(lambda request: calling("look", "beta", "beta"))
     assert (await asked_for_beta(both)).output == "beta,beta"
-    assert (await asked_for_beta(both, replace(NAMED, one_call=True))).output == "beta"
-    assert (await asked_for_beta(both, replace(NAMED, choice="auto", named="", one_call=True))).output == "look"
+    assert (await asked_for_beta(both, replace(NAMED, single_call=True))).output == "beta"
+    any_tool = replace(NAMED, tool_choice="auto", tool_name="", single_call=True)
+    assert (await asked_for_beta(both, any_tool)).output == "look"
 
 
 async def test_a_reply_that_is_cut_off_says_so_itself() -> None:
@@ -147,7 +148,7 @@ async def test_a_program_that_asks_for_ever_of_a_failing_server_is_called_off() 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         while True:
             with suppress(BackendError):
-                return (await desk.answer(agent, CompletionRequest((User(text),)))).text
+                return (await desk.complete(agent, CompletionRequest((User(text),)))).text
             await asyncio.sleep(2)
 
     backend = ScriptedBackend(lambda request: BackendError(ErrorKind.SERVER, "broken"))
@@ -194,7 +195,7 @@ async def test_programs_wait_for_residency_as_agents_do() -> None:
 
 async def test_an_answer_that_does_not_fit_is_asked_again_of_the_same_program() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
-        await desk.answer(agent, CompletionRequest((User(text),)))
+        await desk.complete(agent, CompletionRequest((User(text),)))
         return '{"good": true}' if "cannot be used" in text else "It is good."
 
     crew = FakeCrew(program)
@@ -216,7 +217,7 @@ async def test_a_failed_request_is_retried_before_the_program_hears_of_it() -> N
 async def test_a_program_that_failed_because_of_its_request_gives_that_as_its_reason() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         try:
-            await desk.answer(agent, CompletionRequest((User(text),)))
+            await desk.complete(agent, CompletionRequest((User(text),)))
         except BackendError as error:
             raise ProgramFailed("exit status 1") from error
         raise AssertionError
@@ -319,7 +320,7 @@ async def test_requests_that_a_program_makes_side_by_side_are_answered_side_by_s
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         async with asyncio.TaskGroup() as group:
             asked = [CompletionRequest((User(f"{text} {n}"),)) for n in range(3)]
-            tasks = [group.create_task(desk.answer(agent, each)) for each in asked]
+            tasks = [group.create_task(desk.complete(agent, each)) for each in asked]
         return " ".join(task.result().text for task in tasks)
 
     def script(request: Request) -> Answer:
@@ -344,7 +345,7 @@ async def test_a_program_whose_agent_is_gone_gets_no_more_answers() -> None:
 
     await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x")), ["it"])
     with pytest.raises(BackendError, match="not at work any more"):
-        await desks[0].answer("agent-0", CompletionRequest((User("still here"),)))
+        await desks[0].complete("agent-0", CompletionRequest((User("still here"),)))
 
 
 async def test_a_model_without_tool_calls_is_asked_for_actions() -> None:

@@ -14,7 +14,7 @@ from tests.support.engine_harness import asked, now, stream, waiting_tool
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Reply, Request, Usage
-from batch_agent.core.results import Results
+from batch_agent.data.results import Results
 from batch_agent.engine.residency import Residency
 from batch_agent.store.memory import MemoryStore
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, run_virtual, say
@@ -97,8 +97,12 @@ async def test_agents_beyond_the_capacity_wait_and_all_results_arrive() -> None:
     backend = ScriptedBackend(script, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(20), tools=[waiting_tool(0.01)])
     assert [result.text for result in results] == ["done"] * 20
-    assert script.most == results.scheduling.most_residents == 3
-    assert (results.scheduling.guests, results.scheduling.gave_up, results.scheduling.lost) == (0, 0, 0)
+    assert script.most == results.scheduling.max_residents == 3
+    assert (results.scheduling.overcommitted, results.scheduling.evictions, results.scheduling.cache_misses) == (
+        0,
+        0,
+        0,
+    )
 
 
 async def test_without_a_known_capacity_no_agent_waits() -> None:
@@ -115,7 +119,7 @@ async def test_residency_is_not_counted_where_contexts_are_not_reused(traits: di
     backend = ScriptedBackend(by_turn(say("done")), seconds=1, inflight=100, **traits)
     tools = [waiting_tool(1)] if "managed_cache" in traits else []
     results = await run(backend, inputs(10), tools=tools)
-    assert results.scheduling.most_residents is None
+    assert results.scheduling.max_residents is None
     assert backend.most_in_flight == 10
 
 
@@ -125,14 +129,14 @@ async def test_agents_bigger_than_the_whole_cache_ask_one_after_another() -> Non
     results = await run(backend, inputs(4), tools=[waiting_tool(0.01)])
     assert [result.text for result in results] == ["done"] * 4
     assert script.most == 1
-    assert results.scheduling.guests == 0
+    assert results.scheduling.overcommitted == 0
 
 
 async def test_while_an_agent_larger_than_the_cache_waits_for_tools_others_are_admitted() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=500, inflight=100)
     results = await run(backend, inputs(4), tools=[waiting_tool(10)])
     assert [result.text for result in results] == ["done"] * 4
-    assert results.scheduling.guests + results.scheduling.gave_up > 0
+    assert results.scheduling.overcommitted + results.scheduling.evictions > 0
     assert now() < 4 * 23
 
 
@@ -162,7 +166,7 @@ async def test_an_engine_whose_agents_all_wait_for_their_tools_lets_others_in() 
     backend = ScriptedBackend(script, seconds=1, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(12), tools=[waiting_tool(60)])
     assert [result.text for result in results] == ["done"] * 12
-    assert results.scheduling.guests + results.scheduling.gave_up > 0
+    assert results.scheduling.overcommitted + results.scheduling.evictions > 0
     assert script.most > 3
     assert now() < 4 * 62
 
@@ -190,9 +194,11 @@ async def test_failed_agents_release_their_residency(kind: ErrorKind) -> None:
     backend = ScriptedBackend(answer, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(20), tools=[waiting_tool(0.01)], max_retries=1)
     assert [result.ok for result in results] == [True, False] * 10
-    assert results.scheduling.most_residents is not None
-    assert results.scheduling.most_residents <= 5  # who failed has grown less, so that more are thought to fit
-    assert results.scheduling.guests <= 2  # by the chance of when they retry; ten places that are lost would take more
+    assert results.scheduling.max_residents is not None
+    assert results.scheduling.max_residents <= 5  # who failed has grown less, so that more are thought to fit
+    assert (
+        results.scheduling.overcommitted <= 2
+    )  # by the chance of when they retry; ten places that are lost would take more
 
 
 async def test_agents_that_time_out_in_their_tools_release_their_residency() -> None:
@@ -227,7 +233,7 @@ async def test_an_agent_that_times_out_waiting_for_residency_blocks_no_other() -
     assert failed.error is not None
     assert (failed.index, failed.error.kind) == (0, ErrorKind.AGENT_TIMEOUT)
     assert sum(int(asked(request)) == 0 for request in backend.requests) == 1
-    assert (results.scheduling.gave_up, results.scheduling.guests) == (1, 0)
+    assert (results.scheduling.evictions, results.scheduling.overcommitted) == (1, 0)
 
 
 async def test_a_run_cancelled_while_agents_wait_for_residency_leaves_nothing_behind() -> None:
@@ -284,7 +290,7 @@ async def test_resumed_agents_count_with_their_restored_context(
     results = await run(backend, list("abcdef"), **options)
     assert [result.text for result in results] == ["done"] * 6
     assert [turn_of(request) for request in backend.requests] == [1] * 6
-    assert results.scheduling.most_residents == 2
+    assert results.scheduling.max_residents == 2
     assert backend.most_in_flight == 2
 
 
@@ -326,8 +332,8 @@ async def test_hundreds_of_agents_come_to_their_end() -> None:
     backend = ScriptedBackend(script, seconds=1, kv_tokens=10 * KV_TOKENS, inflight=16)
     results = await run(backend, inputs(400), tools=[waiting_tool(3)])
     assert all(result.ok for result in results)
-    assert results.scheduling.most_residents is not None
-    assert results.scheduling.most_residents < 400
+    assert results.scheduling.max_residents is not None
+    assert results.scheduling.max_residents < 400
 
 
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 7.3, 90.0])

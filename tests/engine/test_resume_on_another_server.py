@@ -104,7 +104,7 @@ async def test_another_server_for_the_same_question_goes_on(tmp_path: Path, outp
     strict = ScriptedBackend(lambda request: say(text) if asked(request) != "c" else call("none") if tools else say(""))
     first = await run(strict, ["a", "b", "c"], max_turns=2, max_retries=0, **options)
     assert [result.ok for result in first] == [True, True, False]
-    loose = ScriptedBackend(lambda _: say(text), json_schema=False, json_schema_beside_tools=False, name="other")
+    loose = ScriptedBackend(lambda _: say(text), json_schema=False, json_schema_with_tools=False, name="other")
     again = await run(loose, ["a", "b", "c"], max_turns=5, **options)
     assert [result.ok for result in again] == [True, True, True]
     assert {asked(request) for request in loose.requests} == {"c"}

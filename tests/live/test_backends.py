@@ -43,8 +43,8 @@ async def test_vllm_is_seen_as_it_is(vllm_url: str, scheme: str) -> None:
     traits = await seen(as_scheme(vllm_url, scheme))
     assert (traits.name, traits.model, traits.context_tokens) == ("vllm", MODEL_NAME, 4096)
     assert traits.native_tools
-    assert traits.seen[0].startswith("vllm 0.")
-    assert "prefix cache on" in traits.seen
+    assert traits.detected[0].startswith("vllm 0.")
+    assert "prefix cache on" in traits.detected
 
 
 async def test_dynamo_is_seen_as_it_is(dynamo_url: str) -> None:

@@ -29,8 +29,8 @@ async def test_agents_take_turns_in_a_small_cache_and_find_their_contexts_again(
     assert [result.turns for result in results if result.ok] == [TURNS] * AGENTS
     how = results.scheduling
     assert how.kv_tokens == SMALL_BLOCKS * BLOCK
-    assert how.most_residents is not None
-    assert 1 < how.most_residents < AGENTS
+    assert how.max_residents is not None
+    assert 1 < how.max_residents < AGENTS
     found = sum(result.usage.cached for result in results)
     # The first turns find only what they share: about a third of all prompt tokens can never be found.
     assert found / sum(result.usage.input for result in results) > 0.5

@@ -66,7 +66,7 @@ class Wire:
             self.model,
             native_tools=flavor.native_tools is not False,
             json_schema=keeps,
-            json_schema_beside_tools=flavor.json_schema_beside_tools,
+            json_schema_with_tools=flavor.json_schema_with_tools,
             inflight=8,
             strict_schema=flavor.extras.strict_schema or flavor in (flavors.ANTHROPIC, flavors.BEDROCK),
         )

@@ -33,7 +33,7 @@ class FakeDesk:
     is_late: bool = False
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
+    async def complete(self, agent: str, asked: CompletionRequest) -> Reply:
         self.heard.append((agent, asked))
         if self.is_late:
             await self.may_answer.wait()
@@ -58,7 +58,7 @@ class BusyDesk:
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
+    async def complete(self, agent: str, asked: CompletionRequest) -> Reply:
         self.is_asked.set()
         try:
             await self.may_answer.wait()

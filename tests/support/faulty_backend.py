@@ -12,7 +12,7 @@ from batch_agent.core.messages import ToolCall
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, TextDelta, Usage
 
-TRAITS = Traits("faulty", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=200)
+TRAITS = Traits("faulty", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=200)
 FAULTS = ("ok", "ok", "ok", "cut", "abort", "reset", "hang", "refused", "overloaded", "silent", "half told", "absurd")
 ODD = (-5, 10**12, 0)
 

@@ -43,7 +43,7 @@ async def loop_of_tools(desk: CompletionService, agent: str, text: str, *, secon
     """What coding agents do: the model calls tools until it says something."""
     messages: list[Message] = [User(text)]
     while True:
-        reply = await desk.answer(agent, CompletionRequest(tuple(messages), "You look at things.", (LOOK,)))
+        reply = await desk.complete(agent, CompletionRequest(tuple(messages), "You look at things.", (LOOK,)))
         if not reply.calls:
             return reply.text
         await asyncio.sleep(seconds)
@@ -55,7 +55,7 @@ class FakeSeat:
     crew: "FakeCrew"
     agent: str
 
-    async def ask(self, text: str) -> ProgramResult:
+    async def prompt(self, text: str) -> ProgramResult:
         self.crew.told.append((self.agent, text))
         self.crew.at_work += 1
         self.crew.most_at_work = max(self.crew.most_at_work, self.crew.at_work)
@@ -81,7 +81,7 @@ class FakeCrew:
     at_work: int = 0
     most_at_work: int = 0
 
-    async def seat(self, agent: str) -> FakeSeat:
+    async def open_session(self, agent: str) -> FakeSeat:
         self.seated.append(agent)
         return FakeSeat(self, agent)
 

@@ -18,8 +18,8 @@ class Doors:
     def __init__(self) -> None:
         self.hides: dict[str, Mapping[str, str]] = {}
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
-        self.hides[agent] = hides
+    def endpoint(self, agent: str, masks: Mapping[str, str]) -> ModelEndpoint:
+        self.hides[agent] = masks
         return ModelEndpoint("http://127.0.0.1:9", f"key-of-{agent}", "some/model")
 
 

@@ -146,10 +146,10 @@ def _traits(
         model=model,
         native_tools=True,
         json_schema=json_schema,
-        json_schema_beside_tools=BEDROCK.json_schema_beside_tools,
+        json_schema_with_tools=BEDROCK.json_schema_with_tools,
         inflight=BEDROCK.inflight,
         strict_schema=strict_schema,
         managed_cache=managed_cache,
-        ignores=ignores,
-        seen=seen,
+        unsupported_sampling=ignores,
+        detected=seen,
     )

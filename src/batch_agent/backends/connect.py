@@ -178,7 +178,7 @@ async def probe_server(
             server = ServerClient(open_transport(address.root, headers, keeps_alive=False), address.root)
         dialect = _dialect(flavor, sighting, chosen)
         farewells = _farewells(server, flavor, sighting, address, chosen.name)
-        traits = replace(_traits(flavor, chosen, sighting), keeps_agents=farewells is not None)
+        traits = replace(_traits(flavor, chosen, sighting), has_agent_sessions=farewells is not None)
         loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
         backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
         reached = ProbedServer(backend, flavor, served, sighting)
@@ -238,7 +238,7 @@ def _traits(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> Traits:
         model=model.name,
         native_tools=bool(flavor.native_tools),
         json_schema=flavor.json_schema,
-        json_schema_beside_tools=flavor.json_schema_beside_tools,
+        json_schema_with_tools=flavor.json_schema_with_tools,
         inflight=flavor.inflight,
         fixed_inflight=flavor.fixed_inflight,
         context_tokens=model.context_tokens,
@@ -247,8 +247,8 @@ def _traits(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> Traits:
         kv_running_tokens=sighting.kv_tokens,
         strict_schema=flavor.extras.strict_schema or flavor is ANTHROPIC,
         managed_cache=flavor.managed_cache,
-        ignores=flavor.ignores,
-        seen=tuple(_words(flavor, model, sighting)),
+        unsupported_sampling=flavor.ignores,
+        detected=tuple(_words(flavor, model, sighting)),
     )
 
 

@@ -141,7 +141,7 @@ class _Examiner:
             return DiagnosticCheck("JSON schema", "failed", str(error))
         except (orjson.JSONDecodeError, AttributeError):
             kept = False
-        beside = "" if traits.json_schema_beside_tools else "; beside tools it goes into the prompt"
+        beside = "" if traits.json_schema_with_tools else "; beside tools it goes into the prompt"
         return (
             DiagnosticCheck("JSON schema", "ok", f"kept{beside}")
             if kept
@@ -179,7 +179,7 @@ class _Examiner:
 
 def _about(backend: Backend, reached: ProbedServer | None) -> list[DiagnosticCheck]:
     traits = backend.traits
-    server = traits.seen[0] if traits.seen else traits.name
+    server = traits.detected[0] if traits.detected else traits.name
     others = [entry.name for entry in reached.served if entry.name != traits.model][:5] if reached else []
     also = f" (also: {', '.join(others)})" if others else ""
     context = f"{traits.context_tokens:,} tokens" if traits.context_tokens else "not said"

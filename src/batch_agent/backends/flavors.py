@@ -45,7 +45,7 @@ class Flavor:
     refuses_at_once: bool = False
     """It begins a stream, before anything is computed, only for a request that it takes."""
     json_schema: bool = True
-    json_schema_beside_tools: bool = False
+    json_schema_with_tools: bool = False
     inflight: int = 64
     fixed_inflight: bool = False
     keeps_alive: bool = True
@@ -103,7 +103,7 @@ OPENAI = Flavor(
     "OPENAI_BASE_URL",
     needs_key=True,
     native_tools=True,
-    json_schema_beside_tools=True,
+    json_schema_with_tools=True,
     inflight=32,
     managed_cache=True,
     extras=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
@@ -116,7 +116,7 @@ ANTHROPIC = Flavor(
     needs_key=True,
     dialect="anthropic",
     native_tools=True,
-    json_schema_beside_tools=True,
+    json_schema_with_tools=True,
     inflight=32,
     managed_cache=True,
     ignores=("seed",),
@@ -128,7 +128,7 @@ BEDROCK = Flavor(
     "AWS_BEARER_TOKEN_BEDROCK",
     dialect="bedrock",
     native_tools=True,
-    json_schema_beside_tools=False,
+    json_schema_with_tools=False,
     inflight=32,
     managed_cache=True,
     ignores=("seed",),
@@ -147,7 +147,7 @@ SIM = Flavor(
     "sim",
     "http://127.0.0.1:8000/v1",
     refuses_at_once=True,
-    json_schema_beside_tools=True,
+    json_schema_with_tools=True,
     inflight=128,
     tested="in each CI run",
 )

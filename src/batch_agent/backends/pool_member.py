@@ -80,15 +80,15 @@ def combined_traits(urls: Sequence[str], each: Sequence[Traits | None]) -> Trait
         first,
         native_tools=all(traits.native_tools for traits in all_traits),
         json_schema=all(traits.json_schema for traits in all_traits),
-        json_schema_beside_tools=all(traits.json_schema_beside_tools for traits in all_traits),
+        json_schema_with_tools=all(traits.json_schema_with_tools for traits in all_traits),
         inflight=sum(traits.inflight for traits in all_traits) * len(urls) // len(known),
         fixed_inflight=all(traits.fixed_inflight for traits in all_traits),
         context_tokens=_least([traits.context_tokens for traits in all_traits]),
         kv_tokens=_sum([traits.kv_tokens for traits in all_traits]),
         kv_running_tokens=_sum([traits.kv_running_tokens for traits in all_traits]),
         strict_schema=any(traits.strict_schema for traits in all_traits),
-        keeps_agents=True,  # at least where each agent was
-        seen=(f"{len(known)} of {len(urls)} endpoints", *first.seen),
+        has_agent_sessions=True,  # at least where each agent was
+        detected=(f"{len(known)} of {len(urls)} endpoints", *first.detected),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the plan hands to the agents: the rules that all of them follow, and one job each."""
+"""Configuration that all agents of a run share, and the job of each agent."""
 
 from typing import Any, Literal, Protocol
 
@@ -25,56 +25,56 @@ class InvalidOutput(ValueError):
 
 
 class OutputType(Protocol):
-    """What the caller wants each answer to be."""
+    """Type of the answers."""
 
     @property
     def json_schema(self) -> JsonSchema: ...
 
     def validate(self, value: Any) -> Any:
-        """The typed answer, or InvalidOutput."""
+        """The typed answer. Raises InvalidOutput."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """When and how old tool results are shortened."""
+    """Settings of compaction: when and how old tool results are shortened."""
 
-    most: int
-    """Tokens that a request may have before that happens."""
+    trigger_tokens: int
+    """Size of a request above which compaction starts."""
     summarizes: bool = False
-    """Summaries stay of them, not only a line that says so."""
+    """Results are replaced by summaries, not only by a one-line note."""
     model: str | None = None
-    """Who makes the summaries, if not the run's own model."""
+    """Model that writes the summaries; None: the model of the run."""
     prompt_chars: int = 0
-    """Characters that every request begins with."""
+    """Characters of the prompt at the start of every request."""
 
     @classmethod
     def of(
         cls, context: Context, window: int | None, max_tokens: int | None = None, prompt_chars: int = 0
     ) -> "Compaction | None":
-        """None where nobody knows the window (`window` is what the backend says), or nobody wants it. An answer of
-        `max_tokens` must fit beside the request."""
+        """Settings for a context window, `window` tokens if the backend reports it; None if the window is unknown or
+        compaction is off. An answer of `max_tokens` must fit into the window too."""
         window = context.context_tokens or window
         if window is None or context.compact_at is None:
             return None
         room = window - (max_tokens or 0)
-        most = int(context.compact_at * window)
+        trigger = int(context.compact_at * window)
         return cls(
-            min(most, room) if room > 0 else most,
+            min(trigger, room) if room > 0 else trigger,
             context.compact_with == "summarize",
             context.compact_model,
             prompt_chars,
         )
 
     @property
-    def enough(self) -> int:
-        """Tokens that are left when it was done: so far below `most` that it is rarely done."""
-        return self.most // 2
+    def target_tokens(self) -> int:
+        """Size of a request after compaction: far below the trigger, so that compaction is rare."""
+        return self.trigger_tokens // 2
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The same for every agent of a run."""
+    """Configuration of the agents of a run."""
 
     prompt: Prompt
     model: str
@@ -83,30 +83,29 @@ class AgentConfig:
     output: OutputType | None
     """None: the answer is the model's text."""
     turn_schema: JsonSchema | None
-    """Enforced by the server on every turn but the last."""
+    """Schema that the server enforces on every turn but the last."""
     last_turn_schema: JsonSchema | None
     max_turns: int
     max_retries: int
     stream: bool = False
     starts_early: bool = False
-    """Tool calls are started while the model still speaks."""
+    """Tool calls start while the model is still generating."""
     priority: int = 0
     compaction: Compaction | None = None
-    """None: conversations only grow."""
+    """None: conversations are never compacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One input, ready to be asked."""
+    """Job of one agent: an input and its task."""
 
     index: int
     key: str
     input: Any
     task: str
     problem: AgentError | None = None
-    """Set when this input cannot be put into the task: the agent fails without asking anything."""
+    """Set if this input cannot be rendered into the task: the agent fails without a request."""
     shared: int = 0
-    """Characters at the beginning of the task that it has in common with others."""
+    """Length of the prefix that the task shares with others, in characters."""
     parts: tuple[str, ...] = ()
-    """The tasks of its parts, for an input that does not fit the window; `task` then has a placeholder for the text
-    that was cut."""
+    """Tasks of its chunks, for an input that does not fit the window; `task` then has a placeholder for the text."""

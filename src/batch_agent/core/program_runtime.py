@@ -1,5 +1,5 @@
-"""Programs that do the work of agents, such as coding agents: they bring a loop and tools of their own, and ask our
-backend. The seams between a run, the programs, and what answers their requests."""
+"""Seams of coding-agent programs, which have an agent loop and tools of their own: the runtime that starts them, their
+sessions, and the service that completes their model requests."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +16,7 @@ from .schema import JsonSchema
 
 
 class ProgramFailed(BatchAgentError):
-    """A program came to no answer. `retryable`: started anew, it may; nothing that it did is kept then."""
+    """The program gave no answer. `retryable`: a new session may succeed; the work of this one is discarded."""
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
@@ -25,10 +25,10 @@ class ProgramFailed(BatchAgentError):
 
 @dataclass(frozen=True, slots=True)
 class ModelEndpoint:
-    """Where the program of one agent finds the model. The key says whose requests they are: it is for one agent."""
+    """Endpoint of the model for the program of one agent. The key identifies the agent: each agent has its own."""
 
     url: str
-    """Without a path: OpenAI's base URL is `openai`, Anthropic's is this one."""
+    """Without a path. It is the base URL of Anthropic clients; OpenAI clients use `openai`."""
     key: str
     model: str
 
@@ -38,131 +38,130 @@ class ModelEndpoint:
 
 
 class ModelAccess(Protocol):
-    """How programs reach the model."""
+    """Access of programs to the model."""
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
-        """For one agent, until it leaves; asked twice, the same. `hides`: what only this agent's requests have in them,
-        such as the path of its folder, and what the model reads in its place: the prompts of all agents begin alike
-        then, and the server computes that once. In what the model says it is put back."""
+    def endpoint(self, agent: str, masks: Mapping[str, str]) -> ModelEndpoint:
+        """Endpoint for one agent, until the agent leaves; repeated calls return the same one. `masks`: strings that
+        only this agent's requests contain, such as the path of its workspace, and what the model reads instead: then
+        the prompts of all agents share a prefix. They are restored in the model's replies."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """What a run gives to its programs."""
+    """Context that a run gives to its programs."""
 
     folder: Path
-    """Of this run alone, gone when it is over."""
-    door: ModelAccess
-    window: int | None
-    """Tokens of the model's context window, where somebody knows."""
+    """Directory of this run alone, removed at its end."""
+    model_access: ModelAccess
+    context_tokens: int | None
+    """Context window of the model; None if unknown."""
     notify: Callable[[str], None]
-    """Tells whoever waits."""
+    """Shows a message to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What a program said, and what it tells of how it came to that. Of what it does not tell, its requests do."""
+    """Answer of a program, with what it reports about its work. What it does not report is taken from its requests."""
 
     text: str
     changes: Changes | None = None
-    """What is different in its folder from what it was given, by now."""
+    """Changes in its workspace since the session began."""
     transcript: tuple[Message, ...] = ()
-    """Whole, from its first message."""
+    """The whole conversation, from its first message."""
     calls: tuple[CallRecord, ...] = ()
-    """Since it was asked, as are the others."""
+    """Calls since this prompt, as are usage and turns."""
     usage: Usage = NO_USAGE
     turns: int = 0
 
 
 class AgentSession(Protocol):
-    """The place of one agent: its folder, and a program that works there."""
+    """Session of one agent: its workspace, and a program that works there."""
 
-    async def ask(self, text: str) -> ProgramResult:
-        """Tells the program, and waits until it is done. Asked again, it goes on from there. Raises ProgramFailed; when
-        it is cancelled, nothing of this work goes on."""
+    async def prompt(self, text: str) -> ProgramResult:
+        """Sends a prompt to the program and waits for its answer. The next prompt continues the conversation. Raises
+        ProgramFailed; cancelling it stops the work."""
         ...
 
     async def aclose(self) -> None:
-        """Its program ends, and its folder goes. Never raises."""
+        """Ends the program and removes the workspace. Never raises."""
         ...
 
 
 class SessionFactory(Protocol):
-    """The programs of a run."""
+    """Factory of the sessions of a run."""
 
-    async def seat(self, agent: str) -> AgentSession:
-        """A place for an agent, as many at once as the house has. Raises ProgramFailed."""
+    async def open_session(self, agent: str) -> AgentSession:
+        """New session for an agent. Raises ProgramFailed."""
         ...
 
 
 class Runtime(Protocol):
-    """A kind of program that does the work of agents."""
+    """Kind of program that runs agents, such as OpenCode."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def backend(self) -> Any:
-        """In place of the run's own; None: that one."""
+        """Overrides that of the run; None: no override."""
         ...
 
     @property
     def model(self) -> str | None:
-        """In place of the run's own; None: that one."""
+        """Overrides that of the run; None: no override."""
         ...
 
     @property
     def gateway(self) -> bool:
-        """Whether its requests come through us; else they go straight to the server."""
+        """Whether its requests go through the gateway of the run; otherwise they go directly to the server."""
         ...
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """What of it shapes an answer, as JSON has it: a checkpoint of another one holds other answers."""
+        """Settings that shape the answers, as JSON: a checkpoint with other settings holds other answers."""
         ...
 
     def check(self) -> None:
-        """Raises SpecError if it cannot be used here."""
+        """Raises SpecError if it cannot be used on this machine."""
         ...
 
-    def open(self, house: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
-        """Whatever its agents share is started. Raises SpecError; at the end nothing of it runs on."""
+    def open(self, context: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
+        """Starts what its sessions share, and stops it at the end. Raises SpecError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """One request of a program, in our words."""
+    """Model request of a program, independent of its wire format."""
 
     messages: tuple[Message, ...]
-    """User, Assistant and ToolResults, in turns."""
+    """User, Assistant and ToolResults messages, in turns."""
     system: str = ""
     tools: tuple[ToolSpec, ...] = ()
-    choice: Literal["auto", "none", "required"] = "auto"
-    """Whether it wants tools to be called."""
-    named: str = ""
-    """The tool that it wants to be called, where it names one."""
-    one_call: bool = False
-    """It takes at most one call in a reply."""
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    tool_name: str = ""
+    """The tool that must be called; empty if the request names none."""
+    single_call: bool = False
+    """The reply may have at most one tool call."""
     sampling: Sampling = field(default_factory=Sampling)
     answer_schema: JsonSchema | None = None
 
 
 class CompletionService(Protocol):
-    """Who answers the requests of programs."""
+    """Service that completes the model requests of programs."""
 
     @property
     def model(self) -> str: ...
 
-    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
-        """Retried as ever. Raises BackendError, whose message is for the program."""
+    async def complete(self, agent: str, request: CompletionRequest) -> Reply:
+        """Reply of the model, with the retries of the run. Raises BackendError, whose message the program reads."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTrace:
-    """What a program did for one turn of its agent."""
+    """Work of a program for one turn of its agent."""
 
     turns: int
     transcript: tuple[Message, ...] = ()

@@ -1,9 +1,4 @@
-"""Every seam. The engine knows these, never who stands behind them.
-
-What a backend can do.
-
-What a server says of its own load.
-"""
+"""Seams of the engine: backend, tools, journal, store, work source, executor and event sinks, with their data."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,53 +17,53 @@ from .results import AgentResult, CallRecord
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a backend was seen, or is known, to be able to do."""
+    """Capabilities of a backend, detected or known."""
 
     name: str
     model: str
     native_tools: bool
     json_schema: bool
-    """It keeps an answer to a JSON schema."""
-    json_schema_beside_tools: bool
-    """It does so in a request that also offers tools, without making tool calls impossible."""
+    """It constrains answers to a JSON schema."""
+    json_schema_with_tools: bool
+    """It does so in requests with tools too, without preventing tool calls."""
     inflight: int
-    """Requests in flight to start with when the user names no number."""
+    """Initial limit of requests in flight, if the user sets none."""
     fixed_inflight: bool = False
-    """More than `inflight` never helps (the server's own slots)."""
+    """More than `inflight` never helps: the server has so many slots."""
     context_tokens: int | None = None
     kv_tokens: int | None = None
-    """Tokens that its KV cache holds, slower tiers included; None where nobody knows, or nobody needs to."""
+    """Capacity of its KV cache, slower tiers included; None if it is unknown or irrelevant."""
     kv_running_tokens: int | None = None
-    """Tokens that its running requests can hold together: what waits in a slower tier has to come back for them."""
+    """Capacity of the tier that running requests use: what is in a slower tier has to be loaded back first."""
     strict_schema: bool = False
-    """It keeps only schemas that have a strict form (core/schema.py)."""
-    keeps_agents: bool = False
-    """It keeps something for each agent, until the agent is said to leave."""
+    """It takes only schemas that have a strict form (core/schema.py)."""
+    has_agent_sessions: bool = False
+    """It keeps a session per agent, until `Backend.leave`."""
     managed_cache: bool = False
-    """A prefix can be read from its cache only after the first answer, so warming it before a burst pays."""
-    ignores: tuple[str, ...] = ()
-    """Sampling options that it has no word for."""
-    seen: tuple[str, ...] = ()
-    """What is active, in words; nothing that was not seen."""
+    """A prefix is cached only after the first answer, so warming it before a burst pays."""
+    unsupported_sampling: tuple[str, ...] = ()
+    """Sampling options that it does not support."""
+    detected: tuple[str, ...] = ()
+    """Active features that were detected, as text for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLoad:
-    """One look at a server. Counters count from its start."""
+    """Load report of a server. Counters count from its start."""
 
     running: int = 0
     """Requests in its batch."""
     waiting: int = 0
-    """Requests that it has taken and has no room for yet."""
+    """Requests in its queue."""
     kv_usage: float | None = None
-    """The share of its KV cache that running requests hold; what is merely kept for later does not count."""
+    """Share of its KV cache that running requests hold, without what is only cached."""
     preemptions: int = 0
     computed: int = 0
-    """Tokens that took a place in its KV cache: prompts without what was found there, and answers."""
+    """Tokens written to its KV cache: prompts without their cache hits, and answers."""
 
 
 class Backend(Protocol):
-    """An inference server. One method; warming is a request with max_tokens=1."""
+    """Inference server. Warming a prefix is a request with max_tokens=1."""
 
     @property
     def traits(self) -> Traits: ...
@@ -78,7 +73,7 @@ class Backend(Protocol):
         ...
 
     async def leave(self, agent: str) -> None:
-        """An agent is done: whatever the server keeps for it may go. Never raises, and never waits for long."""
+        """Ends an agent: the server may drop what it keeps for it. Never raises, and returns soon."""
         ...
 
     async def aclose(self) -> None: ...
@@ -86,54 +81,54 @@ class Backend(Protocol):
 
 @runtime_checkable
 class ReportsLoad(Protocol):
-    """A backend whose server can be asked how busy it is."""
+    """Backend whose server reports its load."""
 
     async def load(self) -> ServerLoad | None:
-        """None when it does not say, or not this time. Never raises BackendError, and never waits for long."""
+        """Load report, or None if there is none. Never raises BackendError, and returns soon."""
         ...
 
 
 @runtime_checkable
 class HasEndpoints(Protocol):
-    """A backend of several endpoints."""
+    """Backend of several endpoints."""
 
     def unavailable(self) -> tuple[str, ...]:
-        """Endpoints that are out of service, each with its last error."""
+        """Unavailable endpoints, each with its last error."""
         ...
 
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """A backend whose server can be asked how long a text is."""
+    """Backend whose server counts tokens."""
 
     async def count_tokens(self, text: str) -> int | None:
-        """None when it does not say. Never raises BackendError, and never waits for long."""
+        """Tokens of the text, or None if the server does not say. Never raises BackendError, and returns soon."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CallHistory:
-    """What is known of the calls of a turn that an earlier process began."""
+    """Calls of a turn that an earlier process began, as the checkpoint has them."""
 
     turn: int = 0
     settled: Mapping[str, ToolResult] = field(default_factory=dict)
-    """By the id of the call."""
+    """Results by call id."""
     claimed: frozenset[str] = frozenset()
-    """Ids of calls that may or may not have been made."""
+    """Ids of calls that may have been made."""
     inherited: tuple[ToolResult, ...] = ()
-    """Calls that an earlier life of this agent has made."""
+    """Calls that an earlier attempt of this agent made."""
     earlier: tuple[CallRecord, ...] = ()
     """The calls of this agent's earlier turns."""
     life: int = 0
-    """Other in each life of the agent that comes after one which has changed something."""
+    """Differs for each attempt that follows one which has changed something."""
 
 
 class Journal(Protocol):
-    """Where an agent writes down the calls that must not be made twice."""
+    """Journal of the calls of an agent that must not be made twice."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether a later process can go on from it."""
+        """Whether a later process can resume from it."""
         ...
 
     async def identity(self) -> str:
@@ -141,43 +136,42 @@ class Journal(Protocol):
         ...
 
     async def claim(self, call: ToolCall) -> None:
-        """Durable when it returns, also against a power cut: only then may the call be made."""
+        """Records the intent to make a call. Durable on return, also against a power cut: only then may it be made."""
         ...
 
     def withdraw(self, call: ToolCall) -> None:
-        """Takes a claim back: the call was not made. Never raises."""
+        """Cancels a claim: the call was not made. Never raises."""
         ...
 
     def settle(self, result: ToolResult) -> None: ...
 
 
 class ToolSession(Protocol):
-    """One agent's view of the tools. Failures are results; leaving the agent's life cancels what is running."""
+    """Tools of one agent. Failures are results; the end of the agent cancels running calls."""
 
     def start(self, position: int, call: ToolCall) -> None:
-        """The model has asked for this call and still speaks. A tool that may start early does so; its result waits
-        for `results`."""
+        """Starts a call while the model is still generating, if the tool allows it; `results` returns its result."""
         ...
 
     async def abandon(self) -> None:
-        """The answer that asked for the started calls came to nothing: they are cancelled, and gone on return."""
+        """Cancels the started calls because their reply failed; they have ended on return."""
         ...
 
     async def results(self, calls: Sequence[ToolCall], past: CallHistory | None = None) -> tuple[ToolResult, ...]:
-        """Runs the calls at the same time; one result per call, in order. Never raises for a tool's failure. `past` is
-        what the checkpoint knows of calls that change something."""
+        """Runs the calls concurrently; one result per call, in order. Never raises for a tool's failure. `past`: what
+        the checkpoint has of calls that change something."""
         ...
 
 
 class ToolSet(Protocol):
-    """The tools of a run."""
+    """Tools of a run."""
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]: ...
 
     @property
     def may_start_early(self) -> bool:
-        """Whether any tool may be started before the model's answer is whole."""
+        """Whether any tool may start before the model's reply is complete."""
         ...
 
     def session(self, agent: str, journal: Journal | None = None) -> ToolSession: ...
@@ -187,18 +181,18 @@ class ToolSet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The most that a run may have spent of its budget, with what is in flight. None for what it has no limit of."""
+    """Upper bound of what a run has spent, with the requests in flight; None where it has no limit."""
 
     tokens: float | None
     usd: float | None
 
 
 class Store(Protocol):
-    """Where facts are kept. What an agent said and did can be told from its facts alone; there is nothing else."""
+    """Store of facts. An agent can be restored from its facts alone."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether a later run can go on from it."""
+        """Whether a later run can resume from it."""
         ...
 
     async def open(self) -> None:
@@ -206,107 +200,106 @@ class Store(Protocol):
         ...
 
     async def plan(self) -> Mapping[str, Any] | None:
-        """What the run that made these facts asked, as `keep_plan` was told; None for a new store."""
+        """Plan of the run that recorded these facts, as saved by `keep_plan`; None for a new store."""
         ...
 
     async def keep_plan(self, plan: Mapping[str, Any]) -> None: ...
 
     async def identity(self) -> str:
-        """A random name of the run, the same each time it goes on. Empty in stores of versions without one."""
+        """Random id of the run, the same after each resume. Empty in stores of versions without one."""
         ...
 
     async def facts(self, key: str) -> Sequence[Fact]:
-        """The story so far, oldest first; empty for an agent that is not known."""
+        """Facts of an agent, oldest first; empty if it is unknown."""
         ...
 
     async def spent(self) -> Usage:
-        """What all replies together took, those of forgotten agents too."""
+        """Usage of all replies together, including those of restarted agents."""
         ...
 
     async def account(self) -> Account | None:
-        """As `keep_account` was last told; None where no budget was ever kept here."""
+        """Account as last saved by `keep_account`; None if there is none."""
         ...
 
     async def keep_account(self, account: Account) -> None:
-        """Durable on return. Raises StoreError."""
+        """Saves the account, durable on return. Raises StoreError."""
         ...
 
     def record(self, key: str, fact: Fact) -> None:
-        """Keeps a fact; it may not be durable yet when this returns."""
+        """Records a fact; it may not be durable yet on return."""
         ...
 
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
-        """Puts these in the place of an agent's facts, at once: it starts again from its task."""
+        """Replaces the facts of an agent atomically: it starts again from its task."""
         ...
 
     async def settle(self, key: str | None = None, *, sync: bool = False) -> None:
-        """Once this returns, all facts that were recorded before are durable. Raises StoreError. `key`: who asks;
-        raises LeaseLost where another worker has this agent by now. `sync`: at once, and durable against a power cut
-        too, which costs a write to the disk itself."""
+        """Makes all facts durable that were recorded before. Raises StoreError; with the `key` of an agent, LeaseLost
+        if another worker has it now. `sync`: at once and durable against a power cut too, which costs an fsync."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class WorkSource(Protocol):
-    """Where jobs come from; asked for one more only when it can be worked on."""
+    """Source of jobs, read only when the next one can be run."""
 
     @property
     def total(self) -> int | None: ...
 
     @property
     def is_bounded(self) -> bool:
-        """It comes to its end without being waited for, once nobody else has anything to do."""
+        """Whether it ends by itself once there is no work left."""
         ...
 
     async def take(self) -> Job | None: ...
 
     def release(self, job: Job) -> None:
-        """A job that was taken is not run here any more, whatever became of it."""
+        """Reports that a job that was taken is no longer run here."""
         ...
 
 
 class Slot(Protocol):
-    """The right to one request in flight."""
+    """Permit for one request in flight."""
 
     def release(self) -> None: ...
 
 
 class Executor(Protocol):
-    """Runs agents, each to its end."""
+    """Executor of agents, each to its end."""
 
-    def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
-        """The result of a job that needs no more work, or None."""
+    def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+        """Result of a job that needs no more work, or None."""
         ...
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult | None:
-        """The result of an agent that ended elsewhere, from what it said there and how it ended. None where the facts
-        are not all there."""
+    async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
+        """Result of an agent that ended on another worker, from its facts and its completion. None if facts are
+        missing."""
         ...
 
     def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> Awaitable[AgentResult]:
-        """Goes on from `facts`. It is given the slot of its next turn, and owns it. Raises RunStopped when no agent
-        can go on."""
+        """Runs the agent from `facts` on, and owns the slot of its next turn. Raises RunStopped when no agent can
+        continue."""
         ...
 
 
 class EventSink(Protocol):
-    """Must not block and must not raise."""
+    """Sink for events. It must not block and must not raise."""
 
     def emit(self, event: Event) -> None: ...
 
 
 @runtime_checkable
 class SlowSink(Protocol):
-    """A view on a run that may block. All its methods are called from one thread, in order. One that is given to
-    several runs is closed after each."""
+    """Sink that may block: its methods are called in order from one thread. One that is used for several runs is closed
+    after each."""
 
     def take(self, at: float, event: Event) -> None:
         """`at`: when it happened, in seconds since the epoch."""
         ...
 
     def flush(self) -> None:
-        """After each handful of events."""
+        """Called after each batch of events."""
         ...
 
     def close(self) -> None: ...

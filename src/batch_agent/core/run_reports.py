@@ -1,14 +1,11 @@
-"""How a run was scheduled, for whoever wants to know why it took as long as it did.
-
-What the prompts of a run share, as expected before it and as seen after it.
-"""
+"""Reports of a run: how it was scheduled, and what its prompts share."""
 
 from .fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """The number of requests that may be in flight changed."""
+    """Change of the limit of requests in flight."""
 
     at: float
     """Seconds from the start of the run."""
@@ -18,45 +15,45 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class KeepWarmStats:
-    """What `kvflow=True` did: touches of contexts that would have been thrown out during a tool wait."""
+    """Keep-warm requests of `kvflow=True`, for contexts that would be evicted during a tool wait."""
 
-    touches: int = 0
+    requests: int = 0
     tokens: int = 0
-    """Computed for touches."""
+    """Tokens computed for them."""
     hits: int = 0
-    """Touches that found the context still there."""
+    """Requests that found the context still cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """Of one run."""
+    """Scheduling report of a run."""
 
     inflight: int = 0
-    """Requests that might be in flight at the end."""
+    """Limit of requests in flight at the end."""
     limits: tuple[LimitChange, ...] = ()
     kv_tokens: int | None = None
-    """What the server's KV cache holds; None where nobody knows."""
+    """Capacity of the server's KV cache; None if unknown."""
     kv_limit: int | None = None
-    """What residents may hold of it, as was found at the end."""
-    most_residents: int | None = None
-    """Agents that had a place in the KV cache at once; None where places were not counted."""
-    gave_up: int = 0
-    """Places that were given up during a long tool wait."""
-    guests: int = 0
-    """Agents that were let in beyond the capacity, because the engine had nothing to do."""
-    lost: int = 0
-    """Turns that found less than half of their context in the cache although they had a place."""
-    warmth: KeepWarmStats | None = None
+    """Share of it that residents may use, as estimated at the end."""
+    max_residents: int | None = None
+    """Peak number of agents resident in the KV cache; None if residency was not tracked."""
+    evictions: int = 0
+    """Agents that lost their residency during a long tool wait."""
+    overcommitted: int = 0
+    """Agents that were admitted over capacity, because the engine was idle."""
+    cache_misses: int = 0
+    """Turns of residents that found less than half of their context in the cache."""
+    keep_warm: KeepWarmStats | None = None
     unavailable: tuple[str, ...] = ()
-    """Endpoints out of service at the end, of several, each with its last error."""
+    """Endpoints that were unavailable at the end, each with its last error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that keeps prompts from being shared, and what to do about it."""
+    """Lint finding: something that prevents prefix sharing, and what to do about it."""
 
     kind: str
-    """A stable word, safe to group by: timestamp, uuid, unordered, system_prompt, session_header, tool_order ..."""
+    """Stable name, safe to group by: timestamp, uuid, unordered, system_prompt, session_header, tool_order ..."""
     message: str
     advice: str
 
@@ -66,28 +63,27 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PrefixReport:
-    """Of the first prompts of all agents; what an agent says to itself in later turns is not in here."""
+    """Prefix report on the first prompts of all agents; later turns are not included."""
 
     agents: int | None
-    """None when the inputs are read lazily: then nothing is known of them but the first."""
+    """None if the inputs are read lazily: then only the first one is known."""
     shared_tokens: int
-    """At the beginning of every prompt."""
+    """Length of the prefix that all prompts share."""
     prompt_tokens: int
-    """Of a prompt, on average."""
+    """Mean length of a prompt."""
     diverges_at: str | None
-    """Where the prompts of two agents first differ, in words; None: nowhere."""
+    """Where prompts first differ, as text for the user; None: nowhere."""
     groups: int = 0
-    """Sets of agents whose prompts share more than all do."""
+    """Groups of agents whose prompts share a longer prefix."""
     predicted: float | None = None
-    """Share of all first prompts that is expected from the prefix cache, if that is large enough."""
+    """Expected cache hit rate of the first prompts, if the prefix cache is large enough."""
     measured: float | None = None
-    """The same as the server counted it; None before the run, and where the server does not say."""
+    """Hit rate as the server reported it; None before the run, or if the server does not report it."""
     is_calibrated: bool = False
-    """The server said how many tokens the first prompt has; else four characters are taken for one."""
+    """The server counted the tokens of the first prompt; otherwise a token is taken to be four characters."""
     findings: tuple[Finding, ...] = ()
 
     @property
     def sharing(self) -> float | None:
-        """Tokens that are sent for each one that has to be computed: N(S+U)/(S+NU), what sharing without loss can
-        give at most."""
+        """Tokens sent per token computed, N(S+U)/(S+NU): the upper bound of what sharing can give."""
         return None if self.predicted is None else 1 / (1 - self.predicted) if self.predicted < 1 else None

@@ -156,11 +156,11 @@ class AdmissionController:
             limits,
             kv_tokens=self.residency.capacity,
             kv_limit=None if ledger.limit is None else int(ledger.limit),
-            most_residents=counts.most_residents,
-            gave_up=counts.gave_up,
-            guests=counts.guests,
-            lost=ledger.losses.total,
-            warmth=None if self._keep_warm is None else self._keep_warm.warmth,
+            max_residents=counts.most_residents,
+            evictions=counts.gave_up,
+            overcommitted=counts.guests,
+            cache_misses=ledger.losses.total,
+            keep_warm=None if self._keep_warm is None else self._keep_warm.warmth,
         )
 
     async def aclose(self) -> None:
@@ -237,7 +237,11 @@ def build_admission(
         return AdmissionController(slots)  # nobody comes back to a context, or the cache is the service's own affair
     residency = Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
     keep_warm = None
-    if spec.prefix.kvflow and traits.kv_tokens is not None and not (traits.keeps_agents or spec.spend.counts_tokens):
+    if (
+        spec.prefix.kvflow
+        and traits.kv_tokens is not None
+        and not (traits.has_agent_sessions or spec.spend.counts_tokens)
+    ):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
     has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
     running_tokens = traits.kv_running_tokens if has_slower_tier else None

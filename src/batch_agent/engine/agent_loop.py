@@ -55,17 +55,17 @@ class AgentLoop:
     compacted: Callable[[str, int], Compacted | None] | None = None
     """In a replay: the compaction that was recorded before a turn, given once."""
 
-    def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+    def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         return recalled(self.rules, job, facts, retry_failed=self.retry_failed)
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult | None:
+    async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
         talk = Conversation(self.rules, job)
         talk.replay(facts)
-        if ending.error is not None:
-            talk.fail(ending.error)
+        if completion.error is not None:
+            talk.fail(completion.error)
         elif not isinstance(talk.next(), Done):
             return None
-        return talk.result(ending.seconds)
+        return talk.result(completion.seconds)
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         task = asyncio.current_task()

@@ -55,9 +55,9 @@ class ChunkingExecutor:
         self._leave = leave
         self._deadline = deadline or RunDeadline(None)
 
-    def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+    def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         asked = _asked(facts)
-        return self._inner.recall(job if asked is None else replace(job, task=asked), facts)
+        return self._inner.from_checkpoint(job if asked is None else replace(job, task=asked), facts)
 
     async def complete(self, job: Job, facts: Sequence[Fact], result: AgentResult) -> AgentResult:
         """A recalled result, with what the sub-agents took, if there were any."""
@@ -67,15 +67,15 @@ class ChunkingExecutor:
         seconds = sum(each.timing.total for each in (*done, result))
         return _summed(result, [*done, result], seconds) if done else result
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult | None:
+    async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
         """The result of an agent that ended elsewhere, with what its sub-agents took. None where the facts are not all
         there."""
         asked = _asked(facts)
-        told = await self._inner.retell(job if asked is None else replace(job, task=asked), facts, ending)
+        told = await self._inner.from_remote(job if asked is None else replace(job, task=asked), facts, completion)
         if told is None or (not job.parts and asked in (None, job.task)):
             return told
         done = await self._recorded(job)
-        return _summed(told, [*done, told], ending.seconds) if done else told
+        return _summed(told, [*done, told], completion.seconds) if done else told
 
     def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> Awaitable[AgentResult]:
         if job.parts or facts:
@@ -155,7 +155,7 @@ class ChunkingExecutor:
     async def _ask(self, job: Job, name: str) -> AgentResult:
         async with self._room:
             facts = self._story(job, await self._store.facts(job.key))
-            result = self._inner.recall(job, facts) if facts else None
+            result = self._inner.from_checkpoint(job, facts) if facts else None
             if result is None:
                 result = await self._live(job, facts)
                 if self._leave is not None:
@@ -201,7 +201,7 @@ class ChunkingExecutor:
                 facts = await self._store.facts(key)
                 if not facts:
                     break
-                result = self._inner.recall(Job(job.index, key, None, _asked(facts) or ""), facts)
+                result = self._inner.from_checkpoint(Job(job.index, key, None, _asked(facts) or ""), facts)
                 done += [] if result is None else [result]
             if len(done) == known:
                 break

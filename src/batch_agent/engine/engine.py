@@ -8,12 +8,13 @@ from contextlib import suppress
 from .. import aio
 from ..aio import RunDeadline, is_failure
 from ..core.agent_config import Job
-from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost, RunStopped
+from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost
 from ..core.events import AgentFinished, AgentReassigned, AgentStarted
 from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
+from ..core.run_stopped import RunStopped
 from .admission import AdmissionController
 
 _log = logging.getLogger("batch_agent")
@@ -152,7 +153,7 @@ class Engine:
 
     async def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         try:
-            known = self._executor.recall(job, facts)
+            known = self._executor.from_checkpoint(job, facts)
         except Exception:  # noqa: BLE001 - a story that cannot be read is its agent's failure, as one that cannot go on
             return None
         return known if known is None or self._complete is None else await self._complete(job, facts, known)

@@ -96,7 +96,7 @@ class KeepWarm:
         was_there = self._plan.touched(agent, computed if self._reports_cache else 0) and self._reports_cache
         so_far = self.warmth
         self.warmth = KeepWarmStats(
-            so_far.touches + 1, so_far.tokens + computed + usage.output, so_far.hits + was_there
+            so_far.requests + 1, so_far.tokens + computed + usage.output, so_far.hits + was_there
         )
 
     def _for_one_token(self, asked: Request) -> Request:

@@ -4,7 +4,7 @@ from statistics import fmean, stdev
 
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
-from ..core.results import Results
+from ..data.results import Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Forecast:
         """The run as it was: what came out of it, how long it took, what it cost."""
         used = sum((result.usage for result in results), NO_USAGE)
         turns = sum(result.turns for result in results)
-        residents = results.scheduling.most_residents
+        residents = results.scheduling.max_residents
         return self.compared(len(results), turns, used, residents=residents, seconds=seconds, usd=usd)
 
     def compared(

@@ -93,7 +93,7 @@ def _rules(
         asked = _as_object(output.json_schema)
         if is_kept(asked, traits):
             last = asked  # no call can be lost where none may be made
-            turn = asked if not tools or traits.json_schema_beside_tools else None
+            turn = asked if not tools or traits.json_schema_with_tools else None
         if turn is None:
             system.append(inject(asked if last is not None else output.json_schema))
     prompt = Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt)

@@ -44,8 +44,8 @@ class ActionAdapter:
             model=self.rules.model,
             sampling=self._sampling(asked.sampling),
             answer_schema=schema,
-            may_call_tools=asked.choice != "none",
-            must_call=asked.named if asked.choice == "required" and not acts else None,
+            may_call_tools=asked.tool_choice != "none",
+            must_call=asked.tool_name if asked.tool_choice == "required" and not acts else None,
             stream=self.rules.stream,
             agent=agent,
             turn=turn,
@@ -71,19 +71,19 @@ class ActionAdapter:
     def _schema(self, asked: CompletionRequest) -> tuple[JsonSchema | None, Sequence[str]]:
         """What the server keeps actions to; or else what the prompt says of it."""
         answer = asked.answer_schema or _TEXT
-        may_call = asked.choice != "none"
+        may_call = asked.tool_choice != "none"
         turn = actions.turn_schema(asked.tools, answer) if may_call else actions.last_turn_schema(answer)
         if not is_kept(turn, self.traits):
             return None, (inject(turn),)  # the same in each request, so that prompts begin alike
-        if asked.choice == "required":
-            turn = actions.call_schema([tool for tool in asked.tools if asked.named in ("", tool.name)])
+        if asked.tool_choice == "required":
+            turn = actions.call_schema([tool for tool in asked.tools if asked.tool_name in ("", tool.name)])
         return turn, ()
 
     def _answer_schema(self, asked: CompletionRequest) -> tuple[JsonSchema | None, Sequence[str]]:
         schema = asked.answer_schema
         if schema is None:
             return None, ()
-        is_possible = not asked.tools or self.traits.json_schema_beside_tools
+        is_possible = not asked.tools or self.traits.json_schema_with_tools
         return (schema, ()) if is_possible and is_kept(schema, self.traits) else (None, (inject(schema),))
 
     def _prompt(self, system: str, tools: tuple[ToolSpec, ...]) -> Prompt:
@@ -108,13 +108,13 @@ class ActionAdapter:
 
 def keeps_choice(asked: CompletionRequest, reply: Reply) -> bool:
     """Whether the tool that was named is called; a reply that was cut off or refused says by itself that it is not."""
-    return not asked.named or bool(reply.calls) or reply.finish in ("length", "refusal")
+    return not asked.tool_name or bool(reply.calls) or reply.finish in ("length", "refusal")
 
 
 def _chosen(asked: CompletionRequest, reply: Reply) -> Reply:
     """Without calls that the program has ruled out."""
-    calls = tuple(call for call in reply.calls if asked.named in ("", call.name))
-    calls = calls[:1] if asked.one_call else calls
+    calls = tuple(call for call in reply.calls if asked.tool_name in ("", call.name))
+    calls = calls[:1] if asked.single_call else calls
     return reply if calls == reply.calls else replace(reply, calls=calls)
 
 

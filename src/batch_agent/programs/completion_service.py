@@ -6,11 +6,12 @@ from dataclasses import field, replace
 from typing import Literal
 
 from ..agent.conversation import Generate
-from ..core.errors import BackendError, ErrorKind, RunStopped
+from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
+from ..core.run_stopped import RunStopped
 from ..engine.turn_runner import BackendTurnRunner
 from .action_adapter import ActionAdapter, keeps_choice
 from .program_sessions import ProgramSession, ProgramSessions
@@ -44,7 +45,7 @@ class GatewayService:
     def model(self) -> str:
         return self.acting.rules.model
 
-    async def answer(self, agent: str, asked: CompletionRequest) -> Reply:
+    async def complete(self, agent: str, asked: CompletionRequest) -> Reply:
         visit = self.visits.of(agent)
         if visit.end is not None:
             raise _told(visit.end)
@@ -85,7 +86,7 @@ class GatewayService:
         try:
             found = await self._send(turned, asked, asked)
         except BackendError as error:
-            if not asked.named or error.kind is not ErrorKind.BAD_REQUEST:
+            if not asked.tool_name or error.kind is not ErrorKind.BAD_REQUEST:
                 raise
             choice: Literal["auto", "required"] = "auto"
         else:
@@ -93,10 +94,10 @@ class GatewayService:
                 return found
             turned.visit.usage += found[1].reply.usage
             choice = "required"
-        tools = tuple(tool for tool in asked.tools if tool.name == asked.named)
-        found = await self._send(turned, asked, replace(asked, tools=tools, choice=choice, named=""))
+        tools = tuple(tool for tool in asked.tools if tool.name == asked.tool_name)
+        found = await self._send(turned, asked, replace(asked, tools=tools, tool_choice=choice, tool_name=""))
         if not keeps_choice(asked, found[2]):
-            message = f"The model does not call {asked.named!r}, the tool that the request's tool_choice names."
+            message = f"The model does not call {asked.tool_name!r}, the tool that the request's tool_choice names."
             raise BackendError(ErrorKind.INVALID_OUTPUT, message)
         return found
 

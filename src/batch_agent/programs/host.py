@@ -64,8 +64,8 @@ class _GatewayAccess:
     gateway: Gateway
     model: str
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
-        return ModelEndpoint(self.gateway.url, self.gateway.admit(agent, hides), self.model)
+    def endpoint(self, agent: str, masks: Mapping[str, str]) -> ModelEndpoint:
+        return ModelEndpoint(self.gateway.url, self.gateway.admit(agent, masks), self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _DirectAccess:
 
     server: ModelEndpoint
 
-    def address(self, agent: str, hides: Mapping[str, str]) -> ModelEndpoint:
+    def endpoint(self, agent: str, masks: Mapping[str, str]) -> ModelEndpoint:
         return self.server
 
 

@@ -88,9 +88,9 @@ class ProgramTurnRunner:
         seat = self._seats.get(job.key)
         try:
             if seat is not None:
-                return await seat.ask(_last(request))
-            seat = self._seats[job.key] = await self.crew.seat(job.key)
-            return await seat.ask(_whole(request))
+                return await seat.prompt(_last(request))
+            seat = self._seats[job.key] = await self.crew.open_session(job.key)
+            return await seat.prompt(_whole(request))
         except ProgramFailed as failed:
             return failed
 

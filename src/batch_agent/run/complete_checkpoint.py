@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from ..core.errors import ErrorKind, RunStopped
+from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
 from ..core.protocols import Store, Traits
 from ..core.requests import Delta, Request
+from ..core.run_stopped import RunStopped
 from ..engine.agent_loop import recalled
 from ..engine.context_window import digest, open_window
 from ..engine.inputs import InputSource, JobSource
@@ -75,7 +76,7 @@ class ReadOnlyStore:
 
 async def mark_finished(plan: Plan, traits: Traits, store: Store, counts: Mapping[str, int]) -> None:
     """Keeps what a later run has to know of the server to need none. The next run that asks one takes the mark away."""
-    kept = {"traits": {**asdict(traits), "seen": ()}, "counts": dict(counts)}
+    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts)}
     await store.keep_plan({**plan.description, "finished": kept})
 
 

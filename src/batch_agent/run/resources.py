@@ -279,7 +279,7 @@ class _Opener:
             )
             self._stack.push_async_callback(backend.aclose)
             self._backends[spec.backend, spec.model] = backend
-        for name in backend.traits.ignores:
+        for name in backend.traits.unsupported_sampling:
             if getattr(spec.sampling, name) is not None:
                 setup.notify(f"{backend.traits.name} has no {name}=: it is not sent.")
         return backend
@@ -376,7 +376,7 @@ async def _join(
     from ..cluster.session import join  # only for shared runs
 
     return await stack.enter_async_context(
-        join(hub, lasts=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
+        join(hub, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
     )
 
 

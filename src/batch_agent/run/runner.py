@@ -163,7 +163,7 @@ class _Execution:
 
         resources, joined = self._resources, self._resources.joined
         assert joined is not None
-        calling = Submitter(joined, inputs, fit, executor.retell, deliver, self._events, resources.deadline)
+        calling = Submitter(joined, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline)
         if not works:
             await calling.collect()
             return
@@ -184,7 +184,7 @@ class _Execution:
             self._events,
         )
         if spec.runtime is None or resources.is_finished:
-            await run_agents(asking, resources.backend.leave if resources.server.traits.keeps_agents else None)
+            await run_agents(asking, resources.backend.leave if resources.server.traits.has_agent_sessions else None)
             return
         from ..programs.host import open_program_host  # brings a web server, which other runs do not need
 
@@ -263,4 +263,4 @@ class _Execution:
 
     def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.gate.slots.limit
-        return RunStarted(traits.name, self._resources.plan.rules.model, limit, total, traits.seen, prices)
+        return RunStarted(traits.name, self._resources.plan.rules.model, limit, total, traits.detected, prices)

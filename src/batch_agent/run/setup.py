@@ -123,7 +123,7 @@ class RunSetup:
         """Traits of the server that a checkpoint was made with, as far as the checkpoint has them."""
         if kept_traits := kept.get("finished", {}).get("traits"):
             traits: dict[str, Any] = {each.name: kept_traits[each.name] for each in fields(Traits)}
-            return Traits(**{**traits, "ignores": tuple(traits["ignores"]), "seen": ()})
+            return Traits(**{**traits, "unsupported_sampling": tuple(traits["unsupported_sampling"]), "detected": ()})
         return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])
 
     def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:

@@ -105,15 +105,19 @@ def test_tools() -> None:
 )
 def test_whether_tools_are_called(choice: Any, meant: str) -> None:
     chosen = choice and {"type": choice, "name": "read"}
-    assert read(tools=[TOOL], tool_choice=chosen).asked.choice == meant
-    assert read(tool_choice=chosen).asked.choice == "auto"
+    assert read(tools=[TOOL], tool_choice=chosen).asked.tool_choice == meant
+    assert read(tool_choice=chosen).asked.tool_choice == "auto"
 
 
 def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> None:
     tools = [TOOL, {"name": "beta", "input_schema": {}}]
     asked = read(tools=tools, tool_choice={"type": "tool", "name": "beta"}).asked
-    assert (asked.choice, asked.named, [tool.name for tool in asked.tools]) == ("required", "beta", ["read", "beta"])
-    assert read(tools=tools, tool_choice={"type": "any"}).asked.named == ""
+    assert (asked.tool_choice, asked.tool_name, [tool.name for tool in asked.tools]) == (
+        "required",
+        "beta",
+        ["read", "beta"],
+    )
+    assert read(tools=tools, tool_choice={"type": "any"}).asked.tool_name == ""
     for odd in ({"type": "tool", "name": "gamma"}, {"type": "tool"}):
         with pytest.raises(GatewayError, match="tool_choice"):
             read(tools=tools, tool_choice=odd)
@@ -121,8 +125,8 @@ def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> No
 
 @pytest.mark.parametrize("kind", ["auto", "any"])
 def test_whether_several_calls_may_come_at_once(kind: str) -> None:
-    assert read(tools=[TOOL], tool_choice={"type": kind, "disable_parallel_tool_use": True}).asked.one_call
-    assert not read(tools=[TOOL], tool_choice={"type": kind}).asked.one_call
+    assert read(tools=[TOOL], tool_choice={"type": kind, "disable_parallel_tool_use": True}).asked.single_call
+    assert not read(tools=[TOOL], tool_choice={"type": kind}).asked.single_call
 
 
 def test_sampling_and_the_rest() -> None:

@@ -98,15 +98,19 @@ def test_tools() -> None:
     ],
 )
 def test_whether_tools_are_called(choice: Any, meant: str) -> None:
-    assert read(tools=[TOOL], tool_choice=choice).asked.choice == meant
-    assert read(tool_choice=choice).asked.choice == "auto"
+    assert read(tools=[TOOL], tool_choice=choice).asked.tool_choice == meant
+    assert read(tool_choice=choice).asked.tool_choice == "auto"
 
 
 def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> None:
     tools = [TOOL, {"type": "function", "function": {"name": "beta"}}]
     asked = read(tools=tools, tool_choice={"type": "function", "function": {"name": "beta"}}).asked
-    assert (asked.choice, asked.named, [tool.name for tool in asked.tools]) == ("required", "beta", ["read", "beta"])
-    assert read(tools=tools, tool_choice="required").asked.named == ""
+    assert (asked.tool_choice, asked.tool_name, [tool.name for tool in asked.tools]) == (
+        "required",
+        "beta",
+        ["read", "beta"],
+    )
+    assert read(tools=tools, tool_choice="required").asked.tool_name == ""
     with pytest.raises(GatewayError, match="tool_choice names 'gamma', which is none of the tools"):
         read(tools=tools, tool_choice={"type": "function", "function": {"name": "gamma"}})
 
@@ -118,9 +122,9 @@ def test_of_allowed_tools_only_those_are_offered() -> None:
 
 
 def test_whether_several_calls_may_come_at_once() -> None:
-    assert read(tools=[TOOL], parallel_tool_calls=False).asked.one_call
-    assert not read(tools=[TOOL], parallel_tool_calls=True).asked.one_call
-    assert not read(tools=[TOOL]).asked.one_call
+    assert read(tools=[TOOL], parallel_tool_calls=False).asked.single_call
+    assert not read(tools=[TOOL], parallel_tool_calls=True).asked.single_call
+    assert not read(tools=[TOOL]).asked.single_call
 
 
 def test_sampling() -> None:

@@ -37,7 +37,7 @@ from batch_agent.programs.gateway.anthropic import AnthropicProtocol
 from batch_agent.programs.gateway.openai import OpenAIProtocol
 from batch_agent.programs.gateway.protocol import ApiProtocol, ResponseMeta
 
-TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=4)
+TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=4)
 ENVELOPE = ResponseMeta("1", 0, "m")
 OPENAI, ANTHROPIC = OpenAIProtocol(), AnthropicProtocol()
 PAIRS: list[tuple[ApiProtocol, Dialect]] = [
@@ -190,7 +190,7 @@ async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
     assert asked.system == "Be brief, in /work."
     assert asked.tools == (ToolSpec("read", "Reads in /work.", {"type": "object", "description": "/work"}),)
     assert asked.answer_schema == {"type": "object", "title": "/work"}
-    assert asked.choice == "none"
+    assert asked.tool_choice == "none"
     sampling = asked.sampling
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens, sampling.stop) == (0.5, 0.9, 99, ("END",))
     told = Assistant(CALLS.text, CALLS.calls, CALLS.thoughts)

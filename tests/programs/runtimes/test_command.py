@@ -27,7 +27,7 @@ async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncI
     runtime = ProcessRuntime([*PYTHON, code, *words], **options)
     runtime.check()
     async with runtime.open(house(folder / "house", Doors())) as crew:
-        seat = await crew.seat("one")
+        seat = await crew.open_session("one")
         try:
             yield seat
         finally:
@@ -35,7 +35,7 @@ async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncI
 
 
 async def shown(seat: AgentSession, task: str) -> tuple[list[str], dict[str, str], str, str]:
-    arguments, environment, cwd, stdin = json.loads((await seat.ask(task)).text)
+    arguments, environment, cwd, stdin = json.loads((await seat.prompt(task)).text)
     return arguments, environment, cwd, stdin
 
 
@@ -64,8 +64,8 @@ async def test_without_a_task_placeholder_the_task_comes_by_stdin(tmp_path: Path
 async def test_a_second_prompt_repeats_the_whole_conversation(tmp_path: Path) -> None:
     code = "import sys; said = sys.stdin.read(); open('asked', 'a').write(said + '\\n--\\n'); print(len(said))"
     async with seated(tmp_path, code) as seat:
-        first = await seat.ask("do it")
-        second = await seat.ask("not so")
+        first = await seat.prompt("do it")
+        second = await seat.prompt("not so")
     assert first.text == "5"
     assert second.changes is not None
     asked = [line[1:] for line in second.changes.patch.splitlines() if line.startswith("+") and line[1:2] != "+"]
@@ -75,7 +75,7 @@ async def test_a_second_prompt_repeats_the_whole_conversation(tmp_path: Path) ->
 async def test_an_answer_may_be_in_a_file_outside_the_workspace(tmp_path: Path) -> None:
     code = "import sys; print('chatter'); open('../said', 'w').write(sys.stdin.read() + '\\n')"
     async with seated(tmp_path, code, answer="../said") as seat:
-        got = await seat.ask("the answer")
+        got = await seat.prompt("the answer")
     assert got.text == "the answer"
     assert got.changes is not None
     assert not got.changes.files
@@ -93,7 +93,7 @@ async def test_an_answer_may_be_in_a_file_outside_the_workspace(tmp_path: Path) 
 async def test_a_failed_program_is_reported_with_the_end_of_its_output(tmp_path: Path, code: str, why: str) -> None:
     async with seated(tmp_path, code) as seat:
         with pytest.raises(ProgramFailed, match=why) as failed:
-            await seat.ask("do it")
+            await seat.prompt("do it")
     assert failed.value.retryable == ("-9" in why)
 
 
@@ -103,7 +103,7 @@ async def test_a_failed_program_is_reported_with_the_end_of_its_output(tmp_path:
 async def test_an_answer_that_was_not_written_is_a_failure(tmp_path: Path, code: str) -> None:
     async with seated(tmp_path, code, answer="said") as seat:
         with pytest.raises(ProgramFailed, match="was to write its answer to 'said', and did not"):
-            await seat.ask("do it")
+            await seat.prompt("do it")
 
 
 async def test_a_cancelled_program_is_gone_with_all_that_it_started(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_a_cancelled_program_is_gone_with_all_that_it_started(tmp_path: Pa
     code = f"import os, time; os.fork() or os.setsid(); {note}; time.sleep(600)"
     async with seated(tmp_path, code) as seat:
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(seat.ask("do it"))
+            work = group.create_task(seat.prompt("do it"))
             async with asyncio.timeout(60):
                 while not (pids.exists() and len(pids.read_text().split()) == 2):
                     await asyncio.sleep(0.01)

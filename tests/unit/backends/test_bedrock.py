@@ -184,7 +184,7 @@ async def test_the_region_may_come_from_the_environment(monkeypatch: pytest.Monk
     monkeypatch.setenv(variable, "eu-central-1")
     backend = await open_bedrock(URL("bedrock:///a.b"), None)
     await backend.aclose()
-    assert backend.traits.seen == ("bedrock in eu-central-1",)
+    assert backend.traits.detected == ("bedrock in eu-central-1",)
 
 
 async def test_an_endpoint_that_is_no_url_is_an_error_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +201,8 @@ async def test_the_traits_say_what_the_model_can_do() -> None:
     assert (able.traits.json_schema, able.traits.strict_schema, able.traits.managed_cache) == (True, True, True)
     assert (plain.traits.json_schema, plain.traits.strict_schema, plain.traits.managed_cache) == (False, False, False)
     assert able.traits.native_tools
-    assert able.traits.seen == ("bedrock in us-east-1", "cache points")
-    assert able.traits.ignores == ("seed",)
+    assert able.traits.detected == ("bedrock in us-east-1", "cache points")
+    assert able.traits.unsupported_sampling == ("seed",)
 
 
 class Verdict(BaseModel):

@@ -262,7 +262,7 @@ async def test_what_all_can_do_is_said_of_the_fleet() -> None:
     hosts = Host(SimConfig(zero_latency=True, max_model_len=512)), Host(SimConfig(zero_latency=True, max_model_len=256))
     async with up(*hosts), fleet_of(*hosts) as fleet:
         assert fleet.traits.context_tokens == 256
-        assert fleet.traits.seen[0] == "2 of 2 endpoints"
+        assert fleet.traits.detected[0] == "2 of 2 endpoints"
         one = fleet.members[0].backend
         assert one is not None
         assert fleet.traits.inflight == 2 * one.traits.inflight

@@ -29,7 +29,7 @@ from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
 
-TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_beside_tools=True, inflight=4)
+TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=4)
 PLAIN = Request(Prompt("Be brief."), (User("Hi"),), "m", Sampling())
 STREAMED = replace(PLAIN, stream=True)
 both = pytest.mark.parametrize("request_", [PLAIN, STREAMED], ids=["plain", "streamed"])

@@ -199,8 +199,8 @@ async def test_the_report_tells_how_it_went() -> None:
         limits=(LimitChange(3.0, 4, "room"),),
         kv_tokens=2500,
         kv_limit=2250,
-        most_residents=3,
-        guests=1,
+        max_residents=3,
+        overcommitted=1,
     )
 
 
@@ -215,14 +215,14 @@ async def test_the_report_counts_places_that_were_given_up_and_contexts_that_wer
     with entered.while_waiting("0", LOOK, None):
         await entered.first_turn(job(2), ())
     report = entered.report()
-    assert (report.gave_up, report.lost, report.guests) == (1, 1, 0)
+    assert (report.evictions, report.cache_misses, report.overcommitted) == (1, 1, 0)
 
 
 @virtual
 async def test_the_report_of_places_that_nobody_limits_has_no_limit() -> None:
     entered = gate(kv_tokens=None)
     await entered.first_turn(job(0), ())
-    assert entered.report() == Scheduling(10, most_residents=1)
+    assert entered.report() == Scheduling(10, max_residents=1)
 
 
 @virtual

@@ -88,7 +88,7 @@ async def test_without_a_word_from_the_server_four_characters_are_a_token() -> N
         ({"kv_tokens": 1000}, {"kvflow": True}, True),
         ({"kv_tokens": 1000}, {}, False),
         ({}, {"kvflow": True}, False),
-        ({"kv_tokens": 1000, "keeps_agents": True}, {"kvflow": True}, False),
+        ({"kv_tokens": 1000, "has_agent_sessions": True}, {"kvflow": True}, False),
         ({"kv_tokens": 1000}, {"kvflow": True, "max_total_tokens": 10_000}, False),
         ({"kv_tokens": 1000}, {"kvflow": True, "max_usd": 1.0}, False),
         ({"kv_tokens": 1000}, {"kvflow": True, "deadline": 60.0}, True),
@@ -97,4 +97,4 @@ async def test_without_a_word_from_the_server_four_characters_are_a_token() -> N
 async def test_contexts_are_kept_warm_only_where_that_can_help(
     traits: dict[str, Any], options: dict[str, Any], is_on: bool
 ) -> None:
-    assert ((await gate(backend(**traits), **options)).report().warmth is not None) == is_on
+    assert ((await gate(backend(**traits), **options)).report().keep_warm is not None) == is_on

@@ -27,13 +27,13 @@ class Runs:
     def __init__(self, behave: Callable[[int], BaseException | None]) -> None:
         self._behave = behave
 
-    def recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+    def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         if error := self._behave(job.index):
             raise error
         return None
 
-    async def retell(self, job: Job, facts: Sequence[Fact], ending: Completion) -> AgentResult:
-        return AgentResult(job.index, job.key, job.input, error=ending.error)
+    async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult:
+        return AgentResult(job.index, job.key, job.input, error=completion.error)
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         await asyncio.sleep(0)

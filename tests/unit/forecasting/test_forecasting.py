@@ -13,8 +13,9 @@ from batch_agent.core.errors import ErrorKind, SpecError
 from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Usage
-from batch_agent.core.results import AgentError, AgentResult, Results, Timing
+from batch_agent.core.results import AgentError, AgentResult, Timing
 from batch_agent.core.run_reports import PrefixReport, Scheduling
+from batch_agent.data.results import Results
 from batch_agent.forecasting import ServerSpeeds, behaviour_of, forecast, speeds_of
 from batch_agent.forecasting.model import AgentProfile, Behaviour, ExpectedTurn, Forecast, prompts
 from batch_agent.forecasting.simulation import SimulationSetup, simulate
@@ -320,7 +321,7 @@ def test_without_streaming_only_whole_turns_are_timed() -> None:
 
 def test_a_forecast_is_held_against_the_run() -> None:
     told = replace(forecast(REPORT, Behaviour((TWO_TURNS,)), traits(kv_tokens=400)), seconds=12.0)
-    results = Results([result(usage=Usage(230, 100, 30))] * 10, Scheduling(most_residents=2))
+    results = Results([result(usage=Usage(230, 100, 30))] * 10, Scheduling(max_residents=2))
     compared = told.against(results, 10.0)
     assert compared.row("prompt tokens").ratio == 1.0
     assert compared.row("output tokens").ratio == 0.5

@@ -49,7 +49,7 @@ def compare(folder: Path, tally: RunStats, seconds: float) -> list[str]:
         made = _FORECAST.validate_json(_file(folder).read_bytes())
     except (OSError, ValidationError):
         return []
-    residents = tally.scheduling.most_residents if tally.scheduling else None
+    residents = tally.scheduling.max_residents if tally.scheduling else None
     usd = tally.spent or None
     return compared_lines(
         made.compared(tally.done, tally.turns, tally.usage, residents=residents, seconds=seconds, usd=usd)

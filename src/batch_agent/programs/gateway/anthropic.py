@@ -36,9 +36,9 @@ def read(body: Mapping[str, Any]) -> ParsedRequest:
         messages=thread.messages,
         system=fields.system_prompt(fields.texts(body.get("system"), "system")),
         tools=tools,
-        choice=choice,
-        named=named,
-        one_call=_takes_one_call(body.get("tool_choice")),
+        tool_choice=choice,
+        tool_name=named,
+        single_call=_takes_one_call(body.get("tool_choice")),
         sampling=fields.sampling(body, "max_tokens", "stop_sequences"),
         answer_schema=_answer_schema(body),
     )

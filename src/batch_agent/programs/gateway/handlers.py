@@ -81,7 +81,7 @@ class Handlers:
 
     async def _answer(self, guest: ClientSession, asked: CompletionRequest) -> Reply | GatewayError:
         try:
-            reply = await self.desk.answer(guest.agent, asked)
+            reply = await self.desk.complete(guest.agent, asked)
         except BatchAgentError as error:
             return gateway_error_for(error)
         return guest.said(reply, asked)

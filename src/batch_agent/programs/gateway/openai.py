@@ -37,9 +37,9 @@ def read(body: Mapping[str, Any]) -> ParsedRequest:
         messages=messages,
         system=system,
         tools=tools,
-        choice=choice,
-        named=named,
-        one_call=body.get("parallel_tool_calls") is False,
+        tool_choice=choice,
+        tool_name=named,
+        single_call=body.get("parallel_tool_calls") is False,
         sampling=fields.sampling(body, limit, "stop"),
         answer_schema=_answer_schema(body.get("response_format")),
     )

@@ -74,7 +74,7 @@ class WorkspaceRoot:
         hides = {str(copy.path): _PROJECT, str(beside): _BESIDE, str(self.house.folder): _HOUSE}
         # Claude Code and Qwen Code have a folder in your home for each that they work in, with such a name.
         hides[_ODD.sub("-", str(copy.path))] = _ODD.sub("-", _PROJECT)
-        return Workspace(copies, copy, self.house.door.address(agent, hides), self.keep)
+        return Workspace(copies, copy, self.house.model_access.endpoint(agent, hides), self.keep)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ async def crew(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sessio
 
 @asynccontextmanager
 async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
-    seat = await crew.seat(agent)
+    seat = await crew.open_session(agent)
     try:
         yield seat
     finally:
@@ -38,7 +38,7 @@ async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[Agen
 
 async def test_events_become_what_an_agent_says_does_and_uses(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
-        got = await seat.ask("WRITE new.txt hello\nSAY it is done")
+        got = await seat.prompt("WRITE new.txt hello\nSAY it is done")
     assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
     assert [type(each) for each in got.transcript] == [User, Assistant, ToolResults, Assistant]
     assert [call.name for call in got.calls] == ["write"]
@@ -48,8 +48,8 @@ async def test_events_become_what_an_agent_says_does_and_uses(crew: SessionFacto
 
 async def test_asked_again_the_session_goes_on_in_another_program(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
-        await seat.ask("WRITE new.txt hello\nSAY it is done")
-        again = await seat.ask("TELL count")
+        await seat.prompt("WRITE new.txt hello\nSAY it is done")
+        again = await seat.prompt("TELL count")
     assert (again.text, again.turns) == ("4", 1)
     assert len(again.transcript) == 6
 
@@ -57,7 +57,7 @@ async def test_asked_again_the_session_goes_on_in_another_program(crew: SessionF
 async def test_agents_have_homes_apart(crew: SessionFactory) -> None:
     async def home(agent: str) -> str:
         async with seated(crew, agent) as seat:
-            return (await seat.ask("TELL env XDG_DATA_HOME")).text
+            return (await seat.prompt("TELL env XDG_DATA_HOME")).text
 
     async with asyncio.TaskGroup() as group:
         homes = [group.create_task(home(agent)) for agent in ("a", "b", "c")]
@@ -67,20 +67,20 @@ async def test_agents_have_homes_apart(crew: SessionFactory) -> None:
 async def test_an_error_event_is_reported_with_its_own_message(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         with pytest.raises(ProgramFailed, match="the model is on fire"):
-            await seat.ask("FAIL the model is on fire")
+            await seat.prompt("FAIL the model is on fire")
 
 
 async def test_a_program_that_ends_without_a_word_fails(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
         with pytest.raises(ProgramFailed, match="exit status 3: it said nothing"):
-            await seat.ask("DIE")
+            await seat.prompt("DIE")
 
 
 async def test_a_cancelled_agents_program_is_gone(crew: SessionFactory, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     async with seated(crew) as seat:
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(seat.ask(f"RUN echo $PPID > {pid}\nHANG"))
+            work = group.create_task(seat.prompt(f"RUN echo $PPID > {pid}\nHANG"))
             async with asyncio.timeout(60):
                 while not (pid.exists() and pid.read_text().strip()):
                     await asyncio.sleep(0.01)
@@ -93,7 +93,7 @@ async def test_more_than_can_be_read_fails_the_agent(tmp_path: Path) -> None:
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path, **{"is loud": True}))
     async with runtime.open(house(tmp_path / "house")) as crew, seated(crew) as seat:
         with pytest.raises(ProgramFailed, match="more than 32000000 bytes"):
-            await seat.ask("SAY hello")
+            await seat.prompt("SAY hello")
 
 
 async def test_the_program_gets_only_the_given_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ async def test_the_program_gets_only_the_given_secrets(tmp_path: Path, monkeypat
     runtime.check()
     assert "given" not in f"{runtime!r}{runtime.description}"
     async with runtime.open(house(tmp_path / "house", Doors())) as crew, seated(crew) as seat:
-        assert (await seat.ask("TELL env GH_TOKEN")).text == "given"
-        assert (await seat.ask("TELL env HF_TOKEN")).text == "nothing"
+        assert (await seat.prompt("TELL env GH_TOKEN")).text == "given"
+        assert (await seat.prompt("TELL env HF_TOKEN")).text == "nothing"
     with pytest.raises(SpecError, match="env must be a mapping of texts"):
         OpenCodeRuntime(command=fake_opencode(tmp_path), env={"A": 1}).check()  # type: ignore[dict-item]

@@ -76,7 +76,7 @@ def opened(tmp_path: Path, project: Path) -> Open:
 
 @asynccontextmanager
 async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
-    seat = await crew.seat(agent)
+    seat = await crew.open_session(agent)
     try:
         yield seat
     finally:
@@ -85,12 +85,12 @@ async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[Agen
 
 async def said(crew: SessionFactory, text: str, agent: str = "one") -> str:
     async with seated(crew, agent) as seat:
-        return (await seat.ask(text)).text
+        return (await seat.prompt(text)).text
 
 
 async def test_text_actions_and_usage_of_an_agent_are_reported(crew: SessionFactory, project: Path) -> None:
     async with seated(crew) as seat:
-        got = await seat.ask("WRITE new.txt hello\nSAY it is done")
+        got = await seat.prompt("WRITE new.txt hello\nSAY it is done")
     assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
     assert [(call.name, call.ok, call.seconds) for call in got.calls] == [("write", True, 0.5)]
     assert [type(each) for each in got.transcript] == [User, Assistant, ToolResults, Assistant]
@@ -102,8 +102,8 @@ async def test_text_actions_and_usage_of_an_agent_are_reported(crew: SessionFact
 
 async def test_a_second_prompt_continues_the_session_and_reports_only_new_messages(crew: SessionFactory) -> None:
     async with seated(crew) as seat:
-        await seat.ask("WRITE new.txt hello\nSAY it is done")
-        again = await seat.ask("SAY again")
+        await seat.prompt("WRITE new.txt hello\nSAY it is done")
+        again = await seat.prompt("SAY again")
     assert (again.text, again.turns, again.calls) == ("again", 1, ())
     assert len(again.transcript) == 6
     assert again.changes is not None
@@ -125,15 +125,15 @@ async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: SessionFactory
 async def test_paths_in_an_answer_are_from_the_working_folder_on(crew: SessionFactory, doors: Doors) -> None:
     async with seated(crew) as seat:
         [folder, *_] = doors.hides["one"]
-        got = await seat.ask(f"SAY see {folder}/src/a.py in {folder}")
+        got = await seat.prompt(f"SAY see {folder}/src/a.py in {folder}")
     assert got.text == "see src/a.py in ."
 
 
 async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: SessionFactory, doors: Doors) -> None:
     async with seated(crew) as seat:
-        homes = [(await seat.ask(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
+        homes = [(await seat.prompt(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
         command = "RUN echo $HOME $TMPDIR $OWN [$OPENCODE_SERVER_PASSWORD$OPENCODE_CONFIG_CONTENT$XDG_CONFIG_HOME]"
-        [ran] = (await seat.ask(command)).transcript[-2:-1]
+        [ran] = (await seat.prompt(command)).transcript[-2:-1]
     [_, _, house, _] = doors.hides["one"]
     assert homes[0].startswith(house)
     assert homes[1].startswith(house)
@@ -158,19 +158,19 @@ async def test_a_cancelled_agent_leaves_nothing_running(crew: SessionFactory, tm
     stray = f'{sys.executable} -S -c "{_STRAY.format(pids)}"'
     async with seated(crew) as seat:
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(seat.ask(f"RUN ({stray} >/dev/null 2>&1 &)\nHANG"))
+            work = group.create_task(seat.prompt(f"RUN ({stray} >/dev/null 2>&1 &)\nHANG"))
             await until(lambda: pids.exists() and pids.read_text() != "")
             work.cancel()
         pid = int(pids.read_text())
         await until(lambda: not is_running(pid))
-        assert (await seat.ask("SAY still here")).text == "still here"
+        assert (await seat.prompt("SAY still here")).text == "still here"
 
 
 async def test_when_the_server_dies_its_agents_may_be_tried_again_on_a_new_one(opened: Open) -> None:
     async with opened() as crew, seated(crew, "two") as other:
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(failure(other, "HANG"))
-            died = await failure(await crew.seat("one"), "DIE")
+            died = await failure(await crew.open_session("one"), "DIE")
         assert died.retryable
         assert waiting.result().retryable
         assert "exit status 3" in str(died)
@@ -184,9 +184,9 @@ async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
     monkeypatch.setattr("batch_agent.programs.runtimes.opencode.serve_mode._MOST_STARTS", 2)
     async with opened() as crew:
         for _ in range(2):
-            assert (await failure(await crew.seat("one"), "DIE")).retryable
+            assert (await failure(await crew.open_session("one"), "DIE")).retryable
         with pytest.raises(ProgramFailed, match="ended 2 times") as failed:
-            await crew.seat("one")
+            await crew.open_session("one")
         assert not failed.value.retryable
 
 
@@ -196,10 +196,10 @@ async def test_a_server_that_does_not_abort_a_session_is_replaced(
     monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STOPS_IN", 0.1)
     async with opened(broken={"deaf": True}) as crew:
         first = await said(crew, "TELL pid")
-        seat = await crew.seat("one")
+        seat = await crew.open_session("one")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await seat.ask("HANG")
+                await seat.prompt("HANG")
         await seat.aclose()
         assert await said(crew, "TELL pid") != first
 
@@ -257,7 +257,7 @@ async def test_the_copies_stay_where_the_user_wants_to_see_them(
 
 async def failure(seat: AgentSession, text: str) -> ProgramFailed:
     with pytest.raises(ProgramFailed) as failed:
-        await seat.ask(text)
+        await seat.prompt(text)
     return failed.value
 
 

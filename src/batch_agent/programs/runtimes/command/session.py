@@ -28,7 +28,7 @@ class CommandSessions:
     outside: Mapping[str, str] = field(repr=False)
     workshop: WorkspaceRoot
 
-    async def seat(self, agent: str) -> "CommandSession":
+    async def open_session(self, agent: str) -> "CommandSession":
         return CommandSession(self, await self.workshop.place(agent))
 
 
@@ -40,7 +40,7 @@ class CommandSession:
     place: Workspace
     _said: list[tuple[str, str]] = field(default_factory=list)
 
-    async def ask(self, text: str) -> ProgramResult:
+    async def prompt(self, text: str) -> ProgramResult:
         answer = await self._run(replay_conversation(self._said, text))
         self._said.append((text, answer))
         return ProgramResult(self.place.from_here(answer), await self.place.changes())

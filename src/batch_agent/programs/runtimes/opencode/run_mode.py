@@ -25,7 +25,7 @@ class RunSessions:
     environment: Callable[[Path], Mapping[str, str]]
     """For an OpenCode whose home is to be in this folder."""
 
-    async def seat(self, agent: str) -> "RunSession":
+    async def open_session(self, agent: str) -> "RunSession":
         place = await self.workshop.place(agent)
         return RunSession(self.program, place, await place.furnish(lambda: self._furnish(place)))
 
@@ -44,7 +44,7 @@ class RunSession:
     _session: str | None = None
     _transcript: Sequence[Message] = ()
 
-    async def ask(self, text: str) -> ProgramResult:
+    async def prompt(self, text: str) -> ProgramResult:
         events = await self._run(text)
         self._session = next((event.sessionID for event in events if event.sessionID), self._session)
         got = answered([*self._transcript, User(text)], gathered(events))

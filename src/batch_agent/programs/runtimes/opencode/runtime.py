@@ -125,5 +125,5 @@ class OpenCodeRuntime:
 
     def _environment(self, workshop: WorkspaceRoot, prompt: Path | None, folder: Path) -> dict[str, str]:
         home = make_home(folder, {**workshop.environment, **(self.env or {})})
-        window = workshop.house.window
+        window = workshop.house.context_tokens
         return home.environment(config_text(self._wishes, workshop.root, home.shell, prompt, window))

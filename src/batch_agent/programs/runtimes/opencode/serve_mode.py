@@ -76,7 +76,7 @@ class ServeSessions:
     workshop: WorkspaceRoot
     watch: ServerRestarter
 
-    async def seat(self, agent: str) -> "ServeSession":
+    async def open_session(self, agent: str) -> "ServeSession":
         try:
             server = await self.watch.server()
         except SpecError as error:
@@ -101,7 +101,7 @@ class ServeSession:
     _known: int = 0
     """So many messages of the session were told before."""
 
-    async def ask(self, text: str) -> ProgramResult:
+    async def prompt(self, text: str) -> ProgramResult:
         place, server = self.place, self.server
         try:
             await server.say(place.folder, self.session, place.address.model, text)
