@@ -1,8 +1,6 @@
-"""A function's arguments as a JSON schema for the model and a validator for what the model sends.
+"""Parameters of a tool: a JSON schema for the model, and a validator of the arguments that the model sends.
 
-The parameters of a tool, whatever they were declared with.
-
-What a tool from elsewhere brings along: a JSON schema instead of a signature, and a name of its own making.
+They come from a function's signature, or, for MCP and LangChain tools, from a JSON schema.
 """
 
 import functools
@@ -25,11 +23,11 @@ from .result_text import describe_error
 
 
 class BadArguments(ValueError):
-    """The arguments do not fit; the message is written for the model."""
+    """Arguments that do not match the schema. The message is for the model."""
 
 
-class ReadsArguments(Protocol):
-    """A tool's parameters: as the model sees them, and from what the model wrote."""
+class ArgumentReader(Protocol):
+    """Parameters of a tool: their schema, and a parser of the arguments that the model wrote."""
 
     @property
     def schema(self) -> JsonSchema: ...
@@ -43,7 +41,7 @@ _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, i
 
 
 class Arguments:
-    """The named arguments of a function."""
+    """Parameters from a function's signature and type hints."""
 
     def __init__(
         self,
@@ -52,13 +50,13 @@ class Arguments:
         namespace: Mapping[str, Any] | None = None,
         hidden: Collection[str] = (),
     ) -> None:
-        """`hidden` names parameters that are filled in by others than the model."""
+        """`hidden`: parameters that the engine fills in, which the model does not see."""
         try:
             self._model = _model(function, name, namespace, hidden)
             self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).splitlines()[0]
-            raise SpecError(f"Tool {name!r}: its parameters cannot be described: {reason}") from error
+            raise SpecError(f"Tool {name!r}: its parameters have no JSON schema: {reason}") from error
 
     def read(self, text: str) -> dict[str, Any]:
         """Keyword arguments, each of its declared type. Raises BadArguments."""
@@ -82,14 +80,14 @@ class Arguments:
 
 
 class _QuietSchema(GenerateJsonSchema):
-    """A default that JSON cannot carry is left out of what the model sees; it still works as a default."""
+    """Omits defaults that JSON cannot express; they still work as defaults."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         pass
 
 
 def describe(function: Callable[..., Any]) -> str:
-    """What the docstring says the function does, without its arguments."""
+    """Description from the docstring, without its arguments."""
     doc = parse_docstring(inspect.getdoc(_plain(function)) or "")
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
@@ -98,7 +96,7 @@ def _model(
     function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
 ) -> type[BaseModel]:
     hints = _hints(function, name, namespace)
-    said = {
+    descriptions = {
         param.arg_name: param.description for param in parse_docstring(inspect.getdoc(_plain(function)) or "").params
     }
     fields: dict[str, Any] = {}
@@ -106,7 +104,9 @@ def _model(
         if parameter.name in hidden:
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        described: dict[str, Any] = {"description": said[parameter.name]} if said.get(parameter.name) else {}
+        described: dict[str, Any] = (
+            {"description": descriptions[parameter.name]} if descriptions.get(parameter.name) else {}
+        )
         # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
         fields[f"field_{number}"] = (
             hints.get(parameter.name, Any),
@@ -116,14 +116,14 @@ def _model(
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
-    """What the model has to fill in: not what a partial has already filled in."""
+    """The parameters that the model fills in, without those that a partial has filled in."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError as error:
-        raise SpecError(f"Tool {name!r}: it does not say which parameters it takes ({error}).") from error
+        raise SpecError(f"Tool {name!r}: its signature cannot be read ({error}).") from error
     for parameter in parameters:
         if parameter.kind in _NOT_NAMED:
-            raise SpecError(f"Tool {name!r}: a model cannot name {str(parameter)!r}; use ordinary parameters.")
+            raise SpecError(f"Tool {name!r}: a model cannot pass {str(parameter)!r} by name; use ordinary parameters.")
     bound = function.keywords if isinstance(function, functools.partial) else {}
     return [parameter for parameter in parameters if parameter.name not in bound]
 
@@ -134,7 +134,7 @@ def _hints(function: Callable[..., Any], name: str, namespace: Mapping[str, Any]
             _plain(function), localns=dict(namespace) if namespace else None, include_extras=True
         )
     except NameError as error:
-        raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined where the tool is.") from error
+        raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined in its scope.") from error
     except (TypeError, SyntaxError, AttributeError) as error:
         raise SpecError(f"Tool {name!r}: its type hints cannot be read: {error}") from error
 
@@ -146,16 +146,16 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-_SHOWN_PROBLEMS = 5
-_SHOWN_CHARACTERS = 300
-_LONGEST_NAME = 64
+_MAX_PROBLEMS = 5
+_MAX_MESSAGE_CHARS = 300
+_MAX_NAME_CHARS = 64
 
 
 class RawArguments:
-    """The parameters of a tool that comes with a JSON schema; what fits it is passed on as it was written."""
+    """Parameters from a JSON schema. Arguments that match it are passed on unchanged."""
 
     def __init__(self, schema: Mapping[str, Any], name: str) -> None:
-        """Raises SpecError for what is not a schema of an object, or refers to another document."""
+        """Raises SpecError if the schema is invalid, is not of an object, or refers to another document."""
         self.schema: JsonSchema = without_titles({"type": "object", "properties": {}} | dict(schema))
         if self.schema["type"] != "object":
             raise SpecError(f"Tool {name!r}: its parameters must be a JSON object; its schema says {schema['type']!r}.")
@@ -163,7 +163,7 @@ class RawArguments:
             self._validator = jsonschema_rs.validator_for(dict(self.schema), retriever=_refuse)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             reason = str(error).splitlines()[0]
-            raise SpecError(f"Tool {name!r}: its parameters are not described by a JSON schema: {reason}") from error
+            raise SpecError(f"Tool {name!r}: its parameters are not a valid JSON schema: {reason}") from error
 
     def read(self, text: str) -> dict[str, Any]:
         """Raises BadArguments."""
@@ -175,17 +175,17 @@ class RawArguments:
             raise BadArguments(f"The arguments must be one JSON object, not {type(data).__name__}.")
         problems = [_problem(error) for error in self._validator.iter_errors(data)]
         if problems:
-            raise BadArguments(f"The arguments do not fit: {'; '.join(problems[:_SHOWN_PROBLEMS])}")
+            raise BadArguments(f"The arguments do not fit: {'; '.join(problems[:_MAX_PROBLEMS])}")
         return data
 
 
-def sound_name(name: str) -> str:
-    """`name` in the letters that every server takes."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_LONGEST_NAME]
+def sanitize_name(name: str) -> str:
+    """`name` in the characters that every server accepts."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_MAX_NAME_CHARS]
 
 
 def _problem(error: jsonschema_rs.ValidationError) -> str:
-    return f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {error.message[:_SHOWN_CHARACTERS]}"
+    return f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {error.message[:_MAX_MESSAGE_CHARS]}"
 
 
 def _refuse(uri: str) -> NoReturn:
