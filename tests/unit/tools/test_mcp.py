@@ -286,8 +286,8 @@ async def test_leaving_ends_the_server_and_what_it_started() -> None:
     before = children_of(os.getpid())
     async with opened(MCP(_LEGACY)) as tools:
         server, child = int(await tools["whoami"].function()), int(await tools["fork"].function())
-        [warden] = children_of(os.getpid()) - before
-        assert children_of(warden) == {server}
+        [supervisor] = children_of(os.getpid()) - before
+        assert children_of(supervisor) == {server}
     await gone(server)
     await gone(child)
 

@@ -38,7 +38,7 @@ class StdioTransport:
         import anyio
 
         stack = AsyncExitStack()
-        limits = ProgramLimits(most_bytes=sys.maxsize, most_line_bytes=MAX_MESSAGE_BYTES, grace=_GRACE_SECONDS)
+        limits = ProgramLimits(max_bytes=sys.maxsize, max_line_bytes=MAX_MESSAGE_BYTES, grace=_GRACE_SECONDS)
         self._program = program = await stack.enter_async_context(start_program(self._command(), limits))
         incoming, messages = anyio.create_memory_object_stream[Any](0)
         write, outgoing = anyio.create_memory_object_stream[Any](0)
@@ -77,7 +77,7 @@ class StdioTransport:
             pass  # the session has closed its end
         finally:
             self._closed.set()
-            program.mute()
+            program.discard_output()
             incoming.close()
 
     async def _write(self, program: Program, outgoing: Any, incoming: Any) -> None:
@@ -122,9 +122,9 @@ async def _close(program: Program) -> None:
     program.close_input()
     try:
         async with asyncio.timeout(_EXIT_SECONDS):
-            await program.ended()
+            await program.wait()
     except (TimeoutError, ProgramError):
         pass
     except asyncio.CancelledError:
-        program.hurry()
+        program.kill()
         raise
