@@ -31,7 +31,7 @@ def lines(chunks: list[bytes], limits: ProgramLimits) -> tuple[list[bytes], str]
 
 @given(TEXT, st.lists(st.integers(0, 40)), st.integers(1, 12), st.integers(1, 40))
 def test_lines_and_errors_are_the_same_for_any_chunking(text: bytes, cuts: list[int], line: int, total: int) -> None:
-    limits = ProgramLimits(most_bytes=total, most_line_bytes=line)
+    limits = ProgramLimits(max_bytes=total, max_line_bytes=line)
     edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     chunks = [text[start:end] for start, end in pairwise(edges)]
     assert lines(chunks, limits) == lines([text], limits)

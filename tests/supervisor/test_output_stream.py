@@ -35,36 +35,36 @@ def pipe() -> Iterator[tuple[int, Writer]]:
         yield read_end, writer
 
 
-async def test_without_a_reader_a_program_waits(pipe: tuple[int, Writer]) -> None:
+async def test_a_program_blocks_while_its_output_is_not_read(pipe: tuple[int, Writer]) -> None:
     out, writer = OutputStream(pipe[0]), pipe[1]
     await writer.write(1000)
     assert 0 < writer.written < 1_000_000
-    taken = len(await out.take())
+    taken = len(await out.read())
     await writer.write(1000)
     assert 0 < taken < writer.written < 2_000_000
     out.end()
-    while chunk := await out.take():
+    while chunk := await out.read():
         taken += len(chunk)
     assert taken == writer.written
 
 
-async def test_a_muted_program_never_waits(pipe: tuple[int, Writer]) -> None:
+async def test_a_program_whose_output_is_discarded_never_blocks(pipe: tuple[int, Writer]) -> None:
     out, writer = OutputStream(pipe[0]), pipe[1]
     await writer.write(100)
-    out.mute()
+    out.discard()
     await writer.write(1000)
     out.end()
     assert writer.written > 10_000_000
     assert len(bytes(out.excerpt)) < 10_000
-    assert await out.take() == b""
+    assert await out.read() == b""
 
 
 async def test_a_waiting_reader_gets_the_end_of_the_output(pipe: tuple[int, Writer]) -> None:
     out = OutputStream(pipe[0])
     async with asyncio.TaskGroup() as group:
-        taking = group.create_task(out.take())
+        taking = group.create_task(out.read())
         await asyncio.sleep(0)
-        out.mute()
+        out.discard()
     assert taking.result() == b""
     out.end()
 
@@ -73,4 +73,4 @@ async def test_output_ends_with_the_program_even_if_other_processes_hold_the_pip
     out, writer = OutputStream(pipe[0]), pipe[1]
     await writer.write(1)
     out.end()
-    assert (len(await out.take()), await out.take()) == (writer.written, b"")
+    assert (len(await out.read()), await out.read()) == (writer.written, b"")

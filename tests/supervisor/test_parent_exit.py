@@ -31,21 +31,21 @@ def ours(mark: str, way: str = "alone") -> Iterator[tuple["subprocess.Popen[str]
 
 
 @pytest.mark.parametrize("to_group", [False, True])
-async def test_a_process_that_is_killed_outright_leaves_nothing(mark: str, to_group: bool) -> None:
+async def test_a_parent_killed_by_sigkill_leaves_no_process(mark: str, to_group: bool) -> None:
     with ours(mark) as (process, _):
         (os.killpg if to_group else os.kill)(process.pid, signal.SIGKILL)
         assert await asyncio.to_thread(process.wait) == -signal.SIGKILL
         await until_none_is(mark)
 
 
-async def test_ctrl_c_ends_all_before_the_process_ends(mark: str) -> None:
+async def test_ctrl_c_kills_all_processes_before_the_parent_exits(mark: str) -> None:
     with ours(mark) as (process, _):
         os.killpg(process.pid, signal.SIGINT)
         assert await asyncio.to_thread(process.wait) == -signal.SIGINT
         assert marked(mark) == set()
 
 
-async def test_a_fork_that_outlives_the_process_keeps_nothing_alive(mark: str) -> None:
+async def test_a_fork_that_outlives_the_parent_keeps_no_process_alive(mark: str) -> None:
     with ours(mark, "forked") as (process, (fork, *members)):
         process.kill()
         await asyncio.to_thread(process.wait)

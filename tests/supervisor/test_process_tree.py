@@ -17,14 +17,14 @@ async def met(program: Program, mark: str) -> set[int]:
     return members
 
 
-async def test_what_a_program_leaves_behind_is_gone_when_it_has_ended(mark: str) -> None:
+async def test_processes_that_a_program_leaves_are_killed_when_it_has_ended(mark: str) -> None:
     ended = await run_program(family(mark, "exit"))
     members = ended.out.split()
     assert (ended.code, len(members)) == (0, 5)
     assert not any(is_alive(int(member)) for member in members)
 
 
-async def test_leaving_the_block_ends_them_all(mark: str) -> None:
+async def test_leaving_the_context_kills_all_processes(mark: str) -> None:
     async with start_program(family(mark, "stay")) as program:
         await met(program, mark)
     assert marked(mark) == set()
@@ -34,10 +34,10 @@ async def test_a_grace_period_does_not_save_any_process(mark: str) -> None:
     async with start_program(family(mark, "stay"), ProgramLimits(grace=60)) as program:
         await met(program, mark)
     assert marked(mark) == set()
-    assert (await program.ended()).code == -15
+    assert (await program.wait()).code == -15
 
 
-async def test_an_error_in_the_block_ends_them_all(mark: str) -> None:
+async def test_an_error_in_the_context_kills_all_processes(mark: str) -> None:
     async def fail() -> None:
         async with start_program(family(mark, "stay")) as program:
             await met(program, mark)
@@ -48,26 +48,26 @@ async def test_an_error_in_the_block_ends_them_all(mark: str) -> None:
     assert marked(mark) == set()
 
 
-async def test_a_timeout_ends_them_all(mark: str) -> None:
+async def test_a_timeout_kills_all_processes(mark: str) -> None:
     async def take_too_long() -> None:
         async with asyncio.timeout(None) as clock, start_program(family(mark, "stay")) as program:
             await met(program, mark)
             clock.reschedule(asyncio.get_running_loop().time())
-            await program.ended()
+            await program.wait()
 
     with pytest.raises(TimeoutError):
         await take_too_long()
     assert marked(mark) == set()
 
 
-async def test_a_cancellation_ends_them_all(mark: str) -> None:
+async def test_a_cancellation_kills_all_processes(mark: str) -> None:
     is_met = asyncio.Event()
 
     async def use() -> None:
         async with start_program(family(mark, "stay")) as program:
             await met(program, mark)
             is_met.set()
-            await program.ended()
+            await program.wait()
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(use())
@@ -77,9 +77,9 @@ async def test_a_cancellation_ends_them_all(mark: str) -> None:
     assert marked(mark) == set()
 
 
-async def test_too_much_output_ends_them_all(mark: str) -> None:
+async def test_too_much_output_kills_all_processes(mark: str) -> None:
     async def read() -> None:
-        async with start_program(family(mark, "flood"), ProgramLimits(most_line_bytes=1_000_000)) as program:
+        async with start_program(family(mark, "flood"), ProgramLimits(max_line_bytes=1_000_000)) as program:
             await met(program, mark)
             await anext(program.lines())
 
@@ -89,7 +89,7 @@ async def test_too_much_output_ends_them_all(mark: str) -> None:
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_a_start_that_is_cancelled_leaves_nothing(mark: str, steps: int) -> None:
+async def test_a_cancelled_start_leaves_no_process(mark: str, steps: int) -> None:
     """At each point of it, as far as the loop has gone by then."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(run_program(family(mark, "stay")))
@@ -99,14 +99,14 @@ async def test_a_start_that_is_cancelled_leaves_nothing(mark: str, steps: int) -
     assert marked(mark) == set()
 
 
-async def test_eight_families_stopped_at_once_are_gone(mark: str) -> None:
+async def test_eight_process_trees_stopped_at_once_leave_no_process(mark: str) -> None:
     everybody = asyncio.Barrier(9)
 
     async def use() -> None:
         async with start_program(family(mark, "stay")) as program:
             await anext(program.lines())
             await everybody.wait()
-            await program.ended()
+            await program.wait()
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(use()) for _ in range(8)]

@@ -57,15 +57,15 @@ async def test_commands_of_any_size_reach_the_supervisor() -> None:
     assert shown.out == b"100000 0 0\n"
 
 
-async def test_it_works_in_its_folder(tmp_path: Path) -> None:
+async def test_a_program_runs_in_its_working_directory(tmp_path: Path) -> None:
     assert (await run_program(sh("pwd -P", cwd=tmp_path))).out.decode().strip() == str(tmp_path.resolve())
 
 
-async def test_without_a_folder_it_works_in_ours() -> None:
+async def test_the_default_working_directory_is_that_of_this_process() -> None:
     assert (await run_program(sh("pwd -P"))).out.decode().strip() == os.path.realpath(".")
 
 
-async def test_a_program_with_a_relative_path_is_found_from_its_folder(tmp_path: Path) -> None:
+async def test_a_relative_path_of_a_program_is_relative_to_its_working_directory(tmp_path: Path) -> None:
     for place in ("bin", "more"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "prog").write_text(f"#!/bin/sh\necho {place} $0\n")
@@ -75,7 +75,7 @@ async def test_a_program_with_a_relative_path_is_found_from_its_folder(tmp_path:
     assert (given.out[:4], found.out[:5]) == (b"bin ", b"more ")
 
 
-async def test_stdin_is_the_given_text_then_its_end() -> None:
+async def test_stdin_is_the_given_text() -> None:
     text = "ö\n" * 500_000
     assert (await run_program(sh("cat", stdin=text))).out == text.encode()
     assert (await run_program(sh("wc -c", stdin=""))).out.split() == [b"0"]
@@ -89,12 +89,12 @@ async def test_without_a_text_stdin_is_empty() -> None:
     assert (await run_program(sh("cat; readlink /proc/self/fd/0"))).out == b"/dev/null\n"
 
 
-async def test_it_has_its_streams_and_no_other_descriptor_of_ours() -> None:
+async def test_a_program_inherits_only_its_three_streams() -> None:
     listed = await run_program(ProgramCommand([*PYTHON, "import os; print(os.listdir('/proc/self/fd'))"], {}))
     assert listed.out == b"['0', '1', '2', '3']\n"  # the last one is that of the listing
 
 
-async def test_signals_have_their_default_meaning_whatever_they_have_here() -> None:
+async def test_a_program_starts_with_default_signal_handlers() -> None:
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
@@ -115,30 +115,30 @@ async def test_lines_come_as_they_are_written(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         lines += [line async for line in program.lines()]
         assert lines == [b"first", b"second", b"", b"last"]
-        assert await program.ended() == ExitResult(0, b"", "")
+        assert await program.wait() == ExitResult(0, b"", "")
 
 
 async def test_too_long_a_line_is_an_error_after_the_lines_before_it() -> None:
-    async with start_program(sh("echo 0123456789; yes | tr -d '\\n'"), ProgramLimits(most_line_bytes=10)) as program:
+    async with start_program(sh("echo 0123456789; yes | tr -d '\\n'"), ProgramLimits(max_line_bytes=10)) as program:
         assert await anext(program.lines()) == b"0123456789"
         with pytest.raises(TooMuchOutput, match=r"'/bin/sh' wrote a line of more than 10 bytes"):
             await anext(program.lines())
 
 
 async def test_too_many_lines_are_an_error_after_those_within_the_limit() -> None:
-    async with start_program(sh("yes"), ProgramLimits(most_bytes=1001)) as program:
+    async with start_program(sh("yes"), ProgramLimits(max_bytes=1001)) as program:
         assert [await anext(program.lines()) for _ in range(500)] == [b"y"] * 500
         with pytest.raises(TooMuchOutput, match="more than 1001 bytes"):
             await anext(program.lines())
 
 
 async def test_too_much_output_is_an_error() -> None:
-    assert len((await run_program(sh("yes | head -c 1000"), ProgramLimits(most_bytes=1000))).out) == 1000
+    assert len((await run_program(sh("yes | head -c 1000"), ProgramLimits(max_bytes=1000))).out) == 1000
     with pytest.raises(TooMuchOutput, match="'/bin/sh' wrote more than 999 bytes"):
-        await run_program(sh("yes | head -c 1000"), ProgramLimits(most_bytes=999))
+        await run_program(sh("yes | head -c 1000"), ProgramLimits(max_bytes=999))
 
 
-async def test_of_a_flood_on_stderr_beginning_and_end_are_kept() -> None:
+async def test_the_beginning_and_end_of_a_long_stderr_are_kept() -> None:
     ended = await run_program(sh("(echo begin; yes | head -c 5000000; echo end) >&2; echo out"))
     assert ended.out == b"out\n"
     assert ended.err.startswith("begin\ny\n")
@@ -146,20 +146,20 @@ async def test_of_a_flood_on_stderr_beginning_and_end_are_kept() -> None:
     assert "[... 4992010 bytes left out ...]" in ended.err
 
 
-async def test_a_muted_program_writes_what_it_likes_and_an_excerpt_is_kept(tmp_path: Path) -> None:
+async def test_an_excerpt_of_discarded_output_is_kept(tmp_path: Path) -> None:
     script = "echo listening; yes | head -c 3000000; echo oops >&2; echo end; echo > done; sleep 600"
     async with start_program(sh(script, cwd=tmp_path)) as server:
         assert await anext(server.lines()) == b"listening"
-        server.mute()
+        server.discard_output()
         await written(tmp_path / "done")
-    ended = await server.ended()
+    ended = await server.wait()
     assert (ended.code, ended.err) == (-9, "oops\n")
     assert ended.out.endswith(b"bytes left out ...]\n" + b"y\n" * 1998 + b"end\n")
 
 
 async def test_a_program_whose_output_is_not_read_ends() -> None:
     async with start_program(sh("yes | head -c 3000000; exit 5")) as program:
-        assert (await program.ended()).code == 5
+        assert (await program.wait()).code == 5
         assert len(program.out) < 10_000
 
 
@@ -168,27 +168,27 @@ async def test_output_that_ends_early_does_not_end_the_program(tmp_path: Path) -
     async with start_program(sh(script, cwd=tmp_path)) as program:
         assert [line async for line in program.lines()] == []
         (tmp_path / "go").touch()
-        assert (await program.ended()).code == 6
+        assert (await program.wait()).code == 6
 
 
 async def test_a_stopped_program_has_its_grace_to_finish() -> None:
     script = "trap 'echo bye; exit 7' TERM; echo ready; while true; do sleep 0.01; done"
     async with start_program(sh(script), ProgramLimits(grace=60)) as program:
         assert await anext(program.lines()) == b"ready"
-    ended = await program.ended()  # the shell may have a word to say of its sleep
+    ended = await program.wait()  # the shell may have a word to say of its sleep
     assert (ended.code, ended.out) == (7, b"bye\n")
 
 
-async def test_without_grace_a_program_is_not_asked() -> None:
+async def test_a_program_without_a_grace_period_is_killed_at_once() -> None:
     async with start_program(sh("trap 'exit 7' TERM; echo ready; while true; do sleep 0.01; done")) as program:
         assert await anext(program.lines()) == b"ready"
-    assert (await program.ended()).code == -9
+    assert (await program.wait()).code == -9
 
 
 async def test_a_program_that_ignores_sigterm_is_killed_after_its_grace() -> None:
     async with start_program(sh("trap '' TERM; echo ready; sleep 600"), ProgramLimits(grace=0.05)) as program:
         assert await anext(program.lines()) == b"ready"
-    assert (await program.ended()).code == -9
+    assert (await program.wait()).code == -9
 
 
 async def test_cancelling_the_stop_cuts_the_grace_short() -> None:
@@ -216,7 +216,7 @@ async def test_a_supervisor_ignores_signals_from_its_program() -> None:
     assert ended.code == 8
 
 
-async def test_orphans_that_die_are_cleared_away_while_the_program_runs() -> None:
+async def test_dead_orphans_are_reaped_while_the_program_runs() -> None:
     async with start_program(sh("(/bin/sh -c 'echo $$' &); sleep 600")) as program:
         orphan = Path("/proc", (await anext(program.lines())).decode())
         async with asyncio.timeout(60):
@@ -233,15 +233,15 @@ async def test_a_program_dies_with_its_supervisor(mark: str) -> None:
 async def test_no_exit_code_is_invented_when_the_supervisor_was_killed() -> None:
     async with start_program(sh("echo $PPID; sleep 600")) as program:
         os.kill(int(await anext(program.lines())), signal.SIGKILL)
-        with pytest.raises(ProgramLost, match="'/bin/sh' ended is not known"):
-            await program.ended()
+        with pytest.raises(ProgramLost, match="exit status of '/bin/sh' is unknown"):
+            await program.wait()
 
 
-async def test_twenty_programs_at_once_do_not_get_in_each_others_way() -> None:
+async def test_twenty_programs_run_concurrently() -> None:
     async with asyncio.TaskGroup() as group:
         runs = [group.create_task(run_program(sh(f"read x; echo $x; exit {n}", stdin=f"{n}\n"))) for n in range(20)]
     assert [run.result() for run in runs] == [ExitResult(n, f"{n}\n".encode(), "") for n in range(20)]
 
 
-def test_another_event_loop_will_do() -> None:
+def test_programs_run_on_any_event_loop() -> None:
     assert uvloop.run(run_program(sh("cat; exit 9", stdin="in"))) == ExitResult(9, b"in", "")

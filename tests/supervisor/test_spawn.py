@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.process_harness import ENV
 
-from batch_agent.supervisor import CannotStart, ProgramCommand, run_program
-from batch_agent.supervisor import supervisor_process as warden
+from batch_agent.supervisor import CannotStart, ProgramCommand, run_program, supervisor_process
 
 
 @pytest.fixture
@@ -26,12 +25,12 @@ def folder(tmp_path: Path) -> Path:
     ("argv", "says"),
     [
         ([], "the command is empty"),
-        (["no-such-program"], "'no-such-program' cannot be started: it is in none of the folders of its PATH"),
-        ([""], "'' cannot be started: it is in none"),
-        (["plain"], "'plain' cannot be started: it is in none"),
+        (["no-such-program"], "'no-such-program' cannot be started: it is not in its PATH"),
+        ([""], "'' cannot be started: it is not in its PATH"),
+        (["plain"], "'plain' cannot be started: it is not in its PATH"),
         (["./missing"], "'./missing' cannot be started: there is no such file"),
         (["./"], "'./' cannot be started: there is no such file"),
-        (["./plain"], r"'./plain' cannot be started: it is not executable; chmod \+x"),
+        (["./plain"], r"'./plain' cannot be started: it is not executable; run chmod \+x"),
         (["./lost"], "'./lost' cannot be started: it, or the interpreter in its first line, .*: No such file"),
         (["./odd"], "'./odd' cannot be started: .*: Exec format error"),
         (["/bin/sh", "a\0b"], r"'/bin/sh' cannot be started: there is a NUL in 'a\\x00b'"),
@@ -39,13 +38,13 @@ def folder(tmp_path: Path) -> Path:
         (["/bin/true", "x" * 200_000], "'/bin/true' cannot be started: .*: Argument list too long"),
     ],
 )
-async def test_a_program_that_cannot_be_run_is_named(folder: Path, argv: list[str], says: str) -> None:
+async def test_the_error_names_a_program_that_cannot_be_run(folder: Path, argv: list[str], says: str) -> None:
     with pytest.raises(CannotStart, match=says):
         await run_program(ProgramCommand(argv, ENV, folder))
 
 
-async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CannotStart, match=r"'/bin/sh' cannot be started: there is no folder '.*/missing' to work in"):
+async def test_the_error_names_a_missing_working_directory(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match=r"cannot be started: its working directory '.*/missing' does not exist"):
         await run_program(ProgramCommand(["/bin/sh"], {}, tmp_path / "missing"))
 
 
@@ -53,12 +52,14 @@ async def test_a_missing_working_directory_is_reported(tmp_path: Path, monkeypat
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "here").rmdir()
-    with pytest.raises(CannotStart, match="the working directory is gone"):
+    with pytest.raises(CannotStart, match="the working directory no longer exists"):
         await run_program(ProgramCommand(["/bin/sh"], {}))
 
 
-@pytest.mark.parametrize(("env", "says"), [({"": "x"}, "'' is no name"), ({"a=b": "x"}, "'a=b' is no name")])
-async def test_a_variable_needs_a_name(env: dict[str, str], says: str) -> None:
+@pytest.mark.parametrize(
+    ("env", "says"), [({"": "x"}, "'' is not a valid name"), ({"a=b": "x"}, "'a=b' is not a valid name")]
+)
+async def test_an_environment_variable_needs_a_valid_name(env: dict[str, str], says: str) -> None:
     with pytest.raises(CannotStart, match=says):
         await run_program(ProgramCommand(["/bin/sh"], env))
 
@@ -73,7 +74,7 @@ def test_a_command_does_not_show_its_environment() -> None:
     assert "secret" not in repr(ProgramCommand(["/bin/sh"], {"KEY": "secret"}))
 
 
-async def test_without_descriptors_to_be_had_nothing_leaks() -> None:
+async def test_nothing_leaks_when_descriptors_run_out() -> None:
     lowest = os.dup(0)
     os.close(lowest)
     for free in range(7):
@@ -84,9 +85,9 @@ async def test_without_descriptors_to_be_had_nothing_leaks() -> None:
 async def test_a_supervisor_that_fails_to_start_is_reported_with_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "warden.py").write_text("raise SystemExit('no memory')")
-    monkeypatch.setattr(warden, "__file__", str(tmp_path / "warden.py"))
-    with pytest.raises(CannotStart, match=r"'/bin/sh' cannot be started: its warden ended at once\. no memory"):
+    (tmp_path / "supervisor_process.py").write_text("raise SystemExit('no memory')")
+    monkeypatch.setattr(supervisor_process, "__file__", str(tmp_path / "supervisor_process.py"))
+    with pytest.raises(CannotStart, match=r"'/bin/sh' cannot be started: its supervisor exited at once\. no memory"):
         await run_program(ProgramCommand(["/bin/sh", "x" * 1_000_000], {}))
 
 

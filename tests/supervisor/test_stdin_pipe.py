@@ -13,7 +13,7 @@ from batch_agent.supervisor import ProgramCommand, ProgramLimits, Stdin, start_p
 _COUNTS = "import sys; print(len(sys.stdin.buffer.read()))"
 
 
-async def test_it_reads_what_is_written_and_its_end() -> None:
+async def test_a_program_reads_its_stdin_to_the_end() -> None:
     async with start_program(
         ProgramCommand([sys.executable, "-I", "-S", "-c", _COUNTS], ENV, None, Stdin.PIPE)
     ) as program:
@@ -25,7 +25,7 @@ async def test_it_reads_what_is_written_and_its_end() -> None:
         assert [line async for line in program.lines()] == [b"900000"]
 
 
-async def test_lines_go_to_and_fro() -> None:
+async def test_lines_are_exchanged_in_both_directions() -> None:
     async with start_program(replace(sh("while read -r line; do echo got $line; done"), stdin=Stdin.PIPE)) as program:
         for word in (b"one", b"two"):
             await program.write(word + b"\n")

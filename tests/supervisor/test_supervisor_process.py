@@ -1,4 +1,4 @@
-"""What a warden does where the system does not help it, or others stand in its way."""
+"""The supervisor process where the system does not support it, or refuses its signals."""
 
 import logging
 import subprocess
@@ -9,14 +9,13 @@ import pytest
 from tests.support.process_harness import sh, until_none_is
 from tests.support.process_table import gone
 
-from batch_agent.supervisor import ProgramLost, run_program
-from batch_agent.supervisor import supervisor_process as warden
+from batch_agent.supervisor import ProgramLost, run_program, supervisor_process
 
 
-def as_warden(code: str) -> str:
-    """What is said by Python code that has a warden's parts."""
-    folder = str(Path(warden.__file__).parent)
-    head = f"import sys; sys.path.insert(0, {folder!r}); import os, supervisor_process as warden\n"
+def run_in_supervisor(code: str) -> str:
+    """The output of Python code that can import the supervisor's module."""
+    folder = str(Path(supervisor_process.__file__).parent)
+    head = f"import sys; sys.path.insert(0, {folder!r}); import os, supervisor_process\n"
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", head + code], stdout=subprocess.PIPE, text=True, timeout=60, check=True
     ).stdout
@@ -24,36 +23,36 @@ def as_warden(code: str) -> str:
 
 def test_children_are_found_without_the_list_of_the_kernel() -> None:
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
-        assert process.pid in warden.searched_children()
-        assert set(warden.searched_children()) == set(warden.listed_children())
+        assert process.pid in supervisor_process.searched_children()
+        assert set(supervisor_process.searched_children()) == set(supervisor_process.listed_children())
         process.kill()
 
 
-async def test_without_orphans_of_its_own_it_kills_the_process_group(mark: str) -> None:
-    said = as_warden(f"""
+async def test_a_supervisor_that_cannot_adopt_orphans_kills_the_process_group(mark: str) -> None:
+    output = run_in_supervisor(f"""
 say, (read, write) = os.dup(1), os.pipe()
 os.dup2(write, 1)
-family = warden.ProcessTree(adopts_orphans=False)
+tree = supervisor_process.ProcessTree(adopts_orphans=False)
 argv = [b"sh", b"-c", b"(sleep 600 & echo up); sleep 600"]
-family.start(b"/", b"/bin/sh", argv, [b"PATH=/bin:/usr/bin", b"MARK={mark}"])
+tree.start(b"/", b"/bin/sh", argv, [b"PATH=/bin:/usr/bin", b"MARK={mark}"])
 os.read(read, 100)
-os.write(say, b"%d left" % family.kill(30))
+os.write(say, b"%d left" % tree.kill(30))
 """)
-    assert said == "0 left"
+    assert output == "0 left"
     await until_none_is(mark)
 
 
 async def test_processes_that_may_not_be_killed_are_counted_and_left() -> None:
-    said = as_warden("""
+    output = run_in_supervisor("""
 def refuse(pid, number):
     raise PermissionError
 
-warden.os.kill = refuse
-family = warden.ProcessTree(adopts_orphans=True)
-family.start(b"/", b"/bin/sleep", [b"sleep", b"600"], [])
-print(family.kill(0.1), family.code, family.program)
+supervisor_process.os.kill = refuse
+tree = supervisor_process.ProcessTree(adopts_orphans=True)
+tree.start(b"/", b"/bin/sleep", [b"sleep", b"600"], [])
+print(tree.kill(0.1), tree.code, tree.program)
 """)
-    left, code, program = said.split()
+    left, code, program = output.split()
     assert (left, code) == ("1", "None")
     await gone(int(program))  # with its parent: the second line of defence
 
@@ -61,11 +60,11 @@ print(family.kill(0.1), family.code, family.program)
 async def test_processes_that_could_not_be_killed_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "warden.py").write_text("""
+    (tmp_path / "supervisor_process.py").write_text("""
 import os, sys
 os.write(int(sys.argv[1]), b"started 123456789\\nended None 2\\n")
 """)
-    monkeypatch.setattr(warden, "__file__", str(tmp_path / "warden.py"))
+    monkeypatch.setattr(supervisor_process, "__file__", str(tmp_path / "supervisor_process.py"))
     with caplog.at_level(logging.WARNING, "batch_agent"), pytest.raises(ProgramLost, match="could not kill it"):
         await run_program(sh("true"))
     assert "2 processes that '/bin/sh' started cannot be killed" in caplog.text

@@ -20,7 +20,7 @@ async def main(way: str, mark: str) -> None:
             time.sleep(600)
             os._exit(0)
         print(fork, members.decode(), flush=True)
-        await program.ended()
+        await program.wait()
 
 
 asyncio.run(main(*sys.argv[1:]))

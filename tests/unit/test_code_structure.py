@@ -21,9 +21,6 @@ CIRCLES_TO_CUT: list[set[str]] = [
     {"cluster.redis.connection", "cluster.redis.durability_check"},
     {"observe.live.detection", "observe.live.progress"},
     {"pools.dispatcher", "pools.second_opinion"},
-    {"tools.builtin.sql", "tools.tool"},
-    {"tools.executor", "tools.session"},
-    {"tools.mcp.config", "tools.mcp.connection", "tools.mcp.session", "tools.mcp.transports"},
 ]
 
 

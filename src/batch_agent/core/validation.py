@@ -186,7 +186,7 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "`sql_lookup_tool(...)` makes one of a query",
         "func": "read `function`",
         "cacheable": "read `sharing.is_shared`",
-        "rate_limit": "read `pace.rate_limit`",
+        "rate_limit": "read `limits.rate_limit`",
         "key_arg": "read `batch`",
         "registry": "pass the object that `@Tool.define` gives, as in `tools=[search]`",
     },

@@ -1,9 +1,9 @@
-"""Programs of others, run so that nothing of them outlives its use.
+"""Supervision of external programs, so that no process of a program outlives its use.
 
-Each runs under a warden, a small process of its own (warden.py): whether the program ends, is stopped, or this process
-is killed outright, the warden kills whatever the program started and is still there. On Linux nothing escapes it, not
-even a process that has left the session. Elsewhere (macOS) it reaches only those that stayed in the program's process
-group. Windows is not supported.
+Each program runs under a supervisor, a small process of its own (supervisor_process.py). Whether the program ends, is
+stopped, or this process is killed, the supervisor kills everything that the program started. On Linux nothing escapes
+it, not even a process that has left the session. On other systems (macOS) it reaches only the program's process group.
+Windows is not supported.
 """
 
 from .command import (

@@ -1,7 +1,4 @@
-"""What is run, what it may do, how it ended.
-
-One class per reaction of whoever runs a program.
-"""
+"""Command, limits and exit result of a program, and the errors of running it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -20,52 +17,53 @@ class Stdin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramCommand:
-    """A program to run. A name without a slash is looked for in the PATH of `env`; other relative paths start at
+    """A program to run. A name without a slash is looked up in the PATH of `env`; other relative paths are relative to
     `cwd`."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
-    """All of its environment; {**os.environ} for ours. Not shown: there are keys in it."""
+    """The whole environment; {**os.environ} for that of this process. Not part of the repr, because it holds
+    secrets."""
     cwd: str | Path | None = None
-    """None: the working directory at the start."""
+    """None: the working directory of this process when the program starts."""
     stdin: str | Literal[Stdin.PIPE] | None = None
-    """What it reads. None: nothing."""
+    """Standard input. None: empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What a program may write, and how long it may take to stop."""
+    """Limits of a program's output, and its grace period."""
 
-    most_bytes: int = 64_000_000
-    """On stdout, to be read. What nobody will read is not limited: it is thrown away."""
-    most_line_bytes: int = 16_000_000
+    max_bytes: int = 64_000_000
+    """Of stdout that is read. Output that is discarded is not limited."""
+    max_line_bytes: int = 16_000_000
     grace: float = 0.0
-    """Seconds between SIGTERM and SIGKILL when it is stopped; 0 for SIGKILL at once."""
+    """Seconds between SIGTERM and SIGKILL when the program is stopped; 0: SIGKILL at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitResult:
-    """How a program ended."""
+    """Exit status and output of a program."""
 
     code: int
-    """Its exit status, or the number of the signal that killed it, below zero."""
+    """Exit status, or the negative number of the signal that killed it."""
     out: bytes
-    """What it wrote to stdout: from `run_to_end` all of it, else beginning and end of what nobody read."""
+    """Stdout: all of it from `run_program`, else the beginning and the end of what was discarded."""
     err: str
-    """The beginning and the end of what it wrote to stderr."""
+    """The beginning and the end of stderr."""
 
 
 class ProgramError(BatchAgentError):
-    """A program could not be used; the message says which, why and what to do."""
+    """A program could not be used."""
 
 
 class CannotStart(ProgramError):
-    """Nothing has run: the program, its folder or its arguments are not usable as they are."""
+    """The program did not start: it, its working directory or its arguments cannot be used."""
 
 
 class TooMuchOutput(ProgramError):
-    """The program wrote more than it may. It is killed when its context is left."""
+    """The program exceeded its output limit. It is killed when its context is left."""
 
 
 class ProgramLost(ProgramError):
-    """How the program ended is not known. Running it again may help."""
+    """The exit status of the program is unknown. Running it again may help."""

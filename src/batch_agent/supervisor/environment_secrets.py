@@ -1,4 +1,4 @@
-"""Secrets among the variables of the environment, by their names and values."""
+"""Detection of secrets among environment variables, by name and value."""
 
 import re
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"PWD|OLDPWD|.*_PROXY", re.IGNORECASE)
-"""Where a program is, and how it gets out: those would not work without."""
+"""The working directory and proxies, which programs need."""
 _URL_WITH_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]+@", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable is named like a secret, in any case, or is a URL with a password."""
+    """Whether a variable is named like a secret, ignoring case, or is a URL with a password."""
     if _HARMLESS.fullmatch(name):
         return False
     return _NAMES.fullmatch(name) is not None or _URL_WITH_PASSWORD.match(value) is not None

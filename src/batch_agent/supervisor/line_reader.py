@@ -1,4 +1,4 @@
-"""Lines out of what a program writes."""
+"""Lines of a program's stdout."""
 
 from collections import deque
 from typing import Self
@@ -8,31 +8,31 @@ from .output_stream import OutputStream
 
 
 class LineSplitter:
-    """Chunks in, lines out: the same ones, up to the same error, however the chunks were cut."""
+    """Splits chunks into lines. The lines, and the error after them, do not depend on how the output was chunked."""
 
     def __init__(self, name: str, limits: ProgramLimits) -> None:
         self._name = name
-        self._most_line_bytes = limits.most_line_bytes
-        self._most_bytes = self._room = limits.most_bytes
+        self._max_line_bytes = limits.max_line_bytes
+        self._max_bytes = self._room = limits.max_bytes
         self._lines: deque[bytes] = deque()
         self._rest = bytearray()
         self._too_much = ""
 
     def feed(self, chunk: bytes) -> None:
-        """Nothing is to be fed once `next` has raised."""
+        """Must not be called once `next` has raised."""
         for number, part in enumerate(chunk[: self._room].split(b"\n")):
             if number:
                 self._finish_line()
             self._rest += part
-            if len(self._rest) > self._most_line_bytes:
-                self._fail(f"a line of more than {self._most_line_bytes} bytes")
+            if len(self._rest) > self._max_line_bytes:
+                self._fail(f"a line of more than {self._max_line_bytes} bytes")
                 return
         if len(chunk) > self._room:
-            self._fail(f"more than {self._most_bytes} bytes")
+            self._fail(f"more than {self._max_bytes} bytes")
         self._room -= len(chunk)
 
     def finish(self) -> None:
-        """What follows the last line end is a line, too, unless it is nothing."""
+        """Ends the last line, if it is not empty."""
         if self._rest:
             self._finish_line()
 
@@ -49,12 +49,12 @@ class LineSplitter:
         self._rest.clear()
 
     def _fail(self, wrote: str) -> None:
-        self._too_much = f"{self._name!r} wrote {wrote} to stdout, and was stopped."
+        self._too_much = f"{self._name!r} wrote {wrote} to stdout and was stopped."
         self._rest.clear()
 
 
 class LineReader:
-    """The lines that a program writes to stdout, from where its reader left off."""
+    """Async iterator over the lines of stdout. A new loop continues where the last one stopped."""
 
     def __init__(self, out: OutputStream, splitter: LineSplitter) -> None:
         self._out = out
@@ -65,7 +65,7 @@ class LineReader:
 
     async def __anext__(self) -> bytes:
         while (line := self._splitter.next()) is None:
-            chunk = await self._out.take()
+            chunk = await self._out.read()
             if chunk:
                 self._splitter.feed(chunk)
             else:

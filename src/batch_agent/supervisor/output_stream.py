@@ -1,107 +1,104 @@
-"""What comes out of one of a program's streams.
-
-The little that is kept of what nobody reads.
-"""
+"""Output stream of a program: buffered for one reader, or discarded but for an excerpt."""
 
 import asyncio
 import os
 from contextlib import suppress
 
-_END_BYTES = 4_000
+_EXCERPT_BYTES = 4_000
 
 
 class HeadTailBuffer:
-    """The beginning and the end of what was written, with the length of what lay between."""
+    """The first and the last bytes of a stream, with the number of bytes omitted between them."""
 
     def __init__(self) -> None:
-        self._beginning = b""
-        self._end = bytearray()
+        self._head = b""
+        self._tail = bytearray()
         self._written = 0
 
     def add(self, chunk: bytes) -> None:
         self._written += len(chunk)
-        room = _END_BYTES - len(self._beginning)
-        self._beginning += chunk[:room]
-        self._end += chunk[room:]
-        del self._end[:-_END_BYTES]
+        room = _EXCERPT_BYTES - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        del self._tail[:-_EXCERPT_BYTES]
 
     def __bytes__(self) -> bytes:
-        left_out = self._written - len(self._beginning) - len(self._end)
-        gap = b"\n[... %d bytes left out ...]\n" % left_out if left_out else b""
-        return self._beginning + gap + bytes(self._end)
+        omitted = self._written - len(self._head) - len(self._tail)
+        gap = b"\n[... %d bytes left out ...]\n" % omitted if omitted else b""
+        return self._head + gap + bytes(self._tail)
 
     def __str__(self) -> str:
         return bytes(self).decode(errors="replace")
 
 
 _CHUNK_BYTES = 65_536
-_MOST_HELD_BYTES = 4 * _CHUNK_BYTES
-_MOST_IN_A_PIPE = 1_048_576 // _CHUNK_BYTES  # chunks; no user can make a pipe longer than that
+_MAX_BUFFERED_BYTES = 4 * _CHUNK_BYTES
+_MAX_PIPE_CHUNKS = 1_048_576 // _CHUNK_BYTES  # the largest capacity that an unprivileged user can set
 
 
 class OutputStream:
-    """What a program writes: held for one reader, while the program waits when there is too much of it. Once muted,
-    the program never waits, while of what nobody has taken only an excerpt is kept."""
+    """Stdout or stderr of a program, buffered for one reader; the program blocks while the buffer is full. Once output
+    is discarded, the program never blocks, and only an excerpt of what was not read is kept."""
 
     def __init__(self, descriptor: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor: int | None = descriptor
-        self._held = bytearray()
-        self._is_muted = False
-        self._news = asyncio.Event()
+        self._buffer = bytearray()
+        self._is_discarding = False
+        self._changed = asyncio.Event()
         self.excerpt = HeadTailBuffer()
         os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._read)
+        self._loop.add_reader(descriptor, self._on_readable)
 
-    async def take(self) -> bytes:
-        """What came since the last time, as soon as there is something; empty when nothing will come any more."""
-        while not self._held and not self._is_muted and self._descriptor is not None:
-            self._news.clear()
-            await self._news.wait()
-        taken = bytes(self._held)
-        self._held.clear()
+    async def read(self) -> bytes:
+        """The output since the last call, as soon as there is any; empty at the end."""
+        while not self._buffer and not self._is_discarding and self._descriptor is not None:
+            self._changed.clear()
+            await self._changed.wait()
+        data = bytes(self._buffer)
+        self._buffer.clear()
         if self._descriptor is not None:
-            self._loop.add_reader(self._descriptor, self._read)
-        return taken
+            self._loop.add_reader(self._descriptor, self._on_readable)
+        return data
 
-    def mute(self) -> None:
-        if not self._is_muted:
-            self._is_muted = True
-            self.excerpt.add(bytes(self._held))
-            self._held.clear()
-            self._news.set()
+    def discard(self) -> None:
+        if not self._is_discarding:
+            self._is_discarding = True
+            self.excerpt.add(bytes(self._buffer))
+            self._buffer.clear()
+            self._changed.set()
             if self._descriptor is not None:
-                self._loop.add_reader(self._descriptor, self._read)
+                self._loop.add_reader(self._descriptor, self._on_readable)
 
     def end(self) -> None:
-        """When all who could write are dead: takes what is still in the pipe. Its end need not come, where others were
-        handed the stream."""
+        """Called when all processes of the program are dead: reads the rest of the pipe. It may have no end of file, if
+        another process inherited the stream."""
         with suppress(BlockingIOError):
-            for _ in range(_MOST_IN_A_PIPE):
+            for _ in range(_MAX_PIPE_CHUNKS):
                 if self._descriptor is None:
                     return
                 self._add(os.read(self._descriptor, _CHUNK_BYTES))
         self._close()
 
-    def _read(self) -> None:
+    def _on_readable(self) -> None:
         assert self._descriptor is not None
         with suppress(BlockingIOError):
             self._add(os.read(self._descriptor, _CHUNK_BYTES))
-        if len(self._held) > _MOST_HELD_BYTES and self._descriptor is not None:
+        if len(self._buffer) > _MAX_BUFFERED_BYTES and self._descriptor is not None:
             self._loop.remove_reader(self._descriptor)
 
     def _add(self, chunk: bytes) -> None:
         if not chunk:
             self._close()
-        elif self._is_muted:
+        elif self._is_discarding:
             self.excerpt.add(chunk)
         else:
-            self._held += chunk
-        self._news.set()
+            self._buffer += chunk
+        self._changed.set()
 
     def _close(self) -> None:
         if self._descriptor is not None:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
-            self._news.set()
+            self._changed.set()

@@ -1,4 +1,4 @@
-"""Running a program, from its start to the end of all that it started."""
+"""Program under supervision, from its start to the end of all processes that it started."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,79 +16,80 @@ _LIMITS = ProgramLimits()
 
 
 class Program:
-    """A program that runs. What it writes to stdout waits for its reader; without one, `mute` it."""
+    """A running program. It blocks when stdout is not read: without a reader, call `discard_output`."""
 
     def __init__(self, name: str, spawned: Spawned, limits: ProgramLimits) -> None:
         self._name = name
         self._limits = limits
         self._out = OutputStream(spawned.out)
         self._err = OutputStream(spawned.err)
-        self._err.mute()
+        self._err.discard()
         self._input = None if spawned.input is None else StdinPipe(spawned.input)
         self._lines = LineReader(self._out, LineSplitter(name, limits))
-        self._link = SupervisorChannel(name, spawned.process, spawned.link, self._over)
+        self._channel = SupervisorChannel(name, spawned.process, spawned.channel, self._on_end)
 
     def lines(self) -> AsyncIterator[bytes]:
-        """Of stdout, without their ends, for one reader at a time; who comes again goes on where he stopped. Raises
-        TooMuchOutput."""
+        """Lines of stdout, without line ends, for one reader at a time. A new loop continues where the last one
+        stopped. Raises TooMuchOutput."""
         return self._lines
 
     async def whole_output(self) -> bytes:
         """All of stdout, until it is closed. Raises TooMuchOutput."""
-        got = bytearray()
-        while chunk := await self._out.take():
-            got += chunk
-            if len(got) > self._limits.most_bytes:
-                most = self._limits.most_bytes
-                raise TooMuchOutput(f"{self._name!r} wrote more than {most} bytes to stdout, and was stopped.")
-        return bytes(got)
+        output = bytearray()
+        while chunk := await self._out.read():
+            output += chunk
+            if len(output) > self._limits.max_bytes:
+                limit = self._limits.max_bytes
+                raise TooMuchOutput(f"{self._name!r} wrote more than {limit} bytes to stdout and was stopped.")
+        return bytes(output)
 
-    def mute(self) -> None:
-        """From now on nobody reads stdout: the program may write what it likes, and only an excerpt is kept."""
-        self._out.mute()
+    def discard_output(self) -> None:
+        """Discards stdout from now on, without limit, but for an excerpt."""
+        self._out.discard()
 
     async def write(self, data: bytes) -> None:
-        """To stdin, which must be a pipe. Raises BrokenPipeError once nobody reads there."""
-        assert self._input is not None, "stdin is no pipe"
+        """Writes to stdin, which must be a pipe. Raises BrokenPipeError once the program has closed it."""
+        assert self._input is not None, "stdin is not a pipe"
         await self._input.write(data)
 
     def close_input(self) -> None:
-        """Nothing more will be written to stdin. May be called again."""
+        """Closes stdin. May be called more than once."""
         if self._input is not None:
             self._input.close()
 
     @property
     def out(self) -> bytes:
-        """The beginning and the end of what it has written to stdout since it was muted."""
+        """The beginning and the end of stdout since it is discarded."""
         return bytes(self._out.excerpt)
 
     @property
     def err(self) -> str:
-        """The beginning and the end of what it has written to stderr so far."""
+        """The beginning and the end of stderr so far."""
         return str(self._err.excerpt)
 
-    async def ended(self) -> ExitResult:
-        """How it ended, once nothing of it is left; mutes it. Raises ProgramLost. May be asked again, also later."""
-        self.mute()
-        code = await self._link.ended()
+    async def wait(self) -> ExitResult:
+        """The exit result, once no process of the program is left. Discards stdout. May be called more than once.
+        Raises ProgramLost."""
+        self.discard_output()
+        code = await self._channel.wait()
         return ExitResult(code, self.out, self.err)
 
-    def hurry(self) -> None:
-        """It is killed at once, whatever its grace."""
-        self._link.hurry()
+    def kill(self) -> None:
+        """Kills the program at once, without its grace period."""
+        self._channel.kill()
 
-    async def _start(self, ordered: bytes) -> None:
+    async def _start(self, command: bytes) -> None:
         try:
-            await self._link.start(ordered)
+            await self._channel.start(command)
         except CannotStart as error:
-            said = f" {self.err.strip()}" if self.err.strip() else ""
-            raise CannotStart(f"{error}{said}") from error
+            stderr = f" {self.err.strip()}" if self.err.strip() else ""
+            raise CannotStart(f"{error}{stderr}") from error
 
     async def _stop(self) -> None:
-        self.mute()
-        await self._link.stop()
+        self.discard_output()
+        await self._channel.stop()
 
-    def _over(self) -> None:
+    def _on_end(self) -> None:
         self.close_input()
         self._out.end()
         self._err.end()
@@ -96,9 +97,9 @@ class Program:
 
 @asynccontextmanager
 async def start_program(command: ProgramCommand, limits: ProgramLimits = _LIMITS) -> AsyncIterator[Program]:
-    """A program for as long as the block lasts; when it is left, for whatever reason, the program is stopped, and
-    nothing that it started is there any more. Raises CannotStart when it does not get to run."""
-    ordered = encode_command(command, limits.grace)
+    """Runs a program for the duration of the context. On exit, for whatever reason, the program is stopped and every
+    process that it started is killed. Raises CannotStart."""
+    encoded = encode_command(command, limits.grace)
     name = command.argv[0]
     try:
         spawned = spawn(command.stdin)
@@ -106,14 +107,14 @@ async def start_program(command: ProgramCommand, limits: ProgramLimits = _LIMITS
         raise CannotStart(f"{name!r} cannot be started: {error}.") from error
     program = Program(name, spawned, limits)
     try:
-        await program._start(ordered)
+        await program._start(encoded)
         yield program
     finally:
         await program._stop()
 
 
 async def run_program(command: ProgramCommand, limits: ProgramLimits = _LIMITS) -> ExitResult:
-    """All of a program: raises CannotStart before it has run, TooMuchOutput or ProgramLost after."""
+    """Runs a program to its end. Raises CannotStart, TooMuchOutput and ProgramLost."""
     async with start_program(command, limits) as program:
         out = await program.whole_output()
-        return replace(await program.ended(), out=out)
+        return replace(await program.wait(), out=out)

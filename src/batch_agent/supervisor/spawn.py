@@ -1,4 +1,4 @@
-"""Starting a warden, with the streams of the program that it will run."""
+"""Start of a supervisor process, with the streams of the program that it will run."""
 
 import os
 import socket
@@ -9,16 +9,16 @@ from contextlib import ExitStack
 from typing import IO, Literal
 
 from ..core.fast_dataclass import dataclass
-from . import supervisor_process as warden
+from . import supervisor_process
 from .command import Stdin
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A warden that waits for its order. What is in here is ours to close."""
+    """A supervisor that waits for its command. The owner of this value closes its descriptors."""
 
     process: "subprocess.Popen[bytes]"
-    link: socket.socket
+    channel: socket.socket
     out: int
     err: int
     input: int | None = None
@@ -28,29 +28,29 @@ class Spawned:
 def spawn(stdin: str | Literal[Stdin.PIPE] | None) -> Spawned:
     """Raises OSError."""
     with ExitStack() as ours, ExitStack() as theirs:
-        link, other_end = socket.socketpair()
-        ours.enter_context(link)
+        channel, other_end = socket.socketpair()
+        ours.enter_context(channel)
         theirs.enter_context(other_end)
         out, out_end = _pipe(ours, theirs)
         err, err_end = _pipe(ours, theirs)
         read, write = _stdin(stdin, ours, theirs)
-        process = subprocess.Popen(  # noqa: S603 - a file of ours
-            [sys.executable, "-I", "-S", os.path.abspath(warden.__file__), str(other_end.fileno())],
+        process = subprocess.Popen(  # noqa: S603 - a file of this package
+            [sys.executable, "-I", "-S", os.path.abspath(supervisor_process.__file__), str(other_end.fileno())],
             stdin=read,
             stdout=out_end,
             stderr=err_end,
             pass_fds=(other_end.fileno(),),
-            start_new_session=True,  # whoever kills our process group must not kill the one that cleans up
+            start_new_session=True,  # a signal to our process group must not kill the process that cleans up
         )
         ours.pop_all()
-    link.setblocking(False)
-    return Spawned(process, link, out, err, write)
+    channel.setblocking(False)
+    return Spawned(process, channel, out, err, write)
 
 
 def _stdin(
     stdin: str | Literal[Stdin.PIPE] | None, ours: ExitStack, theirs: ExitStack
 ) -> tuple[int | IO[bytes], int | None]:
-    """What the program reads from, and where it is written to, if it is."""
+    """The program's standard input, and its writing end if it is a pipe."""
     if stdin is None:
         return subprocess.DEVNULL, None
     if isinstance(stdin, str):
@@ -69,7 +69,7 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def _file(text: str) -> IO[bytes]:
-    """Of a file, any program reads as much as it likes when it likes; nobody has to feed it."""
+    """Temporary file, which the program reads at its own pace."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
     file.write(text.encode(errors="replace"))
     file.seek(0)

@@ -14,7 +14,7 @@ class StdinPipe:
         os.set_blocking(descriptor, False)
 
     async def write(self, data: bytes) -> None:
-        """Raises BrokenPipeError once nobody reads there."""
+        """Raises BrokenPipeError once the program has closed its end."""
         rest = memoryview(data)
         while rest:
             if self._descriptor is None:
@@ -25,7 +25,7 @@ class StdinPipe:
                 await self._wait(self._descriptor)
 
     def close(self) -> None:
-        """The program reads to the end of what was written. May be called again."""
+        """The program reads to the end of what was written. May be called more than once."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             self._loop.remove_writer(descriptor)

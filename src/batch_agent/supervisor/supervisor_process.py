@@ -1,11 +1,13 @@
-"""The process between us and a program: `python -I -S warden.py <descriptor>`.
+"""Supervisor process between this package and a program: `python -I -S supervisor_process.py <descriptor>`.
 
-It starts the program, outlives whatever happens to it or to us, and leaves nothing of it behind. Over the descriptor,
-a socket, it is sent an order (`encode`), tells how the program does (`started`, `failed`, `ended`), and hears when to
-stop it: STOP for a stop with the order's grace; the end of the socket, which comes with our own, for one at once.
+It starts the program, survives it and its own parent, and kills every process that the program leaves. The descriptor
+is a socket. Over it the supervisor receives a command (`encode`), reports `started`, `failed` and `ended`, and learns
+when to stop the program: STOP for a stop with the command's grace period, end of file, which the parent's death also
+causes, for a stop at once.
 
-On Linux it adopts all orphans below it, whatever session they have gone to. Elsewhere it can only kill the program's
-process group. It imports nothing of batch_agent, and little else: one is started for each program.
+On Linux it is a subreaper: it adopts all orphans below it, whatever their session. On other systems it can only kill
+the program's process group. It imports nothing of batch_agent, and little else, because one is started for each
+program.
 """
 
 import os
@@ -18,67 +20,67 @@ from contextlib import suppress
 
 STOP = b"."
 _SIZE_BYTES = 8
-_KILL_SECONDS = 10.0  # what lives on after SIGKILL is another user's, or hangs in the kernel
-_LOOK_SECONDS = 0.05  # nothing tells us when a process becomes our child
+_KILL_SECONDS = 10.0  # a process that survives SIGKILL is another user's, or hangs in the kernel
+_POLL_SECONDS = 0.05  # there is no notification when a process becomes our child
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def encode(grace: float, cwd: bytes, program: bytes, argv: Sequence[bytes], env: Iterable[bytes]) -> bytes:
-    """An order, as the warden's parent sends it."""
+    """A command, as the parent sends it."""
     head = (b"%d" % os.getpid(), str(grace).encode(), cwd, program, b"%d" % len(argv))
     body = b"\0".join((*head, *argv, *env))
     return len(body).to_bytes(_SIZE_BYTES, "big") + body
 
 
 def main() -> None:
-    link = int(sys.argv[1])
-    os.set_inheritable(link, False)
+    channel = int(sys.argv[1])
+    os.set_inheritable(channel, False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    order = _read(link, int.from_bytes(_read(link, _SIZE_BYTES), "big"))
-    if order:  # else nobody wants it any more
-        _guard(link, order)
+    command = _read(channel, int.from_bytes(_read(channel, _SIZE_BYTES), "big"))
+    if command:  # else the parent has ended or given up
+        _supervise(channel, command)
     os._exit(0)
 
 
-def _read(link: int, size: int) -> bytes:
-    """Empty when the end comes first."""
-    got = b""
-    while len(got) < size:
-        chunk = os.read(link, size - len(got))
+def _read(channel: int, size: int) -> bytes:
+    """Empty if the end of file comes first."""
+    data = b""
+    while len(data) < size:
+        chunk = os.read(channel, size - len(data))
         if not chunk:
             return b""
-        got += chunk
-    return got
+        data += chunk
+    return data
 
 
-def _guard(link: int, order: bytes) -> None:
-    parent, grace, cwd, program, count, *words = order.split(b"\0")
-    asked = ParentChannel(link, int(parent))
-    family = ProcessTree(adopts_orphans=_prctl(_PR_SET_CHILD_SUBREAPER, 1))
-    failure = family.start(cwd, program, words[: int(count)], words[int(count) :])
+def _supervise(channel: int, command: bytes) -> None:
+    parent, grace, cwd, program, count, *rest = command.split(b"\0")
+    parent_channel = ParentChannel(channel, int(parent))
+    tree = ProcessTree(adopts_orphans=_prctl(_PR_SET_CHILD_SUBREAPER, 1))
+    failure = tree.start(cwd, program, rest[: int(count)], rest[int(count) :])
     if failure:
-        _tell(link, b"failed %s" % failure)
+        _report(channel, b"failed %s" % failure)
         return
     try:
-        _tell(link, b"started %d" % family.program)
-        _let_go_of_stdin_and_stdout()
-        family.wait(asked, until=asked.to_end)
-        if family.code is None and float(grace) > 0 and not asked.to_hurry():
-            family.terminate()
-            family.wait(asked, until=asked.to_hurry, seconds=float(grace))
+        _report(channel, b"started %d" % tree.program)
+        _release_stdin_and_stdout()
+        tree.wait(parent_channel, until=parent_channel.stop_requested)
+        if tree.code is None and float(grace) > 0 and not parent_channel.kill_requested():
+            tree.terminate()
+            tree.wait(parent_channel, until=parent_channel.kill_requested, seconds=float(grace))
     finally:
-        left = family.kill(_KILL_SECONDS)
-        _tell(link, b"ended %s %d" % (str(family.code).encode(), left))
+        left = tree.kill(_KILL_SECONDS)
+        _report(channel, b"ended %s %d" % (str(tree.code).encode(), left))
 
 
-def _tell(link: int, report: bytes) -> None:
+def _report(channel: int, report: bytes) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):
-        os.write(link, report + b"\n")
+        os.write(channel, report + b"\n")
 
 
-def _let_go_of_stdin_and_stdout() -> None:
-    """They must be closed once the program closes them. stderr stays: it shows what goes wrong here."""
+def _release_stdin_and_stdout() -> None:
+    """Lets them close once the program closes them. stderr stays open for errors of the supervisor itself."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
@@ -86,31 +88,31 @@ def _let_go_of_stdin_and_stdout() -> None:
 
 
 class ParentChannel:
-    """What our parent wants; when it is dead, an end at once."""
+    """Requests of the parent. Its death is a request to kill."""
 
-    def __init__(self, link: int, parent: int) -> None:
-        self._link = link
-        self._heard: bytes | None = None
-        self.descriptors = [link]
+    def __init__(self, channel: int, parent: int) -> None:
+        self._channel = channel
+        self._received: bytes | None = None
+        self.descriptors = [channel]
         if sys.platform == "linux":
             with suppress(OSError, AttributeError):
-                # A fork of our parent holds the other end of the link too, and may outlive it.
+                # A fork of our parent also holds the other end of the channel, and may outlive it.
                 self.descriptors.append(os.pidfd_open(parent))
         if os.getppid() != parent:
-            self._heard = b""
+            self._received = b""
 
-    def hear(self, descriptor: int) -> None:
-        self._heard = os.read(descriptor, 1) if descriptor == self._link else b""
+    def receive(self, descriptor: int) -> None:
+        self._received = os.read(descriptor, 1) if descriptor == self._channel else b""
 
-    def to_end(self) -> bool:
-        return self._heard is not None
+    def stop_requested(self) -> bool:
+        return self._received is not None
 
-    def to_hurry(self) -> bool:
-        return self._heard == b""
+    def kill_requested(self) -> bool:
+        return self._received == b""
 
 
 class ProcessTree:
-    """A program with all that it has started, as far as that can be known."""
+    """A program with all processes that it has started, as far as they are known."""
 
     def __init__(self, *, adopts_orphans: bool) -> None:
         self._adopts_orphans = adopts_orphans
@@ -121,25 +123,25 @@ class ProcessTree:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self.program = 0
         self.code: int | None = None
-        """The program's exit status, once it has one; a signal's number is below zero."""
+        """The program's exit status, once it has ended; negative for a signal."""
 
     def start(self, cwd: bytes, program: bytes, argv: list[bytes], env: list[bytes]) -> bytes:
-        """What failed: the step with the number of the error. Empty when the program runs."""
-        told, tell = os.pipe()
-        warden = os.getpid()
+        """Starts the program. Returns the step that failed and its errno; empty on success."""
+        read_end, write_end = os.pipe()
+        supervisor = os.getpid()
         self.program = os.fork()
         if self.program == 0:
-            _become(cwd, program, argv, env, warden, tell)
-        os.close(tell)
-        failure = os.read(told, 100)  # empty when the other end was closed, by becoming the program
-        os.close(told)
+            _exec(cwd, program, argv, env, supervisor, write_end)
+        os.close(write_end)
+        failure = os.read(read_end, 100)  # empty when a successful exec has closed the other end
+        os.close(read_end)
         return failure
 
-    def wait(self, asked: ParentChannel, *, until: Callable[[], bool], seconds: float | None = None) -> None:
-        """Returns when the program has ended, too."""
+    def wait(self, parent: ParentChannel, *, until: Callable[[], bool], seconds: float | None = None) -> None:
+        """Waits until the program has ended, `until` is true or `seconds` have passed."""
         end = None if seconds is None else time.monotonic() + seconds
         poll = select.poll()
-        for descriptor in (self._deaths, *asked.descriptors):
+        for descriptor in (self._deaths, *parent.descriptors):
             poll.register(descriptor, select.POLLIN)
         while self.code is None and not until():
             left = None if end is None else end - time.monotonic()
@@ -149,14 +151,15 @@ class ProcessTree:
                 if descriptor == self._deaths:
                     self._reap()
                 else:
-                    asked.hear(descriptor)
+                    parent.receive(descriptor)
 
     def terminate(self) -> None:
         self._kill_group(signal.SIGTERM)
 
     def kill(self, seconds: float) -> int:
-        """How many are still there after `seconds`. Only children of ours are killed: their ids cannot be another's by
-        now. What they leave behind becomes ours, so parents go first, before they can start anything again."""
+        """Kills all processes; returns how many are left after `seconds`. Only our own children are killed, because
+        their pids cannot have been reused. Their orphans become our children, so parents die first, before they can
+        start another process."""
         end = time.monotonic() + seconds
         if not self._adopts_orphans:
             self._kill_group(signal.SIGKILL)
@@ -167,16 +170,16 @@ class ProcessTree:
             for child in children:
                 with suppress(PermissionError):
                     os.kill(child, signal.SIGKILL)
-            select.select([self._deaths], [], [], _LOOK_SECONDS)
+            select.select([self._deaths], [], [], _POLL_SECONDS)
         return 0
 
     def _kill_group(self, number: signal.Signals) -> None:
-        """A group keeps its id for as long as one of its processes lives."""
+        """A group keeps its id while one of its processes lives."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.program, number)
 
     def _reap(self) -> bool:
-        """Whether there is a child that lives."""
+        """Reaps dead children. True if a child is alive."""
         with suppress(BlockingIOError):
             os.read(self._deaths, 4096)
         while True:
@@ -199,13 +202,13 @@ class ProcessTree:
 
 
 def listed_children() -> list[int]:
-    """Raises OSError where the kernel keeps no such list."""
+    """Children from the kernel's list. Raises OSError if the kernel has none."""
     with open(f"/proc/self/task/{os.getpid()}/children", "rb") as children:
         return [int(child) for child in children.read().split()]
 
 
 def searched_children() -> list[int]:
-    """The same by looking at every process there is, which takes longer."""
+    """Children found by a scan of all processes, which is slower."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
@@ -214,21 +217,21 @@ def searched_children() -> list[int]:
     return found
 
 
-def _become(cwd: bytes, program: bytes, argv: list[bytes], env: list[bytes], warden: int, tell: int) -> None:
-    """In a fork: does not return."""
+def _exec(cwd: bytes, program: bytes, argv: list[bytes], env: list[bytes], supervisor: int, write_end: int) -> None:
+    """Replaces a forked child by the program. Does not return."""
     step = b"folder"
     try:
         os.setsid()
-        # The second line of defence: it dies with a warden that was killed outright.
+        # Second line of defence: the program dies with a supervisor that was killed by SIGKILL.
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != warden:
+        if os.getppid() != supervisor:
             return
         os.chdir(cwd)
         step = b"program"
         _reset_signals()
         os.execve(program, argv, dict(entry.split(b"=", 1) for entry in env))  # noqa: S606
     except OSError as error:
-        os.write(tell, b"%s %d" % (step, error.errno or 0))
+        os.write(write_end, b"%s %d" % (step, error.errno or 0))
     finally:
         os._exit(127)
 
@@ -242,7 +245,7 @@ def _reset_signals() -> None:
 
 
 def _prctl(option: int, value: int) -> bool:
-    """Whether the kernel agreed."""
+    """True on success."""
     if sys.platform != "linux":
         return False
     try:

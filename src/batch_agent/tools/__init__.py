@@ -1,4 +1,4 @@
-"""Tools: what agents may do besides talking."""
+"""Tools: functions that agents may call, and their executor."""
 
 from ..lazy_imports import lazy_imports
 from .adapters import ToolProvider as ToolProvider

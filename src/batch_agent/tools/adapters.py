@@ -1,8 +1,6 @@
-"""LangChain tools as they are, by their shape: nothing of LangChain is imported.
+"""Adapters for what `tools=` accepts: functions, LangChain tools, and providers of tools such as MCP servers.
 
-What people give as tools.
-
-Tools that come from elsewhere, such as an MCP server, and must be opened first.
+LangChain tools are recognized by their attributes; LangChain itself is not imported.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -32,57 +30,56 @@ class _InvokedAsync(Protocol):
 
 
 def from_langchain(value: Any) -> Tool | None:
-    """The tool that `value` is in LangChain's terms; None if it is none. Its effect is unknown and thus "write": use
-    dataclasses.replace(tool, sharing=Sharing("read")) where agents may share its results. Raises SpecError."""
+    """Tool of a LangChain tool; None for other values. Its effect is unknown and thus "write": if agents may share its
+    results, use dataclasses.replace(tool, sharing=SharingPolicy("read")). Raises SpecError."""
     if isinstance(value, type) or not isinstance(value, _Described):
         return None
     schema = _schema(value)
     if schema is None or not isinstance(value, _Invoked | _InvokedAsync):
         return None
-    from .parameters.json_schema import RawArguments, sound_name  # brings jsonschema_rs, which most tools do not need
+    from .parameters.json_schema import RawArguments, sanitize_name  # imports jsonschema_rs, which few tools need
 
-    name = sound_name(value.name)
+    name = sanitize_name(value.name)
     parameters = {key: part for key, part in schema.items() if key != "description"}  # it repeats the tool's own
     return Tool(name, value.description, _function(value), RawArguments(parameters, name))
 
 
 def _function(value: "_Invoked | _InvokedAsync") -> Any:
     if isinstance(value, _InvokedAsync):
-        runs = value
+        async_tool = value
 
         async def ainvoke(**arguments: Any) -> Any:
-            return await runs.ainvoke(arguments)
+            return await async_tool.ainvoke(arguments)
 
         return ainvoke
 
-    blocks = value
+    sync_tool = value
 
     def invoke(**arguments: Any) -> Any:
-        return blocks.invoke(arguments)
+        return sync_tool.invoke(arguments)
 
     return invoke
 
 
 def _schema(value: Any) -> Mapping[str, Any] | None:
-    """`tool_call_schema` leaves out what the program fills in; `args` does not say which properties are needed."""
+    """Prefers `tool_call_schema`, which omits what the program fills in; `args` does not say which properties are
+    required."""
     for attribute in ("tool_call_schema", "args_schema"):
-        given = getattr(value, attribute, None)
-        if isinstance(given, Mapping):
-            return given
-        if is_model_class(given):
-            return given.model_json_schema()
+        schema = getattr(value, attribute, None)
+        if isinstance(schema, Mapping):
+            return schema
+        if is_model_class(schema):
+            return schema.model_json_schema()
     args = getattr(value, "args", None)
     return {"type": "object", "properties": cast(Mapping[str, Any], args)} if isinstance(args, Mapping) else None
 
 
 def as_tool(value: Any) -> Tool:
-    """A tool as the user gave it: a Tool, a plain function, or a LangChain tool. Raises SpecError."""
+    """Tool of a Tool, a function or a LangChain tool. Raises SpecError."""
     if isinstance(value, Tool):
         return value
     if isinstance(value, FunctionType):
         return make_tool(value)
-    pass
-
     if (tool := from_langchain(value)) is not None:
         return tool
     if callable(value) and not isinstance(value, type):
@@ -92,8 +89,9 @@ def as_tool(value: Any) -> Tool:
 
 @runtime_checkable
 class ToolProvider(Protocol):
-    """One of these among `tools=[...]` gives all its tools to the run, for as long as the run lasts."""
+    """Provider of tools, such as an MCP server. In `tools=[...]`, it is opened for the duration of the run, which gets
+    all of its tools."""
 
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Raises SpecError where it cannot be reached, before anything is sent to a model."""
+        """Raises SpecError if the provider cannot be reached, before any request is sent to a model."""
         ...

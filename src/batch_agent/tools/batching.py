@@ -1,4 +1,4 @@
-"""Calls that arrive together become one call of a function that answers many."""
+"""Batching of tool calls: calls that arrive together become one call of a batch function."""
 
 import asyncio
 import inspect
@@ -16,7 +16,8 @@ from .write_claims import ClaimEntry, WriteClaim
 
 @dataclass(frozen=True, slots=True)
 class CallBatch:
-    """How calls become one: `function` takes a list of what the model calls `key_arg`."""
+    """How calls are batched: `function` takes a list of the values of `key_arg`, which the model passes one at a
+    time."""
 
     function: Callable[..., Any]
     key_arg: str
@@ -30,40 +31,42 @@ class CallBatch:
     def __post_init__(self) -> None:
         at_least("max_batch", self.max_batch, 1)
         if not isinstance(self.key_arg, str) or not self.key_arg.isidentifier():
-            raise SpecError(f"key_arg must be the name that the model gives a key, such as 'id'; got {self.key_arg!r}.")
+            raise SpecError(f"key_arg must be the name of the key's parameter, such as 'id'; got {self.key_arg!r}.")
         if not (is_number(self.window) and 0 <= self.window <= LONGEST):
-            raise SpecError(f"window must be a number of seconds of at least 0; got {self.window!r}.")
+            raise SpecError(f"window must be a number of seconds >= 0; got {self.window!r}.")
 
 
 class NoResult(LookupError):
-    """The batch function had no answer for this key."""
+    """The batch function returned nothing for this key."""
 
 
 def single(function: Callable[..., Any], key_arg: str, namespace: Mapping[str, Any] | None) -> Callable[..., Any]:
-    """A function of one key with the signature that the model sees; calling it calls `function` with a list of one."""
+    """A function of one key, with the signature that the model sees. It calls `function` with a list of one."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise SpecError(f"Tool {function.__name__!r}: a batch function takes a list of keys as its first parameter.")
     keys, *others = parameters
     hints = typing.get_type_hints(function, localns=dict(namespace) if namespace else None, include_extras=True)
     inner = typing.get_args(hints.get(keys.name, list[Any]))
-    key = inspect.Parameter(key_arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=inner[0] if inner else Any)
+    parameter = inspect.Parameter(
+        key_arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=inner[0] if inner else Any
+    )
 
     async def one(**arguments: Any) -> Any:
-        wanted = arguments.pop(key_arg)
-        given = function([wanted], **arguments)
-        answers = await given if inspect.isawaitable(given) else given
-        return pick(answers, [wanted], 0)
+        key = arguments.pop(key_arg)
+        value = function([key], **arguments)
+        answers = await value if inspect.isawaitable(value) else value
+        return pick(answers, [key], 0)
 
     one.__name__ = function.__name__
     one.__doc__ = function.__doc__
-    one.__signature__ = inspect.Signature([key, *others])  # type: ignore[attr-defined]
-    one.__annotations__ = {key_arg: key.annotation} | {other.name: hints.get(other.name, Any) for other in others}
+    one.__signature__ = inspect.Signature([parameter, *others])  # type: ignore[attr-defined]
+    one.__annotations__ = {key_arg: parameter.annotation} | {other.name: hints.get(other.name, Any) for other in others}
     return one
 
 
 def pick(answers: Any, keys: Sequence[Any], position: int) -> Any:
-    """What a batch function gave for one of its keys. Raises what stands there, and NoResult."""
+    """The result of a batch function for one of its keys. Raises it if it is an exception, and NoResult."""
     if isinstance(answers, Mapping):
         if keys[position] not in answers:
             raise NoResult(f"there is nothing for {keys[position]!r}")
@@ -81,62 +84,63 @@ Run = Callable[[Callable[[], Any], dict[str, Any], ClaimEntry], Awaitable[Any]]
 
 
 class Batcher:
-    """Collects the calls of one tool. `run` executes the function, wherever it has to run, and is told what the calls
-    have in common."""
+    """Collects the calls of one tool into batches."""
 
     def __init__(self, batch: CallBatch, run: Run, may_repeat: bool) -> None:
-        """`may_repeat`: whether a batch that failed may be tried again in halves."""
+        """`run`: executes the function, with the arguments that the calls have in common. `may_repeat`: whether a
+        failed batch is split and retried."""
         self._batch = batch
         self._may_repeat = may_repeat
         self._run = run
-        self._open: dict[Hashable, _Gathering] = {}
+        self._open: dict[Hashable, _PendingBatch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.key_arg = batch.key_arg
 
     async def call(self, arguments: dict[str, Any], group: Hashable, claim: WriteClaim | None = None) -> Any:
-        """The answer for one key; `group` is what calls must have in common to become one. `claim`: that of a write.
-        Raises what the function raised for this key."""
+        """The result for one key. Only calls of the same `group` are batched. `claim`: of a write. Raises what the
+        function raised for this key."""
         loop = asyncio.get_running_loop()
-        gathering = self._open.get(group)
-        if gathering is None:
-            gathering = self._open[group] = _Gathering(arguments, [])
-            gathering.timer = loop.call_later(self._batch.window, self._close, group)
+        pending = self._open.get(group)
+        if pending is None:
+            pending = self._open[group] = _PendingBatch(arguments, [])
+            pending.timer = loop.call_later(self._batch.window, self._close, group)
         answer: asyncio.Future[Any] = loop.create_future()
-        gathering.callers.append(_Caller(arguments[self._batch.key_arg], answer, claim))
-        if len(gathering.callers) >= self._batch.max_batch:
+        pending.callers.append(_Caller(arguments[self._batch.key_arg], answer, claim))
+        if len(pending.callers) >= self._batch.max_batch:
             self._close(group)
         return await answer
 
     async def aclose(self) -> None:
-        for gathering in self._open.values():
-            if gathering.timer is not None:
-                gathering.timer.cancel()
+        for pending in self._open.values():
+            if pending.timer is not None:
+                pending.timer.cancel()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def _close(self, group: Hashable) -> None:
-        gathering = self._open.pop(group)
-        if gathering.timer is not None:
-            gathering.timer.cancel()
-        task = asyncio.get_running_loop().create_task(self._answer(gathering))
+        pending = self._open.pop(group)
+        if pending.timer is not None:
+            pending.timer.cancel()
+        task = asyncio.get_running_loop().create_task(self._run_batch(pending))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-        def call_off(_: "asyncio.Future[Any]") -> None:
-            if all(caller.answer.cancelled() for caller in gathering.callers):
+        def cancel_if_abandoned(_: "asyncio.Future[Any]") -> None:
+            if all(caller.answer.cancelled() for caller in pending.callers):
                 task.cancel()
 
-        for caller in gathering.callers:
-            caller.answer.add_done_callback(call_off)
+        for caller in pending.callers:
+            caller.answer.add_done_callback(cancel_if_abandoned)
 
-    async def _answer(self, gathering: "_Gathering") -> None:
-        shared = {name: value for name, value in gathering.arguments.items() if name != self._batch.key_arg}
-        await self._ask(gathering.callers, shared)
+    async def _run_batch(self, pending: "_PendingBatch") -> None:
+        shared = {name: value for name, value in pending.arguments.items() if name != self._batch.key_arg}
+        await self._execute(pending.callers, shared)
 
-    async def _ask(self, callers: "Sequence[_Caller]", shared: dict[str, Any]) -> None:
-        """A batch that fails as a whole is halved until the key at fault is alone. Who has left is not asked for."""
+    async def _execute(self, callers: "Sequence[_Caller]", shared: dict[str, Any]) -> None:
+        """Executes a batch. If it fails as a whole, it is halved until the failing key is alone. Keys of callers that
+        have left are omitted."""
         callers = [caller for caller in callers if not caller.answer.done()]
         entered: list[_Caller] = []
 
@@ -149,7 +153,7 @@ class Batcher:
         if not callers:
             return
         try:
-            given = await self._run(call, shared, ClaimEntry(_Claims(callers)))
+            answers = await self._run(call, shared, ClaimEntry(_Claims(callers)))
         except BaseException as error:  # a user's tool may raise anything
             if is_being_cancelled():
                 for caller in callers:
@@ -162,8 +166,8 @@ class Batcher:
         keys = [caller.key for caller in entered]
         for position, caller in enumerate(entered):
             try:
-                _settle(caller.answer, pick(given, keys, position), None)
-            except BaseException as error:  # noqa: BLE001 - what the tool put there for this key
+                _settle(caller.answer, pick(answers, keys, position), None)
+            except BaseException as error:  # noqa: BLE001 - the tool's result for this key
                 _settle(caller.answer, None, error)
 
     async def _failed(self, callers: "list[_Caller]", shared: dict[str, Any], error: BaseException) -> None:
@@ -172,8 +176,8 @@ class Batcher:
                 _settle(caller.answer, None, error)
             return
         middle = len(callers) // 2
-        await self._ask(callers[:middle], shared)
-        await self._ask(callers[middle:], shared)
+        await self._execute(callers[:middle], shared)
+        await self._execute(callers[middle:], shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +187,12 @@ class _Caller:
     claim: WriteClaim | None
 
     def enters(self) -> bool:
-        """Whether its key is asked for, now that the function is called."""
+        """Whether its key is part of the batch, now that the function is called."""
         return self.claim is None or (self.claim.failure is None and self.claim.enter())
 
 
 class _Claims:
-    """Those of a batch, together. Who cannot claim fails alone."""
+    """Claims of a batch. A caller whose claim fails does not affect the others."""
 
     failure = None
 
@@ -208,7 +212,7 @@ class _Claims:
 
 
 @dataclass(slots=True)
-class _Gathering:
+class _PendingBatch:
     arguments: dict[str, Any]
     callers: "list[_Caller]"
     timer: asyncio.TimerHandle | None = None
@@ -219,6 +223,6 @@ def _settle(answer: "asyncio.Future[Any]", value: Any, error: BaseException | No
         return
     if error is None:
         answer.set_result(value)
-    else:  # a future takes no StopIteration, and a SystemExit would end the program
+    else:  # a future does not accept StopIteration, and SystemExit would end the program
         is_odd = isinstance(error, StopIteration) or not isinstance(error, Exception | asyncio.CancelledError)
         answer.set_exception(PlainToolError(describe_error(error)) if is_odd else error)

@@ -1,4 +1,4 @@
-"""Results that may be given out again."""
+"""Cache of tool results in memory, and the outcome of one execution that it stores."""
 
 from collections.abc import Callable, Hashable
 
@@ -6,42 +6,43 @@ from cachetools import TLRUCache
 
 from ..core.fast_dataclass import dataclass
 
-_OVERHEAD = 512
-"""Bytes that an entry takes beside its text: a million empty results are not free."""
+_OVERHEAD_BYTES = 512
+"""Bytes that an entry takes in addition to its text: a million empty results are not free."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What one execution gave, to whomever it is given."""
+    """What one execution returned, for every call that shares it."""
 
     content: str
     is_error: bool
     order: int
-    """When it began to look, among all beginnings and ends of a run's calls: whatever changed later may be missing."""
+    """When the execution started, as a sequence number over all starts and ends of a run's calls. The content may not
+    reflect writes with a higher number."""
     seconds: float
     version: Hashable = None
     expires: float = float("inf")
     timed_out: bool = False
-    """Its time was over. Another one who asks has a time of its own."""
+    """The execution hit its timeout. A call that joined later has a timeout of its own."""
 
 
 class ResultCache:
-    """The least recently used results go when there is no more room, and each when its time is over."""
+    """LRU cache, bounded in bytes, whose entries expire individually."""
 
-    def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
         self._entries: TLRUCache[Hashable, ToolOutcome] = TLRUCache(
-            most_bytes, ttu=lambda key, outcome, now: outcome.expires, timer=clock, getsizeof=_size
+            max_bytes, ttu=lambda key, outcome, now: outcome.expires, timer=clock, getsizeof=_size
         )
 
     def get(self, key: Hashable) -> ToolOutcome | None:
         return self._entries.get(key)
 
     def put(self, key: Hashable, outcome: ToolOutcome) -> None:
-        """One that is larger than all the room is not kept, nor one that is older than what is there."""
-        kept = self._entries.get(key)
-        if _size(outcome) <= self._entries.maxsize and (kept is None or kept.order < outcome.order):
+        """Stores an outcome, unless it is larger than the whole cache or older than the stored one."""
+        stored = self._entries.get(key)
+        if _size(outcome) <= self._entries.maxsize and (stored is None or stored.order < outcome.order):
             self._entries[key] = outcome
 
 
 def _size(outcome: ToolOutcome) -> int:
-    return len(outcome.content) * 2 + _OVERHEAD
+    return len(outcome.content) * 2 + _OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""What pure tools gave in earlier runs, in a file: results that stay good, and which calls a task tends to make."""
+"""Disk cache of pure tools across runs: their results, and which calls each task tends to make."""
 
 import os
 import sqlite3
@@ -15,7 +15,7 @@ from .threads import DaemonThreads
 from .tool import Tool
 
 T = TypeVar("T")
-_LARGEST = 1_000_000
+_MAX_CHARS = 1_000_000
 _PLAIN = (str, int, float, bool, bytes, type(None))
 _TABLES = """
 CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, content TEXT NOT NULL, seconds REAL NOT NULL);
@@ -26,45 +26,46 @@ CREATE TABLE IF NOT EXISTS calls (
 """
 
 
-class Remembered(NamedTuple):
+class StoredResult(NamedTuple):
     content: str
     seconds: float
 
 
 class ToolDiskCache:
-    """One file, one thread that owns it: nothing here blocks the loop. Another process may use it at the same time."""
+    """SQLite file, owned by one thread so that it never blocks the loop. Several processes may use it at once."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "tools.sqlite3"
-        self._thread = DaemonThreads(most=1)
+        self._thread = DaemonThreads(max_threads=1)
         self._db: sqlite3.Connection | None = None
 
     async def open(self) -> None:
         """Raises StoreError."""
         await self._do(lambda db: db.executescript(_TABLES))
 
-    async def recall(self, key: bytes) -> Remembered | None:
+    async def get(self, key: bytes) -> StoredResult | None:
         row = await self._do(
             lambda db: db.execute("SELECT content, seconds FROM results WHERE key = ?", (key,)).fetchone()
         )
-        return Remembered(*row) if row else None
+        return StoredResult(*row) if row else None
 
-    async def remember(self, key: bytes, result: Remembered) -> None:
-        if len(result.content) <= _LARGEST:
+    async def put(self, key: bytes, result: StoredResult) -> None:
+        if len(result.content) <= _MAX_CHARS:
             await self._do(lambda db: db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", (key, *result)))
 
-    async def note(self, task: str, calls: dict[tuple[str, str], int]) -> None:
-        """That a run of this task made these calls, by tool and arguments, so often."""
+    async def record_calls(self, task: str, calls: dict[tuple[str, str], int]) -> None:
+        """Stores how often a run of this task made each call, by tool and arguments."""
         now = time.time()
         rows = [(task, tool, arguments, now, times) for (tool, arguments), times in calls.items()]
         query = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)"
         await self._do(lambda db: db.executemany(query, rows))
 
-    async def likely_calls(self, task: str, max_age: float, most: int) -> list[tuple[str, str]]:
-        """Tool and arguments of what runs of this task called within `max_age` seconds, the most wanted first."""
+    async def likely_calls(self, task: str, max_age: float, limit: int) -> list[tuple[str, str]]:
+        """Tool and arguments of the calls that runs of this task made within `max_age` seconds, the most frequent
+        first."""
         since = time.time() - max_age
         query = "SELECT tool, arguments FROM calls WHERE task = ? AND at >= ? ORDER BY times DESC, arguments LIMIT ?"
-        found: list[tuple[str, str]] = await self._do(lambda db: db.execute(query, (task, since, most)).fetchall())
+        found: list[tuple[str, str]] = await self._do(lambda db: db.execute(query, (task, since, limit)).fetchall())
         return found
 
     async def aclose(self) -> None:
@@ -82,7 +83,7 @@ class ToolDiskCache:
                 self._db.execute("PRAGMA journal_mode = WAL")
             return work(self._db)
 
-        async with self._thread.room:
+        async with self._thread.slots:
             try:
                 result: T = await self._thread.run(run)
             except (sqlite3.Error, OSError) as error:
@@ -90,9 +91,9 @@ class ToolDiskCache:
         return result
 
 
-def memory_key(tool: Tool, max_tokens: int, arguments: bytes) -> bytes | None:
-    """Of a call and of the code that answers it: a tool that was changed is not asked by its old name. None where the
-    code cannot be told, or the tool is not pure."""
+def disk_cache_key(tool: Tool, max_tokens: int, arguments: bytes) -> bytes | None:
+    """Key of a call and of the tool's code, so that a changed tool does not return old results. None if the tool is not
+    pure or its code is not known."""
     code = code_digest(tool)
     if tool.sharing.effect != "pure" or tool.batch is not None or code is None:
         return None
@@ -101,13 +102,13 @@ def memory_key(tool: Tool, max_tokens: int, arguments: bytes) -> bytes | None:
 
 
 def code_digest(tool: Tool) -> bytes | None:
-    """Of what its function does, the same in every process. None where that cannot be told."""
+    """Digest of the function's code, the same in every process. None if the code is not known."""
     code = getattr(tool.function, "__code__", None)
     return _digest(code) if isinstance(code, CodeType) else None
 
 
-def shared_name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | None:
-    """What a call is known by in other processes. None where its version says nothing there."""
+def shared_call_name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | None:
+    """Name of a call across processes. None if its version means nothing in other processes."""
     name = f"{tool.name}:{(code_digest(tool) or b'').hex()}:{key[1].hex()}"
     if tool.sharing.version is None:
         return name
@@ -115,12 +116,12 @@ def shared_name(tool: Tool, key: tuple[str, bytes], version: Hashable) -> str | 
 
 
 def _is_plain(version: Hashable) -> bool:
-    """Whether it is told by its repr; that of an object may be its place in memory."""
+    """Whether the version is determined by its repr; that of an object may be its address in memory."""
     return all(map(_is_plain, version)) if type(version) is tuple else type(version) in _PLAIN
 
 
 def _digest(code: CodeType) -> bytes:
-    """With the functions inside of it."""
+    """Includes nested functions."""
     inner = b"".join(map(_constant, code.co_consts))
     return blake2b(code.co_code + repr(code.co_names).encode() + inner, digest_size=16).digest()
 

@@ -1,4 +1,4 @@
-"""Runs the tool calls of all agents of a run. One execution serves every agent that may share it."""
+"""Executor of the tool calls of all agents of a run. One execution serves every agent that may share it."""
 
 import asyncio
 import itertools
@@ -18,12 +18,12 @@ from ..core.protocols import Journal
 from ..core.results import ToolUse
 from .cache import ResultCache, ToolOutcome
 from .call_key import call_key
-from .disk_cache import Remembered, ToolDiskCache, memory_key, shared_name
+from .disk_cache import StoredResult, ToolDiskCache, disk_cache_key, shared_call_name
 from .parameters import BadArguments
 from .result_text import ToolTimeout, describe_error, replace_surrogates
 from .runner import ToolRunner
 from .session import AgentToolSession
-from .single_flight import Found, InFlightCall, SingleFlight, cancel_all
+from .single_flight import InFlightCall, SingleFlight, SourcedOutcome, cancel_all
 from .subsets import check_names
 from .threads import DaemonThreads
 from .tool import Tool
@@ -31,17 +31,17 @@ from .write_claims import ClaimEntry, WriteClaim
 
 _CHARS_PER_TOKEN = 4
 _CACHE_BYTES = 256 * 1024 * 1024
-_MOST_NOTED = 10_000
-_LONGEST_NOTED = 2_000
-"""Characters of arguments that are worth remembering as they were written."""
-_ELSEWHERE = 0
-"""The order of what another process looked for: before anything that an agent has written here."""
+_MAX_KEYS = 10_000
+_MAX_KEY_CHARS = 2_000
+"""Arguments longer than this are not remembered by their text."""
+_OTHER_PROCESS = 0
+"""The order of results from other processes: before every write of an agent here."""
 
 _log = logging.getLogger("batch_agent")
 
 T = TypeVar("T")
 Summarize = Callable[[str, int], Awaitable[str]]
-"""A shorter version of a text, of at most so many tokens."""
+"""Shortens a text to at most so many tokens."""
 
 
 class ToolExecutor:
@@ -55,86 +55,87 @@ class ToolExecutor:
         max_tokens: int,
         cache_bytes: int = _CACHE_BYTES,
         summarize: Summarize | None = None,
-        memory: ToolDiskCache | None = None,
-        commons: SharedCalls | None = None,
+        disk_cache: ToolDiskCache | None = None,
+        shared_calls: SharedCalls | None = None,
     ) -> None:
-        """`commons`: what calls are shared through with other processes, and rates kept together."""
+        """`shared_calls`: shares calls and rate limits with other processes."""
         self._threads = DaemonThreads()
         check_names(tools)
-        self._tools = {tool.name: ToolRunner(tool, timeout, self._threads, commons) for tool in tools}
+        self._runners = {tool.name: ToolRunner(tool, timeout, self._threads, shared_calls) for tool in tools}
         self._max_tokens = max_tokens
         self._summarize = summarize
-        self._memory = memory
-        self._commons = commons
-        self._made: Counter[tuple[str, str]] = Counter()
-        self._written: dict[tuple[str, str], tuple[str, bytes]] = {}
+        self._disk_cache = disk_cache
+        self._shared_calls = shared_calls
+        self._pure_calls: Counter[tuple[str, str]] = Counter()
+        self._keys: dict[tuple[str, str], tuple[str, bytes]] = {}
         """Keys of calls, by the tool's name and the text of the arguments."""
         self._flights = SingleFlight()
-        self._adopted: set[asyncio.Task[Any]] = set()
-        self._orders = itertools.count(_ELSEWHERE + 1)
+        self._spawned: set[asyncio.Task[Any]] = set()
+        self._orders = itertools.count(_OTHER_PROCESS + 1)
         self._cache = ResultCache(cache_bytes, aio.now)
         self.identity = secrets.token_hex(8)
-        """Of sessions without a journal, in the place of the run's."""
+        """Replaces the run's identity in sessions without a journal."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.sharing.is_shared for tool in tools)
 
     @property
     def uses(self) -> tuple[ToolUse, ...]:
-        """What each tool was asked, did and saved, so far."""
-        return tuple(equipped.ledger.use() for equipped in self._tools.values())
+        """Statistics of each tool so far."""
+        return tuple(runner.stats.summary() for runner in self._runners.values())
 
     def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
         return AgentToolSession(self, agent, journal)
 
     @property
     def pure_calls(self) -> dict[tuple[str, str], int]:
-        """What was asked of pure tools, by tool and arguments, and how often."""
-        return dict(self._made)
+        """How often each call of a pure tool was made, by tool and arguments."""
+        return dict(self._pure_calls)
 
     async def prewarm(self, calls: Sequence[tuple[str, str]]) -> None:
-        """Makes calls ahead of any agent: of pure tools, and only those that can still be made."""
+        """Makes calls before any agent does. Skips calls of tools that are not pure, and arguments that no longer
+        fit."""
         for name, text in calls:
-            equipped = self._tools.get(name)
-            if equipped is None or equipped.tool.sharing.effect != "pure":
+            runner = self._runners.get(name)
+            if runner is None or runner.tool.sharing.effect != "pure":
                 continue
             try:
-                arguments = equipped.tool.arguments.read(text)
+                arguments = runner.tool.arguments.read(text)
             except BadArguments:
                 continue
-            equipped.ledger.prewarmed += 1
-            await self.shared(equipped.tool, arguments, text, -1)
+            runner.stats.prewarmed += 1
+            await self.run_shared(runner.tool, arguments, text, -1)
 
-    def adopt(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """A task that ends with the fabric, if not before."""
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Starts a task that is cancelled when the executor is closed."""
         task = asyncio.get_running_loop().create_task(work)
-        self._adopted.add(task)
-        task.add_done_callback(self._adopted.discard)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
         return task
 
     async def aclose(self) -> None:
-        await cancel_all(self._adopted)
+        await cancel_all(self._spawned)
         await self._flights.aclose()
-        for equipped in self._tools.values():
-            if equipped.batcher is not None:
-                await equipped.batcher.aclose()
+        for runner in self._runners.values():
+            if runner.batcher is not None:
+                await runner.batcher.aclose()
         self._threads.close()
 
     def tool(self, name: str) -> Tool | None:
-        equipped = self._tools.get(name)
-        return equipped.tool if equipped is not None else None
+        runner = self._runners.get(name)
+        return runner.tool if runner is not None else None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
+        return tuple(self._runners)
 
     def next_order(self) -> int:
-        """A number for what happens now, larger than all before: two things may happen at one time of the clock."""
+        """A sequence number for an event that happens now; two events may have the same time."""
         return next(self._orders)
 
-    def found(self, tool: Tool, text: str, after: int) -> ToolOutcome | InFlightCall | None:
-        """What a call that was written in the same way gave, or is about to give, looked for after `after`. None: it
-        has to be read. Most calls of a run repeat others to the letter."""
-        key = self._written.get((tool.name, text))
+    def lookup(self, tool: Tool, text: str, after: int) -> ToolOutcome | InFlightCall | None:
+        """The outcome, or the execution in progress, of a call with the same text of arguments that started after
+        `after`. None: the arguments have to be parsed. Most calls of a run repeat others to the letter."""
+        key = self._keys.get((tool.name, text))
         if key is None:
             return None
         outcome = self._cache.get(key)
@@ -143,95 +144,101 @@ class ToolExecutor:
         flight = self._flights.find(key)
         return flight if flight is not None and flight.order > after else None
 
-    def _note(self, name: str, text: str, key: tuple[str, bytes]) -> None:
-        if len(self._written) >= _MOST_NOTED:
-            self._written.clear()
-        if len(text) <= _LONGEST_NOTED:
-            self._written[name, text] = key
+    def _remember_key(self, name: str, text: str, key: tuple[str, bytes]) -> None:
+        if len(self._keys) >= _MAX_KEYS:
+            self._keys.clear()
+        if len(text) <= _MAX_KEY_CHARS:
+            self._keys[name, text] = key
 
-    def shared(self, tool: Tool, arguments: dict[str, Any], text: str, after: int) -> Awaitable[Found]:
-        """A result that others may have asked for too, looked for after `after`. `text`: what the model wrote."""
+    def run_shared(self, tool: Tool, arguments: dict[str, Any], text: str, after: int) -> Awaitable[SourcedOutcome]:
+        """An outcome that calls share: cached, in progress or new, and started after `after`. `text`: the arguments as
+        the model wrote them."""
         try:
             key, version = call_key(tool.name, arguments, text), self._version(tool, arguments)
-        except ValueError:  # arguments without an end are like no others
-            return self.executed(tool, arguments)
+        except ValueError:  # arguments that contain themselves have no key
+            return self.run_unshared(tool, arguments)
         if tool.sharing.version is None and tool.sharing.is_shared:
-            self._note(tool.name, text, key)
+            self._remember_key(tool.name, text, key)
         outcome = self._cache.get(key)
         if outcome is not None and outcome.order > after and outcome.version == version:
             return _cached(outcome)
         flight = self._flights.find(key)
         if flight is not None and flight.order > after and flight.version == version:
-            return flight.found("shared")
-        if self._commons is not None and after < _ELSEWHERE and (name := shared_name(tool, key, version)) is not None:
-            return self._shared_by_all(self._commons, name, tool, arguments, key, version)
+            return flight.wait("shared")
+        if self._shared_calls is not None and after < _OTHER_PROCESS:
+            name = shared_call_name(tool, key, version)
+            if name is not None:
+                return self._run_across_processes(self._shared_calls, name, tool, arguments, key, version)
         order = self.next_order()
-        fly = partial(self._fly, tool, arguments, key, order, version)
-        return self._flights.start(key, order, version, fly, self._tools[tool.name].overdue).found("executed")
+        execute = partial(self._execute, tool, arguments, key, order, version)
+        message = self._runners[tool.name].timeout_message
+        return self._flights.start(key, order, version, execute, message).wait("executed")
 
-    async def executed(self, tool: Tool, arguments: dict[str, Any]) -> Found:
-        """As `alone`, with where it is from."""
-        return await self.alone(tool, arguments), "executed"
+    async def run_unshared(self, tool: Tool, arguments: dict[str, Any]) -> SourcedOutcome:
+        """Like `run`, with the source."""
+        return await self.run(tool, arguments), "executed"
 
-    async def alone(
+    async def run(
         self, tool: Tool, arguments: dict[str, Any], claim: WriteClaim | None = None, flight: InFlightCall | None = None
     ) -> ToolOutcome:
-        """One execution for one call. Whatever the tool does, it comes to an outcome. `claim`: of a write, taken when
-        it is its turn; raises what that raises. `flight`: of an execution that several wait for."""
-        equipped = self._tools[tool.name]
+        """One execution for one call. An error of the tool is an outcome. `claim`: of a write, taken when it is the
+        call's turn; its errors are raised. `flight`: of an execution with several waiters."""
+        runner = self._runners[tool.name]
         order, started = self.next_order(), aio.now()
         entry = ClaimEntry(claim, None if flight is None else flight.extend)
         timed_out = False
         try:
-            text, is_error = await equipped.text(arguments, entry, claim), False
+            text, is_error = await runner.run(arguments, entry, claim), False
         except BaseException as error:  # a user's tool may raise anything
             if is_being_cancelled():  # whatever the tool makes of it
                 raise asyncio.CancelledError from error
             if not is_failure(error) or (claim is not None and claim.failure is error):
                 raise
             text, is_error, timed_out = describe_error(error), True, isinstance(error, ToolTimeout)
-        seconds = aio.now() - (started if entry.began is None else entry.began)
-        return ToolOutcome(await self._shaped(tool, text, is_error), is_error, order, seconds, timed_out=timed_out)
+        seconds = aio.now() - (started if entry.started_at is None else entry.started_at)
+        return ToolOutcome(await self._shorten(tool, text, is_error), is_error, order, seconds, timed_out=timed_out)
 
-    def account(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: ToolOutcome) -> None:
-        self._tools[tool.name].ledger.called(source, outcome.seconds, is_error=outcome.is_error)
-        if self._memory is not None and tool.sharing.effect == "pure" and len(self._made) < _MOST_NOTED:
-            self._made[tool.name, call.arguments] += 1
+    def record(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: ToolOutcome) -> None:
+        self._runners[tool.name].stats.record_call(source, outcome.seconds, is_error=outcome.is_error)
+        if self._disk_cache is not None and tool.sharing.effect == "pure" and len(self._pure_calls) < _MAX_KEYS:
+            self._pure_calls[tool.name, call.arguments] += 1
 
-    async def _shared_by_all(
+    async def _run_across_processes(
         self,
-        commons: SharedCalls,
+        shared_calls: SharedCalls,
         name: str,
         tool: Tool,
         arguments: dict[str, Any],
         key: tuple[str, bytes],
         version: Hashable,
-    ) -> Found:
-        """As `shared`, for an agent that has written nothing: what others find may be older than what is written here,
-        so nobody who has written joins, nor is given it later."""
+    ) -> SourcedOutcome:
+        """Like `run_shared`, for an agent that has written nothing. A result of another process may be older than a
+        write here, so an agent that has written neither joins this execution nor gets its result from the cache."""
         sources: list[ToolSource] = []
 
         async def make() -> CallOutcome:
-            found = await self._fly(tool, arguments, key, self.next_order(), version, flight)
-            is_kept = tool.sharing.keeps_errors or not found.is_error
-            good = max(0.0, found.expires - aio.now()) if is_kept else 0.0
-            return CallOutcome(found.content, found.is_error, found.seconds, good, found.timed_out)
+            outcome = await self._execute(tool, arguments, key, self.next_order(), version, flight)
+            is_cached = tool.sharing.keeps_errors or not outcome.is_error
+            ttl = max(0.0, outcome.expires - aio.now()) if is_cached else 0.0
+            return CallOutcome(outcome.content, outcome.is_error, outcome.seconds, ttl, outcome.timed_out)
 
-        async def fly(_: InFlightCall) -> ToolOutcome:
-            made, source = await commons.call(name, make)
+        async def execute(_: InFlightCall) -> ToolOutcome:
+            made, source = await shared_calls.call(name, make)
             sources.append(source)
             expires = aio.now() + made.ttl
-            timed_out = made.timed_out
-            outcome = ToolOutcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires, timed_out)
+            outcome = ToolOutcome(
+                made.content, made.is_error, _OTHER_PROCESS, made.seconds, version, expires, made.timed_out
+            )
             if source != "executed":
                 self._cache.put(key, outcome)
             return outcome
 
-        flight = self._flights.start(key, _ELSEWHERE, version, fly, self._tools[tool.name].overdue)
-        outcome, _ = await flight.found("shared")
+        message = self._runners[tool.name].timeout_message
+        flight = self._flights.start(key, _OTHER_PROCESS, version, execute, message)
+        outcome, _ = await flight.wait("shared")
         return outcome, sources[0] if sources else "executed"
 
-    async def _fly(
+    async def _execute(
         self,
         tool: Tool,
         arguments: dict[str, Any],
@@ -240,54 +247,54 @@ class ToolExecutor:
         version: Hashable,
         flight: InFlightCall,
     ) -> ToolOutcome:
-        known_as = None if self._memory is None else memory_key(tool, self._max_tokens, key[1])
+        disk_key = None if self._disk_cache is None else disk_cache_key(tool, self._max_tokens, key[1])
         while True:
             began = aio.now()
-            if self._memory is None or known_as is None:
-                found = await self.alone(tool, arguments, flight=flight)
+            if self._disk_cache is None or disk_key is None:
+                made = await self.run(tool, arguments, flight=flight)
             else:
-                found = await self._recalled_or_alone(self._memory, known_as, tool, arguments, flight)
-            if not found.timed_out or flight.extend(began, self._tools[tool.name].limit or 0.0) is None:
-                break  # else somebody came late to a batch that was under way: it is made again
-        if found.is_error and not tool.sharing.keeps_errors:
-            return found
-        expires = began + tool.sharing.seconds_good
-        outcome = ToolOutcome(found.content, found.is_error, order, found.seconds, version, expires, found.timed_out)
+                made = await self._run_with_disk_cache(self._disk_cache, disk_key, tool, arguments, flight)
+            if not made.timed_out or flight.extend(began, self._runners[tool.name].limit or 0.0) is None:
+                break  # else a waiter joined a batch that was already running: execute again
+        if made.is_error and not tool.sharing.keeps_errors:
+            return made
+        expires = began + tool.sharing.effective_ttl
+        outcome = ToolOutcome(made.content, made.is_error, order, made.seconds, version, expires, made.timed_out)
         self._cache.put(key, outcome)
         return outcome
 
-    async def _recalled_or_alone(
-        self, memory: ToolDiskCache, key: bytes, tool: Tool, arguments: dict[str, Any], flight: InFlightCall
+    async def _run_with_disk_cache(
+        self, cache: ToolDiskCache, key: bytes, tool: Tool, arguments: dict[str, Any], flight: InFlightCall
     ) -> ToolOutcome:
         try:
-            if (known := await memory.recall(key)) is not None:
-                return ToolOutcome(known.content, False, self.next_order(), known.seconds)
-            found = await self.alone(tool, arguments, flight=flight)
-            if not found.is_error:
-                await memory.remember(key, Remembered(found.content, found.seconds))
-        except StoreError as error:  # a cache that fails is one less, and no more
+            if (stored := await cache.get(key)) is not None:
+                return ToolOutcome(stored.content, False, self.next_order(), stored.seconds)
+            made = await self.run(tool, arguments, flight=flight)
+            if not made.is_error:
+                await cache.put(key, StoredResult(made.content, made.seconds))
+        except StoreError as error:  # the run does not depend on the cache
             _log.warning("%s It is not used any more.", error)
-            self._memory = None
-            return await self.alone(tool, arguments, flight=flight)
-        return found
+            self._disk_cache = None
+            return await self.run(tool, arguments, flight=flight)
+        return made
 
     def _version(self, tool: Tool, arguments: dict[str, Any]) -> Hashable:
         try:
             return tool.sharing.version(arguments) if tool.sharing.version is not None else None
-        except BaseException as error:  # a user's function; the execution will meet the same trouble
+        except BaseException as error:  # a user's function; the execution will fail in the same way
             if not is_failure(error):
                 raise
             return object() if not isinstance(error, OSError) else ("gone", error.errno)
 
-    async def _shaped(self, tool: Tool, text: str, is_error: bool) -> str:
+    async def _shorten(self, tool: Tool, text: str, is_error: bool) -> str:
         tokens = tool.max_tokens or self._max_tokens
-        most = tokens * _CHARS_PER_TOKEN
-        if len(text) <= most:
+        max_chars = tokens * _CHARS_PER_TOKEN
+        if len(text) <= max_chars:
             return replace_surrogates(text)
         if tool.summarize and not is_error and self._summarize is not None:
             return replace_surrogates(await self._summarize(text, tokens))
-        return replace_surrogates(f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown]")
+        return replace_surrogates(f"{text[:max_chars]}\n[cut here: {max_chars} of {len(text)} characters are shown]")
 
 
-async def _cached(outcome: ToolOutcome) -> Found:
+async def _cached(outcome: ToolOutcome) -> SourcedOutcome:
     return outcome, "cached"

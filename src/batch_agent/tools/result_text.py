@@ -1,6 +1,6 @@
-"""What tools give and raise, as texts for a model.
+"""Results and errors of tools as text for the model.
 
-Tables and arrays of data libraries, whole: their own `str` leaves out what does not fit a terminal.
+Tables and arrays of data libraries are rendered in full, because their own `str` omits what does not fit a terminal.
 """
 
 import csv
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class NoData(Exception):
-    """A value that stands for data which is not there yet."""
+    """A value that describes data without holding it, such as a lazy query."""
 
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
@@ -22,8 +22,8 @@ Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 
 
 def table_of(value: Any) -> Table | None:
-    """Of a data frame, a pandas Series, a pyarrow table or a structured NumPy array; None for other values. Raises
-    NoData."""
+    """Table of a data frame, a pandas Series, a pyarrow table or a structured NumPy array; None for other values.
+    Raises NoData."""
     if (pandas := sys.modules.get("pandas")) is not None:  # without it there are no such values
         if isinstance(value, pandas.DataFrame):
             return _frame(value, value.columns, value.itertuples(index=False, name=None))
@@ -44,7 +44,7 @@ def table_of(value: Any) -> Table | None:
 
 
 def as_csv(table: Table) -> str:
-    """With a head; what is missing is empty, and a cell that is itself a list or the like is JSON."""
+    """CSV with a header. Missing values are empty; nested values are JSON."""
     names, rows = table
     if not names:
         return "(a table without columns)"
@@ -56,8 +56,8 @@ def as_csv(table: Table) -> str:
 
 
 def as_plain(value: Any) -> Any:
-    """A value that JSON does not have, as lists, dicts, numbers and texts; a nested table as its records. What nobody
-    knows is its `str`."""
+    """A value that JSON does not have, as lists, dicts, numbers and strings; a nested table as a list of records.
+    Values of unknown types are rendered by `str`."""
     if (table := table_of(value)) is not None:
         names, rows = table
         if len(set(names)) < len(names):  # a record would have only the last of them
@@ -70,7 +70,7 @@ def as_plain(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return dict(value)
-    for name in ("to_pylist", "to_list", "tolist"):  # pyarrow, polars and pandas, and whoever does as NumPy does
+    for name in ("to_pylist", "to_list", "tolist"):  # pyarrow, polars and pandas, and libraries that follow NumPy
         listed = getattr(value, name, None)
         if callable(listed) and not isinstance(value, type):
             return listed()
@@ -81,16 +81,16 @@ def as_plain(value: Any) -> Any:
 
 
 def _frame(value: Any, columns: Iterable[Any], rows: Iterable[tuple[Any, ...]]) -> Table:
-    """With its index, unless that only counts."""
+    """Table of a pandas frame, with its index unless that only numbers the rows."""
     names = [_name(column) for column in columns]
     index = value.index
     if index.equals(sys.modules["pandas"].RangeIndex(len(index))):
         return names, rows
     own = [str(name) if name is not None else "index" for name in index.names]
-    return [*own, *names], _beside(index, index.nlevels > 1, rows)
+    return [*own, *names], _with_index(index, index.nlevels > 1, rows)
 
 
-def _beside(index: Iterable[Any], is_deep: bool, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def _with_index(index: Iterable[Any], is_deep: bool, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     for key, row in zip(index, rows, strict=True):
         yield (*key, *row) if is_deep else (key, *row)
 
@@ -111,14 +111,12 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, date | time):  # also date and time together
         return value.isoformat()
-    pass
-
     text = as_text(value)
     return str(json.loads(text)) if text.startswith('"') else text  # a number or a path needs no quotes
 
 
 def is_missing(value: Any) -> bool:
-    """NaN, and what pandas has for it."""
+    """NaN, or a missing value of pandas."""
     if isinstance(value, float):
         return math.isnan(value)
     pandas = sys.modules.get("pandas")
@@ -127,7 +125,7 @@ def is_missing(value: Any) -> bool:
 
 def _of_numpy(value: Any, numpy: Any) -> Any:
     if isinstance(value, numpy.datetime64 | numpy.timedelta64) or value.dtype.kind in "mM":
-        return value.astype(str).tolist()  # finer ones than microseconds would be numbers
+        return value.astype(str).tolist()  # those finer than microseconds would become numbers
     if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # 0.1 is 0.1, with as many digits as it has
         return value.astype(str).astype(float).tolist()
     if value.dtype.kind == "c":
@@ -136,15 +134,15 @@ def _of_numpy(value: Any, numpy: Any) -> Any:
 
 
 class PlainToolError(Exception):
-    """Its message is all that is to be said."""
+    """Error whose message is shown to the model as is, without its type."""
 
 
 class ToolTimeout(PlainToolError):
-    """One execution took longer than it may."""
+    """An execution exceeded its timeout."""
 
 
 def as_text(value: Any) -> str:
-    """Reading the value may run code of the tool's, and block."""
+    """Text of a result. Rendering may run code of the tool's, and block."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -160,14 +158,14 @@ def as_text(value: Any) -> str:
 
     try:
         return to_json(value, fallback=as_plain).decode()
-    except (PydanticSerializationError, ValueError, TypeError):  # such as bytes that are no text, somewhere inside
-        return _by_hand(value)
+    except (PydanticSerializationError, ValueError, TypeError):  # such as nested bytes that are not text
+        return _json_by_parts(value)
 
 
-def _by_hand(value: Any) -> str:
+def _json_by_parts(value: Any) -> str:
     try:
         return json.dumps(_jsonable(value), ensure_ascii=False)
-    except (RecursionError, ValueError):  # it has no end
+    except (RecursionError, ValueError):  # the value contains itself
         return str(value)
 
 
@@ -192,7 +190,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def describe_error(error: BaseException) -> str:
-    """Its type and its message; a traceback says nothing to a model."""
+    """Type and message of an error; a traceback does not help a model."""
     if isinstance(error, PlainToolError):
         return str(error)
     try:
@@ -204,7 +202,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def replace_surrogates(text: str) -> str:
-    """`text` without what no wire and no store can carry: halves of surrogate pairs, as odd file names give them."""
+    """`text` without lone surrogates, such as those in undecodable file names, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

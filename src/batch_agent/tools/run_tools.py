@@ -1,7 +1,4 @@
-"""The tools of a run, from their opening to their end.
-
-Toolboxes over a tool executor: some of the tools that several runs share, or none.
-"""
+"""Tools of a run, from opening to closing, and the tool sets of runs that share an executor or have no tools."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -17,8 +14,10 @@ from .executor import Summarize, ToolExecutor
 from .session import AgentToolSession
 from .tool import Tool
 
-_LONGEST_AGE = 7 * 24 * 3600.0
-_MOST_PREWARMED = 200
+_PREWARM_MAX_AGE = 7 * 24 * 3600.0
+_MAX_PREWARMED = 200
+_NOTICE_TOKENS = 1_000
+"""Enough for the result that says that a tool is unknown."""
 
 
 @asynccontextmanager
@@ -27,95 +26,91 @@ async def open_tools(
     spec: BatchSpec,
     summarize: Summarize,
     tasks: Sequence[str],
-    commons: SharedCalls | None = None,
+    shared_calls: SharedCalls | None = None,
 ) -> AsyncIterator[ToolExecutor]:
-    """`tasks`: those of all agents that will call them. `commons`: what the calls share with other processes. Raises
-    StoreError for a tool_cache_dir that cannot be used."""
+    """Executor of a run's tools. `tasks`: those of all agents that will call them. `shared_calls`: shares calls with
+    other processes. Raises StoreError for a tool_cache_dir that cannot be used."""
     task = "\n".join(tasks)
-    async with _memory(spec) as memory:
-        fabric = ToolExecutor(
+    async with _open_disk_cache(spec) as disk_cache:
+        executor = ToolExecutor(
             tools,
             timeout=spec.timeouts.tool,
             max_tokens=spec.context.max_tool_tokens,
             cache_bytes=spec.tooling.tool_cache_mb * 1024 * 1024,
             summarize=summarize,
-            memory=memory,
-            commons=commons,
+            disk_cache=disk_cache,
+            shared_calls=shared_calls,
         )
-        async with _prewarmed(fabric, memory, spec, task):
+        async with _prewarm(executor, disk_cache, spec, task):
             try:
-                yield fabric
+                yield executor
             finally:
-                await fabric.aclose()
-        if memory is not None:
-            with suppress(StoreError):  # what is not noted is not made ahead next time, and no more
-                await memory.note(task, fabric.pure_calls)
+                await executor.aclose()
+        if disk_cache is not None:
+            with suppress(StoreError):  # the next run prewarms less, and loses nothing else
+                await disk_cache.record_calls(task, executor.pure_calls)
 
 
 @asynccontextmanager
-async def _memory(spec: BatchSpec) -> AsyncIterator[ToolDiskCache | None]:
+async def _open_disk_cache(spec: BatchSpec) -> AsyncIterator[ToolDiskCache | None]:
     folder = spec.tooling.tool_cache_dir
     if folder is None:
         yield None
         return
-    memory = ToolDiskCache(folder)
+    disk_cache = ToolDiskCache(folder)
     try:
-        await memory.open()
-        yield memory
+        await disk_cache.open()
+        yield disk_cache
     finally:
-        await memory.aclose()
+        await disk_cache.aclose()
 
 
 @asynccontextmanager
-async def _prewarmed(
-    fabric: ToolExecutor, memory: ToolDiskCache | None, spec: BatchSpec, task: str
+async def _prewarm(
+    executor: ToolExecutor, disk_cache: ToolDiskCache | None, spec: BatchSpec, task: str
 ) -> AsyncIterator[None]:
-    """Beside the run, and called off with it."""
-    if memory is None or not spec.tooling.predictive_prewarm:
+    """Makes likely calls in parallel to the run, and is cancelled at its end."""
+    if disk_cache is None or not spec.tooling.predictive_prewarm:
         yield
         return
-    likely = await memory.likely_calls(task, _LONGEST_AGE, _MOST_PREWARMED)
-    ahead = asyncio.get_running_loop().create_task(fabric.prewarm(likely))
+    likely = await disk_cache.likely_calls(task, _PREWARM_MAX_AGE, _MAX_PREWARMED)
+    prewarming = asyncio.get_running_loop().create_task(executor.prewarm(likely))
     try:
         yield
     finally:
-        ahead.cancel()
-        await asyncio.wait([ahead])
-
-
-_NOTICE = 1_000
-"""Tokens of the longest result: that a tool is not known."""
+        prewarming.cancel()
+        await asyncio.wait([prewarming])
 
 
 class ToolSubset:
-    """A toolbox of its own for agents that know only these: what one of them was told is shared with all."""
+    """Tool set of agents that have only some of an executor's tools. Results are shared with all of its agents."""
 
-    def __init__(self, fabric: ToolExecutor, tools: Sequence[Tool]) -> None:
-        self._fabric = fabric
+    def __init__(self, executor: ToolExecutor, tools: Sequence[Tool]) -> None:
+        self._executor = executor
         self._names = tuple(tool.name for tool in tools)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.sharing.is_shared for tool in tools)
 
     def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
-        return AgentToolSession(self._fabric, agent, journal, self._names)
+        return AgentToolSession(self._executor, agent, journal, self._names)
 
     async def aclose(self) -> None:
-        """The fabric stays open: it is not ours."""
+        """Leaves the executor open: other runs use it."""
 
 
 class NoTools:
-    """Toolbox of a run without tools. A model that calls one nevertheless reads that there is none."""
+    """Tool set of a run without tools. A model that calls one nevertheless gets a result that says so."""
 
     specs: tuple[ToolSpec, ...] = ()
     may_start_early = False
 
     def __init__(self) -> None:
-        self._fabric: ToolExecutor | None = None
+        self._executor: ToolExecutor | None = None
 
     def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
-        if self._fabric is None:
-            self._fabric = ToolExecutor((), timeout=None, max_tokens=_NOTICE)
-        return self._fabric.session(agent, journal)
+        if self._executor is None:
+            self._executor = ToolExecutor((), timeout=None, max_tokens=_NOTICE_TOKENS)
+        return self._executor.session(agent, journal)
 
     async def aclose(self) -> None:
         """There is nothing to close."""

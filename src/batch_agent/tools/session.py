@@ -1,10 +1,10 @@
-"""One agent's view of the tools: what it may share, and what must be its own."""
+"""One agent's session with the tools: which results it may share, and which calls are its own."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from .. import aio
 from ..core.messages import ToolCall, ToolResult, ToolSource
@@ -12,14 +12,12 @@ from ..core.protocols import CallHistory, Journal
 from .cache import ToolOutcome
 from .call_key import same_arguments
 from .parameters import BadArguments
-from .single_flight import Found, cancel_all
+from .single_flight import InFlightCall, SourcedOutcome, cancel_all
 from .tool import Tool
 from .write_claims import WriteClaim
 
-if TYPE_CHECKING:
-    from .executor import ToolExecutor
-
-_NOTHING_PAST = CallHistory()
+T = TypeVar("T")
+_NO_HISTORY = CallHistory()
 _NEVER = -1
 _NONE_EARLY: Mapping[int, tuple[ToolCall, "asyncio.Task[ToolResult]"]] = {}
 _UNKNOWN = (
@@ -29,33 +27,61 @@ _UNKNOWN = (
 _TIMED_OUT = "It is not known whether this call was made, or still will be. Check before you repeat it."
 _NOT_MADE = "This call was not made."
 LAST_WRITES = 3.0
-"""Seconds for which an agent that is cancelled waits for a write whose function was entered: its outcome would not be
-known otherwise."""
+"""Seconds for which a cancelled agent waits for a write whose function was entered; without its outcome, it is not
+known whether the write was made."""
+
+
+class SessionExecutor(Protocol):
+    """What a session needs of the executor that all agents of a run share."""
+
+    identity: str
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def tool(self, name: str) -> Tool | None: ...
+
+    def next_order(self) -> int: ...
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]": ...
+
+    def lookup(self, tool: Tool, text: str, after: int) -> ToolOutcome | InFlightCall | None: ...
+
+    def run_shared(self, tool: Tool, arguments: dict[str, Any], text: str, after: int) -> Awaitable[SourcedOutcome]: ...
+
+    def run_unshared(self, tool: Tool, arguments: dict[str, Any]) -> Awaitable[SourcedOutcome]: ...
+
+    def run(
+        self, tool: Tool, arguments: dict[str, Any], claim: WriteClaim | None = None
+    ) -> Coroutine[Any, Any, ToolOutcome]: ...
+
+    def record(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: ToolOutcome) -> None: ...
 
 
 class AgentToolSession:
-    """What an agent reads is never older than what it wrote itself."""
+    """Tool calls of one agent. The agent never reads a result that is older than its own latest write."""
 
-    __slots__ = ("_agent", "_asked", "_early", "_fabric", "_inherited", "_journal", "_only", "_wrote")
+    __slots__ = ("_agent", "_earlier_calls", "_early", "_executor", "_inherited", "_journal", "_last_write", "_only")
 
     def __init__(
-        self, fabric: "ToolExecutor", agent: str, journal: Journal | None, only: Sequence[str] | None = None
+        self, executor: SessionExecutor, agent: str, journal: Journal | None, only: Sequence[str] | None = None
     ) -> None:
-        """`only`: the names of the tools that there are for this agent; None: all."""
-        self._fabric = fabric
+        """`only`: the names of the tools that this agent has; None: all."""
+        self._executor = executor
         self._only = only
         self._agent = agent
         self._journal = journal
-        self._wrote = _NEVER
+        self._last_write = _NEVER
+        """The order of the latest write."""
         self._inherited: tuple[ToolResult, ...] = ()
-        self._asked: tuple[tuple[str, str], ...] = ()
+        self._earlier_calls: tuple[tuple[str, str], ...] = ()
         self._early: Mapping[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = _NONE_EARLY
 
     def start(self, position: int, call: ToolCall) -> None:
         tool = self._tool(call.name)
         if tool is None or not tool.sharing.is_shared or not call.arguments.strip():
-            return  # no arguments yet may also mean: cut off
-        started = call, self._fabric.adopt(self._answer(call, _NOTHING_PAST))
+            return  # empty arguments may also mean that the call was cut off
+        started = call, self._executor.spawn(self._answer(call, _NO_HISTORY))
         self._early = {**self._early, position: started}
 
     async def abandon(self) -> None:
@@ -63,13 +89,13 @@ class AgentToolSession:
         await cancel_all([task for _, task in started.values()])
 
     async def results(self, calls: Sequence[ToolCall], past: CallHistory | None = None) -> tuple[ToolResult, ...]:
-        past = past or _NOTHING_PAST
-        if self._wrote == _NEVER and self._wrote_elsewhere(past):
-            self._wrote = self._fabric.next_order()
-            await self.abandon()  # what was started early did not know of it
+        past = past or _NO_HISTORY
+        if self._last_write == _NEVER and self._wrote_elsewhere(past):
+            self._last_write = self._executor.next_order()
+            await self.abandon()  # calls that were started early did not take that write into account
         if self._inherited or past.inherited:
             self._inherited = tuple(past.inherited)
-        early = self._still_wanted(calls)
+        early = self._matching_early(calls)
         try:
             if len(calls) == 1:
                 only = self._answer(calls[0], past) if not early else self._result(calls[0], past, early.get(0))
@@ -82,14 +108,14 @@ class AgentToolSession:
                 await self.abandon()
 
     def _wrote_elsewhere(self, past: CallHistory) -> bool:
-        """In another process: what is kept here, or by others, may be older than that."""
+        """Whether the agent wrote in another process: results cached here, or shared, may be older than that."""
         if past.settled or past.claimed or past.inherited:
             return True
-        tools = (self._fabric.tool(record.name) for record in past.earlier)
+        tools = (self._executor.tool(record.name) for record in past.earlier)
         return any(tool is not None and tool.sharing.effect == "write" for tool in tools)
 
-    def _still_wanted(self, calls: Sequence[ToolCall]) -> dict[int, "asyncio.Task[ToolResult]"]:
-        """The started calls that the answer came to; what a server streamed may differ, and is called off."""
+    def _matching_early(self, calls: Sequence[ToolCall]) -> dict[int, "asyncio.Task[ToolResult]"]:
+        """The early calls that are in the final reply. The streamed ones may differ; those are cancelled."""
         wanted: dict[int, asyncio.Task[ToolResult]] = {}
         for at, (started, task) in self._early.items():
             if at < len(calls) and (started.name, started.arguments) == (calls[at].name, calls[at].arguments):
@@ -106,7 +132,7 @@ class AgentToolSession:
         tool = self._tool(call.name)
         if tool is None:
             return self._no_such_tool(call)
-        known = self._fabric.found(tool, call.arguments, self._after(tool)) if tool.sharing.is_shared else None
+        known = self._executor.lookup(tool, call.arguments, self._after(tool)) if tool.sharing.is_shared else None
         source: ToolSource = "cached"
         if known is None:
             try:
@@ -115,89 +141,91 @@ class AgentToolSession:
                 return ToolResult(call, str(error), True)
             if tool.sharing.effect == "write":
                 return await self._write(tool, call, arguments, past)
-            outcome, source = await self._ask(tool, call, arguments, past)
+            outcome, source = await self._run(tool, call, arguments, past)
         elif isinstance(known, ToolOutcome):
             outcome = known
         else:
-            outcome, source = await known.found("shared")
-        self._fabric.account(tool, call, source, outcome)
+            outcome, source = await known.wait("shared")
+        self._executor.record(tool, call, source, outcome)
         return ToolResult(call, outcome.content, outcome.is_error, aio.now() - started, source)
 
     def _no_such_tool(self, call: ToolCall) -> ToolResult:
-        names = self._fabric.names if self._only is None else self._only
+        names = self._executor.names if self._only is None else self._only
         known = ", ".join(names) or "none"
         return ToolResult(call, f"There is no tool {call.name!r}. The tools are: {known}.", True)
 
     def _after(self, tool: Tool) -> int:
-        """What is older must not be given to this agent."""
-        return self._wrote if tool.sharing.effect == "read" else _NEVER
+        """The order that a result must be newer than to be given to this agent."""
+        return self._last_write if tool.sharing.effect == "read" else _NEVER
 
     def _tool(self, name: str) -> Tool | None:
-        return self._fabric.tool(name) if self._only is None or name in self._only else None
+        return self._executor.tool(name) if self._only is None or name in self._only else None
 
-    def _ask(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallHistory) -> Awaitable[Found]:
+    def _run(
+        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallHistory
+    ) -> Awaitable[SourcedOutcome]:
         sharing, text = tool.sharing, call.arguments
         if sharing.history_arg is not None:
-            # The function gets what this agent asked of it before, so agents with the same history may share.
-            asked = [(earlier.name, earlier.arguments) for earlier in past.earlier] or self._asked
-            history = tuple(arguments for name, arguments in asked if name == tool.name)
-            self._asked += ((tool.name, text),)
-            return self._fabric.shared(tool, {**arguments, sharing.history_arg: history}, text, _NEVER)
+            # The function gets the agent's earlier calls of it, so agents with the same history may share.
+            calls = [(earlier.name, earlier.arguments) for earlier in past.earlier] or self._earlier_calls
+            history = tuple(arguments for name, arguments in calls if name == tool.name)
+            self._earlier_calls += ((tool.name, text),)
+            return self._executor.run_shared(tool, {**arguments, sharing.history_arg: history}, text, _NEVER)
         if not sharing.is_shared:
-            return self._fabric.executed(tool, arguments)
-        return self._fabric.shared(tool, arguments, text, self._after(tool))
+            return self._executor.run_unshared(tool, arguments)
+        return self._executor.run_shared(tool, arguments, text, self._after(tool))
 
     async def _write(self, tool: Tool, call: ToolCall, arguments: dict[str, Any], past: CallHistory) -> ToolResult:
-        """Claimed right before the function is entered, settled after. A call that was claimed and not settled is made
-        again only if the tool says that it may be."""
+        """Claims the call right before the function is entered and settles it afterwards. A call that was claimed and
+        not settled is repeated only if the tool is repeatable."""
         if (known := past.settled.get(call.id) or self._made_before(call)) is not None:
             return replace(known, call=call, source="recalled")
         if call.id in past.claimed and not tool.sharing.is_repeatable:
-            return self._settled(ToolResult(call, _UNKNOWN, True, source="recalled"))
+            return self._settle(ToolResult(call, _UNKNOWN, True, source="recalled"))
         if tool.sharing.idempotency_arg is not None:
-            run = self._fabric.identity if self._journal is None else await self._journal.identity()
-            arguments[tool.sharing.idempotency_arg] = _key(run, self._agent, past, call)
+            run = self._executor.identity if self._journal is None else await self._journal.identity()
+            arguments[tool.sharing.idempotency_arg] = _idempotency_key(run, self._agent, past, call)
         claim = WriteClaim(self._journal, call)
-        work = self._fabric.alone(tool, arguments, claim)
+        work = self._executor.run(tool, arguments, claim)
         if self._journal is None or not self._journal.is_durable:
-            return self._made(tool, call, claim, await work)
-        task = self._fabric.adopt(work)
+            return self._record_write(tool, call, claim, await work)
+        task = self._executor.spawn(work)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done() or not task.cancelled():
-                await self._last_write(tool, call, claim, task)
+                await self._finish_write(tool, call, claim, task)
             raise
-        return self._made(tool, call, claim, task.result())
+        return self._record_write(tool, call, claim, task.result())
 
-    async def _last_write(
+    async def _finish_write(
         self, tool: Tool, call: ToolCall, claim: WriteClaim, task: "asyncio.Task[ToolOutcome]"
     ) -> None:
-        """The agent is cancelled. A call that waits for its turn is given up, and will be made another time; one whose
-        function was entered has a moment to end."""
+        """Called when the agent is cancelled. A call that waits for its turn is given up, and made when the agent
+        resumes; one whose function was entered gets LAST_WRITES seconds to end."""
         try:
             if not claim.give_up():
                 await asyncio.wait([task], timeout=LAST_WRITES)
         finally:
             await cancel_all([task])
             if not task.cancelled() and task.exception() is None and not claim.give_up():
-                self._made(tool, call, claim, task.result())
+                self._record_write(tool, call, claim, task.result())
 
-    def _made(self, tool: Tool, call: ToolCall, claim: WriteClaim, outcome: ToolOutcome) -> ToolResult:
-        self._wrote = self._fabric.next_order()
-        self._fabric.account(tool, call, "executed", outcome)
+    def _record_write(self, tool: Tool, call: ToolCall, claim: WriteClaim, outcome: ToolOutcome) -> ToolResult:
+        self._last_write = self._executor.next_order()
+        self._executor.record(tool, call, "executed", outcome)
         content = outcome.content
         if outcome.timed_out:
             content = f"{content} {_NOT_MADE if claim.give_up() else _TIMED_OUT}"
-        return self._settled(ToolResult(call, content, outcome.is_error, outcome.seconds))
+        return self._settle(ToolResult(call, content, outcome.is_error, outcome.seconds))
 
-    def _settled(self, result: ToolResult) -> ToolResult:
+    def _settle(self, result: ToolResult) -> ToolResult:
         if self._journal is not None:
             self._journal.settle(result)
         return result
 
     def _made_before(self, call: ToolCall) -> ToolResult | None:
-        """What an earlier life of this agent has made; it stands for one call of this one."""
+        """The result of the same write by an earlier incarnation of this agent. It replaces one call."""
         for at, made in enumerate(self._inherited):
             if made.call.name == call.name and same_arguments(made.call.arguments, call.arguments):
                 self._inherited = self._inherited[:at] + self._inherited[at + 1 :]
@@ -205,8 +233,9 @@ class AgentToolSession:
         return None
 
 
-def _key(run: str, agent: str, past: CallHistory, call: ToolCall) -> str:
-    """The same for the same call of the same run, turn and life, also in another process; servers repeat their ids."""
-    what = blake2b(call.arguments.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-    key = f"{agent}-{past.life}-{past.turn}-{call.id}-{what}"
+def _idempotency_key(run: str, agent: str, past: CallHistory, call: ToolCall) -> str:
+    """The same for the same call of the same run, incarnation and turn, in every process. Call ids alone do not do:
+    servers repeat them."""
+    digest = blake2b(call.arguments.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    key = f"{agent}-{past.life}-{past.turn}-{call.id}-{digest}"
     return f"{run}-{key}" if run else key

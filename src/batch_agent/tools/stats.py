@@ -1,4 +1,4 @@
-"""What the tools of a run were asked, what they did, and what sharing saved."""
+"""Statistics per tool: calls, executions, and the time that sharing and caching saved."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from ..core.messages import ToolSource
 from ..core.results import ToolUse
 
-_REMEMBERED = 512
+_MAX_DURATIONS = 512
 
 
 @dataclass(slots=True)
 class ToolStats:
-    """The account of one tool."""
+    """Counters of one tool in one run."""
 
     name: str
     requested: int = 0
@@ -22,10 +22,10 @@ class ToolStats:
     prewarmed: int = 0
     seconds: float = 0.0
     seconds_saved: float = 0.0
-    _durations: "deque[float]" = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _durations: "deque[float]" = field(default_factory=lambda: deque(maxlen=_MAX_DURATIONS))
 
-    def called(self, source: ToolSource, seconds: float, *, is_error: bool) -> None:
-        """A call was answered; `seconds` is what its execution took, whoever waited for it."""
+    def record_call(self, source: ToolSource, seconds: float, *, is_error: bool) -> None:
+        """Counts a call that was answered. `seconds`: the duration of its execution, shared or not."""
         self.requested += 1
         self.failed += is_error
         if source == "shared":
@@ -35,20 +35,20 @@ class ToolStats:
             self.cached += 1
             self.seconds_saved += seconds
 
-    def ran(self, seconds: float) -> None:
-        """An execution came to its end; one for many keys is one."""
+    def record_execution(self, seconds: float) -> None:
+        """Counts an execution that ended. A batch of many keys is one execution."""
         self.executed += 1
         self.seconds += seconds
         self._durations.append(seconds)
 
     def quantile(self, share: float) -> float | None:
-        """Of the last executions; None before the first."""
+        """Duration quantile over the latest executions; None before the first."""
         if not self._durations:
             return None
         ordered = sorted(self._durations)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
-    def use(self) -> ToolUse:
+    def summary(self) -> ToolUse:
         return ToolUse(
             self.name,
             self.requested,

@@ -1,4 +1,4 @@
-"""Which runs can have one fabric: what a tool told one of them, it need not be asked again by the others."""
+"""Groups of runs that can share one tool executor, and with it the results of their tools."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ Need = tuple[BatchSpec, Sequence[Tool]]
 
 
 def toolsets(needs: Sequence[Need]) -> list[tuple[list[int], list[Tool]]]:
-    """The runs, by their numbers, in groups, and all tools of each group. Runs with other settings for tools, or with
-    another tool of the same name, are in different ones."""
+    """Groups the runs, by their positions in `needs`, with all tools of each group. Runs that differ in their settings
+    for tools, or that have different tools of the same name, are in different groups."""
     found: list[tuple[list[int], list[Tool]]] = []
     for number, (spec, tools) in enumerate(needs):
         for runs, known in found:
-            if _settings(needs[runs[0]][0]) == _settings(spec) and _agree(known, tools):
+            if _settings(needs[runs[0]][0]) == _settings(spec) and _are_compatible(known, tools):
                 runs.append(number)
                 names = {tool.name for tool in known}
                 known += [tool for tool in tools if tool.name not in names]
@@ -30,20 +30,20 @@ def _settings(spec: BatchSpec) -> tuple[Any, ...]:
     return spec.timeouts.tool, spec.context.max_tool_tokens, spec.tooling
 
 
-def _agree(known: Sequence[Tool], tools: Sequence[Tool]) -> bool:
+def _are_compatible(known: Sequence[Tool], tools: Sequence[Tool]) -> bool:
     by_name = {tool.name: tool for tool in known}
     return all(_same(by_name.get(tool.name, tool), tool) for tool in tools)
 
 
 def _same(one: Tool, other: Tool) -> bool:
-    """A plain function is made a tool of for each run."""
+    """Whether two tools are interchangeable: a plain function becomes a new Tool in each run."""
     if one is other:
         return True
-    return one.function is other.function and _ways(one) == _ways(other)
+    return one.function is other.function and _options(one) == _options(other)
 
 
-def _ways(tool: Tool) -> tuple[Any, ...]:
-    return tool.description, tool.sharing, tool.pace, tool.max_tokens, tool.summarize, tool.batch
+def _options(tool: Tool) -> tuple[Any, ...]:
+    return tool.description, tool.sharing, tool.limits, tool.max_tokens, tool.summarize, tool.batch
 
 
 def check_names(tools: Sequence[Tool]) -> None:
@@ -51,4 +51,4 @@ def check_names(tools: Sequence[Tool]) -> None:
     names = [tool.name for tool in tools]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Give one another with name=...")
+        raise SpecError(f"Two tools have the same name: {', '.join(twice)}. Rename one of them with name=...")

@@ -1,4 +1,4 @@
-"""Threads for tools that block. A hung tool keeps its thread, but neither the event loop nor the end of the program."""
+"""Daemon threads for blocking tools. A hung tool keeps its thread, but blocks neither the event loop nor the exit."""
 
 import asyncio
 import contextvars
@@ -15,49 +15,49 @@ _log = logging.getLogger("batch_agent")
 
 
 class DaemonThreads:
-    """Threads that do not outlive the program, unlike those of concurrent.futures. Whoever holds `room` has a thread;
-    leaving it gives up on a thread that hangs, and the next one gets another."""
+    """Thread pool whose threads end with the program, unlike those of concurrent.futures. A holder of `slots` has a
+    thread; releasing the slot gives up on a thread that hangs, and the next holder gets a new one."""
 
-    def __init__(self, most: int = 64) -> None:
-        self.room = asyncio.Semaphore(most)
-        self._most = most
+    def __init__(self, max_threads: int = 64) -> None:
+        self.slots = asyncio.Semaphore(max_threads)
+        self._max_threads = max_threads
         self._idle = 0
         self._busy = 0
         self._closed = False
         self._lock = threading.Lock()
         self._work: SimpleQueue[Callable[[], Callable[[], object]] | None] = SimpleQueue()
 
-    async def run(self, function: Callable[[], Any], ended: Callable[[], None] | None = None) -> Any:
-        """Calls `function` in a thread. Cancelling the caller leaves the thread to finish by itself; `ended` is called
+    async def run(self, function: Callable[[], Any], on_end: Callable[[], None] | None = None) -> Any:
+        """Calls `function` in a thread. If the caller is cancelled, the thread finishes by itself; `on_end` is called
         on the loop when it has."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
 
         def settle(result: Any, error: BaseException | None) -> None:
-            if ended is not None:
-                ended()
+            if on_end is not None:
+                on_end()
             if done.done():
                 return
             if error is None:
                 done.set_result(result)
             else:
                 done.set_exception(error)
-                done.exception()  # seen: whoever waited may be cancelled by now
+                done.exception()  # mark as retrieved: the caller may be cancelled by now
 
         def work() -> Callable[[], object]:
             result, error = None, None
             try:
                 result = context.run(function)
             except BaseException as raised:  # noqa: BLE001 - carried over to the caller
-                error = _carried(raised)
+                error = _for_future(raised)
             return lambda: loop.call_soon_threadsafe(settle, result, error)
 
         self._submit(work)
         return await done
 
     def close(self) -> None:
-        """Lets idle threads end; busy ones end after their work, which is said: nobody can stop them."""
+        """Ends idle threads. Busy ones end after their work, which is logged: a thread cannot be stopped."""
         with self._lock:
             self._closed = True
             if self._busy:
@@ -79,19 +79,20 @@ class DaemonThreads:
     def _serve(self) -> None:
         stays = True
         while stays and (work := self._work.get()) is not None:
-            tell = work()
+            notify = work()
             with self._lock:
                 self._busy -= 1
-                # idle before anybody hears of the result, or the next call would start another thread
-                stays = not self._closed and self._idle < self._most
+                # idle before the caller gets the result, or its next call would start another thread
+                stays = not self._closed and self._idle < self._max_threads
                 self._idle += stays
             with suppress(RuntimeError):  # the loop may be closed by now
-                tell()
-            del work, tell  # an idle thread holds no result
+                notify()
+            del work, notify  # an idle thread holds no result
 
 
-def _carried(error: BaseException) -> BaseException:
-    """A future takes no StopIteration. What ends a program or a coroutine is, in a thread, a failure like others."""
+def _for_future(error: BaseException) -> BaseException:
+    """An exception that a future accepts: not StopIteration. In a thread, an exception that would end the program or a
+    coroutine is an ordinary failure."""
     if isinstance(error, StopIteration):
         return RuntimeError("StopIteration")
     is_plain = isinstance(error, Exception | asyncio.CancelledError)

@@ -1,6 +1,6 @@
-"""Keeps one tool to its pace: so many at once, so many a second, each within its time, again if the error may pass.
+"""Throttle of one tool: concurrency limit, rate limit, timeout and retries.
 
-Concurrency limit of one tool. A thread counts until its function has returned, also after its call timed out.
+A thread holds its permit until its function has returned, even after the call that it ran for timed out.
 """
 
 import asyncio
@@ -18,41 +18,45 @@ from .policy import ExecutionLimits
 from .result_text import ToolTimeout
 from .write_claims import ClaimEntry
 
+_MAX_BACKOFF_FACTOR = 64
+"""The longest delay before a retry, as a multiple of the first."""
+_NO_THREAD: AbstractAsyncContextManager[None] = nullcontext()
+
 
 class ConcurrencyPermits:
-    """At most `most` executions at once, in the order in which they ask."""
+    """At most `limit` executions at once, first come, first served."""
 
-    def __init__(self, name: str, most: int, patience: float | None) -> None:
-        """`patience`: seconds after which calls that wait fail, if all places are held by calls that timed out."""
+    def __init__(self, name: str, limit: int, timeout: float | None) -> None:
+        """`timeout`: seconds after which waiting calls fail, if calls that timed out hold all permits."""
         self._name = name
-        self._most = most
-        self._patience = patience
-        self._free = most
+        self._limit = limit
+        self._timeout = timeout
+        self._free = limit
         self._late = 0
-        """Places of threads whose calls have ended."""
+        """Permits of threads whose calls have ended."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self) -> "Permit":
+    async def acquire(self) -> "Permit":
         """Raises ToolTimeout."""
         if self._free:
             self._free -= 1
             return Permit(self)
         granted = asyncio.get_running_loop().create_future()
         self._waiting.append(granted)
-        self._watch()
+        self._set_timer()
         try:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
-                self.give_back()
+                self.release()
             raise
         finally:
             with suppress(ValueError):
                 self._waiting.remove(granted)
         return Permit(self)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -60,171 +64,168 @@ class ConcurrencyPermits:
                 return
         self._free += 1
 
-    def late(self, change: int) -> None:
-        """One more, or one less, of the threads goes on without its call."""
+    def add_late(self, change: int) -> None:
+        """Counts threads that still run after their calls have ended: one more, or one fewer."""
         self._late += change
-        self._watch()
+        self._set_timer()
 
-    def _watch(self) -> None:
-        if self._late < self._most:
+    def _set_timer(self) -> None:
+        if self._late < self._limit:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-        elif self._timer is None and self._waiting and self._patience is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._patience, self._refuse)
+        elif self._timer is None and self._waiting and self._timeout is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._timeout, self._reject_waiting)
 
-    def _refuse(self) -> None:
+    def _reject_waiting(self) -> None:
         self._timer = None
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
             if not each.done():
                 each.set_exception(
                     ToolTimeout(
-                        f"{self._name} was not called: all {self._most} of its places (max_concurrent) are held by "
+                        f"{self._name} was not called: all {self._limit} of its places (max_concurrent) are held by "
                         "calls that timed out and still run."
                     )
                 )
 
 
 class Permit:
-    """Held by a call, and by the thread that runs for it, until both are done."""
+    """Permission to execute, held by a call and by its thread until both are done."""
 
-    __slots__ = ("_is_late", "_places", "_runs")
+    __slots__ = ("_has_thread", "_is_late", "_permits")
 
-    def __init__(self, places: ConcurrencyPermits) -> None:
-        self._places = places
-        self._runs = False
+    def __init__(self, permits: ConcurrencyPermits) -> None:
+        self._permits = permits
+        self._has_thread = False
         self._is_late = False
 
-    def leave(self) -> None:
-        """The call is over."""
-        if self._runs:
+    def release(self) -> None:
+        """Called when the call has ended."""
+        if self._has_thread:
             self._is_late = True
-            self._places.late(1)
+            self._permits.add_late(1)
         else:
-            self._places.give_back()
+            self._permits.release()
 
-    def began(self) -> None:
-        """A thread runs for the call."""
-        self._runs = True
+    def thread_started(self) -> None:
+        self._has_thread = True
 
-    def ended(self) -> None:
-        self._runs = False
+    def thread_ended(self) -> None:
+        self._has_thread = False
         if self._is_late:
-            self._places.late(-1)
-            self._places.give_back()
+            self._permits.add_late(-1)
+            self._permits.release()
 
 
-_LONGEST_BACKOFF = 64
-"""Times the first one."""
-_NOTHING: AbstractAsyncContextManager[None] = nullcontext()
 Attempt = Callable[[Permit | None], Awaitable[Any]]
-"""One try. A thread that runs for it holds the place, if there is one."""
+"""One attempt. A thread that runs for it holds the permit, if there is one."""
 
 
 class Throttle:
-    """`timeout` is the run's, for tools that name none."""
+    """Runs the executions of one tool within its limits."""
 
     def __init__(
         self,
         name: str,
-        pace: ExecutionLimits,
+        limits: ExecutionLimits,
         timeout: float | None,
-        room: asyncio.Semaphore | None = None,
-        commons: SharedCalls | None = None,
+        thread_slots: asyncio.Semaphore | None = None,
+        shared_calls: SharedCalls | None = None,
     ) -> None:
-        """`room`: what it needs to run beside its own pace, such as a thread. `commons`: where the rate is kept, if
-        not by this process for itself."""
+        """`timeout`: the run's, for tools without one. `thread_slots`: acquired for a tool that needs a thread.
+        `shared_calls`: keeps the rate across processes; None: this process keeps it for itself."""
         self._name = name
-        self._pace = pace
-        self._time = Deadlines(pace.timeout if pace.timeout is not None else timeout)
-        seconds = self._time.limit or 0.0
-        self.overdue = f"{name} took longer than its {seconds:g} s (timeout_per_tool)."
-        """What a call is told whose time is over."""
-        self._places = ConcurrencyPermits(name, pace.max_concurrent, self._time.limit) if pace.max_concurrent else None
-        self._room = room or _NOTHING
-        self._is_free = pace.rate_limit is None and self._places is None and room is None
-        self.is_at_once = self._is_free and not pace.retries
-        """Nothing is waited for, and nothing repeated: a clock is all that it takes."""
-        self._commons = commons
-        self._buckets: dict[str, _Bucket] = {}
+        self._limits = limits
+        self._deadlines = Deadlines(limits.timeout if limits.timeout is not None else timeout)
+        seconds = self._deadlines.limit or 0.0
+        self.timeout_message = f"{name} took longer than its {seconds:g} s (timeout_per_tool)."
+        """Result of a call that timed out."""
+        concurrent = limits.max_concurrent
+        self._permits = ConcurrencyPermits(name, concurrent, self._deadlines.limit) if concurrent else None
+        self._thread_slots = thread_slots or _NO_THREAD
+        never_waits = limits.rate_limit is None and self._permits is None and thread_slots is None
+        self.is_unthrottled = never_waits and not limits.retries
+        """Whether executions neither wait nor are retried; all they need is a deadline."""
+        self._shared_calls = shared_calls
+        self._buckets: dict[str, _TokenBucket] = {}
 
     def run(self, attempt: Attempt, arguments: Mapping[str, Any], entry: ClaimEntry) -> Awaitable[Any]:
-        """Raises what the tool raised, ToolTimeout, and what the claim of `entry` raises, which is taken when it is the
-        call's turn. Its clock does not run before."""
+        """Runs an execution when it is its turn, which is also when the claim of `entry` is taken and the timeout
+        starts. Raises what the tool raised, ToolTimeout, and what the claim raises."""
         return (
-            self._repeated(attempt, arguments, entry) if self._pace.retries else self._once(attempt, arguments, entry)
+            self._retried(attempt, arguments, entry) if self._limits.retries else self._once(attempt, arguments, entry)
         )
 
-    async def _repeated(self, attempt: Attempt, arguments: Mapping[str, Any], entry: ClaimEntry) -> Any:
-        for failures in range(self._pace.retries + 1):
+    async def _retried(self, attempt: Attempt, arguments: Mapping[str, Any], entry: ClaimEntry) -> Any:
+        for failures in range(self._limits.retries + 1):
             try:
                 return await self._once(attempt, arguments, entry)
-            except self._pace.retry_on as error:
-                if is_being_cancelled():  # the error is what the tool made of it
+            except self._limits.retry_on as error:
+                if is_being_cancelled():  # the tool turned the cancellation into this error
                     raise asyncio.CancelledError from error
-                if failures == self._pace.retries:
+                if failures == self._limits.retries:
                     raise
                 await asyncio.sleep(self._delay(failures))
         raise AssertionError("unreachable")
 
     async def _once(self, attempt: Attempt, arguments: Mapping[str, Any], entry: ClaimEntry) -> Any:
-        if self._pace.rate_limit is not None:  # before it takes a place: those of another key may have their turn
-            await self._bucket(self._pace.rate_limit, arguments).wait()
-        place = None if self._places is None else await self._places.take()
+        if self._limits.rate_limit is not None:  # before the permit, which calls with another rate_key may use
+            await self._bucket(self._limits.rate_limit, arguments).wait()
+        permit = None if self._permits is None else await self._permits.acquire()
         try:
-            async with self._room:
-                await entry.claimed()
-                return await self._in_time(attempt(place), entry)
+            async with self._thread_slots:
+                await entry.take_claim()
+                return await self._in_time(attempt(permit), entry)
         finally:
-            if place is not None:
-                place.leave()
+            if permit is not None:
+                permit.release()
 
     async def _in_time(self, work: Awaitable[Any], entry: ClaimEntry) -> Any:
         """Raises ToolTimeout."""
-        clock = self.clock(entry)
+        deadline = self.deadline(entry)
         try:
-            with clock:
+            with deadline:
                 return await work
         except TimeoutError:
-            self.check(clock)
+            self.raise_if_expired(deadline)
             raise
 
-    def clock(self, entry: ClaimEntry) -> DeadlineWatch:
-        """For the running task, of which one execution is."""
+    def deadline(self, entry: ClaimEntry) -> DeadlineWatch:
+        """Deadline of one execution, which the current task runs."""
         task = asyncio.current_task()
         assert task is not None
-        return self._time.watch(task, entry.extend)
+        return self._deadlines.watch(task, entry.extend)
 
     @property
     def limit(self) -> float | None:
-        return self._time.limit
+        return self._deadlines.limit
 
-    def check(self, clock: DeadlineWatch) -> None:
-        """Raises ToolTimeout if it was that clock which ended an execution."""
-        if clock.expired:
-            raise ToolTimeout(self.overdue) from None
+    def raise_if_expired(self, deadline: DeadlineWatch) -> None:
+        """Raises ToolTimeout if that deadline ended the execution."""
+        if deadline.expired:
+            raise ToolTimeout(self.timeout_message) from None
 
-    def _bucket(self, rate: float, arguments: Mapping[str, Any]) -> "_Bucket":
-        key = self._pace.rate_key(arguments) if self._pace.rate_key is not None else ""
-        found = self._buckets.get(key)
-        if found is None:
-            burst = self._pace.burst or max(1, int(rate))
-            found = self._buckets[key] = _Bucket(f"{self._name}:{key}", rate, burst, self._commons)
-        return found
+    def _bucket(self, rate: float, arguments: Mapping[str, Any]) -> "_TokenBucket":
+        key = self._limits.rate_key(arguments) if self._limits.rate_key is not None else ""
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            burst = self._limits.burst or max(1, int(rate))
+            bucket = self._buckets[key] = _TokenBucket(f"{self._name}:{key}", rate, burst, self._shared_calls)
+        return bucket
 
     def _delay(self, failures: int) -> float:
-        first = self._pace.backoff
-        return Backoff(first, _LONGEST_BACKOFF * first).jittered(failures, random.random())  # noqa: S311
+        first = self._limits.backoff
+        return Backoff(first, _MAX_BACKOFF_FACTOR * first).jittered(failures, random.random())  # noqa: S311
 
 
-class _Bucket:
-    """Lets through `burst` at once and then `rate` a second, in the order in which they come. Who leaves while waiting
-    has used nothing up; of a rate that is kept with other processes, the first in the queue has its place already."""
+class _TokenBucket:
+    """Lets `burst` executions through at once, then `rate` per second, first come, first served. A waiter that is
+    cancelled uses nothing up. With a rate kept across processes, the first in the queue has its turn already."""
 
-    def __init__(self, name: str, rate: float, burst: int, commons: SharedCalls | None) -> None:
+    def __init__(self, name: str, rate: float, burst: int, shared_calls: SharedCalls | None) -> None:
         self._name = name
-        self._commons = commons
+        self._shared_calls = shared_calls
         self._interval = 1.0 / rate
         self._ahead = (burst - 1) * self._interval
         self._next = float("-inf")
@@ -232,15 +233,15 @@ class _Bucket:
 
     async def wait(self) -> None:
         async with self._queue:
-            seconds = await self._seconds()
+            seconds = await self._delay()
             if seconds > 0:
                 await asyncio.sleep(seconds)
             self._next = max(self._next, aio.now()) + self._interval
 
-    async def _seconds(self) -> float:
-        """One at a time also where others are asked: a process with a long queue takes turns with the rest."""
-        if self._commons is not None:
-            told = await self._commons.reserve_rate(self._name, interval=self._interval, ahead=self._ahead)
-            if told is not None:
-                return told
+    async def _delay(self) -> float:
+        """Asks other processes for one turn at a time, so that a process with a long queue alternates with them."""
+        if self._shared_calls is not None:
+            delay = await self._shared_calls.turn(self._name, interval=self._interval, ahead=self._ahead)
+            if delay is not None:
+                return delay
         return self._next - self._ahead - aio.now()

@@ -1,4 +1,4 @@
-"""A tool: a function that a model may call."""
+"""Tool: a function that a model may call, with its schema, sharing policy and limits."""
 
 import functools
 import inspect
@@ -6,21 +6,21 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, fields, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolSpec
 from ..core.validation import at_least, explain_unknown_name, text_or_none
 from .batching import CallBatch, single
-from .parameters import ReadsArguments
+from .parameters import ArgumentReader
 from .policy import Effect, ExecutionLimits, SharingPolicy
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `Tool.define` takes beside the function; see SharingPolicy and ExecutionLimits for what each means."""
+    """Options of `Tool.define`. SharingPolicy and ExecutionLimits document them."""
 
     name: str | None
     description: str | None
@@ -44,75 +44,92 @@ class ToolOptions(TypedDict, total=False):
     backoff: float
 
 
-class BuiltIn:
-    """A tool that comes with the package: made when it is first asked for, by `NAME_tool()` of a module in builtin/."""
+T = TypeVar("T")
 
-    def __init__(self, home: str) -> None:
-        self._home = home
-        self._made: Tool | None = None
+
+class BuiltinTool(Generic[T]):
+    """Descriptor of a built-in tool, loaded at first use: what `make` makes of `NAME_tool` in a module of builtin/."""
+
+    def __init__(self, module: str, make: "Callable[[Any], T]") -> None:
+        self._module = module
+        self._make = make
+        self._value: T | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, tool: "Tool | None", owner: type) -> "Tool":
-        if self._made is None:
-            made: Tool = getattr(import_module(f".builtin.{self._home}", __package__), f"{self._name}_tool")()
-            self._made = made
-        return self._made
+    def __get__(self, tool: "Tool | None", owner: type) -> T:
+        if self._value is None:
+            module = import_module(f".builtin.{self._module}", __package__)
+            self._value = self._make(getattr(module, f"{self._name}_tool"))
+        return self._value
+
+
+class SqlToolFactory(Protocol):
+    """Type of `Tool.sql`."""
+
+    def __call__(self, url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str = "sql") -> "Tool":
+        """A tool `sql(query)` that reads the database at `url`. Raises SpecError; see `tools.sql_tool`."""
+        ...
+
+
+def _with_defaults(factory: "Callable[[], Tool]") -> "Tool":
+    return factory()
+
+
+def _factory(factory: SqlToolFactory) -> SqlToolFactory:
+    return factory
 
 
 class _ToolClass(type):
-    """Says what to write in the place of names that batch-agent 0.2 put into the class."""
+    """Suggests the replacement for names that batch-agent 0.2 put into the class."""
 
     if not TYPE_CHECKING:  # a type checker would believe that the class has every attribute
 
         def __getattr__(cls, name: str) -> Any:
             hint = explain_unknown_name("tool option", name, [known for known in dir(cls) if not known.startswith("_")])
-            own = f"A tool of your own is the object that @Tool.define gives: tools=[{name}]."
+            own = f"Pass a tool of your own as the object that @Tool.define returns: tools=[{name}]."
             raise AttributeError(f"Tool has no {name!r}.{hint} {own}")
 
 
 @dataclass(frozen=True, slots=True)
 class Tool(metaclass=_ToolClass):
-    """Made with `@Tool.define`; still callable as the function that it is. Sync functions run in threads."""
+    """A function that agents may call, made with `@Tool.define`. It remains callable as the function; sync functions
+    run in threads when an agent calls them."""
 
     name: str
     description: str
     function: Callable[..., Any]
-    arguments: ReadsArguments
+    arguments: ArgumentReader
     sharing: SharingPolicy = field(default_factory=SharingPolicy)
-    pace: ExecutionLimits = field(default_factory=ExecutionLimits)
+    limits: ExecutionLimits = field(default_factory=ExecutionLimits)
     max_tokens: int | None = None
-    """A longer result is cut, with a marker that says so; None: the run's max_tool_tokens."""
+    """Longer results are truncated, with a marker; None: the run's max_tool_tokens."""
     summarize: bool = False
-    """A longer result is summarized by the model instead, once for all agents that share it."""
+    """Longer results are summarized by the model instead, once for all agents that share them."""
     batch: CallBatch | None = None
-    """How calls that arrive together become one."""
+    """How calls that arrive together become one execution."""
     is_async: bool = field(init=False)
 
-    read_file = BuiltIn("files")
-    list_files = BuiltIn("files")
-    grep = BuiltIn("files")
-    http_get = BuiltIn("web")
-    web_search = BuiltIn("search")
-    python_eval = BuiltIn("python_eval")
-    claude_code = BuiltIn("claude_code")
-
-    @staticmethod
-    def sql(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str = "sql") -> "Tool":
-        """A tool `sql(query)` that reads the database at `url`. Raises SpecError; see `tools.sql_tool`."""
-        from .builtin.sql import sql_tool  # which needs this class
-
-        return sql_tool(url, max_rows=max_rows, timeout=timeout, name=name)
+    read_file = BuiltinTool("files", _with_defaults)
+    list_files = BuiltinTool("files", _with_defaults)
+    grep = BuiltinTool("files", _with_defaults)
+    http_get = BuiltinTool("web", _with_defaults)
+    web_search = BuiltinTool("search", _with_defaults)
+    python_eval = BuiltinTool("python_eval", _with_defaults)
+    claude_code = BuiltinTool("claude_code", _with_defaults)
+    sql = BuiltinTool("sql", _factory)
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if inspect.isasyncgenfunction(self.function):
-            raise SpecError(f"Tool {self.name!r}: an async generator gives no single result; return a list instead.")
-        if self.pace.retries and not self.sharing.is_repeatable:
             raise SpecError(
-                f"Tool {self.name!r}: a write whose answer was lost may have been made; to try it again, say that it "
-                "may be made twice (idempotent=True), or take a key (idempotency_arg=...)."
+                f"Tool {self.name!r}: an async generator does not return a single result; return a list instead."
+            )
+        if self.limits.retries and not self.sharing.is_repeatable:
+            raise SpecError(
+                f"Tool {self.name!r}: a write that failed may have been made nevertheless, so it is not retried. "
+                "Set idempotent=True if it may be made twice, or take an idempotency key (idempotency_arg=...)."
             )
         if self.max_tokens is not None:
             at_least(f"Tool {self.name!r}: max_tokens", self.max_tokens, 1)
@@ -146,12 +163,12 @@ class Tool(metaclass=_ToolClass):
     def define(
         cls, function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
     ) -> "Tool | Callable[[Callable[..., Any]], Tool]":
-        """Makes a tool of a function: its name, its docstring and its type hints are what the model sees."""
-        namespace = _callers_names()
+        """Makes a tool of a function. The model sees its name, docstring and type hints."""
+        namespace = _callers_locals()
 
         def decorate(inner: Callable[..., Any]) -> Tool:
             if isinstance(inner, Tool):
-                return _defined_before(inner, options)
+                return _already_defined(inner, options)
             return make_tool(inner, namespace=namespace, **options)
 
         return decorate if function is None else decorate(function)
@@ -160,17 +177,18 @@ class Tool(metaclass=_ToolClass):
     def batchable(
         cls, *, key_arg: str, max_batch: int = 100, window: float = 0.005, **options: Unpack[ToolOptions]
     ) -> Callable[[Callable[..., Any]], "Tool"]:
-        """Makes a tool of a function that answers many calls at once.
+        """Makes a tool of a function that executes many calls at once.
 
-        The function takes a list of keys, and further parameters that calls must share; it returns a dict by key, or a
-        list in the order of the keys, in which an exception stands for a key that failed. The model sees one key,
-        called `key_arg`. Calls that arrive within `window` seconds become one, of at most `max_batch` keys."""
-        namespace = _callers_names()
+        The function takes a list of keys, and further parameters that must be equal in all calls of a batch. It returns
+        a dict by key, or a list in the order of the keys; an exception as a value is the error of that key. The model
+        sees one key, named `key_arg`. Calls that arrive within `window` seconds become one execution, of at most
+        `max_batch` keys."""
+        namespace = _callers_locals()
 
         def decorate(inner: Callable[..., Any]) -> Tool:
             if isinstance(inner, Tool):
                 raise SpecError(
-                    f"Tool {inner.name!r} is a tool already. Leave @Tool.define out: Tool.batchable takes its options."
+                    f"Tool {inner.name!r} is already a tool. Remove @Tool.define: Tool.batchable takes its options."
                 )
             if "cacheable" not in options:
                 options.setdefault("effect", "read")
@@ -181,13 +199,13 @@ class Tool(metaclass=_ToolClass):
 
     @classmethod
     def summarizable(cls, tool: "Tool | Callable[..., Any]") -> "Tool":
-        """The same tool, whose long results the model summarizes instead of cutting them."""
+        """A copy of the tool whose long results the model summarizes, instead of truncating them."""
         return replace(tool if isinstance(tool, Tool) else make_tool(tool), summarize=True)
 
 
 def check_name(name: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SpecError(f"Tool name {name!r}: use letters, digits, _ and -, at most 64 of them.")
+        raise SpecError(f"Tool name {name!r}: use at most 64 letters, digits, _ and -.")
 
 
 def make_tool(
@@ -197,45 +215,48 @@ def make_tool(
     batch: CallBatch | None = None,
     **options: Unpack[ToolOptions],
 ) -> Tool:
-    """`namespace` holds the names that string annotations may use besides the function's own module."""
-    # Brings Pydantic, which runs without tools do not need.
-    from .parameters.function_signature import Arguments, describe
+    """Makes a tool of a function. `namespace`: names that string annotations may use in addition to those of the
+    function's module."""
+    from .parameters.function_signature import (  # imports Pydantic, which runs without tools do not need
+        Arguments,
+        describe,
+    )
 
     chosen: dict[str, Any] = dict(options)
-    named, said = chosen.pop("name", None), chosen.pop("description", None)
+    name, description = chosen.pop("name", None), chosen.pop("description", None)
     if not callable(function):
-        raise SpecError(f"A tool is made of a function; got {function!r}.")
-    called = _name(function) if named is None else named
-    check_name(called)
-    text_or_none(f"Tool {called!r}: description", said)
+        raise SpecError(f"A tool needs a function; got {function!r}.")
+    name = _name(function) if name is None else name
+    check_name(name)
+    text_or_none(f"Tool {name!r}: description", description)
     try:
-        sharing, pace = _policies(chosen)
+        sharing, limits = _policies(chosen)
     except SpecError as error:
-        raise SpecError(f"Tool {called!r}: {error}") from None
+        raise SpecError(f"Tool {name!r}: {error}") from None
     filled = {"idempotency_arg": sharing.idempotency_arg, "history_arg": sharing.history_arg}
     hidden = tuple(filter(None, filled.values()))
     for option, parameter in filled.items():
         if parameter is not None and parameter not in inspect.signature(function).parameters:
-            raise SpecError(f"Tool {called!r}: {option}: its function has no parameter {parameter!r} to be filled in.")
+            raise SpecError(f"Tool {name!r}: {option}={parameter!r}: the function has no such parameter.")
     return Tool(
-        called,
-        describe(function) if said is None else said,
+        name,
+        describe(function) if description is None else description,
         function,
-        Arguments(function, called, namespace, hidden),
+        Arguments(function, name, namespace, hidden),
         sharing,
-        pace,
+        limits,
         max_tokens=chosen.pop("max_tokens", None),
         summarize=chosen.pop("summarize", False),
         batch=batch,
     )
 
 
-def _defined_before(tool: Tool, options: ToolOptions) -> Tool:
-    """What `Tool.define` makes of a tool: the same one, if nothing else is said of it."""
+def _already_defined(tool: Tool, options: ToolOptions) -> Tool:
+    """`Tool.define` of a tool: the tool itself, which takes no further options."""
     if options:
         raise SpecError(
-            f"Tool {tool.name!r} is a tool already: give {', '.join(f'{name}=' for name in options)} to what made it, "
-            "as in @Tool.batchable(key_arg=..., ...), and leave @Tool.define out."
+            f"Tool {tool.name!r} is already a tool. Pass {', '.join(f'{name}=' for name in options)} where it is made, "
+            "as in @Tool.batchable(key_arg=..., ...), and remove @Tool.define."
         )
     return tool
 
@@ -248,17 +269,17 @@ def _policies(chosen: dict[str, Any]) -> tuple[SharingPolicy, ExecutionLimits]:
     cacheable = chosen.pop("cacheable", None)
     if cacheable is not None:
         if "effect" in chosen:
-            raise SpecError("effect and cacheable say the same thing; keep effect.")
+            raise SpecError("effect and cacheable are alternatives; keep effect.")
         if not isinstance(cacheable, bool):
             raise SpecError(f"cacheable must be True or False; got {cacheable!r}.")
         chosen["effect"] = "read" if cacheable else "write"
     sharing = SharingPolicy(**{f.name: chosen.pop(f.name) for f in fields(SharingPolicy) if f.name in chosen})
-    pace = ExecutionLimits(**{f.name: chosen.pop(f.name) for f in fields(ExecutionLimits) if f.name in chosen})
-    return sharing, pace
+    limits = ExecutionLimits(**{f.name: chosen.pop(f.name) for f in fields(ExecutionLimits) if f.name in chosen})
+    return sharing, limits
 
 
-def _callers_names() -> dict[str, Any] | None:
-    """The local names where a tool is defined, two frames up: string annotations may use them."""
+def _callers_locals() -> dict[str, Any] | None:
+    """Local names of the function that defines the tool, two frames up: string annotations may use them."""
     frame = inspect.currentframe()
     caller = frame.f_back.f_back if frame and frame.f_back else None
     return dict(caller.f_locals) if caller else None

@@ -1,4 +1,4 @@
-"""Claims of writes: durable before the function is entered, taken back when it was not."""
+"""Claims of writes: durable before the tool's function is entered, withdrawn if it never was."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -10,8 +10,8 @@ from ..core.protocols import Journal
 
 
 class WriteClaim:
-    """The claim of one call. The thread that enters the function and the loop that gives the call up agree on which of
-    the two came first: `list.pop` is atomic."""
+    """Claim of one call. The thread that enters the function and the event loop that gives the call up agree on which
+    of them came first, because `list.pop` is atomic."""
 
     __slots__ = ("_call", "_is_given_up", "_is_taken", "_journal", "_ticket", "failure")
 
@@ -22,11 +22,11 @@ class WriteClaim:
         self._is_taken = False
         self._is_given_up = False
         self.failure: BatchAgentError | None = None
-        """Of the journal, which is not the tool's."""
+        """An error of the journal, as opposed to one of the tool."""
 
     async def take(self) -> None:
-        """When it is the call's turn. Durable on return; a later attempt of the same call finds it taken. Raises
-        StoreError and LeaseLost."""
+        """Records the claim when it is the call's turn. Durable on return; later attempts of the same call reuse it.
+        Raises StoreError and LeaseLost."""
         if self.failure is not None:
             raise self.failure
         if self._is_taken or self._is_given_up or self._journal is None:
@@ -39,7 +39,7 @@ class WriteClaim:
             raise
 
     def enter(self) -> bool:
-        """Right before the function is called, in its thread. False: it must not be called any more."""
+        """Called in the function's thread right before the function. False: the function must not be called."""
         try:
             self._ticket.pop()
         except IndexError:  # or entered before, by an earlier attempt
@@ -47,7 +47,7 @@ class WriteClaim:
         return True
 
     def give_up(self) -> bool:
-        """Whether the function was never entered, and never will be; then the claim is taken back."""
+        """Withdraws the claim. True if the function was never entered, and never will be."""
         try:
             self._ticket.pop()
         except IndexError:
@@ -58,8 +58,8 @@ class WriteClaim:
         return True
 
 
-class TakesClaim(Protocol):
-    """One claim, or those of a batch."""
+class Claim(Protocol):
+    """The claim of one call, or those of a batch."""
 
     async def take(self) -> None: ...
 
@@ -67,23 +67,23 @@ class TakesClaim(Protocol):
 
 
 class ClaimEntry:
-    """The way of one execution into its function: what is claimed before, and until when it may take."""
+    """Entry of one execution into the tool's function: the claim before it, and the deadline."""
 
-    __slots__ = ("began", "claim", "extend")
+    __slots__ = ("claim", "extend", "started_at")
 
-    def __init__(self, claim: TakesClaim | None = None, extend: Extend | None = None) -> None:
-        """`extend`: of an execution that several wait for. Told when it is due and its seconds, it gives the time until
-        which somebody who came later still waits; None: nobody does."""
+    def __init__(self, claim: Claim | None = None, extend: Extend | None = None) -> None:
+        """`extend`: for an execution with several waiters. Called with its due time and its limit in seconds; returns
+        the time until which a waiter that joined later still waits, or None if there is none."""
         self.claim = claim
         self.extend = extend
-        self.began: float | None = None
-        """When it was at last its turn."""
+        self.started_at: float | None = None
+        """When the latest attempt got its turn."""
 
-    async def claimed(self) -> None:
+    async def take_claim(self) -> None:
         """Raises StoreError and LeaseLost."""
         if self.claim is not None:
             await self.claim.take()
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Calls the function, if it still may be called. Of a call that was given up nobody hears."""
+        """Calls the function, unless the call was given up; then the result is not used."""
         return function() if self.claim is None or self.claim.enter() else None

@@ -204,7 +204,7 @@ def test_every_attribute_of_a_tool_works_or_is_refused(name: str) -> None:
 
 def test_a_tool_is_no_attribute_of_the_class_and_the_registry_is_gone() -> None:
     Tool.define(name="my_search")(search)
-    with pytest.raises(AttributeError, match=r"Tool has no 'my_search'.* write|A tool of your own is the object"):
+    with pytest.raises(AttributeError, match=r"Tool has no 'my_search'.* write|Pass a tool of your own as the object"):
         _ = Tool.my_search  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=refusal("tool option", "registry")):
         _ = Tool.registry  # type: ignore[attr-defined]
@@ -220,9 +220,9 @@ def test_a_batch_query_is_refused_and_define_over_batchable_is_one_tool() -> Non
     batched = Tool.batchable(key_arg="id")(user)
     assert Tool.define(batched) is batched
     assert Tool.define()(batched) is batched
-    with pytest.raises(SpecError, match=r"Tool 'user' is a tool already: give max_tokens= to what made it"):
+    with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Pass max_tokens= where it is made"):
         Tool.define(max_tokens=9)(batched)
-    with pytest.raises(SpecError, match=r"Tool 'user' is a tool already\. Leave @Tool\.define out"):
+    with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Remove @Tool\.define"):
         Tool.batchable(key_arg="id")(Tool.define(user))
 
 

@@ -11,7 +11,7 @@ from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.adapters import from_langchain
 from batch_agent.tools.parameters import BadArguments
-from batch_agent.tools.parameters.json_schema import RawArguments, sound_name
+from batch_agent.tools.parameters.json_schema import RawArguments, sanitize_name
 
 
 class Search(BaseModel):
@@ -60,9 +60,9 @@ class InjectedTool(StructuredTool):
 
 
 async def outcome(tool: Tool, arguments: str) -> tuple[str, bool]:
-    fabric = ToolExecutor([tool], timeout=10.0, max_tokens=1000)
-    [result] = await fabric.session("a").results([ToolCall("c", tool.name, arguments)])
-    await fabric.aclose()
+    executor = ToolExecutor([tool], timeout=10.0, max_tokens=1000)
+    [result] = await executor.session("a").results([ToolCall("c", tool.name, arguments)])
+    await executor.aclose()
     return result.content, result.is_error
 
 
@@ -107,12 +107,12 @@ async def test_its_errors_and_bad_arguments_are_results() -> None:
 
 async def test_what_it_does_is_unknown_and_so_it_is_never_shared() -> None:
     search = StructuredTool()
-    fabric = ToolExecutor([adapted(search)], timeout=10.0, max_tokens=1000)
+    executor = ToolExecutor([adapted(search)], timeout=10.0, max_tokens=1000)
     call = ToolCall("c", "search_the_web", '{"query": "cats"}')
     async with asyncio.TaskGroup() as group:
         for agent in ("a", "b"):
-            group.create_task(fabric.session(agent).results([call]))
-    await fabric.aclose()
+            group.create_task(executor.session(agent).results([call]))
+    await executor.aclose()
     assert len(search.inputs) == 2
 
 
@@ -136,9 +136,9 @@ def test_what_has_another_shape_is_left_alone(value: Any) -> None:
     ("schema", "says"),
     [
         ({"type": "array"}, "must be a JSON object"),
-        ({"properties": {"a": {"type": "nonsense"}}}, "not described by a JSON schema"),
+        ({"properties": {"a": {"type": "nonsense"}}}, "not a valid JSON schema"),
         ({"properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}, r"put the definition under \$defs"),
-        ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "not described by a JSON schema"),
+        ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "not a valid JSON schema"),
     ],
 )
 def test_a_schema_that_describes_no_arguments_is_refused(schema: dict[str, Any], says: str) -> None:
@@ -169,5 +169,5 @@ def test_a_long_complaint_is_cut() -> None:
 
 
 def test_a_name_from_elsewhere_is_put_into_letters_that_servers_take() -> None:
-    assert sound_name("files/read.all ö") == "files_read_all__"
-    assert len(sound_name("x" * 200)) == 64
+    assert sanitize_name("files/read.all ö") == "files_read_all__"
+    assert len(sanitize_name("x" * 200)) == 64

@@ -18,15 +18,15 @@ P = ParamSpec("P")
 
 @asynccontextmanager
 async def using(*tools: Any) -> AsyncIterator[ToolExecutor]:
-    fabric = ToolExecutor([as_tool(tool) for tool in tools], timeout=None, max_tokens=1000)
+    executor = ToolExecutor([as_tool(tool) for tool in tools], timeout=None, max_tokens=1000)
     try:
-        yield fabric
+        yield executor
     finally:
-        await fabric.aclose()
+        await executor.aclose()
 
 
-async def ask(fabric: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
-    [result] = await fabric.session("a").results([ToolCall("c1", name, orjson.dumps(arguments).decode())])
+async def ask(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
+    [result] = await executor.session("a").results([ToolCall("c1", name, orjson.dumps(arguments).decode())])
     return result
 
 
@@ -57,8 +57,8 @@ def looking(seconds: float, **options: Any) -> Tool:
 
 @virtual
 async def test_a_follower_has_its_own_time_and_the_leader_its_own_end() -> None:
-    async with using(looking(1.5)) as fabric:
-        told = await asyncio.gather(*(later(at, ask(fabric, "look")) for at in (0.0, 0.2, 0.9)))
+    async with using(looking(1.5)) as executor:
+        told = await asyncio.gather(*(later(at, ask(executor, "look")) for at in (0.0, 0.2, 0.9)))
     assert [(result.content, at) for result, at in told] == [(LATE, 1.0), (LATE, 1.2), ("found 1", 1.5)]
 
 
@@ -74,8 +74,8 @@ async def test_an_execution_that_never_ends_is_called_off_when_the_time_of_the_l
             ended.append(round(now(), 3))
         return "never"
 
-    async with using(look) as fabric:
-        told = await asyncio.gather(*(later(at, ask(fabric, "look")) for at in (0.0, 0.5, 0.9)))
+    async with using(look) as executor:
+        told = await asyncio.gather(*(later(at, ask(executor, "look")) for at in (0.0, 0.5, 0.9)))
         assert [(result.content, at) for result, at in told] == [(LATE, 1.0), (LATE, 1.5), (LATE, 1.9)]
     assert ended == [1.9]
 
@@ -87,16 +87,16 @@ async def test_the_time_of_nobody_runs_while_a_call_waits_for_its_turn() -> None
         await asyncio.sleep(0.9)
         return n
 
-    async with using(work) as fabric:
-        told = await asyncio.gather(*(later(at, ask(fabric, "work", n=n)) for n in range(4) for at in (0.0, 0.8)))
+    async with using(work) as executor:
+        told = await asyncio.gather(*(later(at, ask(executor, "work", n=n)) for n in range(4) for at in (0.0, 0.8)))
     assert not any(result.is_error for result, _ in told)
 
 
 @virtual
 async def test_a_leader_that_leaves_does_not_take_the_others_with_it() -> None:
-    async with using(looking(0.9)) as fabric:
-        leader = asyncio.create_task(ask(fabric, "look"))
-        follower = asyncio.create_task(later(0.5, ask(fabric, "look")))
+    async with using(looking(0.9)) as executor:
+        leader = asyncio.create_task(ask(executor, "look"))
+        follower = asyncio.create_task(later(0.5, ask(executor, "look")))
         await asyncio.sleep(0.6)
         leader.cancel()
         result, at = await follower
@@ -113,6 +113,6 @@ async def test_who_comes_late_to_a_batch_that_hangs_has_it_made_again() -> None:
         await asyncio.sleep(3600 if mine == 1 else 0.1)
         return [f"found {mine}" for _ in keys]
 
-    async with using(look) as fabric:
-        told = await asyncio.gather(*(later(at, ask(fabric, "look", key="a")) for at in (0.0, 0.9)))
+    async with using(look) as executor:
+        told = await asyncio.gather(*(later(at, ask(executor, "look", key="a")) for at in (0.0, 0.9)))
     assert [(result.content, at) for result, at in told] == [(LATE, 1.0), ("found 2", 1.1)]

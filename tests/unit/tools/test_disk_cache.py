@@ -181,7 +181,7 @@ async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
     async def broken(self: ToolDiskCache, key: bytes) -> None:
         raise StoreError("The disk is full.")
 
-    monkeypatch.setattr(ToolDiskCache, "recall", broken)
+    monkeypatch.setattr(ToolDiskCache, "get", broken)
     computed: list[int] = []
     await run(counting(computed), tmp_path)
     assert sorted(computed) == [2, 3]

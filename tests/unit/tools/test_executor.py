@@ -17,23 +17,23 @@ from batch_agent.tools import ToolExecutor, as_tool
 
 @pytest.fixture
 async def use() -> AsyncIterator[Callable[..., ToolExecutor]]:
-    fabrics: list[ToolExecutor] = []
+    executors: list[ToolExecutor] = []
 
     def make(*tools: Any, timeout: float | None = 10.0, max_tokens: int = 8000) -> ToolExecutor:
-        fabrics.append(ToolExecutor([as_tool(tool) for tool in tools], timeout=timeout, max_tokens=max_tokens))
-        return fabrics[-1]
+        executors.append(ToolExecutor([as_tool(tool) for tool in tools], timeout=timeout, max_tokens=max_tokens))
+        return executors[-1]
 
     yield make
-    for fabric in fabrics:
-        await fabric.aclose()
+    for executor in executors:
+        await executor.aclose()
 
 
 Use = Callable[..., ToolExecutor]
 
 
-async def outcome(fabric: ToolExecutor, name: str, arguments: str = "{}") -> tuple[str, bool]:
+async def outcome(executor: ToolExecutor, name: str, arguments: str = "{}") -> tuple[str, bool]:
     call = ToolCall("c1", name, arguments)
-    [result] = await fabric.session("agent").results([call])
+    [result] = await executor.session("agent").results([call])
     assert result.call is call
     return result.content, result.is_error
 
@@ -45,10 +45,10 @@ async def test_sync_and_async_tools_are_called_with_what_the_model_wrote(use: Us
     async def join(words: list[str]) -> str:
         return " ".join(words)
 
-    fabric = use(add, join)
-    assert [spec.name for spec in fabric.specs] == ["add", "join"]
-    assert await outcome(fabric, "add", '{"a": 2}') == ("3", False)
-    assert await outcome(fabric, "join", '{"words": ["a", "b"]}') == ("a b", False)
+    executor = use(add, join)
+    assert [spec.name for spec in executor.specs] == ["add", "join"]
+    assert await outcome(executor, "add", '{"a": 2}') == ("3", False)
+    assert await outcome(executor, "join", '{"words": ["a", "b"]}') == ("a b", False)
 
 
 async def test_a_sync_tool_runs_beside_the_loop_with_the_callers_context(use: Use) -> None:
@@ -64,7 +64,7 @@ async def test_a_defined_tool_is_still_a_function() -> None:
         return a + b
 
     assert add(1, b=2) == 3
-    assert (add.name, add.description, add.pace.timeout) == ("add", "Adds.", 3.0)
+    assert (add.name, add.description, add.limits.timeout) == ("add", "Adds.", 3.0)
 
 
 @pytest.mark.parametrize("name", ["", "has space", "ünïcode", "x" * 65, "a.b"])
@@ -231,13 +231,13 @@ async def test_a_long_result_is_cut_and_says_so_also_when_it_is_an_error(use: Us
     def brief() -> str:
         return "0123456789" * 10
 
-    fabric = use(shout, fail, brief, max_tokens=100)
-    content, _ = await outcome(fabric, "shout")
+    executor = use(shout, fail, brief, max_tokens=100)
+    content, _ = await outcome(executor, "shout")
     assert content == "x" * 400 + "\n[cut here: 400 of 1000000 characters are shown]"
-    content, is_error = await outcome(fabric, "fail")
+    content, is_error = await outcome(executor, "fail")
     assert is_error
     assert len(content) < 500
-    assert (await outcome(fabric, "brief"))[0].startswith("01234567890123456789\n[cut here: 20 of 100")
+    assert (await outcome(executor, "brief"))[0].startswith("01234567890123456789\n[cut here: 20 of 100")
 
 
 async def test_wrapped_async_functions_are_awaited(use: Use) -> None:
@@ -257,9 +257,9 @@ async def test_wrapped_async_functions_are_awaited(use: Use) -> None:
         Tool.define(name="partial")(functools.partial(look)),
         Tool.define(name="object")(Library()),
     ]
-    fabric = use(*tools)
+    executor = use(*tools)
     for name in ("wrapped", "partial", "object"):
-        assert await outcome(fabric, name, '{"q": "it"}') == ("found it", False)
+        assert await outcome(executor, name, '{"q": "it"}') == ("found it", False)
 
 
 async def test_a_tool_has_its_own_time_or_that_of_the_run(use: Use) -> None:
@@ -270,10 +270,10 @@ async def test_a_tool_has_its_own_time_or_that_of_the_run(use: Use) -> None:
     async def shared() -> None:
         await asyncio.sleep(10)
 
-    fabric = use(own, shared, timeout=0.02)
+    executor = use(own, shared, timeout=0.02)
     unknown = "It is not known whether this call was made, or still will be. Check before you repeat it."
-    assert await outcome(fabric, "own") == (f"own took longer than its 0.01 s (timeout_per_tool). {unknown}", True)
-    assert await outcome(fabric, "shared") == (
+    assert await outcome(executor, "own") == (f"own took longer than its 0.01 s (timeout_per_tool). {unknown}", True)
+    assert await outcome(executor, "shared") == (
         f"shared took longer than its 0.02 s (timeout_per_tool). {unknown}",
         True,
     )
@@ -283,12 +283,12 @@ async def test_a_tools_clock_starts_when_there_is_a_thread_for_it(use: Use) -> N
     go_on = threading.Event()
     slow = Tool.define(name="slow")(lambda: go_on.wait(60))
     quick = Tool.define(name="quick", timeout=1.0)(lambda: "found")
-    fabric = use(slow, quick, timeout=None)
+    executor = use(slow, quick, timeout=None)
     async with asyncio.TaskGroup() as group:
         for _ in range(64):
-            group.create_task(outcome(fabric, "slow"))
+            group.create_task(outcome(executor, "slow"))
         await asyncio.sleep(0)
-        waiting = group.create_task(outcome(fabric, "quick"))
+        waiting = group.create_task(outcome(executor, "quick"))
         await asyncio.sleep(1.1)
         assert not waiting.done()
         go_on.set()
@@ -298,12 +298,12 @@ async def test_a_tools_clock_starts_when_there_is_a_thread_for_it(use: Use) -> N
 async def test_however_many_tools_hang_there_is_a_thread_for_the_next(use: Use) -> None:
     hang = threading.Event()
     hung = Tool.define(name="hung", timeout=0.01)(lambda: hang.wait())
-    fabric = use(hung, Tool.define(name="quick")(lambda: "found"))
+    executor = use(hung, Tool.define(name="quick")(lambda: "found"))
     calls = [ToolCall(str(n), "hung", "{}") for n in range(150)]
     try:
-        results = await fabric.session("agent").results(calls)
+        results = await executor.session("agent").results(calls)
         assert all(result.is_error for result in results)
-        assert await outcome(fabric, "quick") == ("found", False)
+        assert await outcome(executor, "quick") == ("found", False)
     finally:
         hang.set()
 

@@ -68,11 +68,11 @@ def test_a_value_is_rendered_whole(value: Any, text: str) -> None:
 
 
 async def ask(tool: Any, **options: Any) -> tuple[str, bool]:
-    fabric = ToolExecutor([as_tool(tool)], timeout=None, **options)
+    executor = ToolExecutor([as_tool(tool)], timeout=None, **options)
     try:
-        [result] = await fabric.session("a").results([ToolCall("1", "look", "{}")])
+        [result] = await executor.session("a").results([ToolCall("1", "look", "{}")])
     finally:
-        await fabric.aclose()
+        await executor.aclose()
     return result.content, result.is_error
 
 

@@ -62,7 +62,9 @@ class Worker:
         self._hub = hub
         self._name = name
         self._calls = ClusterToolCalls(hub, name)
-        self.fabric = ToolExecutor(tools, timeout=None, max_tokens=1000, cache_bytes=100_000, commons=self._calls)
+        self.executor = ToolExecutor(
+            tools, timeout=None, max_tokens=1000, cache_bytes=100_000, shared_calls=self._calls
+        )
         self._life = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
@@ -79,7 +81,7 @@ class Worker:
         await asyncio.wait([self._life])
 
     async def aclose(self) -> None:
-        await self.fabric.aclose()
+        await self.executor.aclose()
         await self._calls.aclose()
         await self.fall_silent()
         await self._hub.leave(self._name)
@@ -102,7 +104,7 @@ async def workers(number: int, *tools: Tool, hub: Hub | None = None) -> AsyncIte
 async def ask(
     who: Worker | AgentToolSession, name: str = "look", past: CallHistory | None = None, **arguments: Any
 ) -> ToolResult:
-    session = who.fabric.session("somebody") if isinstance(who, Worker) else who
+    session = who.executor.session("somebody") if isinstance(who, Worker) else who
     [result] = await session.results([ToolCall("c1", name, orjson.dumps(arguments).decode())], past)
     return result
 
@@ -139,7 +141,7 @@ async def test_two_hundred_identical_calls_of_four_workers_are_one_execution(eff
         assert {result.content for result in results} == {"k1"}
         assert Counter(result.source for result in results) == {"executed": 1, "shared": 199}
         assert {(await ask(worker)).source for worker in there} == {"cached"}
-        uses = [worker.fabric.uses[0] for worker in there]
+        uses = [worker.executor.uses[0] for worker in there]
         assert sum(use.executed for use in uses) == 1
         assert [(use.requested, use.shared, use.cached) for use in uses] == [(51, 49, 1)] + [(51, 50, 1)] * 3
         saved = [use.seconds_saved for use in uses]
@@ -176,7 +178,7 @@ async def test_a_worker_that_closes_leaves_its_call_to_another() -> None:
         await asyncio.sleep(1)
         waiting = [asyncio.create_task(ask(worker)) for worker in there[1:]]
         await asyncio.sleep(1)
-        await there[0].fabric.aclose()
+        await there[0].executor.aclose()
         await asyncio.wait([unlucky])
         assert {(await each).content for each in waiting} == {"k2"}
         assert now() == pytest.approx(12.0, abs=0.1)
@@ -319,9 +321,9 @@ def a_store(read_seconds: float) -> tuple[Tool, Tool]:
 async def test_an_agent_that_goes_on_elsewhere_reads_nothing_older_than_what_it_wrote() -> None:
     async with workers(2, *a_store(1.0)) as (one, other):
         await ask(other, "get")
-        await ask(one.fabric.session("writer"), "put", n=1)
+        await ask(one.executor.session("writer"), "put", n=1)
         past = CallHistory(turn=1, earlier=(CallRecord("put", '{"n":1}', True, 0.0),))
-        assert (await ask(other.fabric.session("writer"), "get", past)).content == "1"
+        assert (await ask(other.executor.session("writer"), "get", past)).content == "1"
 
 
 @virtual
@@ -344,7 +346,7 @@ async def test_a_tool_that_was_changed_is_not_answered_by_what_it_was() -> None:
 async def test_an_agent_is_not_given_what_another_worker_read_before_it_wrote() -> None:
     async with workers(2, *a_store(1.0)) as (one, other):
         await ask(other, "get")
-        writer, reader = one.fabric.session("writer"), one.fabric.session("reader")
+        writer, reader = one.executor.session("writer"), one.executor.session("reader")
         await ask(writer, "put", n=1)
         assert (await ask(reader, "get")).content == "0"  # it has not written
         mine = await ask(writer, "get")
@@ -356,7 +358,7 @@ async def test_an_agent_is_not_given_what_another_worker_read_before_it_wrote() 
 @virtual
 async def test_an_agent_is_given_what_its_own_worker_looked_for_after_it_wrote() -> None:
     async with workers(2, *a_store(1.0)) as (one, _):
-        writer = one.fabric.session("writer")
+        writer = one.executor.session("writer")
         await ask(writer, "put", n=1)
         await ask(one, "get")
         assert (await ask(writer, "get")).source == "cached"
@@ -367,7 +369,7 @@ async def test_nor_does_it_wait_for_one_who_waits_for_such_a_read() -> None:
     async with workers(2, *a_store(5.0)) as (one, other):
         old = asyncio.create_task(ask(other, "get"))
         await asyncio.sleep(1)
-        writer, reader = one.fabric.session("writer"), one.fabric.session("reader")
+        writer, reader = one.executor.session("writer"), one.executor.session("reader")
         await ask(writer, "put", n=1)
         waiting = asyncio.create_task(ask(reader, "get"))  # began after the write, for what began before it
         await asyncio.sleep(1)
@@ -385,7 +387,7 @@ async def test_agents_with_the_same_history_share_in_whichever_worker_they_are()
         return f"{key} after {len(before)}: {next(number)}"
 
     async with workers(2, look) as (one, other):
-        sessions = [one.fabric.session("a"), other.fabric.session("b")]
+        sessions = [one.executor.session("a"), other.executor.session("b")]
         assert [(await ask(session, key="x")).content for session in sessions] == ["x after 0: 1"] * 2
         assert [(await ask(session, key="x")).content for session in sessions] == ["x after 1: 2"] * 2
 
@@ -482,11 +484,11 @@ async def test_opened_tools_share_what_they_are_given_to_share() -> None:
     hub, tool = Hub(MemoryStore()), looking()
     spec = BatchSpec(task="Do it.", inputs=[1], model="m")
     for name, source in (("a", "executed"), ("b", "cached")):
-        commons = ClusterToolCalls(hub, name)
-        async with open_tools([tool], spec, lambda text, tokens: pytest.fail(text), [], commons) as fabric:
-            [result] = await fabric.session("x").results([ToolCall("c1", "look", "{}")])
+        shared_calls = ClusterToolCalls(hub, name)
+        async with open_tools([tool], spec, lambda text, tokens: pytest.fail(text), [], shared_calls) as executor:
+            [result] = await executor.session("x").results([ToolCall("c1", "look", "{}")])
             assert (result.content, result.source) == ("k1", source)
-        await commons.aclose()
+        await shared_calls.aclose()
 
 
 async def one_history(seed: int, made: list[Tool], world: World, grain: float) -> None:
@@ -496,7 +498,7 @@ async def one_history(seed: int, made: list[Tool], world: World, grain: float) -
     luck, hub = world.luck, Hub(MemoryStore())
     agents = [an_agent(number, world) for number in range(luck.choice((3, 4, 6)))]
     async with workers(3, *made, hub=hub) as there:
-        lives = [asyncio.create_task(agent.live(luck.choice(there).fabric)) for agent in agents]
+        lives = [asyncio.create_task(agent.live(luck.choice(there).executor)) for agent in agents]
         while luck.random() < 0.7:
             await world.pass_time(3.0)
             match luck.choice(("leave", "silence", "away")):
@@ -510,7 +512,7 @@ async def one_history(seed: int, made: list[Tool], world: World, grain: float) -
     async with asyncio.timeout(1000), workers(1, *made, hub=Hub(MemoryStore())) as [last]:
         for agent in agents:
             agent.own = {}  # another process has read nothing yet
-            await agent.live(last.fabric)
+            await agent.live(last.executor)
     assert world.running == 0
     for life in lives:
         assert life.cancelled() or life.exception() is None

@@ -20,7 +20,7 @@ from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.protocols import CallHistory
 from batch_agent.core.results import ToolUse
 from batch_agent.tools import ToolExecutor, as_tool
-from batch_agent.tools.parameters import ReadsArguments
+from batch_agent.tools.parameters import ArgumentReader
 from batch_agent.tools.session import AgentToolSession
 from batch_agent.tools.stats import ToolStats
 
@@ -29,14 +29,14 @@ P = ParamSpec("P")
 
 @asynccontextmanager
 async def using(*tools: Any, **options: Any) -> AsyncIterator[ToolExecutor]:
-    """A fabric that leaves nothing behind."""
+    """A executor that leaves nothing behind."""
     settings: dict[str, Any] = {"timeout": None, "max_tokens": 100_000} | options
-    fabric = ToolExecutor([as_tool(tool) for tool in tools], **settings)
+    executor = ToolExecutor([as_tool(tool) for tool in tools], **settings)
     before = asyncio.all_tasks()
     try:
-        yield fabric
+        yield executor
     finally:
-        await fabric.aclose()
+        await executor.aclose()
     await asyncio.sleep(0.001)
     assert asyncio.all_tasks() <= before
 
@@ -52,8 +52,8 @@ async def ask(who: ToolExecutor | AgentToolSession, name: str, raw: str | None =
     return result
 
 
-def use(fabric: ToolExecutor, name: str = "look") -> ToolUse:
-    return next(use for use in fabric.uses if use.name == name)
+def use(executor: ToolExecutor, name: str = "look") -> ToolUse:
+    return next(use for use in executor.uses if use.name == name)
 
 
 def looking(seconds: float = 1.0, **options: Any) -> Tool:
@@ -71,21 +71,26 @@ def looking(seconds: float = 1.0, **options: Any) -> Tool:
 
 @virtual
 async def test_calls_that_overlap_and_are_the_same_are_one_execution() -> None:
-    async with using(looking()) as fabric:
+    async with using(looking()) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "look", key="a")) for _ in range(100)]
-            other = group.create_task(ask(fabric, "look", key="b"))
+            asked = [group.create_task(ask(executor, "look", key="a")) for _ in range(100)]
+            other = group.create_task(ask(executor, "look", key="b"))
         assert {task.result().content for task in asked} == {"a1"}
         assert [task.result().source for task in asked] == ["executed"] + ["shared"] * 99
         assert other.result().content == "b2"
-        assert (await ask(fabric, "look", key="a")).source == "cached"
-        assert (use(fabric).requested, use(fabric).executed, use(fabric).shared, use(fabric).cached) == (102, 2, 99, 1)
+        assert (await ask(executor, "look", key="a")).source == "cached"
+        assert (use(executor).requested, use(executor).executed, use(executor).shared, use(executor).cached) == (
+            102,
+            2,
+            99,
+            1,
+        )
 
 
 class Counting:
     """Counts how often arguments are read."""
 
-    def __init__(self, inner: ReadsArguments) -> None:
+    def __init__(self, inner: ArgumentReader) -> None:
         self.schema = inner.schema
         self.reads: list[str] = []
         self._inner = inner
@@ -103,25 +108,25 @@ async def test_a_call_that_repeats_another_to_the_letter_is_not_read_again() -> 
         return f"{key} at {asyncio.get_running_loop().time():g}"
 
     arguments = Counting(look.arguments)
-    async with using(replace(look, arguments=arguments)) as fabric:
+    async with using(replace(look, arguments=arguments)) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "look", key="a")) for _ in range(5)]
+            asked = [group.create_task(ask(executor, "look", key="a")) for _ in range(5)]
         assert {task.result().content for task in asked} == {"a at 1"}
-        assert (await ask(fabric, "look", key="a")).source == "cached"
+        assert (await ask(executor, "look", key="a")).source == "cached"
         assert len(arguments.reads) == 1
-        assert (await ask(fabric, "look", raw='{"key":  "a"}')).source == "cached"
-        assert (await ask(fabric, "look", key="b")).content == "b at 2"
+        assert (await ask(executor, "look", raw='{"key":  "a"}')).source == "cached"
+        assert (await ask(executor, "look", key="b")).content == "b at 2"
         await asyncio.sleep(200)
-        assert (await ask(fabric, "look", key="a")).content == "a at 203"
+        assert (await ask(executor, "look", key="a")).content == "a at 203"
         assert len(arguments.reads) == 4
 
 
 @virtual
 async def test_a_leader_that_is_cancelled_leaves_the_result_to_the_others() -> None:
-    async with using(looking(2.0)) as fabric:
-        leader = asyncio.create_task(ask(fabric, "look"))
+    async with using(looking(2.0)) as executor:
+        leader = asyncio.create_task(ask(executor, "look"))
         await asyncio.sleep(0.5)
-        others = [asyncio.create_task(ask(fabric, "look")) for _ in range(3)]
+        others = [asyncio.create_task(ask(executor, "look")) for _ in range(3)]
         await asyncio.sleep(0.5)
         leader.cancel()
         others[0].cancel()
@@ -134,16 +139,16 @@ async def test_a_leader_that_is_cancelled_leaves_the_result_to_the_others() -> N
 
 @virtual
 async def test_a_leader_whose_time_is_over_leaves_the_result_to_the_others() -> None:
-    async with using(looking(2.0)) as fabric:
+    async with using(looking(2.0)) as executor:
 
         async def hasty() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await ask(fabric, "look")
+                    await ask(executor, "look")
 
         async with asyncio.TaskGroup() as group:
             group.create_task(hasty())
-            patient = group.create_task(ask(fabric, "look"))
+            patient = group.create_task(ask(executor, "look"))
         assert (patient.result().content, patient.result().source) == ("k1", "shared")
 
 
@@ -160,8 +165,8 @@ async def test_the_last_one_to_leave_calls_the_execution_off() -> None:
             raise
         return "never"
 
-    async with using(look) as fabric:
-        asked = [asyncio.create_task(ask(fabric, "look")) for _ in range(5)]
+    async with using(look) as executor:
+        asked = [asyncio.create_task(ask(executor, "look")) for _ in range(5)]
         for number, task in enumerate(asked):
             await asyncio.sleep(1)
             assert ended == []
@@ -170,23 +175,23 @@ async def test_the_last_one_to_leave_calls_the_execution_off() -> None:
             assert number == 4 or ended == []
         await asyncio.sleep(0)
         assert ended == ["cancelled"]
-        assert use(fabric).requested == 0
+        assert use(executor).requested == 0
 
 
 @virtual
 async def test_who_joins_in_the_tick_in_which_the_last_one_leaves_still_gets_a_result() -> None:
-    async with using(looking(1.0)) as fabric:
-        first = asyncio.create_task(ask(fabric, "look"))
+    async with using(looking(1.0)) as executor:
+        first = asyncio.create_task(ask(executor, "look"))
         await asyncio.sleep(0.5)
         first.cancel()
-        second = asyncio.create_task(ask(fabric, "look"))
+        second = asyncio.create_task(ask(executor, "look"))
         await asyncio.wait([first, second])
         assert first.cancelled()
         assert second.result().content == "k2"
         # And the other way round: who came first keeps it alive.
-        third = asyncio.create_task(ask(fabric, "look", key="x"))
+        third = asyncio.create_task(ask(executor, "look", key="x"))
         await asyncio.sleep(0.5)
-        fourth = asyncio.create_task(ask(fabric, "look", key="x"))
+        fourth = asyncio.create_task(ask(executor, "look", key="x"))
         await asyncio.sleep(0)
         third.cancel()
         assert (await fourth).content == "x3"
@@ -200,9 +205,9 @@ async def test_a_waiter_cancelled_at_the_moment_when_the_execution_ends_harms_no
     async def look() -> str:
         return await gate
 
-    async with using(look) as fabric:
-        unlucky = asyncio.create_task(ask(fabric, "look"))
-        other = asyncio.create_task(ask(fabric, "look"))
+    async with using(look) as executor:
+        unlucky = asyncio.create_task(ask(executor, "look"))
+        other = asyncio.create_task(ask(executor, "look"))
         await asyncio.sleep(1)
         for hops in itertools.count():  # lets the result come nearer tick by tick, then cancels
             if hops == 0:
@@ -213,7 +218,7 @@ async def test_a_waiter_cancelled_at_the_moment_when_the_execution_ends_harms_no
                 break
         await asyncio.wait([unlucky, other])
         assert other.result().content == "found"
-        assert (await ask(fabric, "look")).source == "cached"
+        assert (await ask(executor, "look")).source == "cached"
 
 
 @pytest.mark.parametrize("ticks", range(8))
@@ -226,14 +231,14 @@ async def test_however_near_its_end_an_execution_is_left_the_next_call_is_answer
         await gate
         return "found"
 
-    async with using(look) as fabric:
-        alone = asyncio.create_task(ask(fabric, "look"))
+    async with using(look) as executor:
+        alone = asyncio.create_task(ask(executor, "look"))
         await asyncio.sleep(1)
         gate.set_result(None)
         for _ in range(ticks):
             await asyncio.sleep(0)
         alone.cancel()
-        follower = asyncio.create_task(ask(fabric, "look"))
+        follower = asyncio.create_task(ask(executor, "look"))
         await asyncio.wait([alone, follower])
         assert follower.result().content == "found"
         assert alone.cancelled() or alone.result().content == "found"
@@ -254,13 +259,13 @@ async def test_a_tool_that_will_not_be_cancelled_is_not_joined_after_it_was_give
                 continue
         return str(mine)
 
-    async with using(look) as fabric:
-        left = asyncio.create_task(ask(fabric, "look"))
+    async with using(look) as executor:
+        left = asyncio.create_task(ask(executor, "look"))
         await asyncio.sleep(1)
         left.cancel()
         await asyncio.wait([left])
         assert asyncio.get_running_loop().time() == pytest.approx(1.0)
-        assert (await ask(fabric, "look")).content == "2"
+        assert (await ask(executor, "look")).content == "2"
 
 
 @virtual
@@ -275,12 +280,12 @@ async def test_a_failure_reaches_everybody_who_waits_and_nobody_after_them() -> 
             raise ConnectionError("away")
         return "found"
 
-    async with using(look) as fabric:
+    async with using(look) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "look")) for _ in range(10)]
+            asked = [group.create_task(ask(executor, "look")) for _ in range(10)]
         assert {(task.result().content, task.result().is_error) for task in asked} == {("ConnectionError: away", True)}
-        assert (await ask(fabric, "look")).content == "found"
-        assert (use(fabric).failed, use(fabric).executed) == (10, 2)
+        assert (await ask(executor, "look")).content == "found"
+        assert (use(executor).failed, use(executor).executed) == (10, 2)
 
 
 @virtual
@@ -291,12 +296,12 @@ async def test_a_tool_that_keeps_errors_is_not_asked_again_while_they_are_good()
     async def look() -> str:
         raise LookupError(f"nothing {next(number)}")
 
-    async with using(look) as fabric:
-        assert (await ask(fabric, "look")).source == "executed"
-        again = await ask(fabric, "look")
+    async with using(look) as executor:
+        assert (await ask(executor, "look")).source == "executed"
+        again = await ask(executor, "look")
         assert (again.content, again.is_error, again.source) == ("LookupError: nothing 1", True, "cached")
         await asyncio.sleep(10)
-        assert (await ask(fabric, "look")).content == "LookupError: nothing 2"
+        assert (await ask(executor, "look")).content == "LookupError: nothing 2"
 
 
 async def test_a_hung_sync_tool_is_left_by_those_who_tire_of_it_and_blocks_nobody() -> None:
@@ -309,12 +314,12 @@ async def test_a_hung_sync_tool_is_left_by_those_who_tire_of_it_and_blocks_nobod
         return "late"
 
     tools = Tool.define(effect="read")(hung), Tool.define(effect="read", name="quick")(lambda: "found")
-    async with using(*tools) as fabric:
+    async with using(*tools) as executor:
         try:
-            stuck = [asyncio.create_task(ask(fabric, "hung", n=n)) for n in range(64) for _ in range(2)]
+            stuck = [asyncio.create_task(ask(executor, "hung", n=n)) for n in range(64) for _ in range(2)]
             for _ in range(64):
                 await asyncio.to_thread(entered.acquire)
-            waiting = asyncio.create_task(ask(fabric, "quick"))
+            waiting = asyncio.create_task(ask(executor, "quick"))
             await asyncio.sleep(0.01)
             assert not waiting.done()  # every thread is taken
             stuck[0].cancel()
@@ -332,10 +337,10 @@ async def test_a_hung_sync_tool_is_left_by_those_who_tire_of_it_and_blocks_nobod
 
 @virtual
 async def test_closing_calls_off_what_still_runs() -> None:
-    fabric = ToolExecutor([looking(100.0)], timeout=None, max_tokens=100)
-    waiting = asyncio.create_task(ask(fabric, "look"))
+    executor = ToolExecutor([looking(100.0)], timeout=None, max_tokens=100)
+    waiting = asyncio.create_task(ask(executor, "look"))
     await asyncio.sleep(1)
-    await fabric.aclose()
+    await executor.aclose()
     await asyncio.wait([waiting])
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert asyncio.get_running_loop().time() == pytest.approx(1.0)
@@ -343,8 +348,8 @@ async def test_closing_calls_off_what_still_runs() -> None:
 
 @virtual
 async def test_a_call_that_was_started_early_is_joined_by_others_and_taken_up_by_its_own_answer() -> None:
-    async with using(looking(4.0)) as fabric:
-        session, other = fabric.session("a"), fabric.session("b")
+    async with using(looking(4.0)) as executor:
+        session, other = executor.session("a"), executor.session("b")
         session.start(0, a_call("look", {"key": "x"}))
         await asyncio.sleep(1)
         joined = asyncio.create_task(ask(other, "look", key="x"))
@@ -352,13 +357,13 @@ async def test_a_call_that_was_started_early_is_joined_by_others_and_taken_up_by
         mine = await ask(session, "look", key="x")
         assert (mine.content, mine.source) == ("x1", "executed")
         assert (await joined).content == "x1"
-        assert use(fabric).requested == 2
+        assert use(executor).requested == 2
 
 
 @virtual
 async def test_an_early_call_that_is_abandoned_leaves_its_execution_to_those_who_joined() -> None:
-    async with using(looking(4.0)) as fabric:
-        session, other = fabric.session("a"), fabric.session("b")
+    async with using(looking(4.0)) as executor:
+        session, other = executor.session("a"), executor.session("b")
         session.start(0, a_call("look", {"key": "x"}))
         await asyncio.sleep(1)
         joined = asyncio.create_task(ask(other, "look", key="x"))
@@ -376,8 +381,8 @@ async def test_an_early_call_that_is_abandoned_leaves_its_execution_to_those_who
 
 @virtual
 async def test_an_early_call_that_the_answer_did_not_come_to_is_called_off() -> None:
-    async with using(looking(4.0)) as fabric:
-        session = fabric.session("a")
+    async with using(looking(4.0)) as executor:
+        session = executor.session("a")
         for position, key in enumerate("xyz"):
             session.start(position, a_call("look", {"key": key}))
         await asyncio.sleep(1)
@@ -388,13 +393,13 @@ async def test_an_early_call_that_the_answer_did_not_come_to_is_called_off() -> 
 
 @virtual
 async def test_an_early_call_that_nobody_wants_does_not_hold_up_the_one_that_is_wanted() -> None:
-    async with using(looking(4.0, max_concurrent=1)) as fabric:
-        session = fabric.session("a")
+    async with using(looking(4.0, max_concurrent=1)) as executor:
+        session = executor.session("a")
         session.start(0, a_call("look", {"key": "x"}))
         await asyncio.sleep(1)
         assert (await ask(session, "look", key="y")).content == "y2"
         assert asyncio.get_running_loop().time() == pytest.approx(5.0)
-        assert use(fabric).requested == 1
+        assert use(executor).requested == 1
 
 
 @virtual
@@ -404,8 +409,8 @@ async def test_only_what_does_no_harm_is_started_early() -> None:
         Tool.define(effect="write", name="write")(lambda: made.append("write")),
         Tool.define(effect="stateful", name="stateful")(lambda: made.append("stateful")),
     ]
-    async with using(*tools) as fabric:
-        session = fabric.session("a")
+    async with using(*tools) as executor:
+        session = executor.session("a")
         for position, tool in enumerate(tools):
             session.start(position, a_call(tool.name, {}))
         session.start(2, a_call("unheard_of", {}))
@@ -445,32 +450,32 @@ async def test_calls_are_the_same_if_the_function_would_see_the_same(
         return repr(value)
 
     look.__annotations__["value"] = annotation
-    async with using(Tool.define(effect="pure")(look)) as fabric:
+    async with using(Tool.define(effect="pure")(look)) as executor:
         for text in texts:
-            plain = await ask(fabric, "look", f'{{"value": {text}}}')
-            spelled_out = await ask(fabric, "look", f'{{"limit": 5, "value": {text}}}')
+            plain = await ask(executor, "look", f'{{"value": {text}}}')
+            spelled_out = await ask(executor, "look", f'{{"limit": 5, "value": {text}}}')
             assert not plain.is_error
             assert (spelled_out.content, spelled_out.source) == (plain.content, "cached")
-        await ask(fabric, "look", f'{{"value": {texts[0]}, "limit": 6}}')
-        assert use(fabric).executed == executions + 1
+        await ask(executor, "look", f'{{"value": {texts[0]}, "limit": 6}}')
+        assert use(executor).executed == executions + 1
 
 
 async def test_a_list_that_is_read_lazily_is_told_apart_by_what_is_in_it() -> None:
     async def look(names: Iterable[str]) -> str:
         return ",".join(names)
 
-    async with using(Tool.define(effect="pure")(look)) as fabric:
-        assert (await ask(fabric, "look", names=["a", "b"])).content == "a,b"
-        assert (await ask(fabric, "look", names=["c"])).content == "c"
+    async with using(Tool.define(effect="pure")(look)) as executor:
+        assert (await ask(executor, "look", names=["a", "b"])).content == "a,b"
+        assert (await ask(executor, "look", names=["c"])).content == "c"
 
 
 async def test_secrets_that_differ_are_not_the_same_argument() -> None:
     async def look(token: SecretStr) -> str:
         return f"the account of {token.get_secret_value()}"
 
-    async with using(Tool.define(effect="pure")(look)) as fabric:
-        assert (await ask(fabric, "look", token="a")).content == "the account of a"
-        assert (await ask(fabric, "look", token="b")).content == "the account of b"
+    async with using(Tool.define(effect="pure")(look)) as executor:
+        assert (await ask(executor, "look", token="a")).content == "the account of a"
+        assert (await ask(executor, "look", token="b")).content == "the account of b"
 
 
 class Login(BaseModel):
@@ -482,9 +487,9 @@ async def test_secrets_inside_a_model_are_told_apart_too() -> None:
     async def look(login: Login) -> str:
         return login.token.get_secret_value()
 
-    async with using(Tool.define(effect="pure")(look)) as fabric:
-        assert (await ask(fabric, "look", login={"user": "u", "token": "a"})).content == "a"
-        assert (await ask(fabric, "look", login={"user": "u", "token": "b"})).content == "b"
+    async with using(Tool.define(effect="pure")(look)) as executor:
+        assert (await ask(executor, "look", login={"user": "u", "token": "a"})).content == "a"
+        assert (await ask(executor, "look", login={"user": "u", "token": "b"})).content == "b"
 
 
 @dataclass
@@ -496,64 +501,64 @@ async def test_what_a_dataclass_does_not_show_still_tells_calls_apart() -> None:
     async def look(query: Query) -> str:
         return query.text
 
-    async with using(Tool.define(effect="pure")(look)) as fabric:
-        assert (await ask(fabric, "look", query={"text": "a"})).content == "a"
-        assert (await ask(fabric, "look", query={"text": "b"})).content == "b"
+    async with using(Tool.define(effect="pure")(look)) as executor:
+        assert (await ask(executor, "look", query={"text": "a"})).content == "a"
+        assert (await ask(executor, "look", query={"text": "b"})).content == "b"
 
 
 async def test_two_tools_never_share_even_with_the_same_arguments() -> None:
     one = Tool.define(effect="pure", name="one")(lambda: 1)
     two = Tool.define(effect="pure", name="two")(lambda: 2)
-    async with using(one, two) as fabric:
-        assert [(await ask(fabric, name)).content for name in ("one", "two", "one")] == ["1", "2", "1"]
+    async with using(one, two) as executor:
+        assert [(await ask(executor, name)).content for name in ("one", "two", "one")] == ["1", "2", "1"]
 
 
 @virtual
 async def test_a_result_is_good_for_its_time_counted_from_when_it_was_looked_for() -> None:
-    async with using(looking(2.0, ttl=10.0)) as fabric:
-        assert (await ask(fabric, "look")).content == "k1"
+    async with using(looking(2.0, ttl=10.0)) as executor:
+        assert (await ask(executor, "look")).content == "k1"
         await asyncio.sleep(7.9)
-        assert (await ask(fabric, "look")).source == "cached"
+        assert (await ask(executor, "look")).source == "cached"
         await asyncio.sleep(0.1)
-        assert (await ask(fabric, "look")).content == "k2"
+        assert (await ask(executor, "look")).content == "k2"
 
 
 @virtual
 async def test_without_a_time_a_read_is_good_for_five_minutes_and_what_is_pure_for_ever() -> None:
     pure = Tool.define(effect="pure", name="pure")(lambda: "p")
-    async with using(looking(0.0), pure) as fabric:
+    async with using(looking(0.0), pure) as executor:
         for _ in range(2):
-            await ask(fabric, "look")
-            await ask(fabric, "pure")
+            await ask(executor, "look")
+            await ask(executor, "pure")
             await asyncio.sleep(300)
         await asyncio.sleep(1e6)
-        await ask(fabric, "pure")
-        assert (use(fabric).executed, use(fabric, "pure").executed) == (2, 1)
+        await ask(executor, "pure")
+        assert (use(executor).executed, use(executor, "pure").executed) == (2, 1)
 
 
 @virtual
 async def test_a_time_of_nothing_shares_what_is_under_way_and_keeps_nothing() -> None:
-    async with using(looking(1.0, ttl=0)) as fabric:
+    async with using(looking(1.0, ttl=0)) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "look")) for _ in range(5)]
+            asked = [group.create_task(ask(executor, "look")) for _ in range(5)]
         assert {task.result().content for task in asked} == {"k1"}
-        assert (await ask(fabric, "look")).content == "k2"
-        assert (use(fabric).shared, use(fabric).cached) == (4, 0)
+        assert (await ask(executor, "look")).content == "k2"
+        assert (use(executor).shared, use(executor).cached) == (4, 0)
 
 
 @virtual
 async def test_a_version_decides_whether_a_result_is_still_good() -> None:
     version: Any = 1
-    async with using(looking(1.0, version=lambda arguments: version)) as fabric:
-        assert (await ask(fabric, "look")).content == "k1"
+    async with using(looking(1.0, version=lambda arguments: version)) as executor:
+        assert (await ask(executor, "look")).content == "k1"
         await asyncio.sleep(1e6)
-        assert (await ask(fabric, "look")).source == "cached"
+        assert (await ask(executor, "look")).source == "cached"
         version = 2
-        assert (await ask(fabric, "look")).content == "k2"
-        under_way = asyncio.create_task(ask(fabric, "look", key="x"))
+        assert (await ask(executor, "look")).content == "k2"
+        under_way = asyncio.create_task(ask(executor, "look", key="x"))
         await asyncio.sleep(0.5)
         version = 3
-        assert (await ask(fabric, "look", key="x")).content == "x4"
+        assert (await ask(executor, "look", key="x")).content == "x4"
         assert (await under_way).content == "x3"
 
 
@@ -565,8 +570,8 @@ async def test_a_version_is_asked_about_the_arguments_with_their_defaults() -> N
         seen.append(dict(arguments))
         return 1
 
-    async with using(looking(0.0, version=version)) as fabric:
-        await ask(fabric, "look")
+    async with using(looking(0.0, version=version)) as executor:
+        await ask(executor, "look")
         assert seen == [{"key": "k"}]
 
 
@@ -576,11 +581,11 @@ async def test_a_version_that_cannot_be_told_means_that_nothing_is_shared(error:
     def version(arguments: Any) -> int:
         raise error
 
-    async with using(looking(1.0, version=version)) as fabric:
+    async with using(looking(1.0, version=version)) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "look")) for _ in range(3)]
+            asked = [group.create_task(ask(executor, "look")) for _ in range(3)]
         assert sorted(task.result().content for task in asked) == ["k1", "k2", "k3"]
-        assert (await ask(fabric, "look")).content == "k4"
+        assert (await ask(executor, "look")).content == "k4"
 
 
 async def test_a_file_that_changes_goes_and_comes_back_is_read_anew_each_time(tmp_path: Path) -> None:
@@ -590,17 +595,17 @@ async def test_a_file_that_changes_goes_and_comes_back_is_read_anew_each_time(tm
     async def look() -> str:
         return file.read_text()
 
-    async with using(look) as fabric:
+    async with using(look) as executor:
         file.write_text("one")
-        assert [(await ask(fabric, "look")).content for _ in range(2)] == ["one", "one"]
+        assert [(await ask(executor, "look")).content for _ in range(2)] == ["one", "one"]
         file.unlink()
         for _ in range(2):
-            gone = await ask(fabric, "look")
+            gone = await ask(executor, "look")
             assert gone.is_error
             assert "FileNotFoundError" in gone.content
         file.write_text("two")
-        assert [(await ask(fabric, "look")).content for _ in range(2)] == ["two", "two"]
-        assert use(fabric).executed == 4
+        assert [(await ask(executor, "look")).content for _ in range(2)] == ["two", "two"]
+        assert use(executor).executed == 4
 
 
 @virtual
@@ -612,19 +617,19 @@ async def test_a_result_larger_than_the_whole_cache_is_given_and_not_kept() -> N
         next(number)
         return "x" * size
 
-    async with using(look, cache_bytes=10_000) as fabric:
-        await ask(fabric, "look", size=10)
+    async with using(look, cache_bytes=10_000) as executor:
+        await ask(executor, "look", size=10)
         for _ in range(2):
-            assert len((await ask(fabric, "look", size=6_000)).content) == 6_000
-        assert (await ask(fabric, "look", size=10)).source == "cached"
+            assert len((await ask(executor, "look", size=6_000)).content) == 6_000
+        assert (await ask(executor, "look", size=10)).source == "cached"
         assert next(number) == 3
 
 
 @pytest.mark.slow
 @virtual
 async def test_ten_thousand_results_stay_within_the_bytes_of_the_cache_and_the_last_ones_are_kept() -> None:
-    async with using(looking(0.0, effect="pure"), cache_bytes=100_000) as fabric:
-        session = fabric.session("a")
+    async with using(looking(0.0, effect="pure"), cache_bytes=100_000) as executor:
+        session = executor.session("a")
         for number in range(10_000):
             await session.results([a_call("look", {"key": str(number)})])
         recent = [await ask(session, "look", key=str(number)) for number in range(9_999, 9_699, -1)]
@@ -635,10 +640,10 @@ async def test_ten_thousand_results_stay_within_the_bytes_of_the_cache_and_the_l
 
 @virtual
 async def test_the_least_recently_used_result_goes_first() -> None:
-    async with using(looking(0.0, effect="pure"), cache_bytes=3 * 530) as fabric:
+    async with using(looking(0.0, effect="pure"), cache_bytes=3 * 530) as executor:
         for key in "abcad":
-            await ask(fabric, "look", key=key)
-        assert [(await ask(fabric, "look", key=key)).source for key in "dacb"] == [
+            await ask(executor, "look", key=key)
+        assert [(await ask(executor, "look", key=key)).source for key in "dacb"] == [
             "cached",
             "cached",
             "cached",
@@ -661,9 +666,9 @@ async def test_a_slow_old_execution_does_not_take_the_place_of_a_newer_result() 
         nonlocal value
         value = "new"
 
-    async with using(look, change) as fabric:
-        writer, watcher = fabric.session("writer"), fabric.session("watcher")
-        slow = asyncio.create_task(ask(fabric, "look"))
+    async with using(look, change) as executor:
+        writer, watcher = executor.session("writer"), executor.session("watcher")
+        slow = asyncio.create_task(ask(executor, "look"))
         await asyncio.sleep(1)
         await ask(writer, "change")
         assert (await ask(writer, "look")).content == "new"
@@ -693,8 +698,8 @@ def a_store(read_seconds: float, write_seconds: float) -> tuple[dict[str, int], 
 @virtual
 async def test_an_agent_never_reads_what_is_older_than_its_own_write() -> None:
     _, get, put = a_store(5.0, 1.0)
-    async with using(get, put) as fabric:
-        writer, reader = fabric.session("writer"), fabric.session("reader")
+    async with using(get, put) as executor:
+        writer, reader = executor.session("writer"), executor.session("reader")
         assert (await ask(reader, "get")).content == "0"
         assert (await ask(writer, "get")).source == "cached"
         await ask(writer, "put", n=1)
@@ -710,8 +715,8 @@ async def test_an_agent_never_reads_what_is_older_than_its_own_write() -> None:
 @virtual
 async def test_an_agent_does_not_join_a_read_that_began_before_its_write_was_over() -> None:
     _, get, put = a_store(5.0, 1.0)
-    async with using(get, put) as fabric:
-        writer, reader = fabric.session("writer"), fabric.session("reader")
+    async with using(get, put) as executor:
+        writer, reader = executor.session("writer"), executor.session("reader")
         writing = asyncio.create_task(ask(writer, "put", n=1))
         await asyncio.sleep(0.5)
         old = asyncio.create_task(ask(reader, "get"))
@@ -726,9 +731,9 @@ async def test_an_agent_does_not_join_a_read_that_began_before_its_write_was_ove
 @virtual
 async def test_a_read_that_began_in_the_very_tick_of_the_write_is_too_old() -> None:
     _, get, put = a_store(5.0, 0.0)
-    async with using(get, put) as fabric:
-        writer = fabric.session("writer")
-        old = asyncio.create_task(ask(fabric, "get"))
+    async with using(get, put) as executor:
+        writer = executor.session("writer")
+        old = asyncio.create_task(ask(executor, "get"))
         for _ in range(3):
             await asyncio.sleep(0)
         await ask(writer, "put", n=1)
@@ -749,8 +754,8 @@ async def test_a_write_that_failed_counts_as_one() -> None:
     async def get() -> int:
         return kept[0]
 
-    async with using(get, put) as fabric:
-        session = fabric.session("a")
+    async with using(get, put) as executor:
+        session = executor.session("a")
         assert (await ask(session, "get")).content == "0"
         await asyncio.sleep(1)
         assert (await ask(session, "put")).is_error
@@ -761,8 +766,8 @@ async def test_a_write_that_failed_counts_as_one() -> None:
 async def test_what_is_pure_survives_a_write() -> None:
     pure = looking(0.0, effect="pure")
     write = Tool.define(effect="write", name="write")(lambda: None)
-    async with using(pure, write) as fabric:
-        session = fabric.session("a")
+    async with using(pure, write) as executor:
+        session = executor.session("a")
         await ask(session, "look")
         await asyncio.sleep(1)
         await ask(session, "write")
@@ -772,9 +777,9 @@ async def test_what_is_pure_survives_a_write() -> None:
 @virtual
 async def test_stateful_calls_and_writes_are_never_shared() -> None:
     for effect in ("stateful", "write"):
-        async with using(looking(1.0, effect=effect)) as fabric:
+        async with using(looking(1.0, effect=effect)) as executor:
             async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(ask(fabric, "look")) for _ in range(5)]
+                asked = [group.create_task(ask(executor, "look")) for _ in range(5)]
             assert sorted(task.result().content for task in asked) == [f"k{n}" for n in range(1, 6)]
             assert {task.result().source for task in asked} == {"executed"}
 
@@ -789,9 +794,9 @@ async def test_agents_with_the_same_history_share_and_others_do_not() -> None:
         await asyncio.sleep(1)
         return f"{len(before)} before {to}"
 
-    async with using(turn_page) as fabric:
-        assert fabric.specs[0].parameters["properties"].keys() == {"to"}
-        one, two = fabric.session("1"), fabric.session("2")
+    async with using(turn_page) as executor:
+        assert executor.specs[0].parameters["properties"].keys() == {"to"}
+        one, two = executor.session("1"), executor.session("2")
         async with asyncio.TaskGroup() as group:
             first = [group.create_task(ask(session, "turn_page", to="a")) for session in (one, two)]
         assert [task.result().source for task in first] == ["executed", "shared"]
@@ -809,8 +814,8 @@ async def test_a_model_cannot_fill_in_what_is_hidden_from_it() -> None:
     async def turn_page(before: tuple[str, ...]) -> str:
         return str(len(before))
 
-    async with using(turn_page) as fabric:
-        result = await ask(fabric, "turn_page", before=["a", "b"])
+    async with using(turn_page) as executor:
+        result = await ask(executor, "turn_page", before=["a", "b"])
         assert result.is_error
         assert "before" in result.content
 
@@ -846,8 +851,8 @@ async def test_a_write_is_claimed_before_it_is_made_and_settled_after() -> None:
         notes.said.append("made")
         return "put"
 
-    async with using(put) as fabric:
-        await fabric.session("a", notes).results([a_call("put", {})])
+    async with using(put) as executor:
+        await executor.session("a", notes).results([a_call("put", {})])
         assert notes.said == ["claimed c1", "made", "settled c1 put"]
 
 
@@ -860,8 +865,8 @@ async def test_a_write_that_is_cancelled_while_it_is_claimed_is_not_made() -> No
         notes.said.append("made")
         return "put"
 
-    async with using(put) as fabric:
-        writing = asyncio.create_task(fabric.session("a", notes).results([a_call("put", {})]))
+    async with using(put) as executor:
+        writing = asyncio.create_task(executor.session("a", notes).results([a_call("put", {})]))
         await asyncio.sleep(0.5)
         writing.cancel()
         await asyncio.wait([writing])
@@ -877,8 +882,8 @@ async def test_a_call_that_cannot_be_made_is_not_claimed() -> None:
     async def put(n: int) -> int:
         return n
 
-    async with using(put) as fabric:
-        session = fabric.session("a", notes)
+    async with using(put) as executor:
+        session = executor.session("a", notes)
         assert (await ask(session, "put", n="many")).is_error
         assert (await ask(session, "unheard_of")).is_error
         assert notes.said == []
@@ -898,8 +903,8 @@ async def test_what_is_on_record_is_recalled_and_what_is_not_known_is_said_to_be
         1, {"c0": ToolResult(calls[0], "was put")}, frozenset({"c1"}), (ToolResult(calls[2], "put before"),)
     )
     notes = Notes()
-    async with using(put) as fabric:
-        known, unknown, inherited, fresh = await fabric.session("a", notes).results(calls, past)
+    async with using(put) as executor:
+        known, unknown, inherited, fresh = await executor.session("a", notes).results(calls, past)
     assert (known.content, known.source) == ("was put", "recalled")
     assert "not known whether this call was made" in unknown.content
     assert (unknown.is_error, unknown.source) == (True, "recalled")
@@ -919,12 +924,12 @@ async def test_a_call_with_a_key_is_made_again_with_the_same_key() -> None:
         return "put"
 
     calls = [ToolCall("c1", "put", '{"n":1}'), ToolCall("c2", "put", '{"n":1}')]
-    async with using(put) as fabric:
-        assert fabric.specs[0].parameters["properties"].keys() == {"n"}
-        await fabric.session("a", Notes()).results(calls, CallHistory(3))
-        await fabric.session("a", Notes()).results(calls, CallHistory(3, claimed=frozenset({"c1", "c2"})))
-        await fabric.session("b", Notes()).results(calls, CallHistory(3))
-        await fabric.session("a", Notes()).results(calls, CallHistory(4))
+    async with using(put) as executor:
+        assert executor.specs[0].parameters["properties"].keys() == {"n"}
+        await executor.session("a", Notes()).results(calls, CallHistory(3))
+        await executor.session("a", Notes()).results(calls, CallHistory(3, claimed=frozenset({"c1", "c2"})))
+        await executor.session("b", Notes()).results(calls, CallHistory(3))
+        await executor.session("a", Notes()).results(calls, CallHistory(4))
     assert keys[:2] == keys[2:4]
     assert len(set(keys)) == 6
 
@@ -941,8 +946,8 @@ async def test_one_write_of_an_earlier_life_stands_for_one_call_of_this_one() ->
 
     calls = [ToolCall("c1", "add", "{}"), ToolCall("c2", "add", "{}")]
     past = CallHistory(1, inherited=(ToolResult(ToolCall("c9", "add", "{}"), "added"),))
-    async with using(add) as fabric:
-        results = await fabric.session("a", Notes()).results(calls, past)
+    async with using(add) as executor:
+        results = await executor.session("a", Notes()).results(calls, past)
     assert sorted(result.source for result in results) == ["executed", "recalled"]
     assert made == 1
 
@@ -957,8 +962,8 @@ async def test_the_same_write_in_other_words_is_still_the_same_write() -> None:
         return "put"
 
     past = CallHistory(1, inherited=(ToolResult(ToolCall("c9", "put", '{"n":1,"m":2}'), "put before"),))
-    async with using(put) as fabric:
-        [result] = await fabric.session("a", Notes()).results([ToolCall("c1", "put", '{"m": 2, "n": 1}')], past)
+    async with using(put) as executor:
+        [result] = await executor.session("a", Notes()).results([ToolCall("c1", "put", '{"m": 2, "n": 1}')], past)
     assert (result.source, made) == ("recalled", [])
 
 
@@ -973,8 +978,8 @@ async def test_an_agent_that_is_cancelled_is_cancelled_whatever_its_tool_makes_o
             raise ConnectionError("interrupted") from None
         return "put"
 
-    async with using(put) as fabric:
-        asking = asyncio.create_task(ask(fabric, "put"))
+    async with using(put) as executor:
+        asking = asyncio.create_task(ask(executor, "put"))
         await asyncio.sleep(1)
         asking.cancel()
         await asyncio.wait([asking])
@@ -992,13 +997,13 @@ async def test_every_answered_call_is_in_the_account_once() -> None:
             raise LookupError("nothing")
         return str(next(number))
 
-    async with using(look) as fabric:
+    async with using(look) as executor:
         for _ in range(3):  # executed and shared, then cached, but for the failing one
             async with asyncio.TaskGroup() as group:
                 for key in range(4):
                     for _ in range(5):
-                        group.create_task(ask(fabric, "look", key=key))
-        told = use(fabric)
+                        group.create_task(ask(executor, "look", key=key))
+        told = use(executor)
         assert told.requested == 60 == told.executed + told.shared + told.cached
         assert (told.executed, told.shared, told.cached, told.failed) == (3 + 3, 12 + 3 * 4, 30, 15)
         assert told.seconds == pytest.approx(12.0)
@@ -1007,13 +1012,13 @@ async def test_every_answered_call_is_in_the_account_once() -> None:
 
 
 def test_quantiles_are_those_of_the_last_executions_and_none_before_the_first() -> None:
-    ledger = ToolStats("t")
-    assert ledger.quantile(0.5) is ledger.use().p99 is None
-    ledger.ran(7.0)
-    assert (ledger.use().p50, ledger.use().p99) == (7.0, 7.0)
+    stats = ToolStats("t")
+    assert stats.quantile(0.5) is stats.summary().p99 is None
+    stats.record_execution(7.0)
+    assert (stats.summary().p50, stats.summary().p99) == (7.0, 7.0)
     for seconds in range(1, 1001):
-        ledger.ran(float(seconds))
-    told = ledger.use()
+        stats.record_execution(float(seconds))
+    told = stats.summary()
     assert told.p50 is not None
     assert told.p75 is not None
     assert told.p99 is not None
@@ -1028,12 +1033,12 @@ def test_quantiles_are_those_of_the_last_executions_and_none_before_the_first() 
 @pytest.mark.slow
 @virtual
 async def test_a_thousand_agents_that_read_ten_documents_read_each_once() -> None:
-    async with using(looking(0.2)) as fabric:
+    async with using(looking(0.2)) as executor:
         async with asyncio.TaskGroup() as group:
             for agent in range(1000):
-                session = fabric.session(str(agent))
+                session = executor.session(str(agent))
                 group.create_task(session.results([a_call("look", {"key": str(n)}) for n in range(10)]))
-        told = use(fabric)
+        told = use(executor)
         assert (told.requested, told.executed, told.shared) == (10_000, 10, 9_990)
         assert asyncio.get_running_loop().time() == pytest.approx(0.2)
 

@@ -19,7 +19,7 @@ async def test_those_who_wait_are_woken_by_and_by_in_their_order() -> None:
         return OUTCOME
 
     async def wait(number: int) -> None:
-        assert await flight.found("shared") == (OUTCOME, "shared")
+        assert await flight.wait("shared") == (OUTCOME, "shared")
         woken.append((number, rounds))
 
     flight = flights.start("key", 1, None, lambda _: execute())
@@ -42,7 +42,7 @@ async def test_who_leaves_between_the_end_and_its_turn_harms_nobody() -> None:
         return OUTCOME
 
     flight = flights.start("key", 1, None, lambda _: execute())
-    waiting = [asyncio.ensure_future(flight.found("shared")) for _ in range(30)]
+    waiting = [asyncio.ensure_future(flight.wait("shared")) for _ in range(30)]
     await asyncio.sleep(0)
     may_end.set()
     async with asyncio.timeout(10):
@@ -66,7 +66,7 @@ async def test_the_last_one_to_leave_calls_it_off_and_not_before() -> None:
         raise AssertionError("unreachable")
 
     flight = flights.start("key", 1, None, lambda _: execute())
-    first, last = (asyncio.ensure_future(flight.found("shared")) for _ in range(2))
+    first, last = (asyncio.ensure_future(flight.wait("shared")) for _ in range(2))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     first.cancel()
@@ -89,6 +89,6 @@ async def test_one_that_has_ended_gives_what_it_had_to_whoever_still_asks() -> N
         return OUTCOME
 
     flight = flights.start("key", 1, None, lambda _: execute())
-    assert await flight.found("executed") == (OUTCOME, "executed")
-    assert await flight.found("shared") == (OUTCOME, "shared")
+    assert await flight.wait("executed") == (OUTCOME, "executed")
+    assert await flight.wait("shared") == (OUTCOME, "shared")
     assert flights.find("key") is None

@@ -41,7 +41,7 @@ Pool = Callable[..., DaemonThreads]
 
 
 async def run(threads: DaemonThreads, function: Callable[[], Any]) -> Any:
-    async with threads.room:
+    async with threads.slots:
         return await threads.run(function)
 
 

@@ -40,20 +40,20 @@ virtual = in_virtual_time(WatchfulLoop)
 
 @asynccontextmanager
 async def using(*tools: Any, **options: Any) -> AsyncIterator[ToolExecutor]:
-    """A fabric that leaves nothing behind."""
+    """A executor that leaves nothing behind."""
     settings: dict[str, Any] = {"timeout": None, "max_tokens": 1000} | options
-    fabric = ToolExecutor([as_tool(tool) for tool in tools], **settings)
+    executor = ToolExecutor([as_tool(tool) for tool in tools], **settings)
     before = asyncio.all_tasks()
     try:
-        yield fabric
+        yield executor
     finally:
-        await fabric.aclose()
+        await executor.aclose()
     await asyncio.sleep(0.001)
     assert asyncio.all_tasks() <= before
 
 
-async def ask(fabric: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
-    [result] = await fabric.session("a").results([ToolCall("c1", name, orjson.dumps(arguments).decode())])
+async def ask(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
+    [result] = await executor.session("a").results([ToolCall("c1", name, orjson.dumps(arguments).decode())])
     return result
 
 
@@ -87,9 +87,9 @@ class Watched:
 @virtual
 async def test_no_more_run_at_once_than_may_and_always_as_many() -> None:
     watched = Watched(1.0, max_concurrent=3)
-    async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
+    async with using(watched.tool) as executor, asyncio.TaskGroup() as group:
         for n in range(10):
-            group.create_task(ask(fabric, "work", n=n))
+            group.create_task(ask(executor, "work", n=n))
     assert watched.most == 3
     assert [time for time, _ in watched.began] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
     assert [n for _, n in watched.began] == list(range(10))
@@ -98,8 +98,8 @@ async def test_no_more_run_at_once_than_may_and_always_as_many() -> None:
 @virtual
 async def test_a_waiter_that_is_cancelled_takes_no_place_with_it() -> None:
     watched = Watched(1.0, max_concurrent=2)
-    async with using(watched.tool) as fabric:
-        asked = [asyncio.create_task(ask(fabric, "work", n=n)) for n in range(50)]
+    async with using(watched.tool) as executor:
+        asked = [asyncio.create_task(ask(executor, "work", n=n)) for n in range(50)]
         await asyncio.sleep(0.5)
         for task in asked[::2]:  # one that runs, and many that wait
             task.cancel()
@@ -108,7 +108,7 @@ async def test_a_waiter_that_is_cancelled_takes_no_place_with_it() -> None:
         assert watched.most == 2
         watched.began.clear()
         started = now()
-        await asyncio.wait([asyncio.create_task(ask(fabric, "work")) for _ in range(2)])
+        await asyncio.wait([asyncio.create_task(ask(executor, "work")) for _ in range(2)])
         assert [time - started for time, _ in watched.began] == pytest.approx([0, 0])
 
 
@@ -116,8 +116,8 @@ async def test_a_waiter_that_is_cancelled_takes_no_place_with_it() -> None:
 @virtual
 async def test_a_place_given_to_a_call_that_is_cancelled_in_that_moment_is_not_lost(ticks: int) -> None:
     watched = Watched(1.0, max_concurrent=1)
-    async with using(watched.tool) as fabric:
-        asked = [asyncio.create_task(ask(fabric, "work", n=n)) for n in range(3)]
+    async with using(watched.tool) as executor:
+        asked = [asyncio.create_task(ask(executor, "work", n=n)) for n in range(3)]
         await asked[0]
         for _ in range(ticks):
             await asyncio.sleep(0)
@@ -137,32 +137,32 @@ async def test_a_call_that_fails_gives_its_place_back() -> None:
             await asyncio.sleep(100)
         return "done"
 
-    async with using(work) as fabric:
+    async with using(work) as executor:
         for kind in ("raises", "hangs") * 5:
-            assert (await ask(fabric, "work", kind=kind)).is_error
-        assert (await ask(fabric, "work", kind="works")).content == "done"
+            assert (await ask(executor, "work", kind=kind)).is_error
+        assert (await ask(executor, "work", kind="works")).content == "done"
 
 
 @virtual
 async def test_the_clock_of_a_call_stands_still_while_it_waits_for_its_turn() -> None:
     one_by_one = Watched(0.9, max_concurrent=1, timeout=1.0)
-    async with using(one_by_one.tool) as fabric:
+    async with using(one_by_one.tool) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "work", n=n)) for n in range(20)]
+            asked = [group.create_task(ask(executor, "work", n=n)) for n in range(20)]
         assert not any(task.result().is_error for task in asked)
     slowly = Watched(0.9, rate_limit=0.1, timeout=1.0)
-    async with using(slowly.tool) as fabric:
+    async with using(slowly.tool) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "work", n=n)) for n in range(5)]
+            asked = [group.create_task(ask(executor, "work", n=n)) for n in range(5)]
         assert not any(task.result().is_error for task in asked)
 
 
 @virtual
 async def test_a_tools_own_time_counts_before_that_of_the_run() -> None:
     own, other = Watched(5.0, timeout=10.0), Tool.define(name="other")(Watched(5.0).work)
-    async with using(own.tool, other, timeout=1.0) as fabric:
-        assert (await ask(fabric, "work")).content == "0"
-        late = await ask(fabric, "other")
+    async with using(own.tool, other, timeout=1.0) as executor:
+        assert (await ask(executor, "work")).content == "0"
+        late = await ask(executor, "other")
         assert late.content.startswith("other took longer than its 1 s (timeout_per_tool).")
 
 
@@ -170,9 +170,9 @@ async def test_a_tools_own_time_counts_before_that_of_the_run() -> None:
 @virtual
 async def test_a_thousand_waiters_are_let_through_at_the_rate_and_not_faster() -> None:
     watched = Watched(0.5, rate_limit=50)
-    async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
+    async with using(watched.tool) as executor, asyncio.TaskGroup() as group:
         for n in range(1000):
-            group.create_task(ask(fabric, "work", n=n))
+            group.create_task(ask(executor, "work", n=n))
     assert len(watched.began) == 1000
     assert [n for _, n in watched.began] == list(range(1000))
     times = [time for time, _ in watched.began]
@@ -188,9 +188,9 @@ async def test_a_thousand_waiters_are_let_through_at_the_rate_and_not_faster() -
 async def test_in_no_stretch_of_time_do_more_begin_than_burst_and_rate_allow(rate: float, burst: int | None) -> None:
     options: dict[str, Any] = {"rate_limit": rate} | ({"burst": burst} if burst else {})
     watched = Watched(0.1, **options)
-    async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
+    async with using(watched.tool) as executor, asyncio.TaskGroup() as group:
         for n in range(40):
-            group.create_task(ask(fabric, "work", n=n))
+            group.create_task(ask(executor, "work", n=n))
             if n % 10 == 9:
                 await asyncio.sleep(3.3)
     times = sorted(time for time, _ in watched.began)
@@ -203,9 +203,9 @@ async def test_in_no_stretch_of_time_do_more_begin_than_burst_and_rate_allow(rat
 @virtual
 async def test_the_rate_is_counted_by_its_key() -> None:
     watched = Watched(0.1, rate_limit=1, rate_key=lambda arguments: str(arguments["n"] % 3))
-    async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
+    async with using(watched.tool) as executor, asyncio.TaskGroup() as group:
         for n in range(9):
-            group.create_task(ask(fabric, "work", n=n))
+            group.create_task(ask(executor, "work", n=n))
     times = {n: time for time, n in watched.began}
     assert [times[n] for n in range(9)] == pytest.approx([n // 3 for n in range(9)])
 
@@ -213,9 +213,9 @@ async def test_the_rate_is_counted_by_its_key() -> None:
 @virtual
 async def test_a_slow_key_does_not_hold_up_the_others_where_places_are_few() -> None:
     watched = Watched(0.1, rate_limit=1, max_concurrent=2, rate_key=lambda arguments: str(arguments["n"] // 100))
-    async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
+    async with using(watched.tool) as executor, asyncio.TaskGroup() as group:
         for n in (0, 1, 2, 3, 4, 100):
-            group.create_task(ask(fabric, "work", n=n))
+            group.create_task(ask(executor, "work", n=n))
     assert next(time for time, n in watched.began if n == 100) < 1.0
 
 
@@ -223,16 +223,16 @@ async def test_a_slow_key_does_not_hold_up_the_others_where_places_are_few() -> 
 @virtual
 async def test_a_rate_key_that_fails_is_a_result(rate_key: Any) -> None:
     watched = Watched(0.1, rate_limit=1, rate_key=rate_key)
-    async with using(watched.tool) as fabric:
-        assert (await ask(fabric, "work")).is_error
+    async with using(watched.tool) as executor:
+        assert (await ask(executor, "work")).is_error
         assert watched.began == []
 
 
 @virtual
 async def test_waiters_that_leave_a_queue_do_not_use_up_its_rate() -> None:
     watched = Watched(0.1, rate_limit=1)
-    async with using(watched.tool) as fabric:
-        asked = [asyncio.create_task(ask(fabric, "work", n=n)) for n in range(100)]
+    async with using(watched.tool) as executor:
+        asked = [asyncio.create_task(ask(executor, "work", n=n)) for n in range(100)]
         await asyncio.sleep(0.5)
         for task in asked[1:99]:
             task.cancel()
@@ -244,11 +244,11 @@ async def test_waiters_that_leave_a_queue_do_not_use_up_its_rate() -> None:
 @virtual
 async def test_cached_and_shared_calls_use_up_neither_places_nor_rate() -> None:
     watched = Watched(1.0, effect="read", rate_limit=1, max_concurrent=1)
-    async with using(watched.tool) as fabric:
+    async with using(watched.tool) as executor:
         for _ in range(2):
             async with asyncio.TaskGroup() as group:
                 for _ in range(100):
-                    group.create_task(ask(fabric, "work"))
+                    group.create_task(ask(executor, "work"))
         assert len(watched.began) == 1
         assert now() == pytest.approx(1.0)
 
@@ -273,14 +273,14 @@ async def test_an_error_that_may_pass_is_tried_again_and_others_are_not() -> Non
         "retry_on": (ConnectionError,),
         "backoff": 2.0,
     }
-    async with using(Tool.define(**options)(failing(3, ConnectionResetError("reset")))) as fabric:
-        assert (await ask(fabric, "work")).content == "after 3"
+    async with using(Tool.define(**options)(failing(3, ConnectionResetError("reset")))) as executor:
+        assert (await ask(executor, "work")).content == "after 3"
         assert (1 + 2 + 4) <= now() <= (2 + 4 + 8)
-    async with using(Tool.define(**options)(failing(4, ConnectionResetError("reset")))) as fabric:
-        assert (await ask(fabric, "work")).content == "ConnectionResetError: reset"
-        assert (await ask(fabric, "work")).content == "after 4"
-    async with using(Tool.define(**options)(failing(1, ValueError("wrong")))) as fabric:
-        assert (await ask(fabric, "work")).content == "ValueError: wrong"
+    async with using(Tool.define(**options)(failing(4, ConnectionResetError("reset")))) as executor:
+        assert (await ask(executor, "work")).content == "ConnectionResetError: reset"
+        assert (await ask(executor, "work")).content == "after 4"
+    async with using(Tool.define(**options)(failing(1, ValueError("wrong")))) as executor:
+        assert (await ask(executor, "work")).content == "ValueError: wrong"
 
 
 @virtual
@@ -294,10 +294,10 @@ async def test_a_place_is_free_while_a_call_waits_for_its_next_try() -> None:
             raise ConnectionError("away")
         return str(n)
 
-    async with using(work) as fabric:
+    async with using(work) as executor:
         async with asyncio.TaskGroup() as group:
-            group.create_task(ask(fabric, "work", n=0))
-            group.create_task(ask(fabric, "work", n=1))
+            group.create_task(ask(executor, "work", n=0))
+            group.create_task(ask(executor, "work", n=1))
         assert attempts[1] == 0.0
         assert 5 <= attempts[2] <= 10
 
@@ -312,8 +312,8 @@ async def test_each_try_has_its_own_time_and_takes_its_share_of_the_rate() -> No
         await asyncio.sleep(0.9)
         raise ConnectionError("away")
 
-    async with using(work) as fabric:
-        assert (await ask(fabric, "work")).content == "ConnectionError: away"
+    async with using(work) as executor:
+        assert (await ask(executor, "work")).content == "ConnectionError: away"
     assert attempts == pytest.approx([0, 10, 20], abs=0.01)
 
 
@@ -327,8 +327,8 @@ async def test_a_time_limit_of_ours_is_not_an_error_of_the_tools() -> None:
         await asyncio.sleep(10)
         return "never"
 
-    async with using(work) as fabric:
-        assert "took longer than its 1 s" in (await ask(fabric, "work")).content
+    async with using(work) as executor:
+        assert "took longer than its 1 s" in (await ask(executor, "work")).content
     assert next(attempts) == 1
 
 
@@ -343,8 +343,8 @@ async def test_a_write_that_is_tried_again_keeps_its_key() -> None:
             raise ConnectionError("away")
         return "put"
 
-    async with using(put) as fabric:
-        [result] = await fabric.session("a").results([ToolCall("c1", "put", "{}")], CallHistory(2))
+    async with using(put) as executor:
+        [result] = await executor.session("a").results([ToolCall("c1", "put", "{}")], CallHistory(2))
     assert result.content == "put"
     assert keys == ["a-2-c1"] * 3 or len(set(keys)) == 1 < len(keys)
 
@@ -367,8 +367,8 @@ async def test_a_call_that_is_given_up_is_not_tried_again() -> None:
             raise ConnectionError("interrupted") from None
         return "never"
 
-    async with using(work) as fabric:
-        asking = asyncio.create_task(ask(fabric, "work"))
+    async with using(work) as executor:
+        asking = asyncio.create_task(ask(executor, "work"))
         await asyncio.sleep(1)
         asking.cancel()
         await asyncio.wait([asking])
@@ -386,9 +386,9 @@ async def test_the_tries_of_a_shared_call_serve_all_who_wait() -> None:
             raise ConnectionError("away")
         return str(mine)
 
-    async with using(work) as fabric:
+    async with using(work) as executor:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(fabric, "work")) for _ in range(20)]
+            asked = [group.create_task(ask(executor, "work")) for _ in range(20)]
         assert {task.result().content for task in asked} == {"3"}
 
 
@@ -402,10 +402,10 @@ async def test_a_thread_that_still_runs_holds_its_place_after_its_time_and_nobod
         hang.wait(60)
         return "late"
 
-    async with using(work) as fabric:
+    async with using(work) as executor:
         try:
             async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(ask(fabric, "work", n=n)) for n in range(80)]
+                asked = [group.create_task(ask(executor, "work", n=n)) for n in range(80)]
             told = Counter(task.result().content.split(" (")[0] for task in asked)
             assert len(began) <= 2
             assert told == {
@@ -415,7 +415,7 @@ async def test_a_thread_that_still_runs_holds_its_place_after_its_time_and_nobod
         finally:
             hang.set()
         async with asyncio.timeout(60):
-            while (result := await ask(fabric, "work", n=100)).is_error:  # threads take a moment to end, and to begin
+            while (result := await ask(executor, "work", n=100)).is_error:  # threads take a moment to end, and to begin
                 await asyncio.sleep(0.01)
         assert result.content == "late"
 
@@ -434,18 +434,18 @@ async def test_threads_that_time_out_never_run_beside_more_than_the_limit() -> N
             running -= 1
         return "done"
 
-    async with using(work) as fabric, asyncio.TaskGroup() as group:
+    async with using(work) as executor, asyncio.TaskGroup() as group:
         for n in range(40):
-            group.create_task(ask(fabric, "work", n=n))
+            group.create_task(ask(executor, "work", n=n))
     assert most <= 3
 
 
 @virtual
 async def test_no_bucket_waits_for_ever_however_small_its_share() -> None:
     watched = Watched(0.0, rate_limit=1 / 3)
-    async with using(watched.tool) as fabric, asyncio.TaskGroup() as group:
+    async with using(watched.tool) as executor, asyncio.TaskGroup() as group:
         for n in range(100):
-            group.create_task(ask(fabric, "work", n=n))
+            group.create_task(ask(executor, "work", n=n))
     assert [time for time, _ in watched.began] == pytest.approx([3.0 * n for n in range(100)], abs=1e-3)
 
 

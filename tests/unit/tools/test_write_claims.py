@@ -50,13 +50,13 @@ class Notes:
         return set(self.claimed) - set(self.withdrawn) - set(self.settled)
 
 
-def fabric_of(tool: Any, timeout: float | None = None) -> ToolExecutor:
+def executor_of(tool: Any, timeout: float | None = None) -> ToolExecutor:
     return ToolExecutor([as_tool(tool)], timeout=timeout, max_tokens=1000)
 
 
-def ask(fabric: ToolExecutor, notes: Notes, n: int, past: CallHistory | None = None) -> "asyncio.Task[Any]":
+def ask(executor: ToolExecutor, notes: Notes, n: int, past: CallHistory | None = None) -> "asyncio.Task[Any]":
     call = ToolCall(str(n), "put", orjson.dumps({"n": n}).decode())
-    return asyncio.create_task(fabric.session(f"agent {n}", notes).results([call], past))
+    return asyncio.create_task(executor.session(f"agent {n}", notes).results([call], past))
 
 
 async def stop(asked: "list[asyncio.Task[Any]]") -> None:
@@ -76,8 +76,8 @@ async def test_calls_that_wait_for_their_turn_are_not_claimed(options: dict[str,
         await asyncio.sleep(1)
         return "put"
 
-    notes, fabric = Notes(), fabric_of(put)
-    asked = [ask(fabric, notes, n) for n in range(20)]
+    notes, executor = Notes(), executor_of(put)
+    asked = [ask(executor, notes, n) for n in range(20)]
     await asyncio.sleep(0.2)
     assert entered == [0, 1]
     assert notes.claimed == ["0", "1"]
@@ -85,7 +85,7 @@ async def test_calls_that_wait_for_their_turn_are_not_claimed(options: dict[str,
     assert entered == [0, 1]
     assert notes.unknown == set()
     assert notes.settled == {"0": "put", "1": "put"}  # what was entered came to its end
-    await fabric.aclose()
+    await executor.aclose()
 
 
 @virtual
@@ -94,12 +94,12 @@ async def test_a_claim_whose_call_is_cancelled_meanwhile_is_taken_back() -> None
     async def put(n: int) -> str:
         raise AssertionError("it was entered")
 
-    notes, fabric = Notes(seconds=1.0), fabric_of(put)
-    asked = [ask(fabric, notes, n) for n in range(4)]
+    notes, executor = Notes(seconds=1.0), executor_of(put)
+    asked = [ask(executor, notes, n) for n in range(4)]
     await asyncio.sleep(0.5)
     await stop(asked)
     assert (notes.claimed, notes.withdrawn, notes.settled) == (["0", "1"], ["0", "1"], {})
-    await fabric.aclose()
+    await executor.aclose()
 
 
 @virtual
@@ -114,15 +114,15 @@ async def test_a_write_that_does_not_end_in_time_after_a_stop_is_left_unknown() 
             cancelled.append(n)
         return "put"
 
-    notes, fabric = Notes(), fabric_of(put)
-    asked = ask(fabric, notes, 1)
+    notes, executor = Notes(), executor_of(put)
+    asked = ask(executor, notes, 1)
     await asyncio.sleep(1)
     began = asyncio.get_running_loop().time()
     await stop([asked])
     assert asyncio.get_running_loop().time() - began == pytest.approx(3.0)
     assert cancelled == [1]
     assert notes.unknown == {"1"}
-    await fabric.aclose()
+    await executor.aclose()
 
 
 @virtual
@@ -132,8 +132,8 @@ async def test_a_second_stop_does_not_wait() -> None:
         await asyncio.sleep(3600)
         return "put"
 
-    notes, fabric = Notes(), fabric_of(put)
-    asked = ask(fabric, notes, 1)
+    notes, executor = Notes(), executor_of(put)
+    asked = ask(executor, notes, 1)
     await asyncio.sleep(1)
     asked.cancel()
     await asyncio.sleep(0.1)
@@ -141,7 +141,7 @@ async def test_a_second_stop_does_not_wait() -> None:
     await stop([asked])
     assert asyncio.get_running_loop().time() == began
     assert notes.unknown == {"1"}
-    await fabric.aclose()
+    await executor.aclose()
 
 
 @virtual
@@ -154,8 +154,8 @@ async def test_calls_of_a_batch_are_claimed_when_it_is_made_and_who_left_is_not_
         await asyncio.sleep(1)
         return [f"put {n}" for n in numbers]
 
-    notes, fabric = Notes(), fabric_of(put)
-    asked = [ask(fabric, notes, n) for n in range(9)]
+    notes, executor = Notes(), executor_of(put)
+    asked = [ask(executor, notes, n) for n in range(9)]
     await asyncio.sleep(0.5)
     assert notes.claimed == ["0", "1", "2"]
     await stop([asked[3], asked[7]])
@@ -165,7 +165,7 @@ async def test_calls_of_a_batch_are_claimed_when_it_is_made_and_who_left_is_not_
     assert batches == [[0, 1, 2], [5], [6, 8]]
     assert notes.withdrawn == ["4"]
     assert notes.unknown == set()
-    await fabric.aclose()
+    await executor.aclose()
 
 
 @virtual
@@ -174,12 +174,12 @@ async def test_a_journal_that_fails_is_no_failure_of_the_tool() -> None:
     async def put(n: int) -> str:
         raise AssertionError("it was entered")
 
-    notes, fabric = Notes(), fabric_of(put)
+    notes, executor = Notes(), executor_of(put)
     notes.failure = StoreError("the disk is full")
-    asked = ask(fabric, notes, 1)
+    asked = ask(executor, notes, 1)
     await asyncio.wait([asked])
     assert isinstance(asked.exception(), StoreError)
-    await fabric.aclose()
+    await executor.aclose()
 
 
 @virtual
@@ -194,10 +194,10 @@ async def test_a_write_that_is_tried_again_is_claimed_once() -> None:
             raise ConnectionError("lost")
         return "put"
 
-    notes, fabric = Notes(), fabric_of(put)
-    [result] = await ask(fabric, notes, 1)
+    notes, executor = Notes(), executor_of(put)
+    [result] = await ask(executor, notes, 1)
     assert (result.content, notes.claimed, tries) == ("put", ["1"], 3)
-    await fabric.aclose()
+    await executor.aclose()
 
 
 async def test_sync_writes_that_wait_for_a_thread_are_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +209,8 @@ async def test_sync_writes_that_wait_for_a_thread_are_not_claimed(monkeypatch: p
         go_on.wait(60)
         return "put"
 
-    notes, fabric = Notes(0.0), fabric_of(put)
-    asked = [ask(fabric, notes, n) for n in range(200)]
+    notes, executor = Notes(0.0), executor_of(put)
+    asked = [ask(executor, notes, n) for n in range(200)]
     async with asyncio.timeout(30):
         while len(entered) < 64:
             await asyncio.sleep(0.001)
@@ -221,7 +221,7 @@ async def test_sync_writes_that_wait_for_a_thread_are_not_claimed(monkeypatch: p
     assert len(entered) == 64
     assert len(notes.settled) == 64
     assert notes.unknown == set()
-    await fabric.aclose()
+    await executor.aclose()
 
 
 @virtual
@@ -231,12 +231,12 @@ async def test_a_write_that_timed_out_is_told_as_unknown() -> None:
         await asyncio.sleep(5)
         return "put"
 
-    notes, fabric = Notes(), fabric_of(put)
-    [result] = await ask(fabric, notes, 1)
+    notes, executor = Notes(), executor_of(put)
+    [result] = await ask(executor, notes, 1)
     assert result.is_error
     assert "It is not known whether this call was made" in result.content
     assert notes.settled == {"1": result.content}
-    await fabric.aclose()
+    await executor.aclose()
 
 
 def test_a_thread_and_the_loop_never_both_have_a_call() -> None:

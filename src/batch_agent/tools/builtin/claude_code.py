@@ -62,7 +62,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 async def _run(command: ProgramCommand) -> ExitResult:
     """The task goes in by stdin, where it can be neither too long nor taken for an option."""
     try:
-        return await run_program(command, ProgramLimits(most_bytes=_MOST_BYTES))
+        return await run_program(command, ProgramLimits(max_bytes=_MOST_BYTES))
     except TooMuchOutput:
         raise ClaudeCodeError(f"it wrote more than {_MOST_BYTES} bytes and was stopped") from None
     except ProgramError as error:

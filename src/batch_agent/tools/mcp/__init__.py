@@ -1,6 +1,6 @@
-"""The tools of MCP servers."""
+"""Tools of MCP servers."""
 
-from .config import MCP
 from .errors import MCPServerGone, MCPToolError
+from .provider import MCP
 
 __all__ = ["MCP", "MCPServerGone", "MCPToolError"]

@@ -1,41 +1,41 @@
-"""How calls of MCP servers fail."""
+"""Errors of MCP calls."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-_KEY = "batch_agent_refusal"
+_KEY = "batch_agent_rejection"
 
-LARGEST_MESSAGE = 64 * 1024 * 1024
-"""Bytes of one message of a server, as it is kept in memory: a longer one fails its call."""
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""The largest message of a server that is accepted; the call of a larger one fails."""
 
 
 class MCPToolError(Exception):
-    """The call failed, in the server's words."""
+    """The call failed; the message is the server's."""
 
 
 class MCPServerGone(Exception):
-    """The server went away; the next call starts or reaches it again."""
+    """The server ended or cannot be reached; the next call starts or reaches it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpRejection:
-    """An HTTP answer that refused a call as such."""
+    """HTTP response that rejected a request before any tool handled it."""
 
     message: str
     is_of_session: bool
-    """The session is not known there, or may not be: a new one is needed. Otherwise the server is unavailable."""
+    """The server does not know the session, or may not: a new one is needed. False: the server is unavailable."""
     is_certain: bool
-    """The call cannot have reached its tool, so any call may be made again."""
+    """The call cannot have reached its tool, so it may be repeated whatever it does."""
 
     def as_data(self) -> dict[str, Any]:
-        """As the `data` of a JSON-RPC error carries it."""
+        """For the `data` of a JSON-RPC error."""
         return {_KEY: asdict(self)}
 
     @classmethod
     def from_data(cls, data: Any) -> Self | None:
-        held = data.get(_KEY) if isinstance(data, Mapping) else None
+        fields = data.get(_KEY) if isinstance(data, Mapping) else None
         try:
-            return None if held is None else cls(**held)
+            return None if fields is None else cls(**fields)
         except TypeError:  # a server's own data
             return None

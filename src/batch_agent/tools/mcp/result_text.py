@@ -1,4 +1,4 @@
-"""What MCP servers answer, as a text for a model."""
+"""Results of MCP calls as text for the model."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,19 +9,20 @@ if TYPE_CHECKING:
 
 
 def as_text(result: "mcp_types.CallToolResult") -> str:
-    """For the model. Structured content is left out where the text says the same, as servers are asked to do."""
+    """Text of a result. Structured content is omitted if the text repeats it, as the specification asks servers to
+    do."""
     text = "\n".join(filter(None, map(_block, result.content)))
-    if result.structured_content is None or _says(text, result.structured_content):
+    if result.structured_content is None or _repeats(text, result.structured_content):
         return text
     return f"{text}\n{orjson.dumps(result.structured_content).decode()}".strip()
 
 
-def _says(text: str, content: Any) -> bool:
+def _repeats(text: str, content: Any) -> bool:
     try:
-        said = orjson.loads(text)
+        parsed = orjson.loads(text)
     except orjson.JSONDecodeError:
-        said = text
-    return content in (said, {"result": said}, {"result": text})
+        parsed = text
+    return content in (parsed, {"result": parsed}, {"result": text})
 
 
 def _block(block: "mcp_types.ContentBlock") -> str:
@@ -33,8 +34,10 @@ def _block(block: "mcp_types.ContentBlock") -> str:
         case "resource_link":
             return f"[resource {block.name}: {block.uri}]"
         case "resource":
-            held = block.resource
-            shown = getattr(held, "text", None)
+            resource = block.resource
+            text = getattr(resource, "text", None)
             return (
-                f"[resource {held.uri}]\n{shown}" if shown is not None else f"[resource {held.uri}, {held.mime_type}]"
+                f"[resource {resource.uri}]\n{text}"
+                if text is not None
+                else f"[resource {resource.uri}, {resource.mime_type}]"
             )

@@ -1,12 +1,13 @@
-"""One session with an MCP server, shared by all agents of a run."""
+"""Session with an MCP server, shared by all agents of a run."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SpecError
-from ..parameters.json_schema import RawArguments, sound_name
+from ..parameters.json_schema import RawArguments, sanitize_name
 from ..policy import ExecutionLimits, SharingPolicy
 from ..tool import Tool
+from .config import McpConfig
 from .connection import McpConnection
 from .errors import McpRejection, MCPServerGone, MCPToolError
 from .result_text import as_text
@@ -15,91 +16,91 @@ if TYPE_CHECKING:
     import mcp_types
     from mcp import MCPError
 
-    from .config import MCP
 
-_MOST_RESTARTS = 3
-"""Of a command, in a row, without a call that was answered."""
+_MAX_RESTARTS = 3
+"""Consecutive restarts of a command without a successful call in between."""
 
 _TOO_LARGE_EVENT = "SSE stream failed: "
-"""What the SDK says, with the limit, of an answer that it stopped to read; the session goes on."""
+"""How the SDK's error for a response over the limit begins. The session remains usable."""
 
 
-class _SessionRefused(Exception):
-    """The server does not know the session, or may not."""
+class _SessionRejected(Exception):
+    """The server does not know the session, or may not know it."""
 
-    def __init__(self, refusal: McpRejection) -> None:
-        super().__init__(refusal.message)
-        self.is_certain = refusal.is_certain
+    def __init__(self, rejection: McpRejection) -> None:
+        super().__init__(rejection.message)
+        self.is_certain = rejection.is_certain
 
 
 class McpSession:
-    """What agents share. A server that has died, or does not know the session any more, is started or reached again by
-    the next call."""
+    """The connection that agents share. If the server has died, or no longer knows the session, the next call starts or
+    reaches it again."""
 
-    def __init__(self, server: "MCP") -> None:
-        self._server = server
-        self._lives = [McpConnection(server)]
-        self._restarts_left = _MOST_RESTARTS
+    def __init__(self, config: McpConfig) -> None:
+        self._config = config
+        self._connections = [McpConnection(config)]
+        self._restarts_left = _MAX_RESTARTS
 
     async def tools(self) -> list[Tool]:
-        _, listed = await self._lives[-1].opened()
+        _, listed = await self._connections[-1].opened()
         names = {tool.name for tool in listed}
-        unknown = sorted({*(self._server.include or ()), *self._server.exclude} - names)
+        unknown = sorted({*(self._config.include or ()), *self._config.exclude} - names)
         if unknown:
             raise SpecError(
-                f"The MCP server {self._server.shown!r} has no tool {unknown[0]!r}; it has {', '.join(sorted(names))}."
+                f"The MCP server {self._config.display_name!r} has no tool {unknown[0]!r}; "
+                f"it has {', '.join(sorted(names))}."
             )
-        wanted = names if self._server.include is None else set(self._server.include)
-        return [self._tool(tool) for tool in listed if tool.name in wanted - set(self._server.exclude)]
+        wanted = names if self._config.include is None else set(self._config.include)
+        return [self._tool(tool) for tool in listed if tool.name in wanted - set(self._config.exclude)]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """A call whose session the server does not know has not reached its tool: it is made again, once, in a new
-        session, which all agents share. Raises MCPToolError, MCPServerGone."""
-        life = self._living()
+        """Calls a tool. A call that the server rejected because it does not know the session has not reached the tool;
+        it is repeated once, in a new session. Raises MCPToolError, MCPServerGone."""
+        connection = self._current_connection()
         try:
-            return await self._call(life, name, arguments)
-        except _SessionRefused as refused:
-            life.retire()
-            if not refused.is_certain:
-                raise MCPServerGone(f"the MCP server refused {name!r} ({refused}): a lost session, perhaps") from None
-        life = self._living()
+            return await self._call(connection, name, arguments)
+        except _SessionRejected as rejected:
+            connection.retire()
+            if not rejected.is_certain:
+                raise MCPServerGone(f"the MCP server refused {name!r} ({rejected}): a lost session, perhaps") from None
+        connection = self._current_connection()
         try:
-            return await self._call(life, name, arguments)
-        except _SessionRefused as refused:
-            life.refused_tools.add(name)
-            raise MCPToolError(str(refused)) from None
+            return await self._call(connection, name, arguments)
+        except _SessionRejected as rejected:
+            connection.rejected_tools.add(name)
+            raise MCPToolError(str(rejected)) from None
 
-    async def _call(self, life: McpConnection, name: str, arguments: dict[str, Any]) -> str:
+    async def _call(self, connection: McpConnection, name: str, arguments: dict[str, Any]) -> str:
         from mcp import MCPError
 
         try:
-            client, _ = await life.opened()
+            client, _ = await connection.opened()
         except SpecError as error:
             raise MCPServerGone(str(error)) from None
         try:
-            with life.calling():
+            with connection.track_call():
                 result = await client.call_tool(name, arguments)
         except MCPError as error:
-            raise self._failure(life, name, error) from None
-        self._restarts_left = _MOST_RESTARTS
-        life.refused_tools.discard(name)
+            raise self._failure(connection, name, error) from None
+        self._restarts_left = _MAX_RESTARTS
+        connection.rejected_tools.discard(name)
         if result.is_error:
             raise MCPToolError(as_text(result) or "the tool failed without saying why")
         return as_text(result)
 
-    def _failure(self, life: McpConnection, name: str, error: "MCPError") -> Exception:
+    def _failure(self, connection: McpConnection, name: str, error: "MCPError") -> Exception:
         from mcp_types import CONNECTION_CLOSED
 
-        refusal = McpRejection.from_data(error.data)
-        if refusal is not None and refusal.is_of_session and name not in life.refused_tools:
-            return _SessionRefused(refusal)
-        if refusal is not None and not refusal.is_of_session:
-            done = "it was not done" if refusal.is_certain else "it may or may not have been done"
-            return MCPServerGone(f"the MCP server does not answer {name!r} now ({refusal.message}); {done}")
+        rejection = McpRejection.from_data(error.data)
+        if rejection is not None and rejection.is_of_session and name not in connection.rejected_tools:
+            return _SessionRejected(rejection)
+        if rejection is not None and not rejection.is_of_session:
+            done = "it was not done" if rejection.is_certain else "it may or may not have been done"
+            return MCPServerGone(f"the MCP server does not answer {name!r} now ({rejection.message}); {done}")
         if error.code != CONNECTION_CLOSED or error.message.startswith(_TOO_LARGE_EVENT):
             return MCPToolError(error.message)
-        life.retire()
-        reason = life.problem or error.message
+        connection.retire()
+        reason = connection.problem or error.message
         return MCPServerGone(
             f"the MCP server went away while {name!r} was under way ({reason}); it may or may not have been done. The "
             "next call reaches it again"
@@ -107,31 +108,34 @@ class McpSession:
 
     async def aclose(self) -> None:
         self._restarts_left = 0
-        tasks = [life.task for life in self._lives]
-        for life in self._lives:
-            life.end()
+        tasks = [connection.task for connection in self._connections]
+        for connection in self._connections:
+            connection.close()
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
-            for life in self._lives:
-                life.kill()
+            for connection in self._connections:
+                connection.kill()
             await asyncio.wait(tasks)
             raise
 
-    def _living(self) -> McpConnection:
-        if self._lives[-1].is_over:
+    def _current_connection(self) -> McpConnection:
+        if self._connections[-1].is_closed:
             if self._restarts_left == 0:
-                raise MCPServerGone(f"the MCP server {self._server.shown!r} has ended for good; do without it")
-            if not self._server.is_remote:  # another's server may be down for any time, and is there again after it
+                raise MCPServerGone(f"the MCP server {self._config.display_name!r} has ended for good; do without it")
+            if not self._config.is_remote:  # a remote server may be down for any time and come back
                 self._restarts_left -= 1
-            self._lives = [*(life for life in self._lives if not life.task.done()), McpConnection(self._server)]
-        return self._lives[-1]
+            self._connections = [
+                *(connection for connection in self._connections if not connection.task.done()),
+                McpConnection(self._config),
+            ]
+        return self._connections[-1]
 
     def _tool(self, listed: "mcp_types.Tool") -> Tool:
         async def call(**arguments: Any) -> str:
             return await self.call(listed.name, arguments)
 
-        name = sound_name(self._server.prefix + listed.name)
+        name = sanitize_name(self._config.prefix + listed.name)
         reads = listed.annotations is not None and bool(listed.annotations.read_only_hint)
         repeats = reads or (listed.annotations is not None and bool(listed.annotations.idempotent_hint))
         return Tool(
@@ -140,5 +144,5 @@ class McpSession:
             call,
             RawArguments(listed.input_schema, name),
             SharingPolicy("read" if reads else "write", idempotent=repeats and not reads),
-            ExecutionLimits(self._server.timeout, retries=int(repeats), retry_on=(MCPServerGone,) if repeats else ()),
+            ExecutionLimits(self._config.timeout, retries=int(repeats), retry_on=(MCPServerGone,) if repeats else ()),
         )

@@ -1,46 +1,44 @@
-"""How an MCP server is reached: as a process of ours, or over HTTP."""
+"""Transports to MCP servers: stdio of a child process, and HTTP."""
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...supervisor import Program, ProgramCommand, ProgramError, ProgramLimits, Stdin, start_program
-from .errors import LARGEST_MESSAGE
-
-if TYPE_CHECKING:
-    from .config import MCP
+from .config import McpConfig
+from .errors import MAX_MESSAGE_BYTES
 
 _EXIT_SECONDS = 2.0
-"""For a server to end by itself once its stdin is closed, as the protocol asks it to."""
+"""Time for a server to exit once its stdin is closed, as the protocol asks it to."""
 _GRACE_SECONDS = 2.0
 """Between SIGTERM and SIGKILL."""
 
 
 class StdioTransport:
-    """A command, run under a warden (processes/): whatever it starts ends with it, and with us, however we end."""
+    """A command, run under a supervisor (supervisor/), so that everything it starts ends with it, and with us."""
 
-    def __init__(self, server: "MCP", over: asyncio.Event) -> None:
-        """`over` is set when the server ends, before anybody else hears of it."""
-        self._server = server
-        self._over = over
+    def __init__(self, config: McpConfig, closed: asyncio.Event) -> None:
+        """`closed` is set when the server ends, before any caller sees the closed streams."""
+        self._config = config
+        self._closed = closed
         self._program: Program | None = None
         self.problem = ""
-        """Why the server was ended, if it was ended for what it wrote."""
+        """Why the server was ended, if its output was the reason."""
 
     @property
     def err(self) -> str:
-        """What the server wrote to stderr, if it was started: the beginning and the end."""
+        """The beginning and the end of the server's stderr; empty before it was started."""
         return "" if self._program is None else self._program.err
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
-        """The streams of messages, as the SDK wants them."""
+        """Message streams for the SDK."""
         import anyio
 
         stack = AsyncExitStack()
-        limits = ProgramLimits(most_bytes=sys.maxsize, most_line_bytes=LARGEST_MESSAGE, grace=_GRACE_SECONDS)
+        limits = ProgramLimits(max_bytes=sys.maxsize, max_line_bytes=MAX_MESSAGE_BYTES, grace=_GRACE_SECONDS)
         self._program = program = await stack.enter_async_context(start_program(self._command(), limits))
         incoming, messages = anyio.create_memory_object_stream[Any](0)
         write, outgoing = anyio.create_memory_object_stream[Any](0)
@@ -52,7 +50,7 @@ class StdioTransport:
                     yield messages, write
                 finally:
                     with anyio.CancelScope(shield=True):
-                        await _farewell(program)
+                        await _close(program)
                     tasks.cancel_scope.cancel()
         finally:
             for stream in (incoming, messages, write, outgoing):
@@ -63,8 +61,8 @@ class StdioTransport:
     def _command(self) -> ProgramCommand:
         from mcp.client.stdio import get_default_environment
 
-        server = self._server
-        return ProgramCommand(server.command, get_default_environment() | dict(server.env), server.cwd, Stdin.PIPE)
+        config = self._config
+        return ProgramCommand(config.command, get_default_environment() | dict(config.env), config.cwd, Stdin.PIPE)
 
     async def _read(self, program: Program, incoming: Any) -> None:
         import anyio
@@ -73,13 +71,13 @@ class StdioTransport:
             async for line in program.lines():
                 if line.strip():
                     await incoming.send(_message(line))
-        except ProgramError as error:  # a message without an end
+        except ProgramError as error:  # a message that is too long
             self.problem = str(error)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # nobody listens any more
+            pass  # the session has closed its end
         finally:
-            self._over.set()
-            program.mute()
+            self._closed.set()
+            program.discard_output()
             incoming.close()
 
     async def _write(self, program: Program, outgoing: Any, incoming: Any) -> None:
@@ -87,29 +85,29 @@ class StdioTransport:
             async for sent in outgoing:
                 text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await program.write(text.encode(errors="replace") + b"\n")
-        except OSError:  # it does not read any more, and may live on: no call is answered any more
-            self._over.set()
+        except OSError:  # the server has closed its stdin, and will answer no more calls even if it lives on
+            self._closed.set()
             incoming.close()
 
 
 @asynccontextmanager
-async def over_http(server: "MCP") -> AsyncIterator[Any]:
-    """How long a call may take is for its caller to say; nobody waits for the answer to a farewell."""
+async def open_http(config: McpConfig) -> AsyncIterator[Any]:
+    """Message streams over HTTP. There is no read timeout: callers limit their calls."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
     from .http_client import SessionClient
 
-    patience = httpx2.Timeout(30.0, read=None, pool=None)
+    timeout = httpx2.Timeout(30.0, read=None, pool=None)
     async with (
-        SessionClient(headers=dict(server.headers), timeout=patience) as http,
-        streamable_http_client(str(server.server), http_client=http, max_sse_event_size=LARGEST_MESSAGE) as streams,
+        SessionClient(headers=dict(config.headers), timeout=timeout) as http,
+        streamable_http_client(str(config.server), http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
 
 
 def _message(line: bytes) -> Any:
-    """A message, or the error of a line that is none: sessions take both."""
+    """The message in a line, or the error of an invalid line: sessions accept both."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
@@ -119,14 +117,14 @@ def _message(line: bytes) -> Any:
         return error
 
 
-async def _farewell(program: Program) -> None:
-    """Closes stdin and waits for the server to end; when that is cancelled, it is killed at once."""
+async def _close(program: Program) -> None:
+    """Closes stdin and waits for the server to exit. If that is cancelled, the server is killed."""
     program.close_input()
     try:
         async with asyncio.timeout(_EXIT_SECONDS):
-            await program.ended()
+            await program.wait()
     except (TimeoutError, ProgramError):
         pass
     except asyncio.CancelledError:
-        program.hurry()
+        program.kill()
         raise

@@ -9,7 +9,7 @@ class BadArguments(ValueError):
     """The arguments do not fit; the message is written for the model."""
 
 
-class ReadsArguments(Protocol):
+class ArgumentReader(Protocol):
     """A tool's parameters: as the model sees them, and from what the model wrote."""
 
     @property

@@ -21,7 +21,7 @@ _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, i
 
 
 class Arguments:
-    """The named arguments of a function."""
+    """Parameters from a function's signature and type hints."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class Arguments:
         namespace: Mapping[str, Any] | None = None,
         hidden: Collection[str] = (),
     ) -> None:
-        """`hidden` names parameters that are filled in by others than the model."""
+        """`hidden`: parameters that the engine fills in, which the model does not see."""
         try:
             self._model = _model(function, name, namespace, hidden)
             self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).splitlines()[0]
-            raise SpecError(f"Tool {name!r}: its parameters cannot be described: {reason}") from error
+            raise SpecError(f"Tool {name!r}: its parameters have no JSON schema: {reason}") from error
 
     def read(self, text: str) -> dict[str, Any]:
         """Keyword arguments, each of its declared type. Raises BadArguments."""
@@ -60,14 +60,14 @@ class Arguments:
 
 
 class _QuietSchema(GenerateJsonSchema):
-    """A default that JSON cannot carry is left out of what the model sees; it still works as a default."""
+    """Omits defaults that JSON cannot express; they still work as defaults."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         pass
 
 
 def describe(function: Callable[..., Any]) -> str:
-    """What the docstring says the function does, without its arguments."""
+    """Description from the docstring, without its arguments."""
     doc = parse_docstring(inspect.getdoc(_plain(function)) or "")
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
@@ -76,7 +76,7 @@ def _model(
     function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
 ) -> type[BaseModel]:
     hints = _hints(function, name, namespace)
-    said = {
+    descriptions = {
         param.arg_name: param.description for param in parse_docstring(inspect.getdoc(_plain(function)) or "").params
     }
     fields: dict[str, Any] = {}
@@ -84,7 +84,9 @@ def _model(
         if parameter.name in hidden:
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        described: dict[str, Any] = {"description": said[parameter.name]} if said.get(parameter.name) else {}
+        described: dict[str, Any] = (
+            {"description": descriptions[parameter.name]} if descriptions.get(parameter.name) else {}
+        )
         # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
         fields[f"field_{number}"] = (
             hints.get(parameter.name, Any),
@@ -94,14 +96,14 @@ def _model(
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
-    """What the model has to fill in: not what a partial has already filled in."""
+    """The parameters that the model fills in, without those that a partial has filled in."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError as error:
-        raise SpecError(f"Tool {name!r}: it does not say which parameters it takes ({error}).") from error
+        raise SpecError(f"Tool {name!r}: its signature cannot be read ({error}).") from error
     for parameter in parameters:
         if parameter.kind in _NOT_NAMED:
-            raise SpecError(f"Tool {name!r}: a model cannot name {str(parameter)!r}; use ordinary parameters.")
+            raise SpecError(f"Tool {name!r}: a model cannot pass {str(parameter)!r} by name; use ordinary parameters.")
     bound = function.keywords if isinstance(function, functools.partial) else {}
     return [parameter for parameter in parameters if parameter.name not in bound]
 
@@ -112,7 +114,7 @@ def _hints(function: Callable[..., Any], name: str, namespace: Mapping[str, Any]
             _plain(function), localns=dict(namespace) if namespace else None, include_extras=True
         )
     except NameError as error:
-        raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined where the tool is.") from error
+        raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined in its scope.") from error
     except (TypeError, SyntaxError, AttributeError) as error:
         raise SpecError(f"Tool {name!r}: its type hints cannot be read: {error}") from error
 

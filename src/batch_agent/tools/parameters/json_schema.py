@@ -16,11 +16,16 @@ _SHOWN_CHARACTERS = 300
 _LONGEST_NAME = 64
 
 
+_MAX_PROBLEMS = 5
+_MAX_MESSAGE_CHARS = 300
+_MAX_NAME_CHARS = 64
+
+
 class RawArguments:
-    """The parameters of a tool that comes with a JSON schema; what fits it is passed on as it was written."""
+    """Parameters from a JSON schema. Arguments that match it are passed on unchanged."""
 
     def __init__(self, schema: Mapping[str, Any], name: str) -> None:
-        """Raises SpecError for what is not a schema of an object, or refers to another document."""
+        """Raises SpecError if the schema is invalid, is not of an object, or refers to another document."""
         self.schema: JsonSchema = without_titles({"type": "object", "properties": {}} | dict(schema))
         if self.schema["type"] != "object":
             raise SpecError(f"Tool {name!r}: its parameters must be a JSON object; its schema says {schema['type']!r}.")
@@ -28,7 +33,7 @@ class RawArguments:
             self._validator = jsonschema_rs.validator_for(dict(self.schema), retriever=_refuse)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             reason = str(error).splitlines()[0]
-            raise SpecError(f"Tool {name!r}: its parameters are not described by a JSON schema: {reason}") from error
+            raise SpecError(f"Tool {name!r}: its parameters are not a valid JSON schema: {reason}") from error
 
     def read(self, text: str) -> dict[str, Any]:
         """Raises BadArguments."""
@@ -40,17 +45,17 @@ class RawArguments:
             raise BadArguments(f"The arguments must be one JSON object, not {type(data).__name__}.")
         problems = [_problem(error) for error in self._validator.iter_errors(data)]
         if problems:
-            raise BadArguments(f"The arguments do not fit: {'; '.join(problems[:_SHOWN_PROBLEMS])}")
+            raise BadArguments(f"The arguments do not fit: {'; '.join(problems[:_MAX_PROBLEMS])}")
         return data
 
 
-def sound_name(name: str) -> str:
-    """`name` in the letters that every server takes."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_LONGEST_NAME]
+def sanitize_name(name: str) -> str:
+    """`name` in the characters that every server accepts."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_MAX_NAME_CHARS]
 
 
 def _problem(error: jsonschema_rs.ValidationError) -> str:
-    return f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {error.message[:_SHOWN_CHARACTERS]}"
+    return f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {error.message[:_MAX_MESSAGE_CHARS]}"
 
 
 def _refuse(uri: str) -> NoReturn:

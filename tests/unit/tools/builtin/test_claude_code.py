@@ -102,9 +102,9 @@ async def test_cancelling_the_call_kills_it_and_its_children(folder: Path) -> No
 @pytest.mark.slow
 async def test_a_call_that_hangs_ends_at_its_timeout_and_leaves_nothing(folder: Path) -> None:
     tool = stand_in(folder, "trap '' TERM INT; echo $$ > me; while true; do sleep 600; done", timeout=1.5)
-    fabric = ToolExecutor([tool], timeout=30.0, max_tokens=1000)
-    [result] = await fabric.session("a").results([ToolCall("c", "claude_code", '{"task": "Do it."}')])
-    await fabric.aclose()
+    executor = ToolExecutor([tool], timeout=30.0, max_tokens=1000)
+    [result] = await executor.session("a").results([ToolCall("c", "claude_code", '{"task": "Do it."}')])
+    await executor.aclose()
     assert result.is_error
     assert "1.5 s" in result.content
     if (said := (folder / "me")).exists() and said.read_text().strip():  # a slow machine may not have come so far
@@ -113,7 +113,7 @@ async def test_a_call_that_hangs_ends_at_its_timeout_and_leaves_nothing(folder: 
 
 def test_it_changes_things_and_so_is_never_shared() -> None:
     tool = claude_code_tool()
-    assert (tool.sharing.effect, tool.pace.max_concurrent) == ("write", 4)
+    assert (tool.sharing.effect, tool.limits.max_concurrent) == ("write", 4)
 
 
 async def test_it_gets_its_own_keys_and_no_other_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ async def test_trouble_that_may_pass_is_tried_again(site: Site, status: int) -> 
         return web.Response(text="at last") if len(site.seen) == 3 else web.Response(status=status)
 
     site.pages["/"] = answer
-    soon = replace(open_get, pace=replace(open_get.pace, backoff=0.001))
+    soon = replace(open_get, limits=replace(open_get.limits, backoff=0.001))
     assert await asked(soon, site.url("/")) == ("at last", False)
     assert len(site.seen) == 3
 
@@ -386,7 +386,7 @@ async def test_calls_that_overlap_share_a_session_and_leave_none_open(site: Site
 
 
 def test_it_is_kept_to_a_pace_for_each_host() -> None:
-    rate_key = Tool.http_get.pace.rate_key
+    rate_key = Tool.http_get.limits.rate_key
     assert rate_key is not None
     assert rate_key({"url": "https://Example.com:8080/a"}) == rate_key({"url": "http://example.com/b"}) == "example.com"
     assert rate_key({"url": "http://[broken"}) == ""
@@ -428,11 +428,11 @@ def test_what_the_system_would_look_up_once_more_is_refused(address: str) -> Non
 
 
 async def asked(tool: Tool, url: str) -> tuple[str, bool]:
-    fabric = ToolExecutor([tool], timeout=10.0, max_tokens=8000)
+    executor = ToolExecutor([tool], timeout=10.0, max_tokens=8000)
     try:
-        [result] = await fabric.session("agent").results([ToolCall("c1", tool.name, f'{{"url": "{url}"}}')])
+        [result] = await executor.session("agent").results([ToolCall("c1", tool.name, f'{{"url": "{url}"}}')])
     finally:
-        await fabric.aclose()
+        await executor.aclose()
     return result.content, result.is_error
 
 

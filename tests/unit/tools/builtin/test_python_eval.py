@@ -145,8 +145,8 @@ async def test_a_cancelled_call_leaves_no_process() -> None:
 
 
 async def test_the_model_sees_a_subset_of_python_and_its_errors() -> None:
-    fabric = ToolExecutor([python_eval_tool(enabled=True)], timeout=30.0, max_tokens=1000)
-    [spec] = fabric.specs
+    executor = ToolExecutor([python_eval_tool(enabled=True)], timeout=30.0, max_tokens=1000)
+    [spec] = executor.specs
     assert "subset of Python" in spec.description
     assert list(spec.parameters["properties"]) == ["code"]
-    await fabric.aclose()
+    await executor.aclose()

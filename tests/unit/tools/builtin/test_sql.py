@@ -261,17 +261,17 @@ def test_many_keys_are_one_statement_and_each_gets_its_own_row(url: str, stateme
 
 def test_thirty_agents_looking_up_thirty_ids_make_one_query(url: str, statements: list[str]) -> None:
     async def look_up() -> list[tuple[str, bool]]:
-        fabric = ToolExecutor([users(url, window=0.2)], timeout=30.0, max_tokens=1000)
+        executor = ToolExecutor([users(url, window=0.2)], timeout=30.0, max_tokens=1000)
 
         async def agent(n: int) -> tuple[str, bool]:
             call = ToolCall(f"c{n}", "get_user", f'{{"id": {n}}}')
-            [result] = await fabric.session(f"agent {n}").results([call])
+            [result] = await executor.session(f"agent {n}").results([call])
             return result.content, result.is_error
 
         statements.clear()
         async with asyncio.TaskGroup() as group:
             agents = [group.create_task(agent(n)) for n in range(100, 130)]
-        await fabric.aclose()
+        await executor.aclose()
         return [task.result() for task in agents]
 
     results = asyncio.run(look_up())

@@ -73,7 +73,7 @@ def tools(request: pytest.FixtureRequest) -> Tools:
 @pytest.fixture
 def quick_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     """For servers that do not answer to a farewell."""
-    monkeypatch.setattr("batch_agent.tools.mcp.http_client._FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr("batch_agent.tools.mcp.http_client._CLOSE_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -94,11 +94,11 @@ async def test_every_page_of_tools_is_listed_with_names_that_servers_take(tools:
 
 @shared
 async def test_what_a_server_says_about_a_tool_becomes_its_effect(stdio: Tools) -> None:
-    said = {name: (tool.sharing.effect, tool.pace.retries) for name, tool in stdio.items()}
+    said = {name: (tool.sharing.effect, tool.limits.retries) for name, tool in stdio.items()}
     assert said["echo"] == ("read", 1)
     assert said["forecast"] == ("write", 1)
     assert said["die"] == said["hang"] == ("write", 0)
-    assert stdio["echo"].pace.timeout == 20.0
+    assert stdio["echo"].limits.timeout == 20.0
 
 
 @shared
@@ -158,7 +158,7 @@ async def test_a_result_without_an_end_fails_its_call_and_the_next_one_is_answer
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_kill: None
 ) -> None:
     for module in ("transports", "http_client"):
-        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.LARGEST_MESSAGE", 100_000)
+        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.MAX_MESSAGE_BYTES", 100_000)
     async with opened(MCP(_STDIO)) as tools:
         with pytest.raises(MCPServerGone, match="a line of more than 100000 bytes"):
             await tools["echo"].function(text="x" * 200_000)
@@ -176,9 +176,9 @@ async def test_a_result_without_an_end_fails_its_call_and_the_next_one_is_answer
 
 @shared
 async def test_arguments_that_do_not_fit_are_not_sent(stdio: Tools) -> None:
-    fabric = ToolExecutor(list(stdio.values()), timeout=20.0, max_tokens=1000)
-    [result] = await fabric.session("a").results([ToolCall("c", "echo", '{"text": 7}')])
-    await fabric.aclose()
+    executor = ToolExecutor(list(stdio.values()), timeout=20.0, max_tokens=1000)
+    [result] = await executor.session("a").results([ToolCall("c", "echo", '{"text": 7}')])
+    await executor.aclose()
     assert (result.content, result.is_error) == ('The arguments do not fit: text: 7 is not of type "string"', True)
 
 
@@ -230,9 +230,9 @@ async def test_a_server_that_dies_between_calls_is_not_noticed() -> None:
         first = int(await tools["whoami"].function())
         os.kill(first, signal.SIGKILL)
         await gone(first)
-        fabric = ToolExecutor(list(tools.values()), timeout=60.0, max_tokens=1000)
-        [result] = await fabric.session("a").results([ToolCall("c", "whoami", "{}")])
-        await fabric.aclose()
+        executor = ToolExecutor(list(tools.values()), timeout=60.0, max_tokens=1000)
+        [result] = await executor.session("a").results([ToolCall("c", "whoami", "{}")])
+        await executor.aclose()
         assert not result.is_error
         assert int(result.content) != first
 
@@ -287,8 +287,8 @@ async def test_leaving_ends_the_server_and_what_it_started() -> None:
     before = children_of(os.getpid())
     async with opened(MCP(_LEGACY)) as tools:
         server, child = int(await tools["whoami"].function()), int(await tools["fork"].function())
-        [warden] = children_of(os.getpid()) - before
-        assert children_of(warden) == {server}
+        [supervisor] = children_of(os.getpid()) - before
+        assert children_of(supervisor) == {server}
     await gone(server)
     await gone(child)
 
@@ -447,8 +447,8 @@ async def test_what_cannot_be_opened_is_refused_before_the_run(tmp_path: Path, m
     [
         ("", {}, "needs a command"),
         ([], {}, "needs a command"),
-        ("http://host/mcp", {"env": {"A": "b"}}, "env and cwd say nothing"),
-        ("npx server", {"headers": {"A": "b"}}, "headers say nothing"),
+        ("http://host/mcp", {"env": {"A": "b"}}, "env and cwd have no effect"),
+        ("npx server", {"headers": {"A": "b"}}, "headers have no effect"),
         ("npx server", {"include": "search"}, "collections of names"),
     ],
 )

@@ -48,7 +48,7 @@ async def opened() -> AsyncIterator[tuple[Served, dict[str, Tool]]]:
 
 @pytest.fixture(autouse=True)
 def quick_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.tools.mcp.http_client._FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr("batch_agent.tools.mcp.http_client._CLOSE_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("refusal", _FORGOTTEN)
@@ -80,9 +80,9 @@ async def test_after_a_refusal_without_a_word_a_read_is_made_again_and_a_write_i
             await tools["echo"].function(text="write")
         assert await tools["echo"].function(text="next") == "next"
         served.sessions.clear()
-        fabric = ToolExecutor(list(tools.values()), timeout=60.0, max_tokens=1000)
-        [result] = await fabric.session("a").results([ToolCall("c", "whoami", "{}")])
-        await fabric.aclose()
+        executor = ToolExecutor(list(tools.values()), timeout=60.0, max_tokens=1000)
+        [result] = await executor.session("a").results([ToolCall("c", "whoami", "{}")])
+        await executor.aclose()
         assert not result.is_error
         assert served.called == ["next", ""]
 
@@ -144,7 +144,7 @@ async def test_a_call_that_is_under_way_is_not_cut_off_by_a_new_session() -> Non
 def test_a_servers_own_data_is_no_refusal() -> None:
     known = McpRejection("x", is_of_session=True, is_certain=False)
     assert McpRejection.from_data(known.as_data()) == known
-    odd: list[object] = [None, [], {}, {"batch_agent_refusal": {"odd": 1}}, {"batch_agent_refusal": None}]
+    odd: list[object] = [None, [], {}, {"batch_agent_rejection": {"odd": 1}}, {"batch_agent_rejection": None}]
     for data in odd:
         assert McpRejection.from_data(data) is None
 
@@ -166,7 +166,7 @@ async def test_a_result_without_an_end_is_not_read_to_it(
     monkeypatch: pytest.MonkeyPatch, body: str, content_type: str, says: str, is_packed: bool
 ) -> None:
     for module in ("transports", "http_client"):
-        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.LARGEST_MESSAGE", 100_000)
+        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.MAX_MESSAGE_BYTES", 100_000)
     async with opened() as (served, tools):
         served.refused_tools["echo"] = Answer(200, body, content_type, is_packed)
         with pytest.raises(MCPToolError, match=says):

@@ -15,7 +15,7 @@ from .template import CommandTemplate, names_task, replay_conversation
 
 STDOUT = "stdout"
 _LONGEST = 8_000_000
-_LIMITS = ProgramLimits(most_bytes=_LONGEST)
+_LIMITS = ProgramLimits(max_bytes=_LONGEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CommandSession:
         try:
             async with start_program(self._command(task), _LIMITS) as program:
                 out = await _output(program, is_wanted=file is None)
-                ended = await program.ended()
+                ended = await program.wait()
         except ProgramError as error:
             raise ProgramFailed(str(error), retryable=isinstance(error, ProgramLost)) from error
         if ended.code != 0:
@@ -76,7 +76,7 @@ class CommandSession:
 async def _output(program: Program, *, is_wanted: bool) -> bytes:
     if is_wanted:
         return await program.whole_output()
-    program.mute()
+    program.discard_output()
     return b""
 
 

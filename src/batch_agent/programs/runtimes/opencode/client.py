@@ -151,9 +151,9 @@ async def _address(program: Program) -> str:
             async for line in program.lines():
                 said.append(line)
                 if _LISTENS in line:
-                    program.mute()
+                    program.discard_output()
                     return line.partition(_LISTENS)[2].decode(errors="replace").strip()
-            ended = await program.ended()
+            ended = await program.wait()
     except TimeoutError as error:
         raise SpecError(f"`opencode serve` did not start in {_STARTS_IN:.0f} s. {_words(said, program.err)}") from error
     raise SpecError(f"`opencode serve` ended at once, exit status {ended.code}. {_words(said, ended.err)}")
@@ -182,7 +182,7 @@ async def _ending(program: Program, seconds: float) -> str | None:
     """How it ended, if it does so within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
-            ended = await program.ended()
+            ended = await program.wait()
     except TimeoutError:
         return None
     except ProgramError as error:

@@ -13,7 +13,7 @@ from ..environment import last_output
 from .config import AGENT, PROVIDER, write_config
 from .messages import ServerEvent, answered, failed, gathered, read_event
 
-_LIMITS = ProgramLimits(most_bytes=256_000_000, most_line_bytes=32_000_000)
+_LIMITS = ProgramLimits(max_bytes=256_000_000, max_line_bytes=32_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class RunSession:
         try:
             async with start_program(command, _LIMITS) as program:
                 events = [event async for line in program.lines() if (event := read_event(line)) is not None]
-                ended = await program.ended()
+                ended = await program.wait()
         except ProgramError as error:
             raise ProgramFailed(str(error), retryable=isinstance(error, ProgramLost)) from error
         for event in events:
