@@ -156,7 +156,7 @@ async def _warm_up(errand: Errand) -> None:
     await _ROLES[alone.role](alone, Delivered(alone))
     if alone.redis is not None:
         hub = RedisCoordinator(alone.redis, alone.run)
-        await hub.forget()
+        await hub.delete_run()
         await hub.aclose()
 
 

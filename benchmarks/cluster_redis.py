@@ -109,7 +109,7 @@ class Server:
 
     async def forget(self, run: str) -> None:
         hub = RedisCoordinator(self.url, run)
-        await hub.forget()
+        await hub.delete_run()
         await hub.aclose()
 
 

@@ -30,7 +30,7 @@ from typing import Any
 from batch_agent import BatchAgent, ErrorKind, Tool
 from batch_agent.core.events import Event, ToolsUsed
 from batch_agent.core.requests import Usage
-from batch_agent.core.results import Results
+from batch_agent.data.results import Results
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.sim.tokens import TOKEN_BYTES
 from benchmarks import report

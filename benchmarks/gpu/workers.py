@@ -76,7 +76,7 @@ async def _run_shared(server: Server, scene: Scene, limit: float, several: int) 
             asyncio.TaskGroup() as group,
             ResultStream(partial(runner.run, setup(list(scene.tasks)), hub=hub)) as all_of,
         ):
-            while not await hub.left():
+            while not await hub.pending_count():
                 await asyncio.sleep(0.01)  # workers that come before there is work would go again
             for _ in range(several - 1):
                 group.create_task(runner.work(setup([]), hub))

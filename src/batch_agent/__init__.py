@@ -6,17 +6,12 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .api import BatchAgent as BatchAgent
     from .backends.hostfile import Endpoint as Endpoint
     from .backends.hostfile import parse_hostfile as parse_hostfile
-    from .core.errors import AgentsFailed as AgentsFailed
     from .core.errors import BackendError as BackendError
     from .core.errors import BatchAgentError as BatchAgentError
     from .core.errors import ErrorKind as ErrorKind
     from .core.errors import PlanMismatch as PlanMismatch
-    from .core.errors import RunStopped as RunStopped
     from .core.errors import SpecError as SpecError
     from .core.errors import StoreError as StoreError
-    from .core.flow_result import FlowResult as FlowResult
-    from .core.flow_result import Item as Item
-    from .core.flow_result import StageReport as StageReport
     from .core.options import Context as Context
     from .core.options import Limits as Limits
     from .core.options import Prefix as Prefix
@@ -34,14 +29,19 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.results import AgentResult as AgentResult
     from .core.results import Changes as Changes
     from .core.results import FileChange as FileChange
-    from .core.results import Results as Results
     from .core.run_reports import Finding as Finding
     from .core.run_reports import PrefixReport as PrefixReport
     from .core.run_reports import Scheduling as Scheduling
+    from .core.run_stopped import RunStopped as RunStopped
     from .core.spec import BatchSpec as BatchSpec
     from .core.task_fields import Fields as Fields
     from .data import SqlQuery as SqlQuery
+    from .data.results import AgentsFailed as AgentsFailed
+    from .data.results import Results as Results
+    from .data.results import StageReport as StageReport
     from .flows import Flow as Flow
+    from .flows.result import FlowResult as FlowResult
+    from .flows.result import Item as Item
     from .forecasting.model import Forecast as Forecast
     from .observe.telemetry.metrics import Metrics as Metrics
     from .observe.telemetry.traces import Traces as Traces

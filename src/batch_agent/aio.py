@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from .core.errors import BackendError, ErrorKind, RunStopped
+from .core.errors import BackendError, ErrorKind
+from .core.run_stopped import RunStopped
 
 
 def now() -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .cluster.connect import coordinator_of
-from .core.errors import RunStopped, SpecError
+from .core.errors import SpecError
 from .core.options.run_options import (
     MapReduceOptions,
     ReduceOptions,
@@ -19,9 +19,11 @@ from .core.options.run_options import (
 )
 from .core.options.signature import lists_options
 from .core.protocols import EventSink, EventSinks
-from .core.results import AgentResult, Results
+from .core.results import AgentResult
 from .core.run_reports import PrefixReport
+from .core.run_stopped import RunStopped
 from .core.spec import BatchSpec
+from .data.results import Results
 from .engine.result_stream import ResultStream
 from .engine.sync import run_blocking
 from .observe.live.detection import progress_if_seen

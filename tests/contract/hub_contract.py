@@ -62,17 +62,17 @@ def jobs(*keys: str) -> list[Job]:
     return [Job(index, key, {"text": key}, f"Do {key}.") for index, key in enumerate(keys)]
 
 
-async def leased(hub: Coordinator, worker: str, *keys: str, lasts: float = LONG) -> dict[str, Lease]:
+async def leased(hub: Coordinator, worker: str, *keys: str, ttl: float = LONG) -> dict[str, Lease]:
     """These are posted, and the worker has them; nothing else is there to be had."""
-    await hub.post(jobs(*keys), retry_failed=False)
-    return by_key(await hub.lease(worker, len(keys), lasts=lasts, wait=0))
+    await hub.submit(jobs(*keys), retry_failed=False)
+    return by_key(await hub.lease(worker, len(keys), ttl=ttl, wait=0))
 
 
 async def taken_over(hub: Coordinator, worker: str, *keys: str) -> dict[str, Lease]:
     """The leases of these have run out, or are about to."""
     found: dict[str, Lease] = {}
     while found.keys() != set(keys):
-        found |= by_key(await hub.lease(worker, len(keys), lasts=LONG, wait=SHORT))
+        found |= by_key(await hub.lease(worker, len(keys), ttl=LONG, wait=SHORT))
     return found
 
 

@@ -48,18 +48,18 @@ async def test_a_document_that_nobody_has_written_is_not_there(hub: Coordinator)
 @pytest.mark.parametrize("data", [b"", b"\0\xff\n", b"x" * 2_000_000], ids=["empty", "any", "large"])
 async def test_a_document_is_what_was_put_there(meet: Meet, data: bytes) -> None:
     one, other = await meet(), await meet()
-    assert await one.swap("für \U0001f600", None, data)
+    assert await one.compare_and_set("für \U0001f600", None, data)
     assert (await other.read("für \U0001f600")).data == data
 
 
 async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(hub: Coordinator) -> None:
-    assert await hub.swap("limits", None, b"1")
-    assert not await hub.swap("limits", None, b"2")
-    assert not await hub.swap("limits", b"0", b"2")
-    assert not await hub.swap("limits", b"0", None)
+    assert await hub.compare_and_set("limits", None, b"1")
+    assert not await hub.compare_and_set("limits", None, b"2")
+    assert not await hub.compare_and_set("limits", b"0", b"2")
+    assert not await hub.compare_and_set("limits", b"0", None)
     assert (await hub.read("limits")).data == b"1"
-    assert await hub.swap("limits", b"1", None)
-    assert not await hub.swap("limits", b"1", b"2")
+    assert await hub.compare_and_set("limits", b"1", None)
+    assert not await hub.compare_and_set("limits", b"1", b"2")
     assert (await hub.read("limits")).data is None
 
 
@@ -67,7 +67,7 @@ async def test_twenty_who_add_one_at_the_same_time_add_twenty(meet: Meet) -> Non
     async def add_one(hub: Coordinator) -> None:
         while True:
             old = (await hub.read("sum")).data
-            if await hub.swap("sum", old, orjson.dumps(orjson.loads(old or b"0") + 1)):
+            if await hub.compare_and_set("sum", old, orjson.dumps(orjson.loads(old or b"0") + 1)):
                 return
 
     hubs = [await meet(), await meet()]
@@ -91,20 +91,20 @@ async def test_a_job_comes_as_it_was_posted(meet: Meet) -> None:
     caller, worker = await meet(), await meet()
     odd = Job(3, "a", {"text": "\0 ä \U0001f600", "n": [1, 2.5, None]}, "Do\0 it ä", shared=2, parts=("ä", "\0"))
     large = Job(4, "b", "x" * 2_000_000, "y" * 1_000_000)
-    assert await caller.post([odd, large], retry_failed=False) == {}
-    leases = by_key(await worker.lease("w", 2, lasts=LONG, wait=5))
+    assert await caller.submit([odd, large], retry_failed=False) == {}
+    leases = by_key(await worker.lease("w", 2, ttl=LONG, wait=5))
     assert [leases["a"].job, leases["b"].job] == [odd, large]
-    assert (leases["a"].facts, leases["a"].times) == ((), 1)
+    assert (leases["a"].facts, leases["a"].attempts) == ((), 1)
 
 
 async def test_agents_that_are_known_are_left_as_they_are(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    await one.post(jobs("a", "b", "a"), retry_failed=False)
-    held = await one.lease("w", 1, lasts=LONG, wait=0)
-    assert await other.post(jobs("a", "b"), retry_failed=True) == {}
-    rest = await other.lease("v", 9, lasts=LONG, wait=0)
+    await one.submit(jobs("a", "b", "a"), retry_failed=False)
+    held = await one.lease("w", 1, ttl=LONG, wait=0)
+    assert await other.submit(jobs("a", "b"), retry_failed=True) == {}
+    rest = await other.lease("v", 9, ttl=LONG, wait=0)
     assert sorted(lease.job.key for lease in held + rest) == ["a", "b"]
-    assert await one.left() == 2
+    assert await one.pending_count() == 2
 
 
 async def test_posting_gives_the_endings_of_those_that_are_done(meet: Meet) -> None:
@@ -112,8 +112,8 @@ async def test_posting_gives_the_endings_of_those_that_are_done(meet: Meet) -> N
     leases = await leased(one, "w", "a", "b", "c")
     good, bad = Completion("a", None, 1.5, "w"), Completion("b", FAILED, 0.25, "w")
     await one.write("w", 1, [ends(leases["a"], good), ends(leases["b"], bad)])
-    assert await other.post(jobs("a", "b", "c", "d"), retry_failed=False) == {"a": good, "b": bad}
-    assert await other.left() == 2
+    assert await other.submit(jobs("a", "b", "c", "d"), retry_failed=False) == {"a": good, "b": bad}
+    assert await other.pending_count() == 2
 
 
 async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(hub: Coordinator) -> None:
@@ -121,24 +121,24 @@ async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(hub: 
     good, bad = Completion("a"), Completion("b", FAILED)
     writes = [*told(leases["b"], STARTED), ends(leases["a"], good), ends(leases["b"], bad)]
     await hub.write("w", 1, writes)
-    assert await hub.post(jobs("a", "b"), retry_failed=True) == {"a": good}
-    again = by_key(await hub.lease("v", 9, lasts=LONG, wait=0))
+    assert await hub.submit(jobs("a", "b"), retry_failed=True) == {"a": good}
+    again = by_key(await hub.lease("v", 9, ttl=LONG, wait=0))
     assert list(again) == ["b"]
-    assert (again["b"].facts, again["b"].times) == ((STARTED,), 1)
+    assert (again["b"].facts, again["b"].attempts) == ((STARTED,), 1)
     assert again["b"].token > leases["b"].token
     await hub.write("v", 1, [ends(again["b"])])
-    assert await hub.post(jobs("a", "b"), retry_failed=True) == {"a": good, "b": Completion("b")}
+    assert await hub.submit(jobs("a", "b"), retry_failed=True) == {"a": good, "b": Completion("b")}
 
 
 async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet) -> None:
     caller, other = await meet(), await meet()
     keys = [f"agent-{number}" for number in range(2_000)]
-    await caller.post(jobs(*keys), retry_failed=False)
-    assert await caller.left() == 2_000
+    await caller.submit(jobs(*keys), retry_failed=False)
+    assert await caller.pending_count() == 2_000
 
     async def take(hub: Coordinator, worker: str) -> list[str]:
         found: list[str] = []
-        while leases := await hub.lease(worker, 37, lasts=LONG, wait=0):
+        while leases := await hub.lease(worker, 37, ttl=LONG, wait=0):
             assert len(leases) <= 37
             found += [lease.job.key for lease in leases]
         return found
@@ -146,24 +146,24 @@ async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(take(hub, f"w{number}")) for number, hub in enumerate((caller, other, other))]
     assert sorted(key for task in tasks for key in task.result()) == sorted(keys)
-    assert await other.left() == 2_000
+    assert await other.pending_count() == 2_000
 
 
 # Leases
 
 
 async def test_no_more_are_leased_than_were_asked_for(hub: Coordinator) -> None:
-    await hub.post(jobs("a", "b", "c"), retry_failed=False)
-    assert len(await hub.lease("w", 2, lasts=LONG, wait=0)) == 2
-    assert len(await hub.lease("w", 2, lasts=LONG, wait=0)) == 1
-    assert await hub.lease("w", 2, lasts=LONG, wait=0.05) == []
+    await hub.submit(jobs("a", "b", "c"), retry_failed=False)
+    assert len(await hub.lease("w", 2, ttl=LONG, wait=0)) == 2
+    assert len(await hub.lease("w", 2, ttl=LONG, wait=0)) == 1
+    assert await hub.lease("w", 2, ttl=LONG, wait=0.05) == []
 
 
 async def test_every_token_is_larger_than_those_before_it(hub: Coordinator) -> None:
     tokens = [lease.token for lease in (await leased(hub, "w", "a", "b")).values()]
     tokens += [lease.token for lease in (await leased(hub, "v", "c", "d")).values()]
-    await hub.give_back("w", {"a": tokens[0]})
-    tokens += [lease.token for lease in await hub.lease("v", 9, lasts=LONG, wait=0)]
+    await hub.release("w", {"a": tokens[0]})
+    tokens += [lease.token for lease in await hub.lease("v", 9, ttl=LONG, wait=0)]
     assert len(tokens) == 5
     assert tokens == sorted(set(tokens))
 
@@ -171,54 +171,54 @@ async def test_every_token_is_larger_than_those_before_it(hub: Coordinator) -> N
 async def test_a_worker_that_waits_gets_what_is_posted(meet: Meet) -> None:
     caller, worker = await meet(), await meet()
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(worker.lease("w", 3, lasts=LONG, wait=60))
+        waiting = group.create_task(worker.lease("w", 3, ttl=LONG, wait=60))
         await asyncio.sleep(0.05)
-        await caller.post(jobs("a"), retry_failed=False)
+        await caller.submit(jobs("a"), retry_failed=False)
     assert [lease.job.key for lease in waiting.result()] == ["a"]
 
 
 async def test_a_lease_that_has_run_out_goes_to_one_who_waits(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    old = (await leased(one, "w", "a", lasts=SHORT))["a"]
+    old = (await leased(one, "w", "a", ttl=SHORT))["a"]
     await one.write("w", 1, told(old, *STORY))
-    (new,) = await other.lease("v", 3, lasts=SHORT, wait=60)
-    assert (new.job, new.facts, new.times) == (old.job, STORY, 2)
+    (new,) = await other.lease("v", 3, ttl=SHORT, wait=60)
+    assert (new.job, new.facts, new.attempts) == (old.job, STORY, 2)
     assert new.token > old.token
-    (last,) = await one.lease("u", 3, lasts=SHORT, wait=60)
-    assert last.times == 3
+    (last,) = await one.lease("u", 3, ttl=SHORT, wait=60)
+    assert last.attempts == 3
 
 
 async def test_each_lease_lasts_as_long_as_its_own_worker_said(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    await leased(one, "w", "a", lasts=LONG)
-    await leased(one, "u", "b", lasts=SHORT)
+    await leased(one, "w", "a", ttl=LONG)
+    await leased(one, "u", "b", ttl=SHORT)
     for worker in ("v", "x"):
-        assert list(by_key(await other.lease(worker, 2, lasts=SHORT, wait=60))) == ["b"]
+        assert list(by_key(await other.lease(worker, 2, ttl=SHORT, wait=60))) == ["b"]
 
 
 async def test_a_renewed_lease_is_not_handed_on(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    lease = (await leased(one, "w", "a", lasts=SHORT))["a"]
-    assert await one.renew("w", {"a": lease.token}, lasts=LONG) == frozenset()
-    assert await other.lease("v", 1, lasts=SHORT, wait=2 * SHORT) == []
+    lease = (await leased(one, "w", "a", ttl=SHORT))["a"]
+    assert await one.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
+    assert await other.lease("v", 1, ttl=SHORT, wait=2 * SHORT) == []
 
 
 async def test_a_lease_that_ran_out_is_still_its_workers_if_nobody_took_it(hub: Coordinator) -> None:
-    lease = (await leased(hub, "w", "a", lasts=SHORT))["a"]
+    lease = (await leased(hub, "w", "a", ttl=SHORT))["a"]
     await asyncio.sleep(1.2 * SHORT)
-    assert await hub.renew("w", {"a": lease.token}, lasts=LONG) == frozenset()
+    assert await hub.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
     assert await hub.write("w", 1, told(lease, STARTED)) == frozenset()
-    assert await hub.lease("v", 1, lasts=LONG, wait=2 * SHORT) == []
+    assert await hub.lease("v", 1, ttl=LONG, wait=2 * SHORT) == []
 
 
 async def test_renewing_tells_what_was_handed_to_another_and_does_not_take_it_back(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    old = await leased(one, "w", "a", "b", lasts=SHORT)
-    await one.renew("w", {"b": old["b"].token}, lasts=LONG)
+    old = await leased(one, "w", "a", "b", ttl=SHORT)
+    await one.renew("w", {"b": old["b"].token}, ttl=LONG)
     new = await taken_over(other, "v", "a")
     tokens = {key: lease.token for key, lease in old.items()}
-    assert await one.renew("w", tokens, lasts=LONG) == {"a"}
-    assert await other.renew("v", {"a": new["a"].token}, lasts=LONG) == frozenset()
+    assert await one.renew("w", tokens, ttl=LONG) == {"a"}
+    assert await other.renew("v", {"a": new["a"].token}, ttl=LONG) == frozenset()
     assert await one.write("w", 1, told(old["a"], STARTED)) == {"a"}
     assert await other.write("v", 1, told(new["a"], STARTED)) == frozenset()
 
@@ -226,34 +226,34 @@ async def test_renewing_tells_what_was_handed_to_another_and_does_not_take_it_ba
 async def test_an_agent_that_its_worker_has_ended_was_not_handed_to_another(hub: Coordinator) -> None:
     lease = (await leased(hub, "w", "a"))["a"]
     await hub.write("w", 1, [ends(lease)])
-    assert await hub.renew("w", {"a": lease.token}, lasts=LONG) == frozenset()
+    assert await hub.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
 
 
 async def test_an_agent_that_another_has_ended_is_lost(hub: Coordinator) -> None:
-    old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
+    old = (await leased(hub, "w", "a", ttl=SHORT))["a"]
     new = (await taken_over(hub, "v", "a"))["a"]
     await hub.write("v", 1, [ends(new)])
-    assert await hub.renew("w", {"a": old.token}, lasts=LONG) == {"a"}
+    assert await hub.renew("w", {"a": old.token}, ttl=LONG) == {"a"}
 
 
 async def test_what_is_given_back_can_be_had_at_once(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b", "c")
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(other.lease("v", 9, lasts=LONG, wait=60))
+        waiting = group.create_task(other.lease("v", 9, ttl=LONG, wait=60))
         await asyncio.sleep(0.05)
-        await one.give_back("w", {"a": leases["a"].token, "c": leases["c"].token})
+        await one.release("w", {"a": leases["a"].token, "c": leases["c"].token})
     found = by_key(waiting.result())
     assert sorted(found) == ["a", "c"]
-    assert found["a"].times == 1  # nobody died of it
-    assert await one.renew("w", {key: lease.token for key, lease in leases.items()}, lasts=LONG) == {"a", "c"}
+    assert found["a"].attempts == 1  # nobody died of it
+    assert await one.renew("w", {key: lease.token for key, lease in leases.items()}, ttl=LONG) == {"a", "c"}
 
 
 async def test_nobody_gives_back_what_another_has(hub: Coordinator) -> None:
-    old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
+    old = (await leased(hub, "w", "a", ttl=SHORT))["a"]
     new = (await taken_over(hub, "v", "a"))["a"]
-    await hub.give_back("w", {"a": old.token})
-    assert await hub.lease("u", 1, lasts=LONG, wait=0) == []
+    await hub.release("w", {"a": old.token})
+    assert await hub.lease("u", 1, ttl=LONG, wait=0) == []
     assert await hub.write("v", 1, told(new, ANSWERED)) == frozenset()
 
 
@@ -262,31 +262,31 @@ async def test_others_have_at_once_what_a_worker_that_goes_still_holds(meet: Mee
     await leased(one, "w", "a", "b")
     await leased(one, "u", "c")
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(other.lease("v", 9, lasts=LONG, wait=60))
+        waiting = group.create_task(other.lease("v", 9, ttl=LONG, wait=60))
         await asyncio.sleep(0.05)
         await one.leave("w")
     assert sorted(by_key(waiting.result())) == ["a", "b"]
     await one.leave("w")
-    assert await other.lease("v", 9, lasts=LONG, wait=0) == []
+    assert await other.lease("v", 9, ttl=LONG, wait=0) == []
 
 
 async def test_a_worker_that_holds_nothing_may_go(hub: Coordinator) -> None:
     await hub.leave("nobody knows")
-    await hub.renew("w", {}, lasts=LONG)
+    await hub.renew("w", {}, ttl=LONG)
     await hub.leave("w")
-    assert await hub.left() == 0
+    assert await hub.pending_count() == 0
 
 
 async def test_of_a_forgotten_run_nothing_is_known(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b")
-    await one.swap("limits", None, b"1")
+    await one.compare_and_set("limits", None, b"1")
     await one.claim("call", "w")
-    await one.land("call", "w", b"outcome", lasts=LONG)
+    await one.complete_call("call", "w", b"outcome", ttl=LONG)
     await one.write("w", 1, [ends(leases["a"])])
-    await one.forget()
-    assert await other.left() == 0
+    await one.delete_run()
+    assert await other.pending_count() == 0
     assert (await other.read("limits")).data is None
     assert await other.claim("call", "v") is True
-    assert await other.post(jobs("a", "b"), retry_failed=False) == {}
-    assert sorted(by_key(await other.lease("v", 9, lasts=LONG, wait=0))) == ["a", "b"]
+    assert await other.submit(jobs("a", "b"), retry_failed=False) == {}
+    assert sorted(by_key(await other.lease("v", 9, ttl=LONG, wait=0))) == ["a", "b"]

@@ -14,18 +14,18 @@ __all__ = ["hub", "meet", "redis_server"]
 
 async def alive(hub: Coordinator, *workers: str) -> None:
     for worker in workers:
-        await hub.renew(worker, {}, lasts=LONG)
+        await hub.renew(worker, {}, ttl=LONG)
 
 
 async def test_one_makes_a_call_and_the_others_get_what_came_of_it(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await alive(one, "w", "v")
-    after = await other.latest()
+    after = await other.position()
     assert await one.claim("look ä\0", "w") is True
     assert await other.claim("look ä\0", "v") is False
     assert await other.claim("another", "v") is True
-    await one.land("look ä\0", "w", b"\0\xff", lasts=math.inf)
-    assert (await other.news(after, wait=60)).landed == ("look ä\0",)
+    await one.complete_call("look ä\0", "w", b"\0\xff", ttl=math.inf)
+    assert (await other.poll(after, wait=60)).completed_calls == ("look ä\0",)
     assert await other.claim("look ä\0", "v") == b"\0\xff"
     assert await one.claim("look ä\0", "w") == b"\0\xff"
 
@@ -33,7 +33,7 @@ async def test_one_makes_a_call_and_the_others_get_what_came_of_it(meet: Meet) -
 @pytest.mark.parametrize("outcome", [b"", b"x" * 2_000_000], ids=["empty", "large"])
 async def test_any_outcome_can_be_landed(hub: Coordinator, outcome: bytes) -> None:
     await hub.claim("call", "w")
-    await hub.land("call", "w", outcome, lasts=LONG)
+    await hub.complete_call("call", "w", outcome, ttl=LONG)
     assert await hub.claim("call", "v") == outcome
 
 
@@ -54,22 +54,22 @@ async def test_of_many_who_claim_at_the_same_time_one_makes_the_call(meet: Meet)
 
 async def test_the_claim_of_one_who_is_gone_goes_to_the_next(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    await one.renew("w", {}, lasts=SHORT)
+    await one.renew("w", {}, ttl=SHORT)
     await alive(other, "v")
     assert await one.claim("call", "w") is True
     assert await other.claim("call", "v") is False
     await asyncio.sleep(1.2 * SHORT)
     await alive(other, "u")
     assert await other.claim("call", "v") is True
-    await one.land("call", "w", b"late", lasts=LONG)
+    await one.complete_call("call", "w", b"late", ttl=LONG)
     assert await other.claim("call", "v") is True
-    await other.land("call", "v", b"good", lasts=LONG)
-    await one.land("call", "w", b"late", lasts=LONG)
+    await other.complete_call("call", "v", b"good", ttl=LONG)
+    await one.complete_call("call", "w", b"late", ttl=LONG)
     assert await one.claim("call", "w") == b"good"
 
 
 async def test_a_claim_lasts_as_long_as_its_worker_is_alive(hub: Coordinator) -> None:
-    await hub.renew("w", {}, lasts=SHORT)
+    await hub.renew("w", {}, ttl=SHORT)
     assert await hub.claim("call", "w") is True
     await alive(hub, "w")
     await asyncio.sleep(1.2 * SHORT)
@@ -86,13 +86,13 @@ async def test_the_calls_of_a_worker_that_goes_are_free(hub: Coordinator) -> Non
 async def test_a_call_that_came_to_nothing_is_free_and_in_the_news(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await alive(one, "w", "v", "u")
-    after = await other.latest()
+    after = await other.position()
     await one.claim("call", "w")
-    await one.land("call", "v", None, lasts=LONG)
+    await one.complete_call("call", "v", None, ttl=LONG)
     assert await other.claim("call", "u") is False
-    await one.land("call", "w", None, lasts=LONG)
-    await one.land("call", "w", None, lasts=LONG)
-    assert (await other.news(after, wait=0)).landed == ("call",)
+    await one.complete_call("call", "w", None, ttl=LONG)
+    await one.complete_call("call", "w", None, ttl=LONG)
+    assert (await other.poll(after, wait=0)).completed_calls == ("call",)
     assert await other.claim("call", "v") is True
 
 
@@ -100,36 +100,36 @@ async def test_an_outcome_is_good_for_so_long_and_no_longer(hub: Coordinator) ->
     await alive(hub, "w", "v")
     await hub.claim("short", "w")
     await hub.claim("long", "w")
-    await hub.land("short", "w", b"1", lasts=SHORT)
-    await hub.land("long", "w", b"2", lasts=math.inf)
+    await hub.complete_call("short", "w", b"1", ttl=SHORT)
+    await hub.complete_call("long", "w", b"2", ttl=math.inf)
     await asyncio.sleep(1.2 * SHORT)
     assert await hub.claim("short", "v") is True
     assert await hub.claim("long", "v") == b"2"
 
 
 async def test_nobody_lands_what_is_not_claimed(hub: Coordinator) -> None:
-    after = await hub.latest()
-    await hub.land("call", "w", b"1", lasts=LONG)
+    after = await hub.position()
+    await hub.complete_call("call", "w", b"1", ttl=LONG)
     assert await hub.claim("call", "v") is True
-    assert (await hub.news(after, wait=0)).landed == ()
+    assert (await hub.poll(after, wait=0)).completed_calls == ()
 
 
 async def test_places_in_a_queue_are_an_interval_apart_after_the_first_few(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
-    waits = [await hubs[number % 2].turn("search", interval=1_000, ahead=2_000) for number in range(6)]
+    waits = [await hubs[number % 2].reserve_rate("search", interval=1_000, ahead=2_000) for number in range(6)]
     assert waits[:3] == [0, 0, 0]
     assert [math.ceil(wait / 1_000) for wait in waits[3:]] == [1, 2, 3]
-    assert await hubs[0].turn("another", interval=1_000, ahead=0) == 0
+    assert await hubs[0].reserve_rate("another", interval=1_000, ahead=0) == 0
 
 
 async def test_each_who_comes_at_the_same_time_has_a_place_of_its_own(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
     async with asyncio.TaskGroup() as group:
-        turns = [group.create_task(hubs[n % 2].turn("search", interval=1_000, ahead=0)) for n in range(10)]
+        turns = [group.create_task(hubs[n % 2].reserve_rate("search", interval=1_000, ahead=0)) for n in range(10)]
     assert sorted(math.ceil(turn.result() / 1_000) for turn in turns) == list(range(10))
 
 
 async def test_a_queue_that_nobody_is_in_begins_again(hub: Coordinator) -> None:
-    assert await hub.turn("search", interval=0.01, ahead=0) == 0
+    assert await hub.reserve_rate("search", interval=0.01, ahead=0) == 0
     await asyncio.sleep(0.03)
-    assert await hub.turn("search", interval=0.01, ahead=0) == 0
+    assert await hub.reserve_rate("search", interval=0.01, ahead=0) == 0

@@ -76,7 +76,7 @@ async def test_a_story_begins_anew_with_what_takes_its_place(hub: Coordinator) -
 
 async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    old = (await leased(one, "w", "a", lasts=SHORT))["a"]
+    old = (await leased(one, "w", "a", ttl=SHORT))["a"]
     await one.write("w", 1, told(old, STARTED))
     new = (await taken_over(other, "v", "a"))["a"]
     assert new.facts == (STARTED,)
@@ -84,7 +84,7 @@ async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
     assert await one.write("w", 2, late) == {"a", "a.part1"}
     assert await one.facts("a") == (STARTED,)
     assert await one.facts("a.part1") == ()
-    assert await one.left() == 1
+    assert await one.pending_count() == 1
     assert await other.write("v", 1, [*told(new, ANSWERED), ends(new)]) == frozenset()
     assert await one.facts("a") == (STARTED, ANSWERED)
 
@@ -105,7 +105,7 @@ async def test_what_is_not_refused_is_written(hub: Coordinator) -> None:
 
 
 async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(hub: Coordinator) -> None:
-    old = (await leased(hub, "w", "a", lasts=SHORT))["a"]
+    old = (await leased(hub, "w", "a", ttl=SHORT))["a"]
     new = (await taken_over(hub, "w", "a"))["a"]
     assert await hub.write("w", 1, told(old, STARTED)) == {"a"}
     assert await hub.write("w", 2, told(new, STARTED)) == frozenset()
@@ -115,11 +115,11 @@ async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(hu
 async def test_a_batch_that_was_written_is_not_written_again(hub: Coordinator) -> None:
     leases = await leased(hub, "w", "a", "b")
     batch = [*told(leases["a"], STARTED, ANSWERED), Append("b", leases["b"].token - 7, STARTED), ends(leases["a"])]
-    after = await hub.latest()
+    after = await hub.position()
     assert await hub.write("w", 1, batch) == {"b"}
     assert await hub.write("w", 1, batch) == {"b"}
     assert await hub.facts("a") == (STARTED, ANSWERED)
-    assert (await hub.news(after, wait=0)).endings == (Completion("a"),)
+    assert (await hub.poll(after, wait=0)).completions == (Completion("a"),)
     assert await hub.spent() == ANSWERED.reply.usage
     assert await hub.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
@@ -138,9 +138,9 @@ async def test_an_end_ends_the_lease(hub: Coordinator) -> None:
     assert await hub.write("w", 1, [*told(leases["a"], STARTED), ends(leases["a"]), *late]) == {"a"}
     assert await hub.write("w", 2, late) == {"a"}
     assert await hub.facts("a") == (STARTED,)
-    assert await hub.left() == 1
+    assert await hub.pending_count() == 1
     await hub.leave("w")
-    assert [lease.job.key for lease in await hub.lease("v", 9, lasts=LONG, wait=0)] == ["b"]
+    assert [lease.job.key for lease in await hub.lease("v", 9, ttl=LONG, wait=0)] == ["b"]
 
 
 async def test_all_replies_are_counted_also_the_refused_and_the_forgotten(meet: Meet) -> None:
@@ -161,44 +161,44 @@ async def test_endings_are_in_the_news_of_all(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b", "c")
     await one.write("w", 1, [ends(leases["a"])])
-    after = await one.latest()
+    after = await one.position()
     good = Completion("b", None, 2.5, "w")
     bad = Completion("c", AgentError(ErrorKind.REFUSED, "\0 ä", retryable=False), 0.5, "w")
     await one.write("w", 2, [ends(leases["b"], good), ends(leases["c"], bad)])
     for reader in (one, other):
-        assert sorted((await reader.news(after, wait=0)).endings, key=str) == sorted([good, bad], key=str)
+        assert sorted((await reader.poll(after, wait=0)).completions, key=str) == sorted([good, bad], key=str)
 
 
 async def test_there_may_be_no_news(meet: Meet) -> None:
     one, other = await meet(), await meet()
-    empty = await one.news(await one.latest(), wait=0.02)
-    assert (empty.endings, empty.landed, empty.told) == ((), (), ())
-    await other.tell(b"\0 now \xff")
-    assert (await one.news(empty.after, wait=60)).told == (b"\0 now \xff",)
-    assert (await other.news(empty.after, wait=0)).told == (b"\0 now \xff",)
+    empty = await one.poll(await one.position(), wait=0.02)
+    assert (empty.completions, empty.completed_calls, empty.published) == ((), (), ())
+    await other.publish(b"\0 now \xff")
+    assert (await one.poll(empty.after, wait=60)).published == (b"\0 now \xff",)
+    assert (await other.poll(empty.after, wait=0)).published == (b"\0 now \xff",)
 
 
 async def test_whoever_waits_for_news_gets_them(meet: Meet) -> None:
     one, other = await meet(), await meet()
     lease = (await leased(one, "w", "a"))["a"]
-    after = await other.latest()
+    after = await other.position()
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(other.news(after, wait=60))
+        waiting = group.create_task(other.poll(after, wait=60))
         await asyncio.sleep(0.05)
         await one.write("w", 1, [ends(lease)])
-    assert waiting.result().endings == (Completion("a"),)
+    assert waiting.result().completions == (Completion("a"),)
 
 
 async def test_no_news_are_missed_or_read_twice_while_others_write(meet: Meet) -> None:
     caller = await meet()
     keys = [f"agent-{number}" for number in range(120)]
     leases = [*(await leased(caller, "w0", *keys[:60])).values(), *(await leased(caller, "w1", *keys[60:])).values()]
-    after = await caller.latest()
+    after = await caller.position()
 
     async def end(hub: Coordinator, worker: str, mine: list[Lease]) -> None:
         for number, lease in enumerate(mine, 1):
             await hub.write(worker, number, [ends(lease)])
-            await hub.tell(lease.job.key.encode())
+            await hub.publish(lease.job.key.encode())
 
     ended: list[str] = []
     heard: list[bytes] = []
@@ -206,10 +206,10 @@ async def test_no_news_are_missed_or_read_twice_while_others_write(meet: Meet) -
         group.create_task(end(await meet(), "w0", leases[:60]))
         group.create_task(end(await meet(), "w1", leases[60:]))
         while len(ended) < 120 or len(heard) < 120:
-            news = await caller.news(after, wait=60)
+            news = await caller.poll(after, wait=60)
             after = news.after
-            ended += [ending.key for ending in news.endings]
-            heard += news.told
+            ended += [ending.key for ending in news.completions]
+            heard += news.published
     assert sorted(ended) == sorted(keys)
     assert sorted(heard) == sorted(key.encode() for key in keys)
-    assert (await caller.news(after, wait=0)).endings == ()
+    assert (await caller.poll(after, wait=0)).completions == ()

@@ -11,8 +11,8 @@ from tests.engine.flowing import prompts
 from tests.engine.harness import asked
 
 from batch_agent import BackendError, ErrorKind, Flow
-from batch_agent.core.flow_result import FlowResult, Item
 from batch_agent.core.requests import Request
+from batch_agent.flows.result import FlowResult, Item
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 INPUTS = [{"it": number, "kind": "abc"[number % 3]} for number in range(25)]

@@ -11,8 +11,9 @@ from tests.engine.harness import EventLog, asked, now
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped
 from batch_agent.core.events import CallbackFailed
 from batch_agent.core.requests import Request
+from batch_agent.flows.summary import flow_summary_lines
 from batch_agent.observe.live.state import LiveState
-from batch_agent.observe.text.flow_summary import flow_lines_so_far, flow_summary_lines
+from batch_agent.observe.text.flow_summary import flow_lines_so_far
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 

@@ -9,9 +9,9 @@ from tests.engine.flowing import entries, joining, leaves, prompts, saying
 from tests.engine.harness import asked, now
 
 from batch_agent import ErrorKind, Flow
-from batch_agent.core.flow_result import FlowResult, Item
 from batch_agent.core.requests import Request
 from batch_agent.core.task_fields import Fields
+from batch_agent.flows.result import FlowResult, Item
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 

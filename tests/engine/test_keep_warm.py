@@ -12,8 +12,8 @@ from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.core.messages import Assistant
 from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Reply, Request, Usage
-from batch_agent.core.results import Results
 from batch_agent.core.run_reports import KeepWarmStats
+from batch_agent.data.results import Results
 from batch_agent.engine.slots import Slots
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, say
 

@@ -14,7 +14,7 @@ from tests.engine.harness import asked, now, stream, waiting_tool
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Reply, Request, Usage
-from batch_agent.core.results import Results
+from batch_agent.data.results import Results
 from batch_agent.engine.residency import Residency
 from batch_agent.store.memory import MemoryStore
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, run_virtual, say

@@ -187,7 +187,7 @@ async def test_an_agent_that_takes_its_workers_with_it_is_given_up() -> None:
         results = group.create_task(answers(calling(link, deadly, works=False, backend=slow(0))))
         await asyncio.sleep(0.1)
         for _ in range(5):
-            [lease] = await link.hub.lease("dies", 1, lasts=1.0, wait=60.0)
+            [lease] = await link.hub.lease("dies", 1, ttl=1.0, wait=60.0)
             assert lease.job.input == deadly[0]
         await asyncio.sleep(1.0)
         group.create_task(working(link.another(), backend=ScriptedBackend(by_turn(say("never asked")))))
@@ -267,9 +267,9 @@ async def test_leaving_early_gives_the_agents_back_at_once() -> None:
     async with calling(link, inputs(30), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         async for _ in stream:
             break
-    left = await link.hub.left()
+    left = await link.hub.pending_count()
     assert left
-    leases = await link.hub.lease("another", 100, lasts=LEASE, wait=0.0)
+    leases = await link.hub.lease("another", 100, ttl=LEASE, wait=0.0)
     assert len(leases) == left
 
 

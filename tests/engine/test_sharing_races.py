@@ -29,11 +29,11 @@ class Forgetful(Link):
         super().__init__()
         self.forgets = 1
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+    async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         if self.forgets:
             self.forgets -= 1
             return {}
-        return await self.hub.post(jobs, retry_failed=retry_failed)
+        return await self.hub.submit(jobs, retry_failed=retry_failed)
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -50,9 +50,9 @@ async def test_jobs_that_a_server_has_lost_are_posted_again(works: bool) -> None
 class Silent(Link):
     """Its news have a hole: what ended is not in them."""
 
-    async def news(self, after: Any, *, wait: float) -> Any:
+    async def poll(self, after: Any, *, wait: float) -> Any:
         await asyncio.sleep(wait)
-        return await self.hub.news(await self.hub.latest(), wait=0.0)
+        return await self.hub.poll(await self.hub.position(), wait=0.0)
 
 
 async def test_an_ending_that_was_not_in_the_news_is_found_all_the_same() -> None:
@@ -94,9 +94,9 @@ async def test_nothing_is_posted_again_while_agents_take_long() -> None:
     posted: list[int] = []
 
     class Counting(Link):
-        async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+        async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
             posted.append(len(jobs))
-            return await self.hub.post(jobs, retry_failed=retry_failed)
+            return await self.hub.submit(jobs, retry_failed=retry_failed)
 
     async def slowly(_: Any) -> Any:
         await asyncio.sleep(20 * LEASE)
@@ -124,9 +124,9 @@ async def test_callers_that_ask_in_another_order_each_have_their_own_numbers_and
 class Slow(Link):
     """Each question how much is left takes a while."""
 
-    async def left(self) -> int:
+    async def pending_count(self) -> int:
         await asyncio.sleep(1.0)
-        return await self.hub.left()
+        return await self.hub.pending_count()
 
 
 async def test_a_caller_that_has_all_its_results_takes_nothing_any_more() -> None:

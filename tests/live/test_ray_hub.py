@@ -65,30 +65,30 @@ async def meet(actor: Any, tmp_path: Path) -> Meet:
 
 async def test_what_a_worker_held_is_free_when_its_seat_is_taken_by_another(actor: Any, meet: Meet) -> None:
     first, second, other = await opened(actor, "1"), await opened(actor, "1"), await meet()
-    await first.renew("before", {}, lasts=LONG)
+    await first.renew("before", {}, ttl=LONG)
     held = await leased(first, "before", "a", "b")
-    await first.renew("before", {key: lease.token for key, lease in held.items()}, lasts=LONG)
-    assert await other.lease("other", 2, lasts=LONG, wait=0) == []
-    await second.renew("after", {}, lasts=LONG)
-    assert by_key(await other.lease("other", 2, lasts=LONG, wait=0)).keys() == {"a", "b"}
-    lost = await first.renew("before", {key: lease.token for key, lease in held.items()}, lasts=LONG)
+    await first.renew("before", {key: lease.token for key, lease in held.items()}, ttl=LONG)
+    assert await other.lease("other", 2, ttl=LONG, wait=0) == []
+    await second.renew("after", {}, ttl=LONG)
+    assert by_key(await other.lease("other", 2, ttl=LONG, wait=0)).keys() == {"a", "b"}
+    lost = await first.renew("before", {key: lease.token for key, lease in held.items()}, ttl=LONG)
     assert lost == {"a", "b"}
 
 
 async def test_a_worker_hears_of_calls_and_callers_and_not_of_the_others_at_work(actor: Any, meet: Meet) -> None:
     caller, one, other = await meet(), await opened(actor, "1"), await opened(actor, "2")
-    since = await caller.latest()
+    since = await caller.position()
     lease = (await leased(caller, "other", "a"))["a"]
-    await other.tell(b"I am busy")
+    await other.publish(b"I am busy")
     await other.write("other", 1, [Append("a", lease.token, STARTED), End(lease.token, Completion("a"))])
-    quiet = await one.news(since, wait=0)
-    assert (quiet.endings, quiet.landed, quiet.told) == ((), (), ())
-    waiting = asyncio.create_task(one.news(quiet.after, wait=LONG))
-    await caller.tell(b"Is anybody there?")
+    quiet = await one.poll(since, wait=0)
+    assert (quiet.completions, quiet.completed_calls, quiet.published) == ((), (), ())
+    waiting = asyncio.create_task(one.poll(quiet.after, wait=LONG))
+    await caller.publish(b"Is anybody there?")
     assert (await waiting).told == (b"Is anybody there?",)
-    heard = await caller.news(since, wait=0)
-    assert heard.told == (b"I am busy", b"Is anybody there?")
-    assert [ending.key for ending in heard.endings] == ["a"]
+    heard = await caller.poll(since, wait=0)
+    assert heard.published == (b"I am busy", b"Is anybody there?")
+    assert [ending.key for ending in heard.completions] == ["a"]
     before = await actor.asked.remote()
     assert await caller.facts("a") == (STARTED,)
     assert await actor.asked.remote() == before, "facts come with the news"
@@ -97,13 +97,13 @@ async def test_a_worker_hears_of_calls_and_callers_and_not_of_the_others_at_work
 
 async def test_who_does_not_wait_for_work_any_more_gets_none(meet: Meet) -> None:
     gone, other = await meet(), await meet()
-    waiting = asyncio.create_task(gone.lease("gone", 1, lasts=LONG, wait=LONG))
-    await other.left()
+    waiting = asyncio.create_task(gone.lease("gone", 1, ttl=LONG, wait=LONG))
+    await other.pending_count()
     waiting.cancel()
     await asyncio.wait([waiting])
-    await other.left()
-    await other.post(jobs("a"), retry_failed=False)
-    assert by_key(await other.lease("other", 1, lasts=LONG, wait=LONG)).keys() == {"a"}
+    await other.pending_count()
+    await other.submit(jobs("a"), retry_failed=False)
+    assert by_key(await other.lease("other", 1, ttl=LONG, wait=LONG)).keys() == {"a"}
 
 
 async def test_a_folder_that_is_not_the_callers_is_refused(actor: Any, tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ async def test_a_hub_that_is_gone_is_an_error_that_says_how_to_go_on() -> None:
 
     actor = ray.remote(CoordinatorActor).options(num_cpus=0).remote(None)
     hub = await opened(actor)
-    assert await hub.left() == 0
-    waiting = asyncio.create_task(hub.lease("worker", 1, lasts=LONG, wait=LONG))
-    await hub.left()
+    assert await hub.pending_count() == 0
+    waiting = asyncio.create_task(hub.lease("worker", 1, ttl=LONG, wait=LONG))
+    await hub.pending_count()
     ray.kill(actor)
-    for asked in (waiting, hub.left()):
+    for asked in (waiting, hub.pending_count()):
         with pytest.raises(StoreError, match="Run again, with the same checkpoint_dir"):
             await asked

@@ -100,7 +100,7 @@ class Link:
         await self._travel()
         return found
 
-    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         await self._travel()
         is_same = self._papers.data.get(name) == old
         if is_same:
@@ -176,7 +176,7 @@ def test_workers_never_have_more_in_flight_than_there_are_slots_and_come_to_thei
             async def work() -> None:
                 async with AsyncExitStack() as stack:
                     await entered(
-                        stack, lambda: share_limits(link, str(number), {"a": AdmissionController(slots)}, lasts=LASTS)
+                        stack, lambda: share_limits(link, str(number), {"a": AdmissionController(slots)}, ttl=LASTS)
                     )
                     living[number] = slots
                     stack.callback(living.pop, number)
@@ -240,7 +240,7 @@ def test_workers_never_spend_more_than_there_is_and_stop_only_when_nothing_is_le
 
             async def work() -> None:
                 async with AsyncExitStack() as stack:
-                    await entered(stack, lambda: share_budget(link, str(number), purse, written, lasts=LASTS))
+                    await entered(stack, lambda: share_budget(link, str(number), purse, written, ttl=LASTS))
                     async with asyncio.TaskGroup() as group:
                         for _ in range(dice.choice([0, 3, 30])):
                             group.create_task(request(purse))

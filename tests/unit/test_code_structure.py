@@ -10,21 +10,6 @@ from scripts.code_structure import NOUNS_IN_ED, NOUNS_IN_ING, Source, is_partici
 MAX_MODULES_IN_A_FOLDER = 20
 
 CIRCLES_TO_CUT: list[set[str]] = [
-    {
-        "atomic_file",
-        "core.errors",
-        "core.flow_result",
-        "core.results",
-        "core.validation",
-        "data.append_file",
-        "data.columns",
-        "data.export",
-        "data.notebook_table",
-        "data.optional_imports",
-        "data.parquet",
-        "data.parquet_writer",
-        "data.result_rows",
-    },
     {"backends.endpoint_pool", "backends.failover"},
     {
         "backends.http.aiohttp_transport",

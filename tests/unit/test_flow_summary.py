@@ -15,12 +15,14 @@ from batch_agent.core.events import (
     StageEvent,
     ToolsUsed,
 )
-from batch_agent.core.flow_result import FlowResult, StageReport
 from batch_agent.core.requests import Usage
-from batch_agent.core.results import AgentError, AgentResult, CallRecord, Results, ToolUse
+from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
+from batch_agent.data.results import Results, StageReport
 from batch_agent.flows import Flow
+from batch_agent.flows.result import FlowResult
+from batch_agent.flows.summary import flow_summary_lines
 from batch_agent.observe.live.state import LiveState
-from batch_agent.observe.text.flow_summary import flow_lines_so_far, flow_summary_lines
+from batch_agent.observe.text.flow_summary import flow_lines_so_far
 from batch_agent.testing import ScriptedBackend, say
 
 TIMEOUT = AgentError(ErrorKind.AGENT_TIMEOUT, "too slow " * 100)

@@ -13,8 +13,9 @@ from batch_agent.core.errors import ErrorKind, SpecError
 from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Usage
-from batch_agent.core.results import AgentError, AgentResult, Results, Timing
+from batch_agent.core.results import AgentError, AgentResult, Timing
 from batch_agent.core.run_reports import PrefixReport, Scheduling
+from batch_agent.data.results import Results
 from batch_agent.forecasting import ServerSpeeds, behaviour_of, forecast, speeds_of
 from batch_agent.forecasting.model import AgentProfile, Behaviour, ExpectedTurn, Forecast, prompts
 from batch_agent.forecasting.simulation import SimulationSetup, simulate

@@ -53,12 +53,12 @@ class RemoteRun:
         else, or that names a backend which is not there, is taken back."""
         async with self.hub() as hub:
             before = (await hub.read(COMMAND)).data
-            await hub.swap(COMMAND, before, command)  # another one may be quicker: it is as good
+            await hub.compare_and_set(COMMAND, before, command)  # another one may be quicker: it is as good
         try:
             yield
         except (PlanMismatch, BackendError):
             async with self.hub() as hub:
-                await hub.swap(COMMAND, command, before)
+                await hub.compare_and_set(COMMAND, command, before)
             raise
 
     async def forget(self) -> None:
@@ -70,7 +70,7 @@ class RemoteRun:
                     f"another name with --run-id. One that was killed is taken to be gone after "
                     f"{self._spec.together.lease:g} seconds."
                 )
-            await hub.forget()
+            await hub.delete_run()
 
     def how_to_join(self, flags: Sequence[str] = ()) -> list[str]:
         """In words. `flags`: what else a worker has to be told."""
@@ -91,7 +91,7 @@ async def wait_for_command(run: RemoteRun, store: str, patience: float, tell: Ca
     now = asyncio.get_running_loop().time
     until = now() + patience
     async with run.hub() as hub:
-        after, is_told = await hub.latest(), False
+        after, is_told = await hub.position(), False
         while not await _has_work(run, hub):
             if (left := until - now()) <= 0:
                 await _check_known(run, hub, store)
@@ -99,7 +99,7 @@ async def wait_for_command(run: RemoteRun, store: str, patience: float, tell: Ca
             if not is_told:
                 tell(await _waiting(run, hub, store, patience))
                 is_told = True
-            after = (await hub.news(after, wait=min(left, _LOOK))).after
+            after = (await hub.poll(after, wait=min(left, _LOOK))).after
         command = (await hub.read(COMMAND)).data
     if command is None:
         raise SpecError(
@@ -110,7 +110,7 @@ async def wait_for_command(run: RemoteRun, store: str, patience: float, tell: Ca
 
 
 async def _has_work(run: RemoteRun, hub: Coordinator) -> bool:
-    return await run.is_called(hub) or await hub.left() > 0
+    return await run.is_called(hub) or await hub.pending_count() > 0
 
 
 async def _waiting(run: RemoteRun, hub: Coordinator, store: str, patience: float) -> str:

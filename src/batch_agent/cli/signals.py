@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
 from ..aio import run_event_loop
-from ..core.errors import RunStopped
 from ..core.fast_dataclass import dataclass
+from ..core.run_stopped import RunStopped
 from ..core.safe_text import safe_text
 
 T = TypeVar("T")

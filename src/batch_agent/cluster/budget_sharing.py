@@ -25,18 +25,18 @@ Spent = Callable[[], Awaitable[Amount]]
 
 @asynccontextmanager
 async def share_budget(
-    hub: Documents, worker: str, purse: BudgetPool, spent: Spent, *, lasts: float, interval: float = 0.5
+    hub: Documents, worker: str, purse: BudgetPool, spent: Spent, *, ttl: float, interval: float = 0.5
 ) -> AsyncIterator[bool]:
     """Nothing is spent from the purse but what this worker has leased, for as long as the block runs. It leases more
     when somebody waits, gives back what it does not need at each beat, if others wait, and all of it at the end.
     Together the workers never spend more than there is. `spent`: what replies have cost so far; asked where no worker
-    is alive. What was leased by a worker that is not heard of for `lasts` seconds counts as spent. Gives whether this
+    is alive. What was leased by a worker that is not heard of for `ttl` seconds counts as spent. Gives whether this
     worker opened the account, with what `spent` gave. Raises StoreError."""
     asked = asyncio.Event()
     purse.share(asked.set)
-    sharing = _BudgetSharing(hub, worker, purse, lasts)
+    sharing = _BudgetSharing(hub, worker, purse, ttl)
     await retry_contention(lambda: sharing.join(spent))
-    beating = asyncio.get_running_loop().create_task(_beat(sharing, asked, interval, lasts))
+    beating = asyncio.get_running_loop().create_task(_beat(sharing, asked, interval, ttl))
     try:
         yield sharing.has_opened
     finally:
@@ -45,10 +45,10 @@ async def share_budget(
         await sharing.leave()
 
 
-async def _beat(sharing: "_BudgetSharing", asked: asyncio.Event, interval: float, lasts: float) -> None:
+async def _beat(sharing: "_BudgetSharing", asked: asyncio.Event, interval: float, ttl: float) -> None:
     while True:  # until it is cancelled with the run
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause(interval, lasts, sharing.workers)):
+            async with asyncio.timeout(pause(interval, ttl, sharing.workers)):
                 await asked.wait()
         asked.clear()
         try:
@@ -99,12 +99,12 @@ class _Reported:
 class _BudgetSharing:
     """One worker among those that share a budget."""
 
-    def __init__(self, hub: Documents, worker: str, purse: BudgetPool, lasts: float) -> None:
+    def __init__(self, hub: Documents, worker: str, purse: BudgetPool, ttl: float) -> None:
         self._hub = hub
         self._worker = worker
         self._purse = purse
         self._budget = purse.budget
-        self._lasts = lasts
+        self._ttl = ttl
         self._said = self._says = _Reported(self._budget.spent_here, Amount(), Amount(), 1)
         self._in_force = Amount()
         self._begun_with = self._said.spent
@@ -127,7 +127,7 @@ class _BudgetSharing:
             elif self._worker in account.shares:  # one of this name that ended without a word
                 account = account.without(self._worker, account.shares[self._worker].leased)
             nothing = BudgetClaim(Amount(), Amount(), waits=False)
-            return _encode(account.with_share(self._worker, nothing, document.now + self._lasts))
+            return _encode(account.with_share(self._worker, nothing, document.now + self._ttl))
 
         await change(self._hub, _BUDGET, enter)
         await self.beat()
@@ -136,7 +136,7 @@ class _BudgetSharing:
         """Says what was spent here, and leases what is needed. Raises StoreError."""
         began = aio.now()
         await change(self._hub, _BUDGET, self._edit)
-        stops_at = began + CAUTION * self._lasts
+        stops_at = began + CAUTION * self._ttl
         if aio.now() >= stops_at:
             raise ContentionError("The hub took so long to answer that others may take this worker for gone.")
         self._said = self._says
@@ -167,7 +167,7 @@ class _BudgetSharing:
         workers = 1 + sum(share.is_alive for share in others)
         self._says = _Reported(self._budget.spent_here, leased, elsewhere, workers)
         share = BudgetClaim(self._says.spent - self._begun_with, leased - self._begun_with, waits)
-        return _encode(account.with_share(self._worker, share, document.now + self._lasts))
+        return _encode(account.with_share(self._worker, share, document.now + self._ttl))
 
     async def _without(self, document: Document) -> bytes:
         return _encode(_decode(document).without(self._worker, self._budget.taken_here - self._begun_with))

@@ -67,7 +67,7 @@ class LeasedSource:
     def _begun(self, lease: Lease) -> Job:
         self._running.add(lease.job.key)
         self._store.tell(lease.job.key, lease.facts)
-        return lease.job if lease.times <= _MOST_TIMES else replace(lease.job, problem=_deadly(lease))
+        return lease.job if lease.attempts <= _MOST_TIMES else replace(lease.job, problem=_deadly(lease))
 
     def release(self, job: Job) -> None:
         self._running.discard(job.key)
@@ -80,7 +80,7 @@ class LeasedSource:
 
     async def _lease(self) -> bool:
         most = min(_MOST, max(_FEW, self._slots() // _SHARE))
-        share = await self._member.hub.left() / (_ROUNDS * max(1, self._workers()))
+        share = await self._member.hub.pending_count() / (_ROUNDS * max(1, self._workers()))
         most = min(most, max(1, math.ceil(share)))
         if self._stopped:
             return False
@@ -97,7 +97,7 @@ class LeasedSource:
                 self._member.hold(lease)
                 self._ready.append(lease)
         if twice:  # it was lost, and what runs here does not know it yet
-            await self._member.hub.give_back(self._member.name, twice)
+            await self._member.hub.release(self._member.name, twice)
             await asyncio.sleep(_PAUSE)
         return bool(leases)
 
@@ -107,13 +107,13 @@ class LeasedSource:
         self._ready.clear()
         for key in tokens:
             self._member.drop(key)
-        await self._member.hub.give_back(self._member.name, tokens)
+        await self._member.hub.release(self._member.name, tokens)
 
 
 def _deadly(lease: Lease) -> AgentError:
     return AgentError(
         ErrorKind.INTERNAL,
-        f"It was begun {lease.times - 1} times, and each time its worker ended or was not heard of any more. Look at "
-        "what its tools do, or give workers more memory or a longer lease.",
+        f"It was begun {lease.attempts - 1} times, and each time its worker ended or was not heard of any more. Look "
+        "at what its tools do, or give workers more memory or a longer lease.",
         retryable=True,
     )

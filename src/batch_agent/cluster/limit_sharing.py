@@ -36,7 +36,7 @@ class Documents(Protocol):
 
     async def read(self, name: str) -> Document: ...
 
-    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool: ...
+    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool: ...
 
 
 async def change(hub: Documents, name: str, edit: Callable[[Document], Awaitable[bytes]]) -> None:
@@ -44,7 +44,7 @@ async def change(hub: Documents, name: str, edit: Callable[[Document], Awaitable
     StoreError."""
     for tried in range(_TRIES):
         document = await hub.read(name)
-        if await hub.swap(name, document.data, await edit(document)):
+        if await hub.compare_and_set(name, document.data, await edit(document)):
             return
         await asyncio.sleep(random.random() * _BACKOFF.delay(tried))  # noqa: S311
     raise ContentionError(
@@ -66,22 +66,22 @@ async def retry_contention(join: Callable[[], Awaitable[None]]) -> None:
     raise failure
 
 
-def pause(interval: float, lasts: float, workers: int) -> float:
+def pause(interval: float, ttl: float, workers: int) -> float:
     """Seconds from one beat of a worker to its next."""
-    return min(interval * max(1.0, workers / _CROWD), lasts / _BEATS)
+    return min(interval * max(1.0, workers / _CROWD), ttl / _BEATS)
 
 
 @asynccontextmanager
 async def share_limits(
-    hub: Documents, worker: str, gates: Mapping[str, AdmissionController], *, lasts: float, interval: float = 0.5
+    hub: Documents, worker: str, gates: Mapping[str, AdmissionController], *, ttl: float, interval: float = 0.5
 ) -> AsyncIterator["LimitSharing"]:
     """Gates of the same name lead to the same server. Of its slots, where their number is fixed, and of its KV cache,
     where its size is known, each worker gets a portion before anything is granted, and another every `interval`
     seconds, for as long as the block runs. Together the portions never come to more than there is. A worker that is
-    not heard of for `lasts` seconds loses its own. Raises StoreError."""
-    sharing = LimitSharing(hub, worker, gates, lasts)
+    not heard of for `ttl` seconds loses its own. Raises StoreError."""
+    sharing = LimitSharing(hub, worker, gates, ttl)
     await retry_contention(sharing.beat)
-    beating = asyncio.get_running_loop().create_task(_beat(sharing, interval, lasts))
+    beating = asyncio.get_running_loop().create_task(_beat(sharing, interval, ttl))
     try:
         yield sharing
     finally:
@@ -90,9 +90,9 @@ async def share_limits(
         await sharing.leave()
 
 
-async def _beat(sharing: "LimitSharing", interval: float, lasts: float) -> None:
+async def _beat(sharing: "LimitSharing", interval: float, ttl: float) -> None:
     while True:  # until it is cancelled with the run
-        await asyncio.sleep(pause(interval, lasts, sharing.workers))
+        await asyncio.sleep(pause(interval, ttl, sharing.workers))
         try:
             await sharing.beat()
         except StoreError as error:  # what is not renewed ends by itself
@@ -141,11 +141,11 @@ class _Member:
 class LimitSharing:
     """One worker among those that share the gates."""
 
-    def __init__(self, hub: Documents, worker: str, gates: Mapping[str, AdmissionController], lasts: float) -> None:
+    def __init__(self, hub: Documents, worker: str, gates: Mapping[str, AdmissionController], ttl: float) -> None:
         self._hub = hub
         self._worker = worker
         self._gates = gates
-        self._lasts = lasts
+        self._ttl = ttl
         self._slots = {f"slots {name}": _Part(gate.slots) for name, gate in gates.items()}
         self._parts = dict(self._slots)
         for name, gate in gates.items():
@@ -169,7 +169,7 @@ class LimitSharing:
         """Says how this worker is, and takes the portions that are there for it. Raises StoreError."""
         began = aio.now()
         await change(self._hub, _MEMBERS, self._edit)
-        if aio.now() >= began + CAUTION * self._lasts:
+        if aio.now() >= began + CAUTION * self._ttl:
             raise ContentionError("The hub took so long to answer that others may take this worker for gone.")
         mine = self._said[self._worker]
         for name, gate in self._gates.items():
@@ -195,7 +195,7 @@ class LimitSharing:
         for name, part in self._parts.items():
             others = {who: each.claims[name] for who, each in said.items() if name in each.claims}
             claims[name] = self._claim(name, part, others, document.now)
-        said[self._worker] = _Member(document.now + self._lasts, claims)
+        said[self._worker] = _Member(document.now + self._ttl, claims)
         self._said = said
         return _encode(said)
 
@@ -221,7 +221,7 @@ class LimitSharing:
         self.is_cut_off = False
         if self._stopping is not None:
             self._stopping.cancel()
-        self._stopping = asyncio.get_running_loop().call_at(began + CAUTION * self._lasts, self._stop)
+        self._stopping = asyncio.get_running_loop().call_at(began + CAUTION * self._ttl, self._stop)
 
     def _stop(self) -> None:
         self.is_cut_off = True

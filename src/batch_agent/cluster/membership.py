@@ -46,12 +46,12 @@ def worker_name() -> str:
 class Membership:
     """Holds leases, and renews them. What was handed to another worker is not held any more."""
 
-    def __init__(self, hub: Coordinator, name: str, lasts: float, *, hears_endings: bool = True) -> None:
-        """`lasts`: seconds of a lease; a worker that is not heard of for so long is taken to be gone."""
+    def __init__(self, hub: Coordinator, name: str, ttl: float, *, hears_endings: bool = True) -> None:
+        """`ttl`: seconds of a lease; a worker that is not heard of for so long is taken to be gone."""
         self._hears_endings = hears_endings
         self.hub = hub
         self.name = name
-        self.lasts = lasts
+        self.ttl = ttl
         self._tokens: dict[str, int] = {}
         self._renewed = aio.now()
         self._readers: list[Read] = []
@@ -70,11 +70,11 @@ class Membership:
         """It is not held any more: it has ended, or another one has it."""
         self._tokens.pop(key.partition(".")[0], None)
 
-    async def lease(self, most: int, wait: float) -> list[Lease]:
+    async def lease(self, max_jobs: int, wait: float) -> list[Lease]:
         """Raises StoreError."""
-        if aio.now() - self._renewed > self.lasts / 2:  # it was asleep: what is still its own must not look abandoned
+        if aio.now() - self._renewed > self.ttl / 2:  # it was asleep: what is still its own must not look abandoned
             await self.renew()
-        return await self.hub.lease(self.name, most, lasts=self.lasts, wait=wait)
+        return await self.hub.lease(self.name, max_jobs, ttl=self.ttl, wait=wait)
 
     def hold(self, lease: Lease) -> None:
         """It is renewed from now on, and what is written of it carries its token."""
@@ -83,7 +83,7 @@ class Membership:
     async def renew(self) -> None:
         held = dict(self._tokens)
         began = aio.now()
-        for key in await self.hub.renew(self.name, held, lasts=self.lasts):
+        for key in await self.hub.renew(self.name, held, ttl=self.ttl):
             if self._tokens.get(key) == held[key]:
                 self.drop(key)
         self._renewed = began
@@ -96,8 +96,8 @@ class Membership:
     async def at_work(self) -> AsyncIterator[None]:
         """For as long as the block runs. Raises StoreError from it when the hub is gone for good. What is held at its
         end is given back."""
-        await self.hub.renew(self.name, {}, lasts=self.lasts)
-        after = await self.hub.latest(endings=self._hears_endings)
+        await self.hub.renew(self.name, {}, ttl=self.ttl)
+        after = await self.hub.position(completions=self._hears_endings)
         try:
             async with _beside(self._keep_alive(), self._read(after)):
                 yield
@@ -107,12 +107,12 @@ class Membership:
 
     async def _keep_alive(self) -> None:
         while True:  # until it is cancelled with the run
-            await asyncio.sleep(self.lasts / _RENEWALS)
+            await asyncio.sleep(self.ttl / _RENEWALS)
             await self.renew()
 
     async def _read(self, after: Cursor) -> None:
         while True:  # until it is cancelled with the run
-            news = await self.hub.news(after, wait=_NEWS)
+            news = await self.hub.poll(after, wait=_NEWS)
             after = news.after
             for read in self._readers:
                 read(news)

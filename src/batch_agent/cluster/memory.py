@@ -46,7 +46,7 @@ class CallTable:
         self._calls[name] = _Call(worker)
         return True
 
-    def land(self, name: str, worker: str, outcome: bytes | None, expires: float) -> bool:
+    def complete(self, name: str, worker: str, outcome: bytes | None, expires: float) -> bool:
         """Whether it was this worker's to say."""
         call = self._calls.get(name)
         if call is None or call.worker != worker or call.outcome is not None:
@@ -91,7 +91,7 @@ class _Happened:
 
     number: int
     ending: Completion | None = None
-    landed: str | None = None
+    completed_call: str | None = None
     told: bytes | None = None
 
 
@@ -133,7 +133,7 @@ class MemoryCoordinator:
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    async def forget(self) -> None:
+    async def delete_run(self) -> None:
         """The facts stay: they are the store's."""
         self._work = _Work()
         self._documents.clear()
@@ -147,7 +147,7 @@ class MemoryCoordinator:
             return Document((await self._store.identity()).encode(), aio.now())
         return Document(self._documents.get(name), aio.now())
 
-    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         if (await self.read(name)).data != old:
             return False
         if name == PLAN and new is not None:
@@ -158,7 +158,7 @@ class MemoryCoordinator:
             self._documents[name] = new
         return True
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+    async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         ended: dict[str, Completion] = {}
         work = self._work
         for job in jobs:
@@ -172,13 +172,13 @@ class MemoryCoordinator:
         self._wake()
         return ended
 
-    async def left(self) -> int:
+    async def pending_count(self) -> int:
         return len(self._work.agents)
 
-    async def lease(self, worker: str, most: int, *, lasts: float, wait: float) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
         deadline = aio.now() + wait
-        self._alive[worker] = max(self._alive.get(worker, 0.0), aio.now() + lasts)
-        while not (keys := self._take(worker, most, lasts)) and aio.now() < deadline:
+        self._alive[worker] = max(self._alive.get(worker, 0.0), aio.now() + ttl)
+        while not (keys := self._take(worker, max_jobs, ttl)) and aio.now() < deadline:
             await self._news_until(min(deadline, self._next_return()))
         return [await self._leased(agent) for agent in keys.values()]
 
@@ -186,19 +186,19 @@ class MemoryCoordinator:
         token, times = agent.token, agent.times
         return Lease(agent.job, token, tuple(await self._store.facts(agent.job.key)), times)
 
-    def _take(self, worker: str, most: int, lasts: float) -> dict[str, _Agent]:
+    def _take(self, worker: str, max_jobs: int, ttl: float) -> dict[str, _Agent]:
         now = aio.now()
         taken: dict[str, _Agent] = {}
-        while self._work.queue and len(taken) < most:
+        while self._work.queue and len(taken) < max_jobs:
             key = self._work.queue.popleft()
             agent = self._work.agents.get(key)
             if agent is not None and not agent.worker:
                 taken[key] = agent
-        if len(taken) < most:
+        if len(taken) < max_jobs:
             overdue = (item for item in self._work.held.items() if item[1].until <= now)
-            taken.update(itertools.islice(overdue, most - len(taken)))
+            taken.update(itertools.islice(overdue, max_jobs - len(taken)))
         for agent in taken.values():
-            agent.worker, agent.token, agent.until = worker, next(self._tokens), now + lasts
+            agent.worker, agent.token, agent.until = worker, next(self._tokens), now + ttl
             agent.times += 1
         self._work.held.update(taken)
         return taken
@@ -206,8 +206,8 @@ class MemoryCoordinator:
     def _next_return(self) -> float:
         return min((agent.until for agent in self._work.held.values()), default=float("inf"))
 
-    async def renew(self, worker: str, tokens: Mapping[str, int], *, lasts: float) -> frozenset[str]:
-        until = aio.now() + lasts
+    async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
+        until = aio.now() + ttl
         self._alive[worker] = until
         kept = {key for key, token in tokens.items() if self._holds(key, token)}
         for key in kept:
@@ -215,7 +215,7 @@ class MemoryCoordinator:
         ended = {key for key, token in tokens.items() if self._work.ended_by.get(key) == token}
         return frozenset(tokens) - kept - ended
 
-    async def give_back(self, worker: str, tokens: Mapping[str, int]) -> None:
+    async def release(self, worker: str, tokens: Mapping[str, int]) -> None:
         for key in [key for key, token in tokens.items() if self._holds(key, token)]:
             self._free(key)
 
@@ -271,10 +271,10 @@ class MemoryCoordinator:
     async def spent(self) -> Usage:
         return await self._store.spent() + self._refused
 
-    async def latest(self, *, endings: bool = True) -> Cursor:
+    async def position(self, *, completions: bool = True) -> Cursor:
         return (str(self._last),)
 
-    async def news(self, after: Cursor, *, wait: float) -> Updates:
+    async def poll(self, after: Cursor, *, wait: float) -> Updates:
         deadline, seen = aio.now() + wait, int(after[0])
         while self._last <= seen and aio.now() < deadline:
             await self._news_until(deadline)
@@ -282,22 +282,22 @@ class MemoryCoordinator:
         return Updates(
             (str(self._last),),
             tuple(each.ending for each in found if each.ending is not None),
-            tuple(each.landed for each in found if each.landed is not None),
+            tuple(each.completed_call for each in found if each.completed_call is not None),
             tuple(each.told for each in found if each.told is not None),
         )
 
-    async def tell(self, data: bytes) -> None:
+    async def publish(self, data: bytes) -> None:
         self._say(_Happened(0, told=data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
         now = aio.now()
         return self._calls.claim(name, worker, now, lambda other: self._alive.get(other, 0.0) > now)
 
-    async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
-        if self._calls.land(name, worker, outcome, aio.now() + lasts):
-            self._say(_Happened(0, landed=name))
+    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+        if self._calls.complete(name, worker, outcome, aio.now() + ttl):
+            self._say(_Happened(0, completed_call=name))
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float:
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         now = aio.now()
         due = max(self._turns.get(name, now), now)
         self._turns[name] = due + interval

@@ -21,9 +21,9 @@ Until = dict[str, float]
 class ClientPresence:
     """The callers of a run, each for as long as it is heard of."""
 
-    def __init__(self, hub: Coordinator, lasts: float) -> None:
+    def __init__(self, hub: Coordinator, ttl: float) -> None:
         self._hub = hub
-        self._lasts = lasts
+        self._ttl = ttl
 
     async def are_there(self) -> bool:
         known = await self._hub.read(_NAME)
@@ -32,7 +32,7 @@ class ClientPresence:
     @asynccontextmanager
     async def with_me(self, name: str) -> AsyncIterator[None]:
         """One more, for as long as the block runs. Raises StoreError."""
-        await self._change(lambda callers, now: callers.__setitem__(name, now + self._lasts))
+        await self._change(lambda callers, now: callers.__setitem__(name, now + self._ttl))
         try:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
@@ -44,15 +44,15 @@ class ClientPresence:
 
     async def _stay(self, name: str) -> None:
         while True:  # until it is cancelled with the block
-            await asyncio.sleep(self._lasts / _RENEWALS)
-            await self._change(lambda callers, now: callers.__setitem__(name, now + self._lasts))
+            await asyncio.sleep(self._ttl / _RENEWALS)
+            await self._change(lambda callers, now: callers.__setitem__(name, now + self._ttl))
 
     async def _change(self, change: Callable[[Until, float], object]) -> None:
         for _ in range(_TRIES):
             known = await self._hub.read(_NAME)
             callers = {name: until for name, until in _read(known.data).items() if until > known.now}
             change(callers, known.now)
-            if await self._hub.swap(_NAME, known.data, orjson.dumps(callers)):
+            if await self._hub.compare_and_set(_NAME, known.data, orjson.dumps(callers)):
                 return
 
 

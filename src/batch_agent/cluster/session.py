@@ -57,7 +57,7 @@ class ClusterSession:
     @asynccontextmanager
     async def share_limits(self, gates: Mapping[str, AdmissionController]) -> AsyncIterator[None]:
         """Of the servers behind these gates, by their names. Raises StoreError."""
-        async with share_limits(self.hub, self.member.name, gates, lasts=self.member.lasts) as self._limits:
+        async with share_limits(self.hub, self.member.name, gates, ttl=self.member.ttl) as self._limits:
             yield
 
     def share_purse(self, purse: BudgetPool) -> AbstractAsyncContextManager[bool]:
@@ -66,7 +66,7 @@ class ClusterSession:
         async def spent() -> Amount:
             return Amount.of(await self.hub.spent(), FREE)
 
-        return share_budget(self.hub, self.member.name, purse, spent, lasts=self.member.lasts)
+        return share_budget(self.hub, self.member.name, purse, spent, ttl=self.member.ttl)
 
     def source(self, gate: AdmissionController, *, ends_by_itself: bool = False) -> LeasedSource:
         """Work for this process. `ends_by_itself`: when nobody has anything left to do."""
@@ -78,32 +78,32 @@ class ClusterSession:
             is_over=self._is_over if ends_by_itself else None,
         )
 
-    async def post(self, jobs: Sequence[Job]) -> dict[str, Completion]:
+    async def submit(self, jobs: Sequence[Job]) -> dict[str, Completion]:
         """Raises StoreError."""
-        return await self.hub.post(jobs, retry_failed=self.retry_failed)
+        return await self.hub.submit(jobs, retry_failed=self.retry_failed)
 
     async def end(self, result: AgentResult) -> None:
         """The agent came to its end here, and its facts are written. Raises LeaseLost and StoreError."""
         await self.store.end(Completion(result.key, result.error, result.timing.total, self.member.name))
 
     async def _is_over(self) -> bool:
-        return await self.hub.left() == 0 and not await self.callers.are_there()
+        return await self.hub.pending_count() == 0 and not await self.callers.are_there()
 
 
 @asynccontextmanager
 async def join(
-    hub: Coordinator, *, lasts: float, retry_failed: bool, events: EventSink | None = None, asks: bool = True
+    hub: Coordinator, *, ttl: float, retry_failed: bool, events: EventSink | None = None, asks: bool = True
 ) -> AsyncIterator[ClusterSession]:
     """For as long as the block runs; at its end, others may have what is not done. `retry_failed`: agents that ended
     without an answer are done again, unless other callers are there, whose results these are too. Raises StoreError."""
     await hub.open()
     try:
-        member = Membership(hub, worker_name(), lasts, hears_endings=asks)
+        member = Membership(hub, worker_name(), ttl, hears_endings=asks)
         store, calls = SharedStore(member), ClusterToolCalls(hub, member.name)
-        member.on_news(lambda news: calls.landed(news.landed))
+        member.on_news(lambda news: calls.on_completed(news.completed_calls))
         hearing = EventRelay(hub, member.name, events, asks=asks)
-        member.on_news(lambda news: hearing.heard(news.told))
-        joined = ClusterSession(hub, member, store, calls, ClientPresence(hub, lasts), hearing)
+        member.on_news(lambda news: hearing.heard(news.published))
+        joined = ClusterSession(hub, member, store, calls, ClientPresence(hub, ttl), hearing)
         joined.retry_failed = retry_failed and not await joined.callers.are_there()
         async with member.at_work(), store.writing(), hearing.open():
             try:

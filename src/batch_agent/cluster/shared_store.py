@@ -118,7 +118,10 @@ class SharedStore:
     async def keep_plan(self, plan: Mapping[str, Any]) -> None:
         """Raises PlanMismatch where another process has kept another one at the same time."""
         hub = self._member.hub
-        if not await hub.swap(PLAN, (await hub.read(PLAN)).data, orjson.dumps(plan)) and await self.plan() != plan:
+        if (
+            not await hub.compare_and_set(PLAN, (await hub.read(PLAN)).data, orjson.dumps(plan))
+            and await self.plan() != plan
+        ):
             raise PlanMismatch(
                 "Another process has begun this run at the same time, and asks something else. Start both with the "
                 "same task, model, tools and options, or give one another run_id."
@@ -128,7 +131,7 @@ class SharedStore:
         """The first worker that asks gives the run its name."""
         if self._identity is None:
             hub = self._member.hub
-            await hub.swap(IDENTITY, None, secrets.token_hex(8).encode())
+            await hub.compare_and_set(IDENTITY, None, secrets.token_hex(8).encode())
             self._identity = ((await hub.read(IDENTITY)).data or b"").decode()
         return self._identity
 

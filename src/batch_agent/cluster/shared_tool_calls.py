@@ -44,8 +44,8 @@ class ClusterToolCalls:
         self._rests_until = -math.inf
         self._has_warned = False
 
-    def landed(self, names: Iterable[str]) -> None:
-        """These calls were in the news (`News.landed`)."""
+    def on_completed(self, names: Iterable[str]) -> None:
+        """These calls were in the news (`Updates.completed_calls`)."""
         for name in names:
             for news in self._waiting.get(name, ()):
                 news.set()
@@ -70,11 +70,11 @@ class ClusterToolCalls:
                         await news.wait()
         return await make(), "executed"
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float | None:
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float | None:
         if self._is_resting:
             return None
         try:
-            return await self._hub.turn(name, interval=interval, ahead=ahead)
+            return await self._hub.reserve_rate(name, interval=interval, ahead=ahead)
         except StoreError as error:
             self._rest(error)
             return None
@@ -139,15 +139,15 @@ class ClusterToolCalls:
 
     async def _land(self, name: str, made: CallOutcome | None) -> None:
         """Again until it has arrived: for as long as this worker lives, nobody else can make a call that it claimed."""
-        until = aio.now() + (made.good if made is not None else 0.0)
+        until = aio.now() + (made.ttl if made is not None else 0.0)
         while True:
             good = until - aio.now()
             is_passing = good < _PASSING
-            outcome = encode(replace(made, good=0.0 if is_passing else good)) if made is not None else None
+            outcome = encode(replace(made, ttl=0.0 if is_passing else good)) if made is not None else None
             if outcome is not None and len(outcome) > _LARGEST:
                 outcome = None
             try:
-                await self._hub.land(name, self._worker, outcome, lasts=_PASSING if is_passing else good)
+                await self._hub.complete_call(name, self._worker, outcome, ttl=_PASSING if is_passing else good)
             except StoreError as error:
                 self._rest(error)
                 await asyncio.sleep(_REST)
@@ -173,7 +173,7 @@ class ClusterToolCalls:
 
 
 def encode(made: CallOutcome) -> bytes:
-    good = None if math.isinf(made.good) else made.good
+    good = None if math.isinf(made.ttl) else made.ttl
     return orjson.dumps([made.content, made.is_error, made.seconds, good, made.timed_out])
 
 
@@ -188,7 +188,7 @@ def _taken(made: CallOutcome, waited_since: float | None) -> CallOutcome | None:
     if made.timed_out:
         return None
     if waited_since is not None:
-        return replace(made, good=max(0.0, made.good - (aio.now() - waited_since)))
-    if not made.good:
+        return replace(made, ttl=max(0.0, made.ttl - (aio.now() - waited_since)))
+    if not made.ttl:
         return None
-    return made if math.isinf(made.good) else replace(made, good=0.0)
+    return made if math.isinf(made.ttl) else replace(made, ttl=0.0)

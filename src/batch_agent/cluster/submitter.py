@@ -112,7 +112,7 @@ class Submitter:
         """What has come while the last jobs were posted goes together."""
         while True:  # until all is delivered
             jobs = [await self._to_post.get(), *islice(_there(self._to_post), _AT_ONCE)]
-            for ending in (await self._joined.post(jobs)).values():
+            for ending in (await self._joined.submit(jobs)).values():
                 self._ended.put_nowait((ending, True))
 
     async def _deliver_all(self) -> bool:
@@ -153,14 +153,14 @@ class Submitter:
     async def _next_ended(self) -> tuple[Completion, bool] | None:
         while True:
             try:
-                async with asyncio.timeout(self._joined.member.lasts):
+                async with asyncio.timeout(self._joined.member.ttl):
                     return await self._ended.get()
             except TimeoutError:
                 await self._post_what_is_missing()
 
     async def _post_what_is_missing(self) -> None:
         """A server that was killed may have lost the last second of what it was told: jobs, or that they had ended."""
-        if await self._joined.hub.left() < len(self._out) - self._to_post.qsize():
+        if await self._joined.hub.pending_count() < len(self._out) - self._to_post.qsize():
             for job in self._out.values():
                 self._to_post.put_nowait(job)
 
@@ -186,7 +186,7 @@ class Submitter:
         self._room.release()
 
     def _read(self, news: Updates) -> None:
-        for ending in news.endings:
+        for ending in news.completions:
             self._ended.put_nowait((ending, False))
 
 

@@ -1,7 +1,4 @@
-"""Where the workers of one run meet: work on lease, facts behind tokens, calls that one makes for all.
-
-What the tools of one process have in common with those of others.
-"""
+"""Seams of a distributed run: the coordinator (leases, fenced writes, documents, updates) and shared tool calls."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
@@ -16,21 +13,21 @@ from .results import AgentError
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """An agent that a worker may run, for as long as it renews the lease."""
+    """Lease of an agent: a worker may run it for as long as it renews the lease."""
 
     job: Job
-    """Its input is as JSON has it."""
+    """Its input has been through JSON."""
     token: int
-    """Larger than that of any lease before it. It goes with every write: where it is not the last, that is refused."""
+    """Fencing token, larger than that of any earlier lease. Every write carries it; a stale one is refused."""
     facts: tuple[Fact, ...] = ()
-    """The agent's story so far."""
-    times: int = 1
-    """How often the agent was handed out, and not given back. One that kills its workers is known by this."""
+    """Facts of the agent so far."""
+    attempts: int = 1
+    """Number of leases that were not released. It exposes an agent that kills its workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """How an agent ended; what it said is in its facts."""
+    """End of an agent, with its error if it failed. Its answer is in its facts."""
 
     key: str
     error: AgentError | None = None
@@ -40,8 +37,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One more fact of an agent. The parts of a long input have keys that begin with their agent's and a dot: they
-    belong to its lease."""
+    """Write of one more fact. Chunks of a long input have keys that begin with their agent's key and a dot: they belong
+    to its lease."""
 
     key: str
     token: int
@@ -50,7 +47,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """These facts in the place of all the agent has."""
+    """Write that replaces all facts of the agent."""
 
     key: str
     token: int
@@ -59,14 +56,14 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The agent is done, and so is its lease."""
+    """Write that ends the agent and its lease."""
 
     token: int
-    ending: Completion
+    completion: Completion
 
     @property
     def key(self) -> str:
-        return self.ending.key
+        return self.completion.key
 
 
 Write = Append | Replace | End
@@ -74,152 +71,152 @@ Write = Append | Replace | End
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A small thing that all workers read and change."""
+    """Small document that all workers read and change."""
 
     data: bytes | None
-    """None where nobody has written it yet."""
+    """None if it was never written."""
     now: float
-    """By the hub's clock: workers' clocks differ."""
+    """Time by the coordinator's clock: the clocks of workers differ."""
 
 
 Cursor = tuple[str, ...]
-"""A place in the news."""
+"""Position in the stream of updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """What has happened since."""
+    """Updates since a cursor."""
 
     after: Cursor
-    """Where the next news begin."""
-    endings: tuple[Completion, ...] = ()
-    landed: tuple[str, ...] = ()
-    """The names of calls that have an outcome, or are free to be made by another."""
-    told: tuple[bytes, ...] = ()
-    """What workers told everybody."""
+    """Where the next poll begins."""
+    completions: tuple[Completion, ...] = ()
+    completed_calls: tuple[str, ...] = ()
+    """Names of calls that have an outcome, or that another worker may claim now."""
+    published: tuple[bytes, ...] = ()
+    """Messages that workers published."""
 
 
 class Coordinator(Protocol):
-    """One run, shared by workers in other processes and on other machines. Every method raises StoreError when the hub
-    cannot be reached, after it was tried for a while. A call that was repeated, because nobody knows whether the first
-    one arrived, does nothing more."""
+    """Coordination service of one run, used by workers in other processes and on other machines.
+
+    Every method raises StoreError if the service cannot be reached, after some retries. All methods are idempotent: a
+    call that is repeated because its reply was lost has no second effect."""
 
     async def open(self) -> None: ...
 
     async def aclose(self) -> None: ...
 
-    async def forget(self) -> None:
-        """Everything about this run goes."""
+    async def delete_run(self) -> None:
+        """Deletes everything about this run."""
         ...
 
     # Documents
 
     async def read(self, name: str) -> Document: ...
 
-    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
-        """Puts `new` in the place of `old`; does nothing, and says False, where something else is there by now. None:
-        nothing."""
+    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+        """Replaces `old` with `new` atomically; False, without any change, if the document is not `old`. None stands
+        for no document."""
         ...
 
     # Work
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
-        """Work to be done. Agents that are known already are left as they are; `retry_failed`: those that ended without
-        an answer are done again. Gives the endings of those that need not be done."""
+    async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+        """Queues jobs. Agents that are known already stay as they are; with `retry_failed`, failed ones are queued
+        again. Returns the completions of agents that need no work."""
         ...
 
-    async def left(self) -> int:
-        """Agents that were posted and have not ended."""
+    async def pending_count(self) -> int:
+        """Number of agents that were submitted and have not ended."""
         ...
 
-    async def lease(self, worker: str, most: int, *, lasts: float, wait: float) -> list[Lease]:
-        """Up to `most` agents: those that nobody has, and those whose leases have run out. Each lease lasts for so many
-        seconds. Waits for some, if there are none, but no longer than `wait` seconds: then the list is empty."""
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
+        """Leases up to `max_jobs` agents that are queued or whose leases have expired, each for `ttl` seconds. Waits up
+        to `wait` seconds for one; then the list is empty."""
         ...
 
-    async def renew(self, worker: str, tokens: Mapping[str, int], *, lasts: float) -> frozenset[str]:
-        """The worker is alive, and holds these agents by these tokens. Gives the keys of those that were handed to
-        another one."""
+    async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
+        """Reports that the worker is alive and renews these leases. Returns the keys that other workers hold now."""
         ...
 
-    async def give_back(self, worker: str, tokens: Mapping[str, int]) -> None:
-        """The worker does not do these: others may have them at once."""
+    async def release(self, worker: str, tokens: Mapping[str, int]) -> None:
+        """Returns these agents, which the worker does not run: other workers may lease them at once."""
         ...
 
     async def leave(self, worker: str) -> None:
-        """The worker goes. Others may have what it still holds, agents and calls, at once."""
+        """Removes the worker. Other workers may take the agents and calls that it still holds at once."""
         ...
 
     async def facts(self, key: str) -> tuple[Fact, ...]:
-        """The story of an agent, or of one of its parts; empty where nobody knows it."""
+        """Facts of an agent, or of one of its chunks; empty if it is unknown."""
         ...
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
-        """All in order, and durable on return. `number`: 1, 2, 3 ... for each worker; one that was written before is
-        not written again. Gives the keys of agents whose writes were refused: their tokens are not the last."""
+        """Applies the writes in order; they are durable on return. `number`: 1, 2, 3 ... for each worker; a number that
+        was applied before is skipped. Returns the keys whose writes were refused because their tokens are stale."""
         ...
 
     async def spent(self) -> Usage:
-        """What all replies together took, also those that were refused or forgotten."""
+        """Usage of all replies together, including those of refused writes and deleted facts."""
         ...
 
-    # News
+    # Updates
 
-    async def latest(self, *, endings: bool = True) -> Cursor:
-        """Where the news are now. `endings`: False for one who need not be woken up by them; they may come all the
-        same."""
+    async def position(self, *, completions: bool = True) -> Cursor:
+        """Current end of the updates. `completions`: False for a client that completions need not wake up; it may get
+        them all the same."""
         ...
 
-    async def news(self, after: Cursor, *, wait: float) -> Updates:
-        """All since then; waits for some, if there are none, but no longer than `wait` seconds."""
+    async def poll(self, after: Cursor, *, wait: float) -> Updates:
+        """All updates since `after`; waits up to `wait` seconds for the first one."""
         ...
 
-    async def tell(self, data: bytes) -> None:
-        """To everybody who reads the news. Old ones may be gone when somebody comes to read them."""
+    async def publish(self, data: bytes) -> None:
+        """Publishes a message to all clients that poll. Old messages may be dropped before a client reads them."""
         ...
 
     # Calls
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
-        """The outcome of a call, if there is one. True: it is for this worker to make, for as long as it is alive.
-        False: another one is making it; its name is in the news when that has come to something."""
+        """Outcome of a call, if there is one. True: the worker has claimed the call and makes it, for as long as it is
+        alive. False: another worker is making it; an update names the call when it is completed."""
         ...
 
-    async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
-        """A claimed call came to this, which is good for so many seconds (inf: as long as the run). None: to nothing,
-        and another one may make it. From a worker that has lost the claim, it does nothing."""
+    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+        """Stores the outcome of a claimed call for `ttl` seconds (inf: as long as the run). None: there is no outcome,
+        and another worker may claim the call. Does nothing for a worker that has lost the claim."""
         ...
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float:
-        """A place in a queue where one may go every `interval` seconds, those first who come within `ahead` seconds of
-        their time. Gives the seconds to wait."""
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
+        """Reserves the next slot of a rate limit of one call per `interval` seconds; a call that comes up to `ahead`
+        seconds early need not wait. Returns the seconds to wait."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What one execution of a call came to."""
+    """Outcome of one execution of a tool call."""
 
     content: str
     is_error: bool
     seconds: float
-    """That the execution took."""
-    good: float
-    """Seconds for which it may be given to those who ask from now on; 0: only to those who have asked already."""
+    """Duration of the execution."""
+    ttl: float
+    """Seconds for which later callers may get it; 0: only callers that are waiting already."""
     timed_out: bool = False
-    """Its time was over. It is given to nobody in other processes, who have times of their own."""
+    """The execution timed out. Other processes do not get this outcome: they have timeouts of their own."""
 
 
 class SharedCalls(Protocol):
-    """Calls that are made once for all processes of a run, and rates that they keep together. Where the others cannot
-    be reached, each process is for itself: nothing here fails because of them."""
+    """Tool calls that are made once for all processes of a run, and rate limits that they keep together. If the
+    coordinator cannot be reached, each process works on its own: nothing here fails because of that."""
 
     async def call(self, name: str, make: Callable[[], Awaitable[CallOutcome]]) -> tuple[CallOutcome, ToolSource]:
-        """What the call of this name comes to, made here, or by another process while we waited, or by one before us;
-        the execution may have begun at any time before. Raises what `make` raises."""
+        """Outcome of the call of this name: made here, by another process while this one waited, or earlier. The
+        execution may have begun at any time before. Raises what `make` raises."""
         ...
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float | None:
-        """A place in a queue where one may go every `interval` seconds, those first who come within `ahead` seconds of
-        their time. Gives the seconds to wait; None: the queue cannot be asked, and one of our own has to do."""
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float | None:
+        """As `Coordinator.reserve_rate`; None if the coordinator cannot be reached: the caller keeps a rate of its
+        own."""
         ...

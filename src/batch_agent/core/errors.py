@@ -1,13 +1,9 @@
 """One class per reaction of the caller."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .safe_text import safe_text
-
-if TYPE_CHECKING:
-    from .flow_result import FlowResult
-    from .results import AgentResult, Results
 
 
 class ErrorKind(StrEnum):
@@ -134,27 +130,6 @@ class BackendError(BatchAgentError):
         if self.status is None:
             return self.kind not in _NOT_SENT
         return not (self.status in _REFUSED or 300 <= self.status < 400)
-
-
-class RunStopped(BatchAgentError):
-    """The backend is of no more use, the iterator of the inputs raised (kind `inputs`, the exception is the cause), the
-    file of the results cannot be written (kind `out`), or a stage of a flow that must not fail did, so the run ended
-    before its inputs did. `results` holds the agents that
-    were done (`flow`: those of all stages); with a checkpoint_dir, running again goes on from there."""
-
-    def __init__(self, kind: ErrorKind, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.results: list[AgentResult] = []
-        self.flow: FlowResult | None = None
-
-
-class AgentsFailed(BatchAgentError):
-    """Some agents have no answer, and `Results.raise_for_failures` was asked to say so. `results` holds all of them."""
-
-    def __init__(self, message: str, results: "Results") -> None:
-        super().__init__(message)
-        self.results = results
 
 
 class StoreError(BatchAgentError):

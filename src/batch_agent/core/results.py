@@ -1,18 +1,12 @@
-"""What a caller gets back.
+"""Result of one agent: its answer or its error, its usage and timing, its tool calls and file changes."""
 
-What the work of a coding agent changed.
-"""
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
-
-from .errors import AgentsFailed, ErrorKind
+from .errors import ErrorKind
 from .fast_dataclass import dataclass
 from .messages import Message, ToolSource
 from .requests import NO_USAGE, FinishReason, Usage
-from .run_reports import PrefixReport, Scheduling
 from .validation import explain_unknown_name
 
 ChangeKind = Literal["added", "modified", "deleted"]
@@ -49,8 +43,6 @@ class Changes:
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
-
-    from .flow_result import StageReport
 
     T = TypeVar("T", default=Any)  # a plain AgentResult is an AgentResult[Any]
 else:
@@ -166,116 +158,3 @@ class AgentResult(Generic[T]):
 
 
 OnResult = Callable[[AgentResult], Any]
-
-_EXAMPLES = 3
-
-
-class Results(list[AgentResult[T]]):
-    """One result per input, in input order. `T` is the type of the answers, as in `AgentResult[T]`.
-
-    As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has a row for each, and these columns: `index`,
-    `key`, `ok`; `input.NAME` for each field of the inputs and `output.NAME` for each field of the answers (`input` and
-    `output` for those without fields, such as texts); `error_kind`, `error_message` and `text` of what failed; `turns`,
-    `tool_calls` (how many), `input_tokens`, `cached_tokens`, `output_tokens` and `seconds`. What lies deeper stays a
-    list or an object; in Parquet and polars, a column with values of several kinds is JSON. A file is replaced when
-    all is written, not before. Places that cannot be written and libraries that are missing raise SpecError."""
-
-    def __init__(
-        self,
-        results: Iterable[AgentResult[T]] = (),
-        scheduling: Scheduling | None = None,
-        prefix: PrefixReport | Callable[[], PrefixReport | None] | None = None,
-    ) -> None:
-        """`prefix`: a report, or what makes it when it is read."""
-        super().__init__(results)
-        self._prefix = prefix
-        self.stages: Mapping[str, StageReport] = {}
-        """In a flow: what each stage did, took and cost."""
-        self.scheduling = scheduling or Scheduling()
-        """How many requests were in flight and how many agents had a place in the KV cache, and why."""
-
-    @property
-    def prefix(self) -> PrefixReport | None:
-        """What the prompts share, as expected and as measured. The prompts are linted when it is read."""
-        return self._prefix() if callable(self._prefix) else self._prefix
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_prefix": self.prefix}
-
-    @property
-    def failed(self) -> "Results[T]":
-        """Those without an answer."""
-        return Results((result for result in self if not result.ok), self.scheduling, self._prefix)
-
-    @property
-    def usage(self) -> Usage:
-        """Of all together."""
-        return sum((result.usage for result in self), NO_USAGE)
-
-    @property
-    def outputs(self) -> list[T | None]:
-        """The answers; None where there is none."""
-        return [result.output if result.ok else None for result in self]
-
-    def raise_for_failures(self) -> Self:
-        """Raises AgentsFailed if any agent failed: how many, why, and the first ones."""
-        failed = self.failed
-        if not failed:
-            return self
-        shown = [f"input {result.index}: {result.error}" for result in failed[:_EXAMPLES]]
-        more = [f"and {len(failed) - _EXAMPLES:,} more"] if len(failed) > _EXAMPLES else []
-        raise AgentsFailed(
-            f"{len(failed):,} of {len(self):,} agents failed ({_kinds(failed)}): {'; '.join([*shown, *more])}", self
-        )
-
-    def to_pandas(self) -> Any:
-        """A pandas DataFrame."""
-        from ..data import export as exporting
-
-        return exporting.to_pandas(self)
-
-    def to_polars(self) -> Any:
-        """A polars DataFrame."""
-        from ..data import export as exporting
-
-        return exporting.to_polars(self)
-
-    def to_parquet(self, path: str | Path) -> None:
-        """Needs the extra `data`."""
-        from ..data import export as exporting
-
-        exporting.to_parquet(self, path)
-
-    def to_csv(self, path: str | Path) -> None:
-        """Lists and objects are JSON."""
-        from ..data import export as exporting
-
-        exporting.to_csv(self, path)
-
-    def to_jsonl(self, path: str | Path) -> None:
-        """One JSON object per line, as `batch-agent run` writes them: with the answers as they are."""
-        from ..data import export as exporting
-
-        exporting.to_jsonl(self, path)
-
-    def __str__(self) -> str:
-        failed, usage = self.failed, self.usage
-        kinds = f" ({_kinds(failed)})" if failed else ""
-        return (
-            f"{len(self) - len(failed):,} of {len(self):,} agents answered, {len(failed):,} failed{kinds}; "
-            f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out"
-        )
-
-    def __repr__(self) -> str:
-        """Short: a result holds a whole conversation."""
-        return f"<Results: {self}>"
-
-    def _repr_html_(self) -> str:
-        from ..data import export as exporting
-
-        return exporting.as_html(self, str(self))
-
-
-def _kinds(failed: Iterable[AgentResult]) -> str:
-    counts = Counter(result.error.kind for result in failed if result.error)
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())

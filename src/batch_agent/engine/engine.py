@@ -8,12 +8,13 @@ from contextlib import suppress
 from .. import aio
 from ..aio import RunDeadline, is_failure
 from ..core.agent_config import Job
-from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost, RunStopped
+from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost
 from ..core.events import AgentFinished, AgentReassigned, AgentStarted
 from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
+from ..core.run_stopped import RunStopped
 from .admission import AdmissionController
 
 _log = logging.getLogger("batch_agent")

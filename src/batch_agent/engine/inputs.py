@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 from ..aio import is_being_cancelled
 from ..core.agent_config import Job
-from ..core.errors import BatchAgentError, ErrorKind, RunStopped
+from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentError
+from ..core.run_stopped import RunStopped
 
 
 class JobSource:

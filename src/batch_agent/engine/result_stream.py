@@ -12,11 +12,12 @@ from typing import Any, Self
 
 from ..aio import is_failure
 from ..channel import Channel
-from ..core.errors import ErrorKind, RunStopped, SpecError
+from ..core.errors import ErrorKind, SpecError
 from ..core.events import CallbackFailed
 from ..core.protocols import EventSink
 from ..core.results import AgentResult, T
 from ..core.run_reports import PrefixReport, Scheduling
+from ..core.run_stopped import RunStopped
 
 _log = logging.getLogger("batch_agent")
 

@@ -8,13 +8,14 @@ from typing import Any, Protocol, assert_never
 from ..agent.conversation import Generate
 from ..aio import Deadlines
 from ..core.agent_config import Job
-from ..core.errors import BackendError, ErrorKind, RunStopped
+from ..core.errors import BackendError, ErrorKind
 from ..core.events import RequestRetried, TurnEnded, TurnStarted
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.options import Retry
 from ..core.protocols import Backend, EventSink, Slot
 from ..core.requests import Reply, Request
+from ..core.run_stopped import RunStopped
 from ..schedule.health import Health, PauseAll, RetryAgent, StopRun
 from ..schedule.retry import asks_for_less, retry_delay
 from .admission import AdmissionController

@@ -4,9 +4,9 @@ import logging
 
 from ..core.errors import ErrorKind
 from ..core.events import CallbackFailed
-from ..core.flow_result import Item
 from ..core.protocols import EventSink
 from ..core.results import AgentError
+from .result import Item
 
 _log = logging.getLogger("batch_agent")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from ..core.errors import StoreError
 from ..core.events import Event
-from ..core.flow_result import Item
 from ..core.options import Spend
 from ..core.spec import BatchSpec
 from ..run.complete_checkpoint import is_marked
 from ..store.reader import CheckpointReader
 from .item_order import Position
 from .nodes import MOST_EXPANDED, listed
+from .result import Item
 from .steps import Expand, Filter, FlowStep, Map, Reduce
 
 

@@ -8,11 +8,11 @@ from typing import Any, Self
 from .. import aio
 from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
-from ..core.errors import BackendError, BatchAgentError, RunStopped, SpecError
+from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted
-from ..core.flow_result import FlowResult, Item
 from ..core.options import Spend
 from ..core.protocols import EventSink
+from ..core.run_stopped import RunStopped
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
 from ..engine.inputs import JobSource
@@ -27,6 +27,7 @@ from .complete_checkpoints import NoEvents, called_once, marked_plans, unseen
 from .map_step import MapInputs, MapNode, fields_of
 from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
 from .reduce_step import ReduceNode
+from .result import FlowResult, Item
 from .stage_runner import StageEvents, StageRunner
 from .steps import Expand, Filter, FlowStep, Map, Reduce
 from .validation import check_steps

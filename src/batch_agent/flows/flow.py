@@ -4,7 +4,6 @@ import sys
 from typing import Any, Unpack
 
 from ..core.errors import SpecError
-from ..core.flow_result import FlowResult, OnFailure
 from ..core.options.run_options import StageOptions
 from ..core.options.signature import lists_options
 from ..core.protocols import EventSinks
@@ -14,6 +13,7 @@ from ..engine.sync import run_blocking
 from ..observe.live.detection import progress_if_seen
 from ..observe.sinks import combine_sinks
 from .driver import drive
+from .result import FlowResult, OnFailure
 from .steps import Expand, Filter, FlowStep, GroupBy, Into, Keep, Map, Reduce, Shown
 
 

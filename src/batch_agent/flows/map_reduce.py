@@ -5,12 +5,13 @@ from typing import Any
 
 from pydantic import BaseModel, RootModel
 
-from ..core.errors import RunStopped, SpecError
-from ..core.flow_result import FlowResult, Item
+from ..core.errors import SpecError
 from ..core.protocols import EventSink
-from ..core.results import Results
+from ..core.run_stopped import RunStopped
+from ..data.results import Results
 from ..plan.template import parse_template
 from .flow import Flow
+from .result import FlowResult, Item
 from .steps import Reduce
 
 _OF_THE_WORKERS = ("task", "output_schema", "tools", "on_result", "out")

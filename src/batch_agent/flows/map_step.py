@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..core.flow_result import Item
 from ..core.results import AgentResult
 from .nodes import FlowNode, ItemDropped, ItemExpected, NodeMessage, StageClosed
+from .result import Item
 from .stage_runner import StageRunner, forward_failure
 from .steps import Map
 
@@ -77,7 +77,7 @@ async def forward(step: Map, agents: StageRunner, item: Item, result: AgentResul
     if result.error is not None:
         await forward_failure(agents, item, result.error, step.on_failure, then)
     else:
-        await then.hear(item.having(**{step.name: result.output}))
+        await then.hear(item.with_fields(**{step.name: result.output}))
 
 
 def fields_of(value: Any, text_name: str) -> Mapping[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from ..core.fast_dataclass import dataclass
-from ..core.flow_result import Item
 from .callbacks import Callbacks
 from .item_order import Position
+from .result import Item
 from .steps import Expand, Filter
 
 MOST_EXPANDED = 1_000_000
@@ -123,7 +123,7 @@ class ExpandNode:
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             where = f"expand({name!r})"
             return [item.failed(where, self._callbacks.raised(where, item, error))]
-        return [item.having(**{name: value, "index": number}) for number, value in enumerate(values)]
+        return [item.with_fields(**{name: value, "index": number}) for number, value in enumerate(values)]
 
 
 def listed(values: Any) -> Iterable[Any]:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from ..core.errors import ErrorKind
-from ..core.flow_result import Item
 from ..core.json import dumps_any, replace_surrogates
 from ..core.results import AgentError
 from ..plan.jsonable import to_jsonable
 from ..plan.merge_tree import Merge
 from .callbacks import item_position
+from .result import Item
 
 
 def to_json_text(value: Any) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..core.errors import ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.flow_result import Item
 from ..core.results import AgentError, AgentResult
 from ..engine.context_window import ContextWindow
 from ..plan.field_paths import find
@@ -19,6 +18,7 @@ from .compile import CompiledStage
 from .item_order import ItemOrder, Position
 from .nodes import FlowNode, ItemDropped, ItemExpanded, ItemExpected, NodeMessage, StageClosed
 from .reduce_prompt import entry_of, error_entries, merged_text, results_text, to_json_text, too_long
+from .result import Item
 from .stage_runner import StageRunner, forward_failure
 from .steps import Reduce
 
@@ -226,7 +226,7 @@ class ReduceNode:
             await self._failed(group, merge, result.error)
         elif merge.is_last:
             group.is_done = True
-            await self._then.hear(self._item(group, merge).having(**{self._step.name: result.output}))
+            await self._then.hear(self._item(group, merge).with_fields(**{self._step.name: result.output}))
         else:
             text = merged_text(result.output, merge.leaves)
             self._ask(group, group.tree.merged(merge, text, await self._size(text)))

@@ -7,17 +7,18 @@ from typing import Any
 from .. import aio
 from ..backends.prices import known_price
 from ..channel import Channel
-from ..core.errors import RunStopped
 from ..core.events import Event, ItemQueued, StageEvent
 from ..core.fast_dataclass import dataclass
-from ..core.flow_result import Item, OnFailure, StageReport
 from ..core.protocols import EventSink
-from ..core.results import AgentError, AgentResult, Results
+from ..core.results import AgentError, AgentResult
+from ..core.run_stopped import RunStopped
+from ..data.results import Results, StageReport
 from ..run.resources import RunResources
 from ..run.runner import execute
 from .callbacks import item_position
 from .item_order import Position
 from .nodes import FlowNode, ItemDropped
+from .result import Item, OnFailure
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import field
 from typing import Any
 
 from ..core.fast_dataclass import dataclass
-from ..core.flow_result import Item, OnFailure
 from ..core.task_fields import Fields
+from .result import Item, OnFailure
 
 Keep = Callable[[Item], Any]
 Into = Callable[[Item], Iterable[Any]]

@@ -4,7 +4,7 @@ from statistics import fmean, stdev
 
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
-from ..core.results import Results
+from ..data.results import Results
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ from dataclasses import field, replace
 from typing import Literal
 
 from ..agent.conversation import Generate
-from ..core.errors import BackendError, ErrorKind, RunStopped
+from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
+from ..core.run_stopped import RunStopped
 from ..engine.turn_runner import BackendTurnRunner
 from .action_adapter import ActionAdapter, keeps_choice
 from .program_sessions import ProgramSession, ProgramSessions

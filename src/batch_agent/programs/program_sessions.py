@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ..core.agent_config import Job
-from ..core.errors import BackendError, ErrorKind, RunStopped
+from ..core.errors import BackendError, ErrorKind
 from ..core.events import CallsEnded, CallsStarted
 from ..core.messages import Assistant, Message, ToolCall, ToolResults
 from ..core.program_runtime import CompletionRequest
 from ..core.protocols import EventSink
 from ..core.requests import NO_USAGE, Reply, Request
 from ..core.results import CallRecord
+from ..core.run_stopped import RunStopped
 from ..engine.admission import AdmissionController
 
 _PROGRAM = ToolCall("", "(program)", "")

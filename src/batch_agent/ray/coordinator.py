@@ -40,36 +40,34 @@ class RayCoordinator:
     async def aclose(self) -> None:
         """The actor is closed by whoever made it."""
 
-    async def forget(self) -> None:
-        await self._ask("forget")
+    async def delete_run(self) -> None:
+        await self._ask("delete_run")
 
     async def read(self, name: str) -> Document:
         document: Document = await self._ask("read", name)
         return document
 
-    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
-        return bool(await self._ask("swap", name, old, new))
+    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+        return bool(await self._ask("compare_and_set", name, old, new))
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+    async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         plain = [decode_job(encode_job(job)) for job in jobs]  # an input may be of a class that nodes do not have
-        ended: dict[str, Completion] = await self._ask("post", plain, retry_failed=retry_failed)
+        ended: dict[str, Completion] = await self._ask("submit", plain, retry_failed=retry_failed)
         return ended
 
-    async def left(self) -> int:
-        return int(await self._ask("left"))
+    async def pending_count(self) -> int:
+        return int(await self._ask("pending_count"))
 
-    async def lease(self, worker: str, most: int, *, lasts: float, wait: float) -> list[Lease]:
-        leases: list[Lease] = await self._ask("lease", worker, most, lasts=lasts, wait=wait)
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
+        leases: list[Lease] = await self._ask("lease", worker, max_jobs, ttl=ttl, wait=wait)
         return leases
 
-    async def renew(self, worker: str, tokens: Mapping[str, int], *, lasts: float) -> frozenset[str]:
-        lost: frozenset[str] = await _answered(
-            lambda: self._actor.renew.remote(self._seat, worker, dict(tokens), lasts)
-        )
+    async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
+        lost: frozenset[str] = await _answered(lambda: self._actor.renew.remote(self._seat, worker, dict(tokens), ttl))
         return lost
 
-    async def give_back(self, worker: str, tokens: Mapping[str, int]) -> None:
-        await self._ask("give_back", worker, dict(tokens))
+    async def release(self, worker: str, tokens: Mapping[str, int]) -> None:
+        await self._ask("release", worker, dict(tokens))
 
     async def leave(self, worker: str) -> None:
         await self._ask("leave", worker)
@@ -87,30 +85,30 @@ class RayCoordinator:
         usage: Usage = await self._ask("spent")
         return usage
 
-    async def latest(self, *, endings: bool = True) -> Cursor:
-        cursor: Cursor = await self._ask("latest")
+    async def position(self, *, completions: bool = True) -> Cursor:
+        cursor: Cursor = await self._ask("position")
         return cursor
 
-    async def news(self, after: Cursor, *, wait: float) -> Updates:
-        news, stories = await _answered(lambda: self._actor.news.remote(self._seat, after, wait))
+    async def poll(self, after: Cursor, *, wait: float) -> Updates:
+        news, stories = await _answered(lambda: self._actor.poll.remote(self._seat, after, wait))
         self._stories.update(stories)
         for key in list(islice(self._stories, max(0, len(self._stories) - _MOST_STORIES))):
             del self._stories[key]
         gathered: Updates = news
         return gathered
 
-    async def tell(self, data: bytes) -> None:
-        await _answered(lambda: self._actor.tell.remote(self._seat, data))
+    async def publish(self, data: bytes) -> None:
+        await _answered(lambda: self._actor.publish.remote(self._seat, data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
         claimed: bytes | bool = await self._ask("claim", name, worker)
         return claimed
 
-    async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
-        await self._ask("land", name, worker, outcome, lasts=lasts)
+    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+        await self._ask("complete_call", name, worker, outcome, ttl=ttl)
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float:
-        return float(await self._ask("turn", name, interval=interval, ahead=ahead))
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
+        return float(await self._ask("reserve_rate", name, interval=interval, ahead=ahead))
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
         return await _answered(lambda: self._actor.ask.remote(method, args, options))

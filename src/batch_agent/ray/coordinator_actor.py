@@ -53,7 +53,7 @@ class CoordinatorActor:
         self._asked[method] += 1
         return await getattr(self._hub, method)(*args, **options)
 
-    async def renew(self, seat: str | None, worker: str, tokens: Mapping[str, int], lasts: float) -> frozenset[str]:
+    async def renew(self, seat: str | None, worker: str, tokens: Mapping[str, int], ttl: float) -> frozenset[str]:
         """Ray starts a worker anew only when the one before it is gone: what that one held, others may have."""
         self._asked["renew"] += 1
         if seat is not None and worker not in self._joined:
@@ -61,29 +61,29 @@ class CoordinatorActor:
             before, self._seats[seat] = self._seats.get(seat), worker
             if before is not None:
                 await self._hub.leave(before)
-        return await self._hub.renew(worker, tokens, lasts=lasts)
+        return await self._hub.renew(worker, tokens, ttl=ttl)
 
-    async def tell(self, seat: str | None, data: bytes) -> None:
-        self._asked["tell"] += 1
-        await self._hub.tell(data if seat is None else _OfWorker(data))
+    async def publish(self, seat: str | None, data: bytes) -> None:
+        self._asked["publish"] += 1
+        await self._hub.publish(data if seat is None else _OfWorker(data))
 
-    async def news(self, seat: str | None, after: Cursor, wait: float) -> tuple[Updates, Stories]:
+    async def poll(self, seat: str | None, after: Cursor, wait: float) -> tuple[Updates, Stories]:
         """A worker is not woken for what only callers want to know. These get the facts of agents that have ended
         together with the news of it."""
-        self._asked["news"] += 1
+        self._asked["poll"] += 1
         deadline = aio.now() + wait
-        news = await self._hub.news(after, wait=wait)
+        news = await self._hub.poll(after, wait=wait)
         while seat is not None and not _concerns_workers(news) and (left := deadline - aio.now()) > 0:
             after = news.after
-            news = await self._hub.news(after, wait=left)
-        if news.endings or news.landed or news.told:
+            news = await self._hub.poll(after, wait=left)
+        if news.completions or news.completed_calls or news.published:
             await asyncio.sleep(_MOMENT)
-            news = await self._hub.news(after, wait=0)
+            news = await self._hub.poll(after, wait=0)
         if seat is not None:
-            return replace(news, endings=(), told=_of_callers(news)), {}
-        ended = islice(news.endings, _MOST_STORIES)
+            return replace(news, completions=(), published=_of_callers(news)), {}
+        ended = islice(news.completions, _MOST_STORIES)
         stories = {ending.key: await self._hub.facts(ending.key) for ending in ended}
-        return replace(news, told=tuple(map(bytes, news.told))), stories
+        return replace(news, published=tuple(map(bytes, news.published))), stories
 
     async def asked(self) -> dict[str, int]:
         """How often each method was called."""
@@ -95,8 +95,8 @@ class _OfWorker(bytes):
 
 
 def _concerns_workers(news: Updates) -> bool:
-    return bool(news.landed or _of_callers(news))
+    return bool(news.completed_calls or _of_callers(news))
 
 
 def _of_callers(news: Updates) -> tuple[bytes, ...]:
-    return tuple(told for told in news.told if not isinstance(told, _OfWorker))
+    return tuple(told for told in news.published if not isinstance(told, _OfWorker))

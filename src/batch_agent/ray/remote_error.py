@@ -1,7 +1,8 @@
 """Errors on their way from one process to another: what they say and of what kind they are, without what they hold."""
 
-from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
+from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
 from ..core.fast_dataclass import dataclass
+from ..core.run_stopped import RunStopped
 
 _PLAIN: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
 

@@ -9,7 +9,8 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ..core.errors import BatchAgentError, ErrorKind, RunStopped
+from ..core.errors import BatchAgentError, ErrorKind
+from ..core.run_stopped import RunStopped
 from .actor_calls import answer, first_line, kill
 from .node_assignment import CPUS, Node
 from .worker_actor import WorkerActor, own_version

@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from ..core.errors import ErrorKind, RunStopped
+from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
 from ..core.protocols import Store, Traits
 from ..core.requests import Delta, Request
+from ..core.run_stopped import RunStopped
 from ..engine.agent_loop import recalled
 from ..engine.context_window import digest, open_window
 from ..engine.inputs import InputSource, JobSource

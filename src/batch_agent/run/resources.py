@@ -376,7 +376,7 @@ async def _join(
     from ..cluster.session import join  # only for shared runs
 
     return await stack.enter_async_context(
-        join(hub, lasts=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
+        join(hub, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
     )
 
 

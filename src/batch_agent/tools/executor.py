@@ -220,7 +220,7 @@ class ToolExecutor:
         async def fly(_: InFlightCall) -> ToolOutcome:
             made, source = await commons.call(name, make)
             sources.append(source)
-            expires = aio.now() + made.good
+            expires = aio.now() + made.ttl
             timed_out = made.timed_out
             outcome = ToolOutcome(made.content, made.is_error, _ELSEWHERE, made.seconds, version, expires, timed_out)
             if source != "executed":

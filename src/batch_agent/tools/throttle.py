@@ -240,7 +240,7 @@ class _Bucket:
     async def _seconds(self) -> float:
         """One at a time also where others are asked: a process with a long queue takes turns with the rest."""
         if self._commons is not None:
-            told = await self._commons.turn(self._name, interval=self._interval, ahead=self._ahead)
+            told = await self._commons.reserve_rate(self._name, interval=self._interval, ahead=self._ahead)
             if told is not None:
                 return told
         return self._next - self._ahead - aio.now()

@@ -11,8 +11,8 @@ from tests.engine.harness import EventLog
 
 from batch_agent import BackendError, BatchAgent, Flow, Tool
 from batch_agent.core.events import AgentFinished, FlowStarted, StageEvent
-from batch_agent.core.flow_result import FlowResult, Item
 from batch_agent.core.results import AgentResult
+from batch_agent.flows.result import FlowResult, Item
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.programs import Programs
 
 from batch_agent.core.events import AgentFinished, Event, StageEvent
-from batch_agent.core.flow_result import FlowResult
+from batch_agent.flows.result import FlowResult
 from batch_agent.sim import Script, SimConfig, SimServer
 
 FLOW = """

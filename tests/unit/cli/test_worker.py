@@ -188,7 +188,7 @@ def test_whoever_stops_loses_nothing_and_the_others_go_on(
 def remaining(url: str, name: str) -> int:
     async def look() -> int:
         async with RemoteRun(url, name).hub() as hub:
-            return await hub.left()
+            return await hub.pending_count()
 
     return asyncio.run(look())
 
@@ -207,10 +207,10 @@ async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str]
     """As if a run had been started and its caller were gone."""
     async with RemoteRun(url, name).hub() as hub:
         if command is not None:
-            assert await hub.swap(COMMAND, None, command)
+            assert await hub.compare_and_set(COMMAND, None, command)
         if plan is not None:
-            assert await hub.swap("plan", None, json.dumps(plan).encode())
-        await hub.post([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
+            assert await hub.compare_and_set("plan", None, json.dumps(plan).encode())
+        await hub.submit([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
 
 
 def asked(**options: Any) -> WorkerManifest:

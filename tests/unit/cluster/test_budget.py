@@ -27,7 +27,7 @@ class Worker:
         self.before = before or Amount()
 
     def joins(self) -> AbstractAsyncContextManager[bool]:
-        return share_budget(self.link, self.name, self.purse, self._spent, lasts=LASTS, interval=BEAT)
+        return share_budget(self.link, self.name, self.purse, self._spent, ttl=LASTS, interval=BEAT)
 
     async def _spent(self) -> Amount:
         return self.before
@@ -310,7 +310,7 @@ async def test_a_waiting_request_that_is_cancelled_is_not_leased_for() -> None:
 @virtual
 async def test_a_document_that_nobody_understands_is_an_error() -> None:
     hub = MemoryCoordinator(MemoryStore())
-    await hub.swap("budget", None, b'{"a": 1}')
+    await hub.compare_and_set("budget", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
         await Worker(hub, "b").joins().__aenter__()
 

@@ -34,11 +34,11 @@ class Line:
     async def claim(self, name: str, worker: str) -> bytes | bool:
         return await self._send("claim", lambda: self._hub.claim(name, worker))
 
-    async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
-        await self._send("land", lambda: self._hub.land(name, worker, outcome, lasts=lasts))
+    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+        await self._send("complete_call", lambda: self._hub.complete_call(name, worker, outcome, ttl=ttl))
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float:
-        return await self._send("turn", lambda: self._hub.turn(name, interval=interval, ahead=ahead))
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
+        return await self._send("reserve_rate", lambda: self._hub.reserve_rate(name, interval=interval, ahead=ahead))
 
     async def _send(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
         self.sent[what] += 1
@@ -62,12 +62,12 @@ class Worker:
         self.made: list[str] = []
 
     async def live(self) -> None:
-        after = await self._hub.latest()
+        after = await self._hub.position()
         while True:
-            await self._hub.renew(self.name, {}, lasts=2.0)
-            news = await self._hub.news(after, wait=1.0)
+            await self._hub.renew(self.name, {}, ttl=2.0)
+            news = await self._hub.poll(after, wait=1.0)
             after = news.after
-            self.calls.landed(news.landed)
+            self.calls.on_completed(news.completed_calls)
 
     async def call(self, name: str = "look", seconds: float = 1.0, good: float = FOR_EVER, text: str = "") -> Any:
         async def make() -> CallOutcome:
@@ -166,7 +166,7 @@ async def test_nor_does_one_that_leaves_before_it_knows_that_it_was_given_the_ca
 async def test_a_call_whose_worker_died_is_made_by_one_who_waits_for_it() -> None:
     async with workers("a", "b", "c") as (a, b, c):
         dead = ClusterToolCalls(a.line, "d")
-        await a._hub.renew("d", {}, lasts=5.0)
+        await a._hub.renew("d", {}, ttl=5.0)
 
         async def never() -> CallOutcome:
             await asyncio.sleep(1000)
@@ -224,10 +224,10 @@ async def test_nobody_takes_an_outcome_to_be_good_for_longer_than_it_is() -> Non
     async with workers("a", "b", "c") as (a, b, c):
         asked = [task(worker.call(good=10.0)) for worker in (a, b)]
         await asyncio.wait(asked)
-        assert asked[0].result()[0].good == 10.0
-        assert asked[1].result()[0].good == pytest.approx(9.0, abs=0.01)  # it asked a second before it was there
+        assert asked[0].result()[0].ttl == 10.0
+        assert asked[1].result()[0].ttl == pytest.approx(9.0, abs=0.01)  # it asked a second before it was there
         await asyncio.sleep(5)
-        assert (await c.call())[0].good == 0.0  # which is as old as it may be, for all that it can tell
+        assert (await c.call())[0].ttl == 0.0  # which is as old as it may be, for all that it can tell
         await asyncio.sleep(5)
         assert (await c.call())[1] == "executed"
 
@@ -250,26 +250,26 @@ def test_what_an_outcome_says_arrives_as_it_was() -> None:
 @virtual
 async def test_without_a_hub_each_makes_its_calls_and_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
     async with workers("a", "b") as (a, b):
-        a.line.cut = {"claim", "land", "turn"}
+        a.line.cut = {"claim", "complete_call", "reserve_rate"}
         with caplog.at_level(logging.WARNING, "batch_agent"):
             for name in ("one", "two"):
                 assert (await a.call(name))[1] == "executed"
-                assert await a.calls.turn(name, interval=1.0, ahead=0.0) is None
+                assert await a.calls.reserve_rate(name, interval=1.0, ahead=0.0) is None
         [warning] = caplog.records
         assert "The hub cannot be reached. While that lasts, workers share no tool calls" in warning.getMessage()
         assert a.line.sent["claim"] == 1  # a hub that cannot be reached is left alone for a while
-        assert a.line.sent["turn"] == 0
+        assert a.line.sent["reserve_rate"] == 0
         a.line.cut = set()
         await asyncio.sleep(10)
         assert (await b.call("three"))[1] == "executed"
         assert (await a.call("three"))[1] == "cached"
-        assert await a.calls.turn("one", interval=1.0, ahead=0.0) == 0.0
+        assert await a.calls.reserve_rate("one", interval=1.0, ahead=0.0) == 0.0
 
 
 @virtual
 async def test_a_landing_is_sent_until_it_arrives() -> None:
     async with workers("a", "b") as (a, b):
-        a.line.cut = {"land"}
+        a.line.cut = {"complete_call"}
         assert (await a.call(good=30.0))[1] == "executed"
         assert now() == pytest.approx(1.0, abs=0.01)  # nobody here waits for it
         waiting = task(b.call())
@@ -278,7 +278,7 @@ async def test_a_landing_is_sent_until_it_arrives() -> None:
         a.line.cut = set()
         found, how = await waiting
         assert (found.content, how, b.made) == ("made by a", "shared", [])
-        assert found.good <= 1 + 30 - now()  # counted from when it was made
+        assert found.ttl <= 1 + 30 - now()  # counted from when it was made
 
 
 @virtual
@@ -297,7 +297,7 @@ async def test_closing_waits_for_landings_and_not_for_ever() -> None:
         await a.call()
         await a.calls.aclose()
         assert (await b.call())[1] == "cached"
-        a.line.cut = {"land"}
+        a.line.cut = {"complete_call"}
         await a.call("other")
         closed = now()
         await a.calls.aclose()

@@ -47,9 +47,9 @@ class Link:
             raise StoreError("the hub is not there")
         return await self._hub.read(name)
 
-    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         await self.whole.wait()
-        is_done = await self._hub.swap(name, old, new)
+        is_done = await self._hub.compare_and_set(name, old, new)
         await asyncio.sleep(self.delay)
         return is_done
 
@@ -67,7 +67,7 @@ class Worker:
         self.waiting: set[asyncio.Task[None]] = set()
 
     def joins(self) -> AbstractAsyncContextManager[LimitSharing]:
-        return share_limits(self.link, self.name, {self.server: self.gate}, lasts=LASTS, interval=BEAT)
+        return share_limits(self.link, self.name, {self.server: self.gate}, ttl=LASTS, interval=BEAT)
 
     @asynccontextmanager
     async def at_work(self, requests: int = 0) -> AsyncIterator[LimitSharing]:
@@ -321,7 +321,7 @@ async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
 @virtual
 async def test_a_document_that_nobody_understands_is_an_error() -> None:
     hub = MemoryCoordinator(MemoryStore())
-    await hub.swap("members", None, b'{"a": 1}')
+    await hub.compare_and_set("members", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
         await of_slots(hub, "b").joins().__aenter__()
 
@@ -332,7 +332,7 @@ async def test_who_is_never_quick_enough_gives_up() -> None:
         async def read(self, name: str) -> Document:
             return Document(None, 0.0)
 
-        async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+        async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
             return False
 
     async def edit(document: Document) -> bytes:

@@ -83,46 +83,46 @@ async def test_a_killed_server_that_comes_back_has_lost_nothing(server: RedisSer
         async with asyncio.TaskGroup() as group:
             server.kill()
             writing = group.create_task(hub.write("w", 2, told(leases["b"], STARTED)))
-            waiting = group.create_task(hub.news(("0-0", "0-0"), wait=60))
-            posting = group.create_task(hub.post(jobs("a", "c"), retry_failed=False))
+            waiting = group.create_task(hub.poll(("0-0", "0-0"), wait=60))
+            posting = group.create_task(hub.submit(jobs("a", "c"), retry_failed=False))
             await asyncio.sleep(0.1)
             await asyncio.to_thread(server.start)
             assert await writing == frozenset()
             assert await posting == {}
-            await hub.tell(b"again")
+            await hub.publish(b"again")
             assert (await waiting).told == (b"again",)
         assert await hub.facts("a") == await hub.facts("b") == (STARTED,)
-        assert [lease.job.key for lease in await hub.lease("v", 9, lasts=LONG, wait=0)] == ["c"]
+        assert [lease.job.key for lease in await hub.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
 async def test_workers_keep_their_leases_when_it_was_the_server_that_was_gone(server: RedisServer) -> None:
     async with opened(server.url) as one, opened(server.url) as other:
-        lease = (await leased(one, "w", "a", lasts=SHORT))["a"]
+        lease = (await leased(one, "w", "a", ttl=SHORT))["a"]
         await one.claim("call", "w")
         server.kill()
         await asyncio.sleep(1.2 * SHORT)
         await asyncio.to_thread(server.start)
         assert await other.claim("call", "v") is False
-        assert await other.lease("v", 1, lasts=SHORT, wait=0) == []
-        assert await one.renew("w", {"a": lease.token}, lasts=SHORT) == frozenset()
+        assert await other.lease("v", 1, ttl=SHORT, wait=0) == []
+        assert await one.renew("w", {"a": lease.token}, ttl=SHORT) == frozenset()
         assert await one.write("w", 1, told(lease, STARTED)) == frozenset()
-        assert [found.facts for found in await other.lease("v", 1, lasts=SHORT, wait=60)] == [(STARTED,)]
-        assert await one.renew("w", {"a": lease.token}, lasts=SHORT) == {"a"}
+        assert [found.facts for found in await other.lease("v", 1, ttl=SHORT, wait=60)] == [(STARTED,)]
+        assert await one.renew("w", {"a": lease.token}, ttl=SHORT) == {"a"}
 
 
 async def test_what_was_given_back_is_free_also_then(server: RedisServer) -> None:
     async with opened(server.url) as hub:
-        lease = (await leased(hub, "w", "a", "b", lasts=SHORT))["a"]
-        await hub.give_back("w", {"a": lease.token})
+        lease = (await leased(hub, "w", "a", "b", ttl=SHORT))["a"]
+        await hub.release("w", {"a": lease.token})
         await asyncio.sleep(1.2 * SHORT)
-        assert [found.job.key for found in await hub.lease("v", 9, lasts=SHORT, wait=0)] == ["a"]
+        assert [found.job.key for found in await hub.lease("v", 9, ttl=SHORT, wait=0)] == ["a"]
 
 
 async def test_a_server_that_stays_away_is_given_up_after_a_while(server: RedisServer) -> None:
     secret = server.url.replace("redis://", "redis://:pass%20word@")
     hub = RedisCoordinator(secret, "run", patience=0.2)
     server.kill()
-    for call in (hub.open(), hub.left(), hub.news(("0-0", "0-0"), wait=60), runs_known(secret, patience=0.1)):
+    for call in (hub.open(), hub.pending_count(), hub.poll(("0-0", "0-0"), wait=60), runs_known(secret, patience=0.1)):
         with pytest.raises(StoreError, match=r"could not be reached for 0.* s.*Check that it runs") as caught:
             await call
         assert f"redis://127.0.0.1:{server.port}" in str(caught.value)
@@ -135,40 +135,40 @@ async def test_what_a_lost_answer_was_about_is_not_done_twice(redis_server: Redi
     async with Way(port).open() as way, opened(way.url, run) as hub, opened(redis_server.url, run) as other:
         first = (await leased(hub, "w", "first"))["first"]  # so that the server knows all scripts
         await hub.write("w", 1, told(first, STARTED))
-        await hub.swap("x", None, b"0")
-        await hub.tell(b"first")
-        await hub.turn("first", interval=0, ahead=0)
-        await other.post(jobs("a", "b", "c"), retry_failed=False)
-        after = await hub.latest()
+        await hub.compare_and_set("x", None, b"0")
+        await hub.publish(b"first")
+        await hub.reserve_rate("first", interval=0, ahead=0)
+        await other.submit(jobs("a", "b", "c"), retry_failed=False)
+        after = await hub.position()
         way.loses_answers = 1
-        leases = await hub.lease("w", 2, lasts=LONG, wait=0)
-        assert [(lease.job.key, lease.times) for lease in leases] == [("a", 1), ("b", 1)]
+        leases = await hub.lease("w", 2, ttl=LONG, wait=0)
+        assert [(lease.job.key, lease.attempts) for lease in leases] == [("a", 1), ("b", 1)]
         way.loses_answers = 1
         assert await hub.write("w", 2, told(leases[0], STARTED)) == frozenset()
         way.loses_answers = 1
-        assert await hub.swap("x", b"0", b"1") is True
+        assert await hub.compare_and_set("x", b"0", b"1") is True
         way.loses_answers = 1
-        await hub.tell(b"once")
+        await hub.publish(b"once")
         way.loses_answers = 1
-        assert await hub.turn("t", interval=1_000, ahead=0) == 0
+        assert await hub.reserve_rate("t", interval=1_000, ahead=0) == 0
         assert way.lost == 5
         assert await other.facts("a") == (STARTED,)
-        assert (await other.news(after, wait=0)).told == (b"once",)
-        assert 0 < await other.turn("t", interval=1_000, ahead=0) <= 1_000
-        assert [lease.job.key for lease in await other.lease("v", 9, lasts=LONG, wait=0)] == ["c"]
+        assert (await other.poll(after, wait=0)).published == (b"once",)
+        assert 0 < await other.reserve_rate("t", interval=1_000, ahead=0) <= 1_000
+        assert [lease.job.key for lease in await other.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
 async def test_a_script_that_the_server_has_forgotten_is_sent_again(server: RedisServer) -> None:
     async with opened(server.url) as hub, Redis.from_url(server.url) as client:
-        await hub.swap("x", None, b"1")
+        await hub.compare_and_set("x", None, b"1")
         await client.script_flush()
-        assert await hub.swap("x", b"1", b"2") is True
+        assert await hub.compare_and_set("x", b"1", b"2") is True
 
 
 async def test_a_server_that_only_copies_is_waited_for_until_it_is_the_first(server: RedisServer) -> None:
     async with opened(server.url) as hub, Redis.from_url(server.url) as client, asyncio.TaskGroup() as group:
         await client.replicaof("127.0.0.1", "1")
-        swapping = group.create_task(hub.swap("x", None, b"1"))
+        swapping = group.create_task(hub.compare_and_set("x", None, b"1"))
         await asyncio.sleep(0.1)
         assert not swapping.done()
         await client.replicaof("NO", "ONE")
@@ -179,7 +179,7 @@ async def test_a_full_memory_is_told_at_once(server: RedisServer) -> None:
     async with opened(server.url) as hub, Redis.from_url(server.url) as client:
         await client.config_set("maxmemory", "1mb")
         with pytest.raises(StoreError, match=r"has no memory left.*What was stored before is safe"):
-            await hub.post(jobs(*map(str, range(10))), retry_failed=False)
+            await hub.submit(jobs(*map(str, range(10))), retry_failed=False)
 
 
 async def test_a_full_disk_is_told_at_once() -> None:
@@ -192,7 +192,7 @@ async def test_a_full_disk_is_told_at_once() -> None:
             while (await client.info("persistence"))["rdb_last_bgsave_status"] == "ok":
                 await asyncio.sleep(0.01)
             with pytest.raises(StoreError, match=r"cannot write to its disk .*Make room"):
-                await hub.swap("x", None, b"1")
+                await hub.compare_and_set("x", None, b"1")
 
 
 async def test_whoever_has_not_the_right_password_is_told_at_once() -> None:
@@ -203,7 +203,7 @@ async def test_whoever_has_not_the_right_password_is_told_at_once() -> None:
             assert "wrong" not in str(caught.value).split("(")[0]
         for url in (server.url.replace("redis://", "redis://:pass%20word@"), f"unix://:pass%20word@{server.unix_path}"):
             async with opened(url) as hub:
-                assert await hub.left() == 0
+                assert await hub.pending_count() == 0
 
 
 async def test_a_user_who_may_not_do_enough_is_told_at_once(server: RedisServer) -> None:
@@ -211,7 +211,7 @@ async def test_a_user_who_may_not_do_enough_is_told_at_once(server: RedisServer)
         await client.acl_setuser("guest", enabled=True, passwords=["+secret"], commands=["+ping", "+config"])
     async with opened(server.url.replace("redis://", "redis://guest:secret@")) as hub:
         with pytest.raises(StoreError, match="does not allow this user"):
-            await hub.left()
+            await hub.pending_count()
 
 
 async def test_a_database_that_is_not_there_is_told_at_once(redis_server: RedisServer) -> None:
@@ -230,7 +230,7 @@ async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: 
         with pytest.raises(StoreError, match="cannot agree on a secure connection"):
             await RedisCoordinator(way.url, "run").open()
         async with opened(f"{way.url}?ssl_ca_certs={certificate}", uuid.uuid4().hex) as hub:
-            assert await hub.left() == 0
+            assert await hub.pending_count() == 0
 
 
 ANSWERS = {
@@ -302,9 +302,9 @@ async def test_all_of_a_run_is_in_one_slot_of_a_cluster() -> None:
             await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]
             lease = (await leased(hub, "w", "a"))["a"]
             assert await hub.write("w", 1, [*told(lease, STARTED), ends(lease)]) == frozenset()
-            assert await hub.swap("x", None, b"1") is True
+            assert await hub.compare_and_set("x", None, b"1") is True
             keys = [key async for key in client.scan_iter("batch-agent:{*")]
             assert len(keys) > 4
             assert len({await client.cluster("KEYSLOT", key) for key in keys}) == 1
-            await hub.forget()
+            await hub.delete_run()
             assert await client.dbsize() == 0

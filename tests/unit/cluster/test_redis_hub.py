@@ -45,19 +45,19 @@ async def test_a_two_turn_agent_takes_few_commands() -> None:
         await worker.open()
         async with Redis.from_url(server.url) as client:
             before = await _commands(client)
-            after = await caller.latest()
-            await caller.post(jobs(*map(str, range(AGENTS))), retry_failed=False)
+            after = await caller.position()
+            await caller.submit(jobs(*map(str, range(AGENTS))), retry_failed=False)
             number = 0
-            while leases := await worker.lease("w", 8, lasts=LONG, wait=0):
+            while leases := await worker.lease("w", 8, ttl=LONG, wait=0):
                 for fact in (STARTED, ASKED, RETURNED, ANSWERED):
                     number += 1
                     await worker.write("w", number, [write for lease in leases for write in told(lease, fact)])
                 number += 1
                 await worker.write("w", number, [ends(lease) for lease in leases])
-                news = await caller.news(after, wait=5)
+                news = await caller.poll(after, wait=5)
                 after = news.after
-                assert len(news.endings) == 8
-            assert await caller.left() == 0
+                assert len(news.completions) == 8
+            assert await caller.pending_count() == 0
             each = (await _commands(client) - before) / AGENTS
         await caller.aclose()
         await worker.aclose()
@@ -79,7 +79,7 @@ async def test_a_story_with_a_hole_is_refused(hub: RedisCoordinator) -> None:
 async def test_a_worker_cannot_use_the_token_of_another(hub: RedisCoordinator) -> None:
     lease = (await leased(hub, "w", "a"))["a"]
     assert await hub.write("v", 1, told(lease, STARTED)) == {"a"}
-    assert await hub.renew("v", {"a": lease.token}, lasts=LONG) == {"a"}
+    assert await hub.renew("v", {"a": lease.token}, ttl=LONG) == {"a"}
     assert await hub.write("w", 1, told(lease, STARTED)) == frozenset()
 
 
@@ -93,14 +93,14 @@ async def test_a_large_batch_that_is_repeated_is_written_once(hub: RedisCoordina
 
 
 async def test_more_news_than_come_at_once_all_come(hub: RedisCoordinator) -> None:
-    after = await hub.latest()
+    after = await hub.position()
     told = [str(number).encode() for number in range(1_005)]
     async with asyncio.TaskGroup() as group:
         for data in told:
-            group.create_task(hub.tell(data))
-    news = await hub.news(after, wait=0)
-    assert sorted(news.told) == sorted(told)
-    assert (await hub.news(news.after, wait=0)).told == ()
+            group.create_task(hub.publish(data))
+    news = await hub.poll(after, wait=0)
+    assert sorted(news.published) == sorted(told)
+    assert (await hub.poll(news.after, wait=0)).published == ()
 
 
 async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, client: Redis) -> None:
@@ -109,10 +109,10 @@ async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, 
     for each in (hub, other):
         lease = (await leased(each, "w", "k"))["k"]
         await each.write("w", 1, told(lease, STARTED))
-        await each.swap("x", None, b"1")
-        await each.tell(b"x")
-        await each.turn("t", interval=LONG, ahead=0)
-    await hub.forget()
+        await each.compare_and_set("x", None, b"1")
+        await each.publish(b"x")
+        await each.reserve_rate("t", interval=LONG, ahead=0)
+    await hub.delete_run()
     keys = [key async for key in client.scan_iter(f"*{mark}*")]
     assert keys
     assert all(key.startswith(f"batch-agent:{{{mark}-a}}:".encode()) for key in keys)
@@ -127,9 +127,9 @@ async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServ
     hub = RedisCoordinator(redis_server.url, run)
     await hub.open()
     assert (await hub.read("plan")).data is None
-    assert await hub.lease("w", 1, lasts=SHORT, wait=SHORT) == []
+    assert await hub.lease("w", 1, ttl=SHORT, wait=SHORT) == []
     assert run not in await runs_known(redis_server.url)
-    await hub.post(jobs("a"), retry_failed=False)
+    await hub.submit(jobs("a"), retry_failed=False)
     assert run in await runs_known(redis_server.url)
     await hub.aclose()
 
@@ -137,10 +137,10 @@ async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServ
 async def test_whoever_waits_hears_that_the_run_is_gone(
     hub: RedisCoordinator, redis_server: RedisServer, client: Redis
 ) -> None:
-    await hub.post(jobs("a"), retry_failed=False)
-    assert len(await hub.lease("w", 1, lasts=LONG, wait=0)) == 1
+    await hub.submit(jobs("a"), retry_failed=False)
+    assert len(await hub.lease("w", 1, ttl=LONG, wait=0)) == 1
     await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{hub._name}}}:*")])
-    for waiting in (hub.news(await hub.latest(), wait=SHORT), hub.lease("w", 1, lasts=LONG, wait=SHORT)):
+    for waiting in (hub.poll(await hub.position(), wait=SHORT), hub.lease("w", 1, ttl=LONG, wait=SHORT)):
         with pytest.raises(StoreError, match=f"has lost run '{hub._name}'.*appendonly yes"):
             await waiting
 
@@ -148,9 +148,9 @@ async def test_whoever_waits_hears_that_the_run_is_gone(
 async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(hub: RedisCoordinator) -> None:
     for millis in range(12):
         waiting = [
-            asyncio.create_task(hub.lease("w", 1, lasts=LONG, wait=60)),
-            asyncio.create_task(hub.news(await hub.latest(), wait=60)),
-            asyncio.create_task(hub.swap("x", None, b"x" * 1_000_000)),
+            asyncio.create_task(hub.lease("w", 1, ttl=LONG, wait=60)),
+            asyncio.create_task(hub.poll(await hub.position(), wait=60)),
+            asyncio.create_task(hub.compare_and_set("x", None, b"x" * 1_000_000)),
         ]
         await asyncio.sleep(millis / 1_000)
         for task in waiting:
@@ -158,15 +158,15 @@ async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(hub: R
         await asyncio.wait(waiting)
         document = await hub.read("x")
         assert document.data in (None, b"x" * 1_000_000)
-    await hub.post(jobs("a"), retry_failed=False)
-    assert [lease.job.key for lease in await hub.lease("w", 1, lasts=LONG, wait=5)] == ["a"]
+    await hub.submit(jobs("a"), retry_failed=False)
+    assert [lease.job.key for lease in await hub.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
 
 
 async def test_many_who_come_at_once_wait_for_each_other(hub: RedisCoordinator) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(300):
             group.create_task(hub.claim(f"call-{number}", "w"))
-    assert await hub.left() == 0
+    assert await hub.pending_count() == 0
 
 
 async def test_a_server_that_may_lose_facts_is_complained_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -213,7 +213,7 @@ def test_whoever_has_no_redis_package_is_told_what_to_install(monkeypatch: pytes
         monkeypatch.setitem(sys.modules, name, None)
     module = importlib.import_module("batch_agent.cluster.redis.coordinator")
     with pytest.raises(SpecError, match=r"pip install 'batch-agent\[redis\]'"):
-        module.RedisHub("redis://localhost", "run")
+        module.RedisCoordinator("redis://localhost", "run")
 
 
 async def _opened(url: str) -> None:

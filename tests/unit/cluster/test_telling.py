@@ -88,7 +88,7 @@ class Process:
         self.runs = self.hearing.here.emit if asks else self.hearing.emit
         """What its engine emits."""
 
-    async def tell(self, data: bytes) -> None:
+    async def publish(self, data: bytes) -> None:
         if self.is_cut:
             raise StoreError("The hub cannot be reached.")
         while self.is_slow:
@@ -96,11 +96,11 @@ class Process:
         told = read(data)
         assert told is not None
         self.sent.append(told)
-        await self._hub.tell(data)
+        await self._hub.publish(data)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        reading = asyncio.create_task(self._read(await self._hub.latest()))
+        reading = asyncio.create_task(self._read(await self._hub.position()))
         try:
             async with self.hearing.open():
                 yield
@@ -110,10 +110,10 @@ class Process:
 
     async def _read(self, after: Any) -> None:
         while True:
-            news = await self._hub.news(after, wait=5.0)
+            news = await self._hub.poll(after, wait=5.0)
             after = news.after
             if not self.is_cut:
-                self.hearing.heard(news.told)
+                self.hearing.heard(news.published)
 
     def works(self, key: str, index: int = 0) -> None:
         """An agent of one turn, up to where its result is handed out."""

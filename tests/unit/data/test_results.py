@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
 from batch_agent import AgentError, AgentResult, ErrorKind, Results, SpecError, Usage
-from batch_agent.core.errors import AgentsFailed
 from batch_agent.core.results import CallRecord, Changes, FileChange, Timing
 from batch_agent.data import as_row, open_results, read_inputs
+from batch_agent.data.results import AgentsFailed
 
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)
 COLUMNS_AFTER = [

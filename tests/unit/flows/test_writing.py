@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel, RootModel
 from tests.unit.programs import Programs
 
-from batch_agent.core.flow_result import Item
 from batch_agent.flows.reduce_prompt import to_json_text
+from batch_agent.flows.result import Item
 
 
 class Colour(enum.Enum):

@@ -42,13 +42,13 @@ class Hub(MemoryCoordinator):
         self.claims += 1
         return await super().claim(name, worker)
 
-    async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
+    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
         self._answer()
-        await super().land(name, worker, outcome, lasts=lasts)
+        await super().complete_call(name, worker, outcome, ttl=ttl)
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float:
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         self._answer()
-        return await super().turn(name, interval=interval, ahead=ahead)
+        return await super().reserve_rate(name, interval=interval, ahead=ahead)
 
     def _answer(self) -> None:
         if self.is_away:
@@ -66,12 +66,12 @@ class Worker:
         self._life = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
-        after = await self._hub.latest()
+        after = await self._hub.position()
         while True:
-            await self._hub.renew(self._name, {}, lasts=LEASE)
-            news = await self._hub.news(after, wait=LEASE / 3)
+            await self._hub.renew(self._name, {}, ttl=LEASE)
+            news = await self._hub.poll(after, wait=LEASE / 3)
             after = news.after
-            self._calls.landed(news.landed)
+            self._calls.on_completed(news.completed_calls)
 
     async def fall_silent(self) -> None:
         """Nothing more is heard of it, though it works on."""

@@ -15,8 +15,9 @@ from rich.table import Table
 
 from ...api import BatchAgent
 from ...atomic_file import atomic_write
-from ...core.results import AgentResult, Results
+from ...core.results import AgentResult
 from ...core.safe_text import safe_text
+from ...data.results import Results
 from ...observe.live.progress import Progress, progress_for
 from ...observe.text.summary import summary_lines
 from ...tools import Tool

@@ -10,15 +10,16 @@ from pydantic_core import to_jsonable_python
 
 from ...atomic_file import atomic_write
 from ...core.errors import SpecError
-from ...core.flow_result import FlowResult
 from ...core.protocols import EventSinks
 from ...core.results import AgentResult
 from ...core.safe_text import safe_text
 from ...data import ResultWriter, open_results
 from ...flows import Flow
+from ...flows.result import FlowResult
+from ...flows.summary import flow_summary_lines
 from ...observe.live.progress import Progress
 from ...observe.live.state import LiveState
-from ...observe.text.flow_summary import flow_lines_so_far, flow_summary_lines, flow_tool_lines
+from ...observe.text.flow_summary import flow_lines_so_far, flow_tool_lines
 from ..checkpoint import MAP, REDUCE
 from ..options.reduce import ReduceSettings
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal

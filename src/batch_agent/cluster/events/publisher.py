@@ -136,7 +136,7 @@ class EventPublisher:
             events = [self._events.popleft() for _ in range(min(_AT_ONCE, len(self._events)))]
             missed, told = self._missed, self._message(events)
             try:
-                await self._hub.tell(told.encode())
+                await self._hub.publish(told.encode())
             except StoreError as error:
                 self._failed(error, told, len(events) + missed)
                 return

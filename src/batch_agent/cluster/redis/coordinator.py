@@ -67,7 +67,7 @@ class RedisCoordinator:
     async def aclose(self) -> None:
         await self._link.aclose()
 
-    async def forget(self) -> None:
+    async def delete_run(self) -> None:
         pattern = "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in self._run.prefix) + "*"
         cursor: Any = 0
         while True:
@@ -84,12 +84,12 @@ class RedisCoordinator:
         data, (seconds, micros) = await self._link.together([("GET", self._run.key(f"document:{name}")), ("TIME",)])
         return Document(data, int(seconds) + int(micros) / 1e6)
 
-    async def swap(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         await self._be_known()
         values = (name, int(old is not None), old or b"", int(new is not None), new or b"")
         return bool(await self._run.once(sharing.SWAP, *values))
 
-    async def post(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
+    async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         await self._be_known()
         ended: dict[str, Completion] = {}
         encoded = ((job.key, encode_job(job)) for job in jobs)
@@ -101,20 +101,20 @@ class RedisCoordinator:
             ended.update((key.decode(), decode_ending(data)) for key, data in _pairs(found))
         return ended
 
-    async def left(self) -> int:
+    async def pending_count(self) -> int:
         return int(await self._link.call("HLEN", self._run.key("agents")))
 
-    async def lease(self, worker: str, most: int, *, lasts: float, wait: float) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
         deadline = aio.now() + wait
         while True:
-            leases, bell = await self._lease(worker, min(most, MOST_AT_ONCE), lasts)
+            leases, bell = await self._lease(worker, min(max_jobs, MOST_AT_ONCE), ttl)
             if leases or (left := deadline - aio.now()) <= 0:
                 return leases
-            await self._run.streams({"bell": bell}, 1, min(left, lasts / _LOOKS))
+            await self._run.streams({"bell": bell}, 1, min(left, ttl / _LOOKS))
 
-    async def _lease(self, worker: str, most: int, lasts: float) -> tuple[list[Lease], str]:
+    async def _lease(self, worker: str, max_jobs: int, ttl: float) -> tuple[list[Lease], str]:
         """And the last bell, if there are none."""
-        asked, had_work = (worker, most, millis(lasts), self._cursor), self._has_work
+        asked, had_work = (worker, max_jobs, millis(ttl), self._cursor), self._has_work
         self._cursor, bell, found = await self._run.once(scripts.LEASE, *asked)
         if bell is not None:
             self._has_work = True
@@ -126,13 +126,13 @@ class RedisCoordinator:
         leases = [Lease(decode_job(job), int(token), stories.get(key, ()), times) for key, job, token, times, _ in rows]
         return leases, "0-0" if bell is None else bell.decode()
 
-    async def renew(self, worker: str, tokens: Mapping[str, int], *, lasts: float) -> frozenset[str]:
+    async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
         lost: set[bytes] = set()
         for some in split_batches(tokens.items(), _nothing) if tokens else [[]]:
-            lost.update(await self._run.script(scripts.RENEW, worker, millis(lasts), *_flat(some)))
+            lost.update(await self._run.script(scripts.RENEW, worker, millis(ttl), *_flat(some)))
         return frozenset(key.decode() for key in lost)
 
-    async def give_back(self, worker: str, tokens: Mapping[str, int]) -> None:
+    async def release(self, worker: str, tokens: Mapping[str, int]) -> None:
         for some in split_batches(tokens.items(), _nothing):
             await self._run.script(scripts.GIVE_BACK, worker, *_flat(some))
 
@@ -157,12 +157,12 @@ class RedisCoordinator:
         records = await self._link.call("HVALS", self._run.key("workers"))
         return sum((Usage(*map(int, record.partition(b"\n")[0].split()[3:])) for record in records), NO_USAGE)
 
-    async def latest(self, *, endings: bool = True) -> Cursor:
+    async def position(self, *, completions: bool = True) -> Cursor:
         streams = [("XREVRANGE", self._run.key(name), "+", "-", "COUNT", 1) for name in _NEWS]
         last = [rows[0][0].decode() if rows else "0-0" for rows in await self._link.together(streams)]
-        return tuple(last) if endings else (_NOT_READ, *last[1:])
+        return tuple(last) if completions else (_NOT_READ, *last[1:])
 
-    async def news(self, after: Cursor, *, wait: float) -> Updates:
+    async def poll(self, after: Cursor, *, wait: float) -> Updates:
         deadline = aio.now() + wait
         at = {name: place for name, place in zip(_NEWS, after, strict=True) if place != _NOT_READ}
         told: dict[str, list[Any]] = {name: [] for name in _NEWS}
@@ -178,19 +178,19 @@ class RedisCoordinator:
                 await self._check()
         return _news(tuple(at.get(name, _NOT_READ) for name in _NEWS), *told.values())
 
-    async def tell(self, data: bytes) -> None:
+    async def publish(self, data: bytes) -> None:
         await self._run.once(sharing.TELL, data)
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
         found: bytes | int = await self._run.script(sharing.CLAIM, name, worker)
         return found if isinstance(found, bytes) else bool(found)
 
-    async def land(self, name: str, worker: str, outcome: bytes | None, *, lasts: float) -> None:
-        good = -1 if math.isinf(lasts) else millis(lasts)
-        is_free = outcome is None or lasts <= 0
+    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+        good = -1 if math.isinf(ttl) else millis(ttl)
+        is_free = outcome is None or ttl <= 0
         await self._run.script(sharing.LAND, name, worker, 0 if is_free else good, outcome or b"")
 
-    async def turn(self, name: str, *, interval: float, ahead: float) -> float:
+    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         return int(await self._run.once(sharing.TURN, name, round(interval * 1e6), round(ahead * 1e6))) / 1e6
 
     async def _be_known(self) -> None:

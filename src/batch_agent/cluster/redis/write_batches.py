@@ -75,7 +75,7 @@ def _encoded(write: Write) -> list[bytes]:
             return [encode_fact(fact)]
         case Replace(facts=facts):
             return [encode_fact(fact) for fact in facts]
-        case End(ending=ending):
+        case End(completion=ending):
             return [encode_ending(ending)]
         case _:
             assert_never(write)
@@ -120,5 +120,5 @@ def _arguments(
         yield from story.facts
     for (key, token), (end, data) in ends.items():
         yield key
-        yield from (token, int(end.ending.error is not None))
+        yield from (token, int(end.completion.error is not None))
         yield data

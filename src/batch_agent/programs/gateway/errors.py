@@ -3,7 +3,8 @@
 import re
 from typing import assert_never
 
-from ...core.errors import BackendError, BatchAgentError, ErrorKind, RunStopped
+from ...core.errors import BackendError, BatchAgentError, ErrorKind
+from ...core.run_stopped import RunStopped
 
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://[^\s'\"<>]*[^\s'\"<>.,;:)\]])", re.IGNORECASE)
 
