@@ -344,7 +344,7 @@ async def test_a_program_whose_agent_is_gone_gets_no_more_answers() -> None:
         return await loop_of_tools(desk, agent, text)
 
     await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x")), ["it"])
-    with pytest.raises(BackendError, match="not at work any more"):
+    with pytest.raises(BackendError, match="program is not running any more"):
         await desks[0].complete("agent-0", CompletionRequest((User("still here"),)))
 
 

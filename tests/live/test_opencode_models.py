@@ -11,8 +11,8 @@ from batch_agent import BatchAgent, ErrorKind, OpenCodeRuntime, Results
 
 WORDS = ("sea", "ship", "tide", "berth", "wind", "sail", "rope", "mast")
 SHORT = 24
-# Asked directly, nobody but OpenCode says how long an answer may be: the model is the one that it finds at the door.
-_SHORT_ANSWERS = {"{file:../door/model}": {"limit": {"context": 4096, "output": SHORT}}}
+# Without the gateway, only OpenCode limits the answer; the model is the one in its endpoint files.
+_SHORT_ANSWERS = {"{file:../endpoint/model}": {"limit": {"context": 4096, "output": SHORT}}}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Who answers in place of a run."""
+"""Completion services that stand in for a run, and a client of the gateway."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,24 +17,24 @@ from batch_agent.programs.gateway.responses import StreamPace
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 BODY: dict[str, Any] = {"model": "gpt", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 HELLO = Reply("Hello.", "stop", Usage(12, 8, 3))
-AT_ONCE = StreamPace(patience=0, heartbeat=0.01)
-"""A stream begins without an answer."""
-UNHURRIED = StreamPace(patience=600, heartbeat=600)
+STREAM_AT_ONCE = StreamPace(start_after=0, heartbeat=0.01)
+"""A stream begins before the reply."""
+NEVER_STREAM_EARLY = StreamPace(start_after=600, heartbeat=600)
 
 
 @dataclass
-class FakeDesk:
-    """Gives the replies one after the other, and then the last one for ever; exceptions are raised. A late one gives
-    each only when it may."""
+class FakeService:
+    """Returns the replies one after the other, the last one repeatedly; exceptions are raised. With `is_late`, each
+    reply waits for `may_answer`."""
 
     replies: list[Reply | Exception] = field(default_factory=lambda: [HELLO])
     model: str = "the-model"
-    heard: list[tuple[str, CompletionRequest]] = field(default_factory=list)
+    received: list[tuple[str, CompletionRequest]] = field(default_factory=list)
     is_late: bool = False
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def complete(self, agent: str, asked: CompletionRequest) -> Reply:
-        self.heard.append((agent, asked))
+    async def complete(self, agent: str, request: CompletionRequest) -> Reply:
+        self.received.append((agent, request))
         if self.is_late:
             await self.may_answer.wait()
             self.may_answer.clear()
@@ -44,22 +44,22 @@ class FakeDesk:
         return reply
 
     @property
-    def asked(self) -> CompletionRequest:
-        return self.heard[-1][1]
+    def request(self) -> CompletionRequest:
+        return self.received[-1][1]
 
 
 @dataclass
-class BusyDesk:
-    """Has an answer only when it is told to."""
+class BlockedService:
+    """Replies only once `may_answer` is set."""
 
     ending: Callable[[], Reply]
     model: str = "the-model"
-    is_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    is_requested: asyncio.Event = field(default_factory=asyncio.Event)
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def complete(self, agent: str, asked: CompletionRequest) -> Reply:
-        self.is_asked.set()
+    async def complete(self, agent: str, request: CompletionRequest) -> Reply:
+        self.is_requested.set()
         try:
             await self.may_answer.wait()
         except asyncio.CancelledError:
@@ -87,12 +87,12 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(
-    desk: FakeDesk | BusyDesk, pace: StreamPace = UNHURRIED, hides: dict[str, str] | None = None
+async def gateway_client(
+    service: FakeService | BlockedService, pace: StreamPace = NEVER_STREAM_EARLY, hides: dict[str, str] | None = None
 ) -> AsyncIterator[Caller]:
     async with (
         asyncio.timeout(60),
-        open_gateway(desk, pace) as gateway,
+        open_gateway(service, pace) as gateway,
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
     ):
         yield Caller(gateway, session, gateway.admit("agent-1", hides or {}))

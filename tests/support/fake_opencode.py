@@ -75,7 +75,7 @@ class Session:
             done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             parts.append(call("bash", {"command": rest}, done.stdout))
         elif word == "TELL":
-            parts.append({"type": "text", "text": self.told(rest)})
+            parts.append({"type": "text", "text": self.settings(rest)})
         elif word == "FAIL":
             raise Failed(rest)
         elif word == "HANG":
@@ -86,7 +86,7 @@ class Session:
             parts.append({"type": "text", "text": rest})
         return word in ("SAY", "TELL", "END", "HANG")
 
-    def told(self, what: str) -> str:
+    def settings(self, what: str) -> str:
         kind, _, name = what.partition(" ")
         if kind in ("pid", "count"):
             return str(os.getpid() if kind == "pid" else len(self.messages))

@@ -30,10 +30,10 @@ def house(folder: Path, doors: Doors | None = None, window: int | None = 8_000) 
 
 def fake_opencode(folder: Path, **settings: Any) -> str:
     """A program that stands in for OpenCode; its path."""
-    told = folder / "settings.json"
-    told.write_text(json.dumps(settings))
+    file = folder / "settings.json"
+    file.write_text(json.dumps(settings))
     program = folder / "opencode"
-    words = [sys.executable, "-S", "-E", str(FAKE), str(told)]
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    command = [sys.executable, "-S", "-E", str(FAKE), str(file)]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     program.chmod(0o755)
     return str(program)

@@ -1,4 +1,5 @@
-"""The requests of programs, sent as those of any agent: the same slots, cache ledger, retries, budget and events."""
+"""Answers the requests of programs, with the same slots, KV ledger, retries, budget and events as those of any
+agent."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -21,114 +22,114 @@ from .program_sessions import ProgramSession, ProgramSessions
 class _Turn:
     """One request of a program."""
 
-    visit: ProgramSession
+    session: ProgramSession
     key: str
     number: int
-    said: dict[str, str]
-    is_alone: bool
+    action_texts: dict[str, str]
+    is_only: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayService:
-    """Answers the programs of a run; a `Desk`."""
+    """Answers the requests of a run's programs; a `CompletionService`."""
 
-    asking: BackendTurnRunner
-    acting: ActionAdapter
-    visits: ProgramSessions
+    turn_runner: BackendTurnRunner
+    adapter: ActionAdapter
+    sessions: ProgramSessions
     max_turns: int
-    """Requests that the program of one agent may make."""
+    """Limit of requests per agent."""
     _turns: Counter[str] = field(default_factory=Counter)
-    _said: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    """By agent and call: what the model wrote, where that was an action."""
+    _action_texts: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    """By agent and call id: the model's text, where it was an action."""
 
     @property
     def model(self) -> str:
-        return self.acting.rules.model
+        return self.adapter.config.model
 
-    async def complete(self, agent: str, asked: CompletionRequest) -> Reply:
-        visit = self.visits.of(agent)
-        if visit.end is not None:
-            raise _told(visit.end)
+    async def complete(self, agent: str, completion: CompletionRequest) -> Reply:
+        session = self.sessions.get(agent)
+        if session.ended_by is not None:
+            raise _as_backend_error(session.ended_by)
         try:
-            reply = await self._answer(visit, asked)
+            reply = await self._answer(session, completion)
         except BackendError as error:
-            visit.refused(error)
+            session.on_failure(error)
             raise
         except RunStopped as stopped:
-            visit.stop(stopped)
-            raise _told(stopped) from stopped
-        visit.failures = 0
+            session.stop(stopped)
+            raise _as_backend_error(stopped) from stopped
+        session.failures = 0
         return reply
 
     def leave(self, agent: str) -> None:
         """Forgets an agent that is done."""
         self._turns.pop(agent, None)
-        self._said.pop(agent, None)
+        self._action_texts.pop(agent, None)
 
-    async def _answer(self, visit: ProgramSession, asked: CompletionRequest) -> Reply:
-        agent, said = visit.job.key, self._said[visit.job.key]
-        turn = self._turns[agent]
-        if turn >= self.max_turns:
-            message = f"No final answer in {turn} turns: the program still asked the model. Raise max_turns."
+    async def _answer(self, session: ProgramSession, completion: CompletionRequest) -> Reply:
+        agent, action_texts = session.job.key, self._action_texts[session.job.key]
+        number = self._turns[agent]
+        if number >= self.max_turns:
+            message = f"No final answer in {number} turns: the program requested another. Raise max_turns."
             raise BackendError(ErrorKind.MAX_TURNS, message)
         self._turns[agent] += 1
-        with visit.asking(asked) as is_alone:
-            key = agent if is_alone else f"{agent}.side{turn}"
-            turned = _Turn(visit, key, turn, said, is_alone)
-            sent, fact, reply = await self._kept_to_choice(turned, asked)
-            said.update((call.id, fact.reply.text) for call in reply.calls if not fact.reply.calls)
-            visit.answered(asked, sent, reply, fact.queued)
+        with session.request_in_progress(completion) as is_only:
+            key = agent if is_only else f"{agent}.side{number}"
+            request = _Turn(session, key, number, action_texts, is_only)
+            sent, fact, reply = await self._send_with_choice(request, completion)
+            action_texts.update((call.id, fact.reply.text) for call in reply.calls if not fact.reply.calls)
+            session.on_reply(completion, sent, reply, fact.queued)
         return reply
 
-    async def _kept_to_choice(self, turned: "_Turn", asked: CompletionRequest) -> tuple[Request, Replied, Reply]:
-        """A server that does not know a choice by name refuses it or passes over it: then only that tool is offered,
-        for this once, since the prompt does not begin then as the others do."""
+    async def _send_with_choice(self, turn: "_Turn", completion: CompletionRequest) -> tuple[Request, Replied, Reply]:
+        """A server that does not support a named tool choice rejects or ignores it: then only that tool is offered, in
+        this request alone, since it changes the prompt's prefix."""
         try:
-            found = await self._send(turned, asked, asked)
+            found = await self._send(turn, completion, completion)
         except BackendError as error:
-            if not asked.tool_name or error.kind is not ErrorKind.BAD_REQUEST:
+            if not completion.tool_name or error.kind is not ErrorKind.BAD_REQUEST:
                 raise
             choice: Literal["auto", "required"] = "auto"
         else:
-            if keeps_choice(asked, found[2]):
+            if keeps_choice(completion, found[2]):
                 return found
-            turned.visit.usage += found[1].reply.usage
+            turn.session.usage += found[1].reply.usage
             choice = "required"
-        tools = tuple(tool for tool in asked.tools if tool.name == asked.tool_name)
-        found = await self._send(turned, asked, replace(asked, tools=tools, tool_choice=choice, tool_name=""))
-        if not keeps_choice(asked, found[2]):
-            message = f"The model does not call {asked.tool_name!r}, the tool that the request's tool_choice names."
+        tools = tuple(tool for tool in completion.tools if tool.name == completion.tool_name)
+        found = await self._send(turn, completion, replace(completion, tools=tools, tool_choice=choice, tool_name=""))
+        if not keeps_choice(completion, found[2]):
+            message = f"The model did not call {completion.tool_name!r}, the tool named in the request's tool_choice."
             raise BackendError(ErrorKind.INVALID_OUTPUT, message)
         return found
 
     async def _send(
-        self, turned: "_Turn", asked: CompletionRequest, sent: CompletionRequest
+        self, turn: "_Turn", completion: CompletionRequest, replacement: CompletionRequest
     ) -> tuple[Request, Replied, Reply]:
-        """`sent`: in place of `asked`."""
-        request = self.acting.request(sent, turned.key, turned.number, turned.said)
-        step = Generate(request, self.max_turns - turned.number)
+        """Sends `replacement` instead of `completion`."""
+        request = self.adapter.request(replacement, turn.key, turn.number, turn.action_texts)
+        step = Generate(request, self.max_turns - turn.number)
         fact = await (
-            self._next(turned.visit, step) if turned.is_alone else self._beside(turned.visit, turned.key, step)
+            self._run_turn(turn.session, step) if turn.is_only else self._run_side_turn(turn.session, turn.key, step)
         )
-        return request, fact, self.acting.reply(asked, fact.reply, turned.number)
+        return request, fact, self.adapter.reply(completion, fact.reply, turn.number)
 
-    async def _next(self, visit: ProgramSession, step: Generate) -> Replied:
+    async def _run_turn(self, session: ProgramSession, step: Generate) -> Replied:
         task = asyncio.current_task()
         assert task is not None
-        return await self.asking.turn(visit.job, step, None, task)
+        return await self.turn_runner.turn(session.job, step, None, task)
 
-    async def _beside(self, visit: ProgramSession, key: str, step: Generate) -> Replied:
-        """A request that is made while another one of the same program is under way: to the server, another agent."""
-        task, gate = asyncio.current_task(), self.asking.gate
+    async def _run_side_turn(self, session: ProgramSession, key: str, step: Generate) -> Replied:
+        """Sends a request while another one of the same program is in progress: to the server, a separate agent."""
+        task, gate = asyncio.current_task(), self.turn_runner.gate
         assert task is not None
-        job = replace(visit.job, key=key)
+        job = replace(session.job, key=key)
         slot = await gate.first_turn(job, ())
         try:
-            return await self.asking.turn(job, step, slot, task)
+            return await self.turn_runner.turn(job, step, slot, task)
         finally:
             slot.release()
             gate.leave(key)
 
 
-def _told(end: BackendError | RunStopped) -> BackendError:
+def _as_backend_error(end: BackendError | RunStopped) -> BackendError:
     return BackendError(end.kind, str(end))

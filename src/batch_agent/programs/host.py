@@ -1,4 +1,4 @@
-"""A run whose agents are programs: what they need is opened, and closed when the run is over."""
+"""Opens and closes what a run with program agents needs: gateway, runtime and sessions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,47 +19,50 @@ from .program_sessions import ProgramSessions
 from .program_turn_runner import ProgramTurnRunner
 from .scratch_dir import remove_abandoned, scratch_folder
 
-_DIRECT = ("local", "bedrock", "hostfile")
-"""Backends that have no address for others."""
+_WITHOUT_ADDRESS = ("local", "bedrock", "hostfile")
+"""Backends without an address that a program could use."""
 
 
 @asynccontextmanager
 async def open_program_host(
-    spec: BatchSpec, rules: AgentConfig, traits: Traits, asking: BackendTurnRunner, notify: Callable[[str], None]
+    spec: BatchSpec, rules: AgentConfig, traits: Traits, turn_runner: BackendTurnRunner, notify: Callable[[str], None]
 ) -> AsyncIterator[ProgramTurnRunner]:
-    """The programs of the run, to hand turns to; their requests go through `asking`. Raises SpecError."""
+    """Yields the turn runner that hands turns to programs; their requests go through `turn_runner`. Raises
+    SpecError."""
     runtime, model = spec.runtime, rules.model
     assert runtime is not None
-    visits = ProgramSessions(asking.gate, asking.events)
-    acting = ActionAdapter(rules, traits, acts=_acts(spec, traits))
-    serving = GatewayService(asking, acting, visits, spec.max_turns)
+    sessions = ProgramSessions(turn_runner.gate, turn_runner.events)
+    adapter = ActionAdapter(rules, traits, uses_actions=_uses_actions(spec, traits))
+    service = GatewayService(turn_runner, adapter, sessions, spec.max_turns)
     await asyncio.to_thread(remove_abandoned)
     with scratch_folder() as folder:
-        async with open_gateway(serving) as gateway:
-            door = _GatewayAccess(gateway, model) if runtime.gateway else _direct(spec, runtime, model)
-            house = RuntimeContext(
+        async with open_gateway(service) as gateway:
+            access = _GatewayAccess(gateway, model) if runtime.gateway else _direct(spec, runtime, model)
+            context = RuntimeContext(
                 folder,
-                door,
+                access,
                 spec.context.context_tokens or traits.context_tokens,
                 notify,
             )
 
-            def forget(agent: str) -> None:
+            def release(agent: str) -> None:
                 gateway.dismiss(agent)
-                serving.leave(agent)
+                service.leave(agent)
 
-            async with runtime.open(house) as crew:
-                yield ProgramTurnRunner(crew, visits, asking.gate, asking.turn_time, spec.retry, forget, asking.events)
+            async with runtime.open(context) as factory:
+                yield ProgramTurnRunner(
+                    factory, sessions, turn_runner.gate, turn_runner.turn_time, spec.retry, release, turn_runner.events
+                )
 
 
-def _acts(spec: BatchSpec, traits: Traits) -> bool:
-    wanted = spec.prefix.tool_mode
-    return wanted == "action" or (wanted == "auto" and not traits.native_tools)
+def _uses_actions(spec: BatchSpec, traits: Traits) -> bool:
+    mode = spec.prefix.tool_mode
+    return mode == "action" or (mode == "auto" and not traits.native_tools)
 
 
 @dataclass(frozen=True, slots=True)
 class _GatewayAccess:
-    """Through the gateway."""
+    """Access through the gateway."""
 
     gateway: Gateway
     model: str
@@ -70,7 +73,7 @@ class _GatewayAccess:
 
 @dataclass(frozen=True, slots=True)
 class _DirectAccess:
-    """Straight to the server: all agents have the same address, and nothing is hidden."""
+    """Access directly to the server: one address for all agents, and nothing is masked."""
 
     server: ModelEndpoint
 
@@ -82,13 +85,13 @@ def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> ModelAccess:
     backend = spec.backend
     if spec.spend.counts_tokens:
         raise SpecError(
-            f"gateway=False: what {runtime.name} asks the server itself, no budget can count. Leave gateway=True, or "
-            "max_total_tokens and max_usd out."
+            f"gateway=False: requests that {runtime.name} sends to the server itself cannot be counted in a budget. "
+            "Use gateway=True, or leave out max_total_tokens and max_usd."
         )
-    if not isinstance(backend, str) or backend.partition("://")[0] in _DIRECT:
+    if not isinstance(backend, str) or backend.partition("://")[0] in _WITHOUT_ADDRESS:
         raise SpecError(
-            f"gateway=False: {runtime.name} would talk to the server itself, which needs a backend with an address of "
-            f"its own, such as vllm://host:port; got {backend!r}. Leave gateway=True."
+            f"gateway=False: {runtime.name} sends requests to the server itself and needs a backend with an address, "
+            f"such as vllm://host:port; got {backend!r}. Use gateway=True."
         )
     server = address_of(parse(backend))
     url = str(server.root).removesuffix("/").removesuffix("/v1")

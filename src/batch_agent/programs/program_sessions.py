@@ -1,4 +1,4 @@
-"""Agents whose programs are at work, as their requests show them."""
+"""Programs in progress, tracked by their requests."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -16,20 +16,20 @@ from ..core.run_stopped import RunStopped
 from ..engine.admission import AdmissionController
 
 _PROGRAM = ToolCall("", "(program)", "")
-"""What an agent waits for while its program neither asks nor runs a tool that it was told to."""
+"""What an agent waits for while its program neither sends a request nor runs a tool that the model called."""
 
 
-_MOST_FAILURES = 3
+_MAX_FAILURES = 3
 
 
 class ProgramSession:
-    """One agent, while its program works on what it was told. Between its requests it has no slot, and its place in the
-    server's cache only on lease, as any agent that waits for its tools."""
+    """One agent while its program works on a prompt. Between requests it has no slot, and residency only on lease, as
+    any agent that waits for its tools."""
 
     def __init__(
-        self, job: Job, gate: AdmissionController, events: EventSink | None, call_off: Callable[[], object]
+        self, job: Job, gate: AdmissionController, events: EventSink | None, cancel: Callable[[], object]
     ) -> None:
-        """`call_off` ends the program's work."""
+        """`cancel` stops the program."""
         self.job = job
         self.turns = 0
         self.usage = NO_USAGE
@@ -37,74 +37,74 @@ class ProgramSession:
         self.calls: list[CallRecord] = []
         self.transcript: tuple[Message, ...] = ()
         self.refusal: BackendError | None = None
-        """What its last request came to, if that was nothing."""
+        """Error of the last request, if it failed."""
         self.failures = 0
-        """Requests of it in a row that the server did not answer, though each was retried."""
-        self.end: BackendError | RunStopped | None = None
-        """Why its program was called off."""
+        """Consecutive requests that failed although each was retried."""
+        self.ended_by: BackendError | RunStopped | None = None
+        """Why the program was cancelled."""
         self._gate = gate
         self._events = events
-        self._call_off = call_off
+        self._cancel = cancel
         self._now = asyncio.get_running_loop().time
         self._waiting = ExitStack()
-        self._called: tuple[ToolCall, ...] = ()
+        self._calls: tuple[ToolCall, ...] = ()
         self._request: Request | None = None
         self._since = 0.0
-        self._asking = 0
+        self._open_requests = 0
         self._wait()
 
     def stop(self, error: BackendError | RunStopped) -> None:
-        """No request of this program can be answered any more."""
-        if self.end is None:
-            self.end = error
-            self._call_off()
+        """Cancels the program: none of its requests can be answered any more."""
+        if self.ended_by is None:
+            self.ended_by = error
+            self._cancel()
 
-    def refused(self, error: BackendError) -> None:
-        """A request of it came to nothing. Many programs send it again on their own, some for ever; a server that fails
-        each time is not asked for longer than that."""
+    def on_failure(self, error: BackendError) -> None:
+        """Many programs repeat a failed request themselves, some without limit; after a few failures of the server the
+        program is cancelled."""
         self.refusal = error
         self.failures += error.retryable
-        if error.kind in (ErrorKind.BUDGET, ErrorKind.MAX_TURNS) or self.failures >= _MOST_FAILURES:
+        if error.kind in (ErrorKind.BUDGET, ErrorKind.MAX_TURNS) or self.failures >= _MAX_FAILURES:
             self.stop(error)
 
     @contextmanager
-    def asking(self, asked: CompletionRequest) -> Iterator[bool]:
-        """While a request of it is under way. Whether it is the only one."""
-        is_alone, self._asking = not self._asking, self._asking + 1
-        if is_alone:
+    def request_in_progress(self, completion: CompletionRequest) -> Iterator[bool]:
+        """Context of one request. Yields whether it is the only one."""
+        is_only, self._open_requests = not self._open_requests, self._open_requests + 1
+        if is_only:
             self._waiting.close()
-            self._heard_back(asked.messages)
+            self._record_calls(completion.messages)
         try:
-            yield is_alone
+            yield is_only
         finally:
-            self._asking -= 1
-            if is_alone:
+            self._open_requests -= 1
+            if is_only:
                 self._wait()
 
-    def answered(self, asked: CompletionRequest, request: Request, reply: Reply, queued: float) -> None:
+    def on_reply(self, completion: CompletionRequest, request: Request, reply: Reply, queued: float) -> None:
         self.refusal = None
         self.turns += 1
         self.usage += reply.usage
         self.queued += queued
-        self._called, self._request = (*self._called, *reply.calls), request
-        if asked.tools or not self.transcript:  # without any it is a title or the like, not the work itself
-            self.transcript = (*asked.messages, Assistant(reply.text, reply.calls, reply.thoughts))
+        self._calls, self._request = (*self._calls, *reply.calls), request
+        if completion.tools or not self.transcript:  # a request without tools is a side request, such as for a title
+            self.transcript = (*completion.messages, Assistant(reply.text, reply.calls, reply.thoughts))
 
-    def leave(self) -> None:
-        """Its program is done."""
+    def close(self) -> None:
+        """The program has finished."""
         self._waiting.close()
 
     def _wait(self) -> None:
-        """Its program runs what the model has called, or does something of its own."""
+        """The program runs the model's tool calls, or something of its own."""
         self._since = self._now()
-        if self._called and self._events is not None:
-            self._events.emit(CallsStarted(self.job.key, self.turns, tuple(call.name for call in self._called)))
-        calls = self._called or (_PROGRAM,)
+        if self._calls and self._events is not None:
+            self._events.emit(CallsStarted(self.job.key, self.turns, tuple(call.name for call in self._calls)))
+        calls = self._calls or (_PROGRAM,)
         self._waiting.enter_context(self._gate.while_waiting(self.job.key, calls, self._request))
 
-    def _heard_back(self, messages: Sequence[Message]) -> None:
-        """What the program made of the calls that the model asked for."""
-        called, self._called = self._called, ()
+    def _record_calls(self, messages: Sequence[Message]) -> None:
+        """Records the results of the model's tool calls."""
+        called, self._calls = self._calls, ()
         if not called:
             return
         seconds, failed = self._now() - self._since, _failed(messages)
@@ -115,31 +115,31 @@ class ProgramSession:
 
 
 class ProgramSessions:
-    """All of a run, by agent."""
+    """The sessions of a run, by agent."""
 
     def __init__(self, gate: AdmissionController, events: EventSink | None = None) -> None:
         self._gate = gate
         self._events = events
-        self._under_way: dict[str, ProgramSession] = {}
+        self._by_agent: dict[str, ProgramSession] = {}
 
     @contextmanager
-    def open(self, job: Job, call_off: Callable[[], object]) -> Iterator[ProgramSession]:
-        visit = self._under_way[job.key] = ProgramSession(job, self._gate, self._events, call_off)
+    def open(self, job: Job, cancel: Callable[[], object]) -> Iterator[ProgramSession]:
+        session = self._by_agent[job.key] = ProgramSession(job, self._gate, self._events, cancel)
         try:
-            yield visit
+            yield session
         finally:
-            del self._under_way[job.key]
-            visit.leave()
+            del self._by_agent[job.key]
+            session.close()
 
-    def of(self, agent: str) -> ProgramSession:
-        """Raises BackendError for an agent that is not at work."""
-        visit = self._under_way.get(agent)
-        if visit is None:
-            raise BackendError(ErrorKind.BAD_REQUEST, "This agent is not at work any more.")
-        return visit
+    def get(self, agent: str) -> ProgramSession:
+        """Raises BackendError for an agent whose program is not running."""
+        session = self._by_agent.get(agent)
+        if session is None:
+            raise BackendError(ErrorKind.BAD_REQUEST, "This agent's program is not running any more.")
+        return session
 
 
 def _failed(messages: Sequence[Message]) -> set[str]:
-    """The ids of the last calls that came to nothing, as far as the program says so."""
+    """Ids of the last calls that failed, according to the program."""
     last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), None)
     return set() if last is None else {result.call.id for result in last.results if result.is_error}

@@ -1,4 +1,4 @@
-"""Turns that are handed to programs: to the engine, all that a program does for its agent is one turn of it."""
+"""Turn runner for program agents: to the engine, everything a program does for its agent is one turn."""
 
 import asyncio
 import random
@@ -27,30 +27,30 @@ from .program_sessions import ProgramSession, ProgramSessions
 
 @dataclass(frozen=True, slots=True)
 class ProgramTurnRunner:
-    """In the place of `Asking`, for a run whose agents are programs. A seat stays its agent's until that leaves: asked
-    again, for an answer that did not fit, the program goes on from where it was."""
+    """Replaces `BackendTurnRunner` in a run with program agents. An agent keeps its session until it is done: if an
+    answer did not fit, the program continues its conversation."""
 
-    crew: SessionFactory
-    visits: ProgramSessions
+    factory: SessionFactory
+    sessions: ProgramSessions
     gate: AdmissionController
     turn_time: Deadlines
     retry: Retry
-    forget: Callable[[str], None]
-    """Nothing more is to be answered to this agent's program."""
+    release: Callable[[str], None]
+    """Called when requests of an agent's program are not answered any more."""
     events: EventSink | None = None
-    _seats: dict[str, AgentSession] = field(default_factory=dict)
+    _agent_sessions: dict[str, AgentSession] = field(default_factory=dict)
 
     async def turn(
         self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: OnAttempt | None = None
     ) -> Replied:
         """Raises BackendError and RunStopped."""
         if slot is not None:
-            slot.release()  # each of its requests waits for one of its own
+            slot.release()  # each of the program's requests waits for its own slot
         now = task.get_loop().time
         started, failures = now(), 0
         while True:
             try:
-                answered, visit = await self._work(job, step.request)
+                result, session = await self._attempt(job, step.request)
             except ProgramFailed as failed:
                 await self.leave(job.key)
                 failures += 1
@@ -59,38 +59,38 @@ class ProgramTurnRunner:
                 await self.leave(job.key)
                 raise
             else:
-                return _replied(answered, visit, now() - started, failures + 1)
+                return _replied(result, session, now() - started, failures + 1)
 
     async def leave(self, agent: str) -> None:
-        """An agent is done: its program ends, and its folder goes."""
-        seat = self._seats.pop(agent, None)
-        self.forget(agent)
-        if seat is not None:
-            await seat.aclose()
+        """Ends an agent's program and removes its directory."""
+        agent_session = self._agent_sessions.pop(agent, None)
+        self.release(agent)
+        if agent_session is not None:
+            await agent_session.aclose()
 
-    async def _work(self, job: Job, request: Request) -> tuple[ProgramResult, ProgramSession]:
-        """Raises ProgramFailed; and, where the program failed only because its requests did, why those did."""
+    async def _attempt(self, job: Job, request: Request) -> tuple[ProgramResult, ProgramSession]:
+        """Raises ProgramFailed or, if the program failed only because its requests did, their error."""
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
-                work = group.create_task(self._outcome(job, request))
-                with self.visits.open(job, work.cancel) as visit:
-                    await asyncio.wait([work])
-        if visit.end is not None:
-            raise visit.end
-        outcome = work.result()
-        if visit.refusal is not None and (isinstance(outcome, ProgramFailed) or not outcome.text.strip()):
-            raise visit.refusal
+                attempt = group.create_task(self._outcome(job, request))
+                with self.sessions.open(job, attempt.cancel) as session:
+                    await asyncio.wait([attempt])
+        if session.ended_by is not None:
+            raise session.ended_by
+        outcome = attempt.result()
+        if session.refusal is not None and (isinstance(outcome, ProgramFailed) or not outcome.text.strip()):
+            raise session.refusal
         if isinstance(outcome, ProgramFailed):
             raise outcome
-        return outcome, visit
+        return outcome, session
 
     async def _outcome(self, job: Job, request: Request) -> ProgramResult | ProgramFailed:
-        seat = self._seats.get(job.key)
+        agent_session = self._agent_sessions.get(job.key)
         try:
-            if seat is not None:
-                return await seat.prompt(_last(request))
-            seat = self._seats[job.key] = await self.crew.open_session(job.key)
-            return await seat.prompt(_whole(request))
+            if agent_session is not None:
+                return await agent_session.prompt(_last_prompt(request))
+            agent_session = self._agent_sessions[job.key] = await self.factory.open_session(job.key)
+            return await agent_session.prompt(_whole_prompt(request))
         except ProgramFailed as failed:
             return failed
 
@@ -106,26 +106,27 @@ class ProgramTurnRunner:
         await asyncio.sleep(delay)
 
 
-def _replied(answered: ProgramResult, visit: ProgramSession, seconds: float, attempts: int) -> Replied:
-    """What its requests show is what was really asked and paid; what it tells of its own calls says more."""
-    usage = visit.usage if visit.turns else answered.usage
-    work = ProgramTrace(
-        turns=visit.turns or answered.turns,
-        transcript=answered.transcript or visit.transcript,
-        calls=answered.calls or tuple(visit.calls),
-        changes=answered.changes,
+def _replied(result: ProgramResult, session: ProgramSession, seconds: float, attempts: int) -> Replied:
+    """Usage and turns are taken from the requests, if there were any; the program's own record of its calls has more
+    detail."""
+    usage = session.usage if session.turns else result.usage
+    trace = ProgramTrace(
+        turns=session.turns or result.turns,
+        transcript=result.transcript or session.transcript,
+        calls=result.calls or tuple(session.calls),
+        changes=result.changes,
     )
-    return Replied(Reply(answered.text, "stop", usage or NO_USAGE), visit.queued, seconds, None, attempts, work)
+    return Replied(Reply(result.text, "stop", usage or NO_USAGE), session.queued, seconds, None, attempts, trace)
 
 
-def _last(request: Request) -> str:
-    said = request.messages[-1]
-    assert isinstance(said, User), "an agent is asked by a user"
-    return said.text
+def _last_prompt(request: Request) -> str:
+    message = request.messages[-1]
+    assert isinstance(message, User), "the last message is the prompt"
+    return message.text
 
 
-def _whole(request: Request) -> str:
-    """All that was said, for a program that knows nothing of it: as a rule, only the task."""
+def _whole_prompt(request: Request) -> str:
+    """The whole conversation as one prompt, for a new program: usually only the task."""
     parts = [request.prompt.system]
     for message in request.messages:
         match message:

@@ -1,14 +1,14 @@
-"""Temporary folder of a coding run, removed however the run ends.
+"""Temporary directory of a run with program agents, removed however the run ends.
 
-A run that is left in good order removes its own. One that was killed cannot: the kernel then lets go of its lock, and
-the next coding run of the same user removes the folder. A folder is removed only if
+A run that ends normally removes its own. If it was killed, the kernel releases its lock, and the next such run of the
+same user removes the directory. A directory is removed only if
 
-- its name, owner and mode are those of ours, and it holds our marker, a regular file of the same owner;
-- the marker says that it was made on this machine: a lock may mean nothing to another one that shares the disk;
-- nobody holds the marker's lock. It is taken before the marker gets its name, so there is no moment in between, and
-  process ids, which are used again, are of no account.
+- its name, owner and mode match, and it contains the marker, a regular file of the same owner;
+- the marker was written on this machine: a lock may mean nothing to another machine that shares the disk;
+- the marker's lock is free. It is acquired before the marker gets its name, so there is no gap, and process ids, which
+  are reused, play no role.
 
-The marker goes last: what cannot be removed now is found by the run after the next.
+The marker is removed last: what cannot be removed now is found by a later run.
 """
 
 import os
@@ -25,15 +25,14 @@ from .workspace.tree import erase
 _PREFIX = "batch-agent-run-"
 _MARKER = "owner.lock"
 _MAGIC = "temporary folder of a batch-agent run"
-_MOST_BYTES = 4_096
+_MAX_MARKER_BYTES = 4_096
 _in_use: set[str] = set()
-"""Folders of this process. Where flock is emulated (NFS), a process does not see locks of its own."""
+"""Directories of this process. Where flock is emulated (NFS), a process does not see its own locks."""
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder of this run alone. Programs may know it by another name than ours, so its path is without links. Raises
-    OSError."""
+    """Creates a directory for this run. Its path has no links, as programs may resolve it. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
     _in_use.add(str(folder))
     try:
@@ -48,7 +47,8 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_abandoned() -> None:
-    """Removes folders of runs that are gone, which may take a while. Never raises; what is in doubt stays."""
+    """Removes directories of runs that were killed, which may take a while. Never raises; in doubt, a directory is
+    kept."""
     with suppress(OSError), os.scandir(_parent()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX) and entry.path not in _in_use:
@@ -61,20 +61,20 @@ def _parent() -> Path:
 
 
 def _mark(folder: Path) -> int:
-    """The descriptor of the marker, with its lock where the disk has locks. No program that we start inherits it."""
-    descriptor, unnamed = tempfile.mkstemp(prefix=f"{_MARKER}.", dir=folder)
+    """Returns the marker's descriptor, locked if the file system supports locks. Programs do not inherit it."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f"{_MARKER}.", dir=folder)
     os.write(descriptor, "\n".join([_MAGIC, *_machine(), ""]).encode())
-    with suppress(OSError):  # without locks nobody can take it, and it is never thought to be abandoned
+    with suppress(OSError):  # without locks it never counts as abandoned
         try_lock(descriptor)
-    os.rename(unnamed, folder / _MARKER)
+    os.rename(temporary, folder / _MARKER)
     return descriptor
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    """Leaves a folder that is in use or not ours. Raises OSError for one that is gone by now."""
-    found = os.lstat(folder)
-    is_private = not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or not is_private:
+    """Leaves directories that are in use or belong to something else. Raises OSError if it has disappeared."""
+    status = os.lstat(folder)
+    is_private = not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or not is_private:
         return
     marker = os.open(folder / _MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -85,16 +85,16 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _is_ours(marker: int) -> bool:
-    found = os.fstat(marker)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+    status = os.fstat(marker)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
         return False
-    magic, *machine = os.read(marker, _MOST_BYTES).decode(errors="replace").splitlines() or [""]
+    magic, *machine = os.read(marker, _MAX_MARKER_BYTES).decode(errors="replace").splitlines() or [""]
     host, boot = _machine()
     return magic == _MAGIC and len(machine) == 2 and (machine[0] == host or (machine[1] == boot != ""))
 
 
 def _machine() -> tuple[str, str]:
-    """Its name; and what its kernel is known by until it is started again, the same in all containers on it."""
+    """Host name and boot id, which is the same in all containers of a machine."""
     boot = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,4 @@
-"""Requests in Anthropic's words, put into ours."""
+"""Parsing of requests in Anthropic's API."""
 
 from typing import Any
 
@@ -30,21 +30,21 @@ def test_the_system_prompt_has_no_header_of_the_session() -> None:
         block("You are Claude Code.", cache_control={"type": "ephemeral"}),
         block("Be brief."),
     ]
-    assert read(system=system).asked.system == "You are Claude Code.\n\nBe brief."
-    assert read(system="x-session-id: 4\nBe brief.").asked.system == "Be brief."
-    assert read().asked.system == ""
+    assert read(system=system).request.system == "You are Claude Code.\n\nBe brief."
+    assert read(system="x-session-id: 4\nBe brief.").request.system == "Be brief."
+    assert read().request.system == ""
 
 
-def test_user_text_alongside_tool_results_comes_after_them() -> None:
+def test_user_text_next_to_results_comes_after_them() -> None:
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [block("one"), block("two"), IMAGE]}
     failed = {"type": "tool_result", "tool_use_id": "c2", "content": "no", "is_error": True}
-    asked = read(
+    request = read(
         HI,
         {"role": "assistant", "content": [block("Look."), USE, USE | {"id": "c2"}]},
         {"role": "user", "content": [block("Wait."), result, failed, block("Go on.")]},
-    ).asked
+    ).request
     other = ToolCall("c2", "read", '{"path":"a"}')
-    assert asked.messages[1:] == (
+    assert request.messages[1:] == (
         Assistant("Look.", (READ, other)),
         ToolResults(
             (
@@ -58,18 +58,18 @@ def test_user_text_alongside_tool_results_comes_after_them() -> None:
 
 def test_results_in_several_messages_belong_together() -> None:
     result = {"type": "tool_result", "tool_use_id": "c1"}
-    asked = read(
+    request = read(
         HI,
         {"role": "assistant", "content": [USE, USE | {"id": "c2"}]},
         {"role": "user", "content": [result]},
         {"role": "user", "content": [result | {"tool_use_id": "c2"}]},
-    ).asked
-    assert [len(each.results) for each in asked.messages if isinstance(each, ToolResults)] == [2]
+    ).request
+    assert [len(each.results) for each in request.messages if isinstance(each, ToolResults)] == [2]
 
 
 def test_a_result_of_an_unknown_call_is_an_ordinary_text() -> None:
     lost = {"type": "tool_result", "tool_use_id": "lost", "content": "?"}
-    assert read({"role": "user", "content": [lost]}).asked.messages == (
+    assert read({"role": "user", "content": [lost]}).request.messages == (
         User("[The result of an earlier tool call]\n?"),
     )
 
@@ -80,23 +80,23 @@ def test_thoughts_and_their_signatures() -> None:
         {"type": "redacted_thinking", "data": "xyz"},
         block("Yes."),
     ]
-    asked = read(HI, {"role": "assistant", "content": content}).asked
-    assert asked.messages[1] == Assistant("Yes.", (), (Thought("Hm.", "sig"), Thought(redacted="xyz")))
+    request = read(HI, {"role": "assistant", "content": content}).request
+    assert request.messages[1] == Assistant("Yes.", (), (Thought("Hm.", "sig"), Thought(redacted="xyz")))
 
 
 def test_users_messages_are_kept_one_by_one() -> None:
-    asked = read(HI, HI, {"role": "user", "content": [block("a"), block("b")]}).asked
-    assert asked.messages == (User("Hi"), User("Hi"), User("a\nb"))
+    request = read(HI, HI, {"role": "user", "content": [block("a"), block("b")]}).request
+    assert request.messages == (User("Hi"), User("Hi"), User("a\nb"))
 
 
 def test_a_system_message_in_the_middle_moves_nothing_that_was_before() -> None:
-    asked = read(HI, {"role": "system", "content": [block("Stop.")]}).asked
-    assert asked.messages == (User("Hi"), User("<system>\nStop.\n</system>"))
+    request = read(HI, {"role": "system", "content": [block("Stop.")]}).request
+    assert request.messages == (User("Hi"), User("<system>\nStop.\n</system>"))
 
 
 def test_tools() -> None:
-    asked = read(tools=[TOOL, {"type": "custom", "name": "b", "input_schema": {}, "cache_control": {}}]).asked
-    assert asked.tools == (ToolSpec("read", "Reads.", {"type": "object"}), ToolSpec("b", "", {}))
+    request = read(tools=[TOOL, {"type": "custom", "name": "b", "input_schema": {}, "cache_control": {}}]).request
+    assert request.tools == (ToolSpec("read", "Reads.", {"type": "object"}), ToolSpec("b", "", {}))
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def test_tools() -> None:
 )
 def test_whether_tools_are_called(choice: Any, meant: str) -> None:
     chosen = choice and {"type": choice, "name": "read"}
-    assert read(tools=[TOOL], tool_choice=chosen).asked.tool_choice == meant
-    assert read(tool_choice=chosen).asked.tool_choice == "auto"
+    assert read(tools=[TOOL], tool_choice=chosen).request.tool_choice == meant
+    assert read(tool_choice=chosen).request.tool_choice == "auto"
 
 
 def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> None:
     tools = [TOOL, {"name": "beta", "input_schema": {}}]
-    asked = read(tools=tools, tool_choice={"type": "tool", "name": "beta"}).asked
-    assert (asked.tool_choice, asked.tool_name, [tool.name for tool in asked.tools]) == (
+    request = read(tools=tools, tool_choice={"type": "tool", "name": "beta"}).request
+    assert (request.tool_choice, request.tool_name, [tool.name for tool in request.tools]) == (
         "required",
         "beta",
         ["read", "beta"],
     )
-    assert read(tools=tools, tool_choice={"type": "any"}).asked.tool_name == ""
+    assert read(tools=tools, tool_choice={"type": "any"}).request.tool_name == ""
     for odd in ({"type": "tool", "name": "gamma"}, {"type": "tool"}):
         with pytest.raises(GatewayError, match="tool_choice"):
             read(tools=tools, tool_choice=odd)
@@ -125,43 +125,46 @@ def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> No
 
 @pytest.mark.parametrize("kind", ["auto", "any"])
 def test_whether_several_calls_may_come_at_once(kind: str) -> None:
-    assert read(tools=[TOOL], tool_choice={"type": kind, "disable_parallel_tool_use": True}).asked.single_call
-    assert not read(tools=[TOOL], tool_choice={"type": kind}).asked.single_call
+    assert read(tools=[TOOL], tool_choice={"type": kind, "disable_parallel_tool_use": True}).request.single_call
+    assert not read(tools=[TOOL], tool_choice={"type": kind}).request.single_call
 
 
 def test_sampling_and_the_rest() -> None:
-    wanted = read(temperature=1, top_p=0.9, stop_sequences=["END"], stream=True, model="claude", thinking={"type": "?"})
-    chosen = wanted.asked.sampling
+    parsed = read(temperature=1, top_p=0.9, stop_sequences=["END"], stream=True, model="claude", thinking={"type": "?"})
+    chosen = parsed.request.sampling
     assert (chosen.temperature, chosen.top_p, chosen.stop, chosen.max_tokens) == (1, 0.9, ("END",), 9)
-    assert (wanted.model, wanted.stream, wanted.counts) == ("claude", True, True)
+    assert (parsed.model, parsed.stream, parsed.counts) == ("claude", True, True)
 
 
 @pytest.mark.parametrize("where", ["output_config", "output_format"])
 def test_the_form_of_the_answer(where: str) -> None:
     form = {"type": "json_schema", "schema": {"type": "array"}}
-    asked = read(**{where: {"format": form} if where == "output_config" else form}).asked
-    assert asked.answer_schema == {"type": "array"}
-    assert read(output_config={"effort": "low"}).asked.answer_schema is None
+    request = read(**{where: {"format": form} if where == "output_config" else form}).request
+    assert request.answer_schema == {"type": "array"}
+    assert read(output_config={"effort": "low"}).request.answer_schema is None
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
-        ({"messages": []}, "at least one"),
-        ({"messages": None}, "at least one"),
+        ({"messages": []}, "messages must not be empty"),
+        ({"messages": None}, "messages must not be empty"),
         ({"messages": [{"role": "tool", "content": "Hi"}]}, r"messages\[0\].role must be"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "'image': the model .* reads texts only"),
-        ({"messages": [{"role": "user", "content": 7}]}, "content must be a text or a list"),
-        ({"messages": [HI, {"role": "assistant", "content": [{"type": "tool_use"}]}]}, "name must be a text"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "'image': the model .* reads only text"),
+        ({"messages": [{"role": "user", "content": 7}]}, "content must be a string or a list"),
+        (
+            {"messages": [HI, {"role": "assistant", "content": [{"type": "tool_use"}]}]},
+            "name must be a non-empty string",
+        ),
         ({"messages": [HI, {"role": "assistant", "content": [{"type": "server_tool_use"}]}]}, "'server_tool_use'"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "Anthropic's own servers run"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "only Anthropic's servers run"),
         ({"tools": [{"name": "a"}]}, "input_schema must be a JSON schema"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice must be"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format must be"),
-        ({"stop_sequences": {}}, "stop_sequences must be a list of texts"),
+        ({"stop_sequences": {}}, "stop_sequences must be a list of strings"),
     ],
 )
-def test_what_cannot_be_done_is_said(body: dict[str, Any], words: str) -> None:
-    with pytest.raises(GatewayError, match=words) as raised:
+def test_an_unsupported_or_invalid_field_is_rejected(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(GatewayError, match=message) as raised:
         AnthropicProtocol().read({"messages": [HI], **body})
     assert raised.value.status == 400

@@ -1,4 +1,4 @@
-"""The gateway over HTTP: who is answered, where, and what is refused."""
+"""The gateway over HTTP: keys, routes and rejected requests."""
 
 import gzip
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.completion_services import BODY, CHAT, HELLO, MESSAGES, Caller, FakeDesk, calling, error_of
+from tests.support.completion_services import BODY, CHAT, HELLO, MESSAGES, Caller, FakeService, error_of, gateway_client
 
 from batch_agent.core.messages import Assistant, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import NO_USAGE, Reply
@@ -32,9 +32,9 @@ def text_of(body: bytes) -> str:
         {"Authorization": "Bearer wrong", "X-Api-Key": "{}"},
     ],
 )
-async def test_a_key_says_which_agent_asks(path: str, headers: dict[str, str]) -> None:
-    desk = FakeDesk()
-    async with calling(desk) as caller:
+async def test_a_key_identifies_its_agent(path: str, headers: dict[str, str]) -> None:
+    service = FakeService()
+    async with gateway_client(service) as caller:
         gateway = caller.gateway
         other = gateway.admit("agent-2", {})
         assert gateway.admit("agent-2", {}) == other != caller.key
@@ -42,26 +42,26 @@ async def test_a_key_says_which_agent_asks(path: str, headers: dict[str, str]) -
             sent = {name: value.format(key) for name, value in headers.items()}
             async with caller.session.post(gateway.url + path, json=BODY, headers=sent) as response:
                 assert response.status == 200
-        assert [agent for agent, _ in desk.heard] == ["agent-1", "agent-2"]
+        assert [agent for agent, _ in service.received] == ["agent-1", "agent-2"]
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/models"])
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"Authorization": "Basic wrong"}])
-async def test_a_request_without_a_key_is_rejected(path: str, headers: dict[str, str]) -> None:
-    desk = FakeDesk()
-    async with calling(desk) as caller:
+async def test_a_request_without_a_valid_key_is_rejected(path: str, headers: dict[str, str]) -> None:
+    service = FakeService()
+    async with gateway_client(service) as caller:
         method = "GET" if path.endswith("models") else "POST"
         async with caller.session.request(method, caller.gateway.url + path, json=BODY, headers=headers) as response:
             assert response.status == 401
             assert response.headers["x-should-retry"] == "false"
             error = error_of(await response.read())
-    assert "as Authorization: Bearer or as x-api-key" in error["message"]
+    assert "in the header Authorization: Bearer or x-api-key" in error["message"]
     assert error.get("code") == "invalid_api_key" or error["type"] == "authentication_error"
-    assert not desk.heard
+    assert not service.received
 
 
 async def test_an_agent_that_left_is_not_answered_and_comes_back_with_another_key() -> None:
-    async with calling(FakeDesk()) as caller:
+    async with gateway_client(FakeService()) as caller:
         caller.gateway.dismiss("agent-1")
         caller.gateway.dismiss("nobody")
         assert (await caller.post(CHAT, BODY))[0] == 401
@@ -69,31 +69,31 @@ async def test_an_agent_that_left_is_not_answered_and_comes_back_with_another_ke
 
 
 async def test_what_is_hidden_may_change_while_the_key_stays() -> None:
-    desk = FakeDesk()
-    async with calling(desk, hides={"Hi": "Hello"}) as caller:
+    service = FakeService()
+    async with gateway_client(service, hides={"Hi": "Hello"}) as caller:
         await caller.post(CHAT, BODY)
         assert caller.gateway.admit("agent-1", {"Hi": "Welcome"}) == caller.key
         await caller.post(CHAT, BODY)
-    assert [asked.messages for _, asked in desk.heard] == [(User("Hello"),), (User("Welcome"),)]
+    assert [request.messages for _, request in service.received] == [(User("Hello"),), (User("Welcome"),)]
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/v1//chat/completions?a=b"])
-async def test_chats_are_found_wherever_a_program_looks_for_them(path: str) -> None:
-    async with calling(FakeDesk()) as caller:
+async def test_chat_completions_are_served_under_all_usual_paths(path: str) -> None:
+    async with gateway_client(FakeService()) as caller:
         status, body = await caller.post(path, BODY)
     assert (status, text_of(body)) == (200, "Hello.")
 
 
 @pytest.mark.parametrize("path", ["/messages", "/v1/messages?beta=true"])
-async def test_messages_are_found_wherever_a_program_looks_for_them(path: str) -> None:
-    async with calling(FakeDesk()) as caller:
+async def test_messages_are_served_under_all_usual_paths(path: str) -> None:
+    async with gateway_client(FakeService()) as caller:
         status, body = await caller.post(path, BODY)
     assert (status, text_of(body)) == (200, "Hello.")
     assert orjson.loads(body)["model"] == "gpt"
 
 
 async def test_there_is_one_model_by_any_name() -> None:
-    async with calling(FakeDesk()) as caller:
+    async with gateway_client(FakeService()) as caller:
         headers = {"x-api-key": caller.key}
         for path, name in [("/v1/models", "the-model"), ("/models", "the-model"), ("/v1/models/a/b", "a/b")]:
             async with caller.session.get(caller.gateway.url + path, headers=headers) as response:
@@ -105,13 +105,13 @@ async def test_there_is_one_model_by_any_name() -> None:
 
 async def test_tokens_are_estimated() -> None:
     tools = [{"name": "read", "description": "x" * 96, "input_schema": {}}]
-    async with calling(FakeDesk()) as caller:
+    async with gateway_client(FakeService()) as caller:
         status, body = await caller.post(f"{MESSAGES}/count_tokens", {**BODY, "system": "y" * 100, "tools": tools})
     assert (status, orjson.loads(body)) == (200, {"input_tokens": 51})
 
 
-async def test_a_health_check_succeeds() -> None:
-    async with calling(FakeDesk()) as caller:
+async def test_the_root_answers_health_checks() -> None:
+    async with gateway_client(FakeService()) as caller:
         for method in ("GET", "HEAD"):
             async with caller.session.request(method, caller.gateway.url) as response:
                 assert response.status == 200
@@ -128,17 +128,17 @@ async def test_a_health_check_succeeds() -> None:
         ("/api/event_logging/batch", 404),
     ],
 )
-async def test_an_unknown_route_is_answered_with_the_known_ones(path: str, status: int) -> None:
-    async with calling(FakeDesk()) as caller:
+async def test_an_unsupported_route_names_the_supported_ones(path: str, status: int) -> None:
+    async with gateway_client(FakeService()) as caller:
         found, body = await caller.post(path, BODY)
     assert found == status
-    assert "Supported are POST /v1/chat/completions" in error_of(body)["message"]
+    assert "Supported: POST /v1/chat/completions" in error_of(body)["message"]
 
 
 @both
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"Hi"', b"\xff", b"NaN", b'{"messages": [1e999]}', b"[" * 100_000])
-async def test_what_is_no_json_object_is_refused(path: str, body: bytes) -> None:
-    async with calling(FakeDesk()) as caller:
+async def test_a_body_that_is_not_a_json_object_is_rejected(path: str, body: bytes) -> None:
+    async with gateway_client(FakeService()) as caller:
         status, said = await caller.post(path, body)
     assert status == 400
     assert error_of(said)["type"] == "invalid_request_error"
@@ -146,11 +146,11 @@ async def test_what_is_no_json_object_is_refused(path: str, body: bytes) -> None
 
 @both
 async def test_half_of_a_pair_of_surrogates_is_replaced(path: str) -> None:
-    desk = FakeDesk()
+    service = FakeService()
     body = b'{"messages": [{"role": "user", "content": "cut \\ud83d"}]}'
-    async with calling(desk) as caller:
+    async with gateway_client(service) as caller:
         assert (await caller.post(path, body))[0] == 200
-    assert desk.asked.messages == (User("cut \ufffd"),)
+    assert service.request.messages == (User("cut \ufffd"),)
 
 
 @both
@@ -163,28 +163,28 @@ async def test_what_is_nested_too_deep_is_refused(path: str, depth: int) -> None
         else b'{"function":{"name":"a","parameters":%b}}'
     )
     body = b'{"messages":[{"role":"user","content":"Hi"}],"tools":[%b]}' % (tool % deep)
-    async with calling(FakeDesk(), hides={"a": "b"}) as caller:
+    async with gateway_client(FakeService(), hides={"a": "b"}) as caller:
         status, said = await caller.post(path, body)
     assert status == 400
     assert "nested too deep" in error_of(said)["message"]
 
 
 async def test_a_request_may_be_large_but_not_too_large() -> None:
-    desk, path = FakeDesk(), MESSAGES
-    async with calling(desk) as caller:
+    service, path = FakeService(), MESSAGES
+    async with gateway_client(service) as caller:
         large = b'{"messages": [{"role": "user", "content": "%b"}]}' % (b"x" * 8_000_000)
         assert await _post_large(caller, path, large) == 200
         status = await _post_large(caller, path, bytes(64 * 2**20 + 1))
         bomb = gzip.compress(bytes(200_000_000), 1)
         assert await _post_large(caller, path, bomb, {"Content-Encoding": "gzip"}) == 413
     assert status == 413
-    assert len(str(desk.asked.messages)) > 8_000_000
+    assert len(str(service.request.messages)) > 8_000_000
 
 
 async def test_a_conversation_begins_at_each_turn_as_it_did_before_whatever_the_program_makes_of_it() -> None:
     own = Reply("\n\n", "calls", NO_USAGE, (ToolCall("", "read", '{ "b": "/work/x", "a": 1.0 }'),))
-    desk = FakeDesk([own, Reply("Found it.\n", "stop", NO_USAGE), HELLO])
-    async with calling(desk, hides={"/runs/1": "/work"}) as caller:
+    service = FakeService([own, Reply("Found it.\n", "stop", NO_USAGE), HELLO])
+    async with gateway_client(service, hides={"/runs/1": "/work"}) as caller:
         history: list[Any] = [{"role": "user", "content": "Find /runs/1/x."}]
         _, body = await caller.post(CHAT, {"messages": history})
         call = orjson.loads(body)["choices"][0]["message"]["tool_calls"][0]
@@ -197,14 +197,14 @@ async def test_a_conversation_begins_at_each_turn_as_it_did_before_whatever_the_
         history.append({"role": "user", "content": "Thanks."})
         await caller.post(CHAT, {"messages": history})
     made = ToolCall(call["id"], "read", own.calls[0].arguments)
-    assert desk.asked.messages == (
+    assert service.request.messages == (
         User("Find /work/x."),
         Assistant("\n\n", (made,)),
         ToolResults((ToolResult(made, "here"),)),
         Assistant("Found it.\n"),
         User("Thanks."),
     )
-    turns = [asked.messages for _, asked in desk.heard]
+    turns = [request.messages for _, request in service.received]
     assert all(later[: len(turn)] == turn for turn, later in pairwise(turns))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.completion_services import FakeDesk, calling
+from tests.support.completion_services import FakeService, gateway_client
 
 from batch_agent.core.messages import Thought, ToolCall
 from batch_agent.core.requests import NO_USAGE, Reply
@@ -100,17 +100,17 @@ def spoilt(draw: st.DrawFn, body: dict[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def answered(body: dict[str, Any], words: ApiProtocol) -> list[bytes]:
-    guest = ClientSession("agent", "key", Mask({"ab": "§"}))
-    wanted = words.read(body)
-    reply = guest.said(REPLY, guest.heard(wanted.asked))
-    envelope = ResponseMeta("1", 0, wanted.model, counts=wanted.counts)
-    return [words.reply(reply, envelope), words.events(reply, envelope)]
+def answered(body: dict[str, Any], protocol: ApiProtocol) -> list[bytes]:
+    session = ClientSession("agent", "key", Mask({"ab": "§"}))
+    parsed = protocol.read(body)
+    reply = session.unmask_reply(REPLY, session.mask_request(parsed.request))
+    meta = ResponseMeta("1", 0, parsed.model, counts=parsed.counts)
+    return [protocol.reply(reply, meta), protocol.events(reply, meta)]
 
 
-@pytest.mark.parametrize(("words", "body"), BODIES, ids=["openai", "anthropic"])
-def test_a_request_with_everything_in_it_is_answered(words: ApiProtocol, body: dict[str, Any]) -> None:
-    assert all(answered(body, words))
+@pytest.mark.parametrize(("protocol", "body"), BODIES, ids=["openai", "anthropic"])
+def test_a_request_with_everything_in_it_is_answered(protocol: ApiProtocol, body: dict[str, Any]) -> None:
+    assert all(answered(body, protocol))
 
 
 @settings(max_examples=60)
@@ -118,28 +118,28 @@ def test_a_request_with_everything_in_it_is_answered(words: ApiProtocol, body: d
 def test_a_spoilt_request_is_answered_or_refused(
     data: st.DataObject, which: tuple[ApiProtocol, dict[str, Any]]
 ) -> None:
-    words, body = which
+    protocol, body = which
     try:
-        assert all(answered(data.draw(spoilt(body)), words))
+        assert all(answered(data.draw(spoilt(body)), protocol))
     except GatewayError as refused:
-        said = words.refusal(refused)
-        assert str(refused) in json.loads(said)["error"]["message"]  # noqa: PT017 - either way is right
+        unmask_reply = protocol.error(refused)
+        assert str(refused) in json.loads(unmask_reply)["error"]["message"]  # noqa: PT017 - either way is right
 
 
 @settings(max_examples=3)
 @given(st.lists(spoilt(OPENAI_BODY) | spoilt(ANTHROPIC_BODY) | nonsense, min_size=10, max_size=10))
-async def test_nothing_that_is_sent_is_an_error_of_the_server(sent: list[Any]) -> None:
-    async with calling(FakeDesk(), hides={"ab": "§"}) as caller:
+async def test_no_request_body_causes_a_server_error(sent: list[Any]) -> None:
+    async with gateway_client(FakeService(), hides={"ab": "§"}) as caller:
         for body in sent:
             for path in PATHS:
-                status, said = await caller.post(path, body)
-                assert status in (200, 400), said
+                status, unmask_reply = await caller.post(path, body)
+                assert status in (200, 400), unmask_reply
         assert (await caller.post(PATHS[0], OPENAI_BODY))[0] == 200
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "nonsense"])
-async def test_a_body_that_is_not_packed_as_it_says_is_refused(encoding: str) -> None:
-    async with calling(FakeDesk()) as caller:
+async def test_a_body_with_a_wrong_content_encoding_is_rejected(encoding: str) -> None:
+    async with gateway_client(FakeService()) as caller:
         headers = {"x-api-key": caller.key, "Content-Encoding": encoding}
         url = f"{caller.gateway.url}/v1/messages"
         async with caller.session.post(url, data=b"not packed", headers=headers) as response:

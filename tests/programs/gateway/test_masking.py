@@ -19,13 +19,13 @@ json_values = st.recursive(
 
 
 @given(reals, st.text('ab/ é\\"\n1', max_size=60))
-def test_what_was_hidden_is_put_back(hidden: list[str], text: str) -> None:
+def test_masked_strings_are_restored(hidden: list[str], text: str) -> None:
     mask = Mask(dict(zip(hidden, MASKS, strict=False)))
     assert mask.show.text(mask.hide.text(text)) == text
 
 
 @given(reals, json_values, st.booleans())
-def test_what_was_hidden_in_json_is_put_back(hidden: list[str], value: object, is_ascii: bool) -> None:
+def test_masked_strings_in_json_are_restored(hidden: list[str], value: object, is_ascii: bool) -> None:
     mask = Mask(dict(zip(hidden, MASKS, strict=False)))
     text = json.dumps(value, ensure_ascii=is_ascii)
     masked = mask.hide.json(text)
@@ -34,7 +34,7 @@ def test_what_was_hidden_in_json_is_put_back(hidden: list[str], value: object, i
 
 
 @given(st.text('ab/ é\\"\n1{}[]:,', max_size=30))
-def test_json_that_is_none_is_put_back_too(text: str) -> None:
+def test_masked_strings_in_invalid_json_are_restored(text: str) -> None:
     mask = Mask({"ab": "§A", "/b": "§B"})
     assert mask.show.json(mask.hide.json(text)) == text
 

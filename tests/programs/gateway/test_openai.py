@@ -1,4 +1,4 @@
-"""Requests in OpenAI's words, put into ours."""
+"""Parsing of requests in OpenAI's API."""
 
 from typing import Any
 
@@ -22,64 +22,64 @@ def read(*messages: Any, **body: Any) -> ParsedRequest:
 
 def test_system_messages_at_the_beginning_are_the_system_prompt() -> None:
     parts = [{"type": "text", "text": "x-anthropic-billing-header: cch=1f2;"}, {"type": "text", "text": "Be exact."}]
-    asked = read({"role": "system", "content": "Be brief."}, {"role": "developer", "content": parts}, HI).asked
-    assert asked.system == "Be brief.\n\nBe exact."
-    assert asked.messages == (User("Hi"),)
+    request = read({"role": "system", "content": "Be brief."}, {"role": "developer", "content": parts}, HI).request
+    assert request.system == "Be brief.\n\nBe exact."
+    assert request.messages == (User("Hi"),)
 
 
 def test_a_system_message_in_the_middle_moves_nothing_that_was_before() -> None:
-    asked = read(HI, {"role": "system", "content": "Stop."}, HI).asked
-    assert asked.messages == (User("Hi"), User("<system>\nStop.\n</system>"), User("Hi"))
-    assert asked.system == ""
+    request = read(HI, {"role": "system", "content": "Stop."}, HI).request
+    assert request.messages == (User("Hi"), User("<system>\nStop.\n</system>"), User("Hi"))
+    assert request.system == ""
 
 
 def test_users_messages_are_kept_one_by_one() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    asked = read(HI, HI, {"role": "user", "content": parts}).asked
-    assert asked.messages == (User("Hi"), User("Hi"), User("a\nb"))
+    request = read(HI, HI, {"role": "user", "content": parts}).request
+    assert request.messages == (User("Hi"), User("Hi"), User("a\nb"))
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_what_the_model_said_thought_and_called(field: str) -> None:
-    asked = read(HI, {"role": "assistant", "content": None, "tool_calls": [CALL], field: "Hm."}).asked
-    assert asked.messages[1] == Assistant("", (READ,), (Thought("Hm."),))
+def test_text_thoughts_and_calls_of_the_model_are_read(field: str) -> None:
+    request = read(HI, {"role": "assistant", "content": None, "tool_calls": [CALL], field: "Hm."}).request
+    assert request.messages[1] == Assistant("", (READ,), (Thought("Hm."),))
 
 
-def test_arguments_that_are_no_text_become_one() -> None:
+def test_arguments_that_are_an_object_become_json_text() -> None:
     function = {"name": "read", "arguments": {"path": "a"}}
-    asked = read(HI, {"role": "assistant", "tool_calls": [{"id": "c1", "function": function}]}).asked
-    assert asked.messages[1] == Assistant("", (ToolCall("c1", "read", '{"path":"a"}'),))
+    request = read(HI, {"role": "assistant", "tool_calls": [{"id": "c1", "function": function}]}).request
+    assert request.messages[1] == Assistant("", (ToolCall("c1", "read", '{"path":"a"}'),))
 
 
 def test_results_in_a_row_belong_together() -> None:
     other = {"id": "c2", "type": "function", "function": {"name": "list", "arguments": ""}}
     parts = [{"type": "text", "text": "two"}, {"type": "image_url", "image_url": {"url": "data:"}}]
-    asked = read(
+    request = read(
         HI,
         {"role": "assistant", "content": "Look.", "tool_calls": [CALL, other]},
         {"role": "tool", "tool_call_id": "c2", "content": parts},
         {"role": "tool", "tool_call_id": "c1", "content": "one"},
-    ).asked
+    ).request
     results = ToolResult(ToolCall("c2", "list", ""), "two\n[image_url: left out, the model reads texts only]")
-    assert asked.messages[2:] == (ToolResults((results, ToolResult(READ, "one"))),)
+    assert request.messages[2:] == (ToolResults((results, ToolResult(READ, "one"))),)
 
 
 def test_a_result_of_an_unknown_call_is_an_ordinary_text_after_the_others() -> None:
-    asked = read(
+    request = read(
         HI,
         {"role": "assistant", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "lost", "content": "?"},
         {"role": "tool", "content": "??"},
         {"role": "tool", "tool_call_id": "c1", "content": "one"},
-    ).asked
+    ).request
     stray = tuple(User(f"[The result of an earlier tool call]\n{text}") for text in ("?", "??"))
-    assert asked.messages[2:] == (ToolResults((ToolResult(READ, "one"),)), *stray)
+    assert request.messages[2:] == (ToolResults((ToolResult(READ, "one"),)), *stray)
 
 
 def test_tools() -> None:
     bare = {"type": "function", "function": {"name": "bare"}}
-    asked = read(tools=[TOOL, bare]).asked
-    assert asked.tools == (
+    request = read(tools=[TOOL, bare]).request
+    assert request.tools == (
         ToolSpec("read", "Reads.", {"type": "object"}),
         ToolSpec("bare", "", {"type": "object", "properties": {}}),
     )
@@ -98,46 +98,46 @@ def test_tools() -> None:
     ],
 )
 def test_whether_tools_are_called(choice: Any, meant: str) -> None:
-    assert read(tools=[TOOL], tool_choice=choice).asked.tool_choice == meant
-    assert read(tool_choice=choice).asked.tool_choice == "auto"
+    assert read(tools=[TOOL], tool_choice=choice).request.tool_choice == meant
+    assert read(tool_choice=choice).request.tool_choice == "auto"
 
 
 def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> None:
     tools = [TOOL, {"type": "function", "function": {"name": "beta"}}]
-    asked = read(tools=tools, tool_choice={"type": "function", "function": {"name": "beta"}}).asked
-    assert (asked.tool_choice, asked.tool_name, [tool.name for tool in asked.tools]) == (
+    request = read(tools=tools, tool_choice={"type": "function", "function": {"name": "beta"}}).request
+    assert (request.tool_choice, request.tool_name, [tool.name for tool in request.tools]) == (
         "required",
         "beta",
         ["read", "beta"],
     )
-    assert read(tools=tools, tool_choice="required").asked.tool_name == ""
-    with pytest.raises(GatewayError, match="tool_choice names 'gamma', which is none of the tools"):
+    assert read(tools=tools, tool_choice="required").request.tool_name == ""
+    with pytest.raises(GatewayError, match="tool_choice names 'gamma', which is not among the tools of this request"):
         read(tools=tools, tool_choice={"type": "function", "function": {"name": "gamma"}})
 
 
 def test_of_allowed_tools_only_those_are_offered() -> None:
     tools = [TOOL, {"type": "function", "function": {"name": "beta"}}]
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [ALLOWED]}}
-    assert [tool.name for tool in read(tools=tools, tool_choice=allowed).asked.tools] == ["read"]
+    assert [tool.name for tool in read(tools=tools, tool_choice=allowed).request.tools] == ["read"]
 
 
 def test_whether_several_calls_may_come_at_once() -> None:
-    assert read(tools=[TOOL], parallel_tool_calls=False).asked.single_call
-    assert not read(tools=[TOOL], parallel_tool_calls=True).asked.single_call
-    assert not read(tools=[TOOL]).asked.single_call
+    assert read(tools=[TOOL], parallel_tool_calls=False).request.single_call
+    assert not read(tools=[TOOL], parallel_tool_calls=True).request.single_call
+    assert not read(tools=[TOOL]).request.single_call
 
 
 def test_sampling() -> None:
-    chosen = read(temperature=0.5, top_p=1, seed=7, stop="END", max_tokens=9, max_completion_tokens=10).asked.sampling
+    chosen = read(temperature=0.5, top_p=1, seed=7, stop="END", max_tokens=9, max_completion_tokens=10).request.sampling
     assert (chosen.temperature, chosen.top_p, chosen.seed) == (0.5, 1, 7)
     assert (chosen.stop, chosen.max_tokens) == (("END",), 10)
-    assert read(max_tokens=9.0, stop=["a", "b"]).asked.sampling.max_tokens == 9
-    assert read(stop=["a", "b"]).asked.sampling.stop == ("a", "b")
-    assert read().asked.sampling.max_tokens is None
+    assert read(max_tokens=9.0, stop=["a", "b"]).request.sampling.max_tokens == 9
+    assert read(stop=["a", "b"]).request.sampling.stop == ("a", "b")
+    assert read().request.sampling.max_tokens is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "schema"),
+    ("form", "schema"),
     [
         (None, None),
         ({"type": "text"}, None),
@@ -145,11 +145,11 @@ def test_sampling() -> None:
         ({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array"}}}, {"type": "array"}),
     ],
 )
-def test_the_form_of_the_answer(asked: Any, schema: Any) -> None:
-    assert read(response_format=asked).asked.answer_schema == schema
+def test_the_form_of_the_answer(form: Any, schema: Any) -> None:
+    assert read(response_format=form).request.answer_schema == schema
 
 
-def test_how_the_answer_is_to_come() -> None:
+def test_stream_options() -> None:
     plain, streamed = read(model="gpt"), read(stream=True, stream_options={"include_usage": True})
     assert (plain.model, plain.stream, plain.counts) == ("gpt", False, False)
     assert (streamed.model, streamed.stream, streamed.counts) == ("", True, True)
@@ -157,11 +157,11 @@ def test_how_the_answer_is_to_come() -> None:
 
 def test_unknown_fields_are_passed_over() -> None:
     strange = {"role": "user", "content": "Hi", "cache_control": {"type": "ephemeral"}, "name": "me"}
-    assert read(strange, n=1, user="u", metadata={}, reasoning_effort="high").asked.messages == (User("Hi"),)
+    assert read(strange, n=1, user="u", metadata={}, reasoning_effort="high").request.messages == (User("Hi"),)
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({"n": 2}, "n must be 1"),
         ({"functions": [{}]}, "use tools"),
@@ -170,16 +170,19 @@ def test_unknown_fields_are_passed_over() -> None:
         ({"messages": "Hi"}, "messages must be a list"),
         ({"messages": ["Hi"]}, r"messages\[0\] must be an object"),
         ({"messages": [{"role": "function", "content": "Hi"}]}, r"messages\[0\].role must be"),
-        ({"messages": [{"role": "user", "content": 7}]}, r"messages\[0\].content must be a text or a list"),
+        ({"messages": [{"role": "user", "content": 7}]}, r"messages\[0\].content must be a string or a list"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            "'image_url': the model .* reads texts only",
+            "'image_url': the model .* reads only text",
         ),
         ({"messages": [{"role": "user", "content": [7]}]}, r"content\[0\] must be an object with a type"),
         ({"messages": [HI, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "function must be an object"),
         ({"messages": [HI, {"role": "assistant", "tool_calls": [{"type": "custom"}]}]}, "only functions"),
-        ({"messages": [HI, {"role": "assistant", "tool_calls": [{"function": {}}]}]}, "name must be a text"),
-        ({"tools": [{"type": "web_search"}]}, r"tools\[0\] is of type 'web_search': only functions"),
+        (
+            {"messages": [HI, {"role": "assistant", "tool_calls": [{"function": {}}]}]},
+            "name must be a non-empty string",
+        ),
+        ({"tools": [{"type": "web_search"}]}, r"tools\[0\] is of type 'web_search'; only functions"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]}, "must be a JSON schema"),
         ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice must be"),
         ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice must be"),
@@ -194,14 +197,14 @@ def test_unknown_fields_are_passed_over() -> None:
         ({"response_format": {"type": "json_schema"}}, "response_format must be"),
         ({"temperature": "hot"}, "temperature must be a number"),
         ({"temperature": True}, "temperature must be a number"),
-        ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1"),
-        ({"max_tokens": 1.5}, "max_tokens must be a whole number"),
+        ({"max_tokens": 0}, "max_tokens must be an integer >= 1"),
+        ({"max_tokens": 1.5}, "max_tokens must be an integer"),
         ({"seed": 1e300}, "seed must be a number"),
-        ({"stop": [1]}, "stop must be a list of texts"),
-        ({"model": 1}, "model must be a text"),
+        ({"stop": [1]}, "stop must be a list of strings"),
+        ({"model": 1}, "model must be a string"),
     ],
 )
-def test_what_cannot_be_done_is_said(body: dict[str, Any], words: str) -> None:
-    with pytest.raises(GatewayError, match=words) as raised:
+def test_an_unsupported_or_invalid_field_is_rejected(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(GatewayError, match=message) as raised:
         OpenAIProtocol().read({"messages": [HI], **body})
     assert raised.value.status == 400

@@ -1,4 +1,4 @@
-"""What the model said comes back as it said it."""
+"""Replies are restored as the model wrote them."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def said(memory: ReplyMemory, text: str = "", *calls: ToolCall, thoughts: tuple[
 def test_arguments_that_mean_the_same_are_the_models_own(own: str, again: str) -> None:
     memory = ReplyMemory()
     turn = said(memory, "", ToolCall("c1", "read", own))
-    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", again),))) == turn
+    assert memory.restore(Assistant(calls=(ToolCall("c1", "read", again),))) == turn
 
 
 @pytest.mark.parametrize(
@@ -37,54 +37,54 @@ def test_arguments_that_mean_the_same_are_the_models_own(own: str, again: str) -
 def test_arguments_that_mean_something_else_stay_the_programs(other: str) -> None:
     memory = ReplyMemory()
     said(memory, "", ToolCall("c1", "read", '{"a": 1}'))
-    told = Assistant(calls=(ToolCall("c1", "read", other),))
-    assert memory.recall(told) == told
+    received = Assistant(calls=(ToolCall("c1", "read", other),))
+    assert memory.restore(received) == received
 
 
 def test_a_call_of_another_tool_stays_the_programs() -> None:
     memory = ReplyMemory()
     said(memory, "", ToolCall("c1", "read", "{ }"))
-    told = Assistant(calls=(ToolCall("c1", "invalid", "{}"),))
-    assert memory.recall(told) == told
+    received = Assistant(calls=(ToolCall("c1", "invalid", "{}"),))
+    assert memory.restore(received) == received
 
 
 @pytest.mark.parametrize("text", ["\n\nDone.", "Done.\n", " Done. ", "Done."])
 def test_blanks_around_a_text_are_the_models_own(text: str) -> None:
     memory = ReplyMemory()
     turn = said(memory, text)
-    assert memory.recall(Assistant("Done.")) == memory.recall(Assistant(" Done.\n")) == turn
-    assert memory.recall(Assistant("Done!")) == Assistant("Done!")
+    assert memory.restore(Assistant("Done.")) == memory.restore(Assistant(" Done.\n")) == turn
+    assert memory.restore(Assistant("Done!")) == Assistant("Done!")
 
 
 def test_a_text_that_was_said_before_stays_as_it_was_then() -> None:
     memory = ReplyMemory()
     first = said(memory, "Done.\n")
     said(memory, "Done.")
-    assert memory.recall(Assistant("Done.")) == first
+    assert memory.restore(Assistant("Done.")) == first
 
 
 def test_a_blank_text_before_a_call_is_not_lost() -> None:
     memory = ReplyMemory()
     turn = said(memory, "\n\n", ToolCall("c1", "read", "{}"))
-    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", "{}"),))) == turn
+    assert memory.restore(Assistant(calls=(ToolCall("c1", "read", "{}"),))) == turn
 
 
 def test_thoughts_come_back_with_their_signatures_where_a_program_leaves_them_out() -> None:
     memory = ReplyMemory()
     call = ToolCall("c1", "read", "{}")
     turn = said(memory, "Look.", call, thoughts=THOUGHTS)
-    assert memory.recall(Assistant("Look.", (call,))) == turn
-    assert memory.recall(Assistant("Look.", (call,), (Thought("Hm."), Thought(redacted="xyz")))) == turn
+    assert memory.restore(Assistant("Look.", (call,))) == turn
+    assert memory.restore(Assistant("Look.", (call,), (Thought("Hm."), Thought(redacted="xyz")))) == turn
     other = Assistant("Look.", (call,), (Thought("Something else."),))
-    assert memory.recall(other) == other
+    assert memory.restore(other) == other
 
 
-def test_a_turn_that_a_program_tells_as_several_thinks_once() -> None:
+def test_a_turn_that_a_program_splits_keeps_its_thoughts_once() -> None:
     memory = ReplyMemory()
     first, second = ToolCall("c1", "read", '{"a": 1}'), ToolCall("c2", "read", '{"b": 2}')
     said(memory, "\n", first, second, thoughts=THOUGHTS)
-    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", '{"a":1}'),))) == Assistant("\n", (first,), THOUGHTS)
-    assert memory.recall(Assistant(calls=(ToolCall("c2", "read", '{"b":2}'),))) == Assistant("", (second,))
+    assert memory.restore(Assistant(calls=(ToolCall("c1", "read", '{"a":1}'),))) == Assistant("\n", (first,), THOUGHTS)
+    assert memory.restore(Assistant(calls=(ToolCall("c2", "read", '{"b":2}'),))) == Assistant("", (second,))
 
 
 def test_every_call_has_an_id_of_its_own() -> None:
@@ -99,21 +99,21 @@ def test_every_call_has_an_id_of_its_own() -> None:
 
 
 def test_the_oldest_is_forgotten_first() -> None:
-    memory = ReplyMemory(most_chars=100, most_texts=2)
+    memory = ReplyMemory(max_chars=100, max_texts=2)
     for number in range(10):
         said(memory, "", ToolCall(f"c{number}", "read", f'{{ "a": "{"x" * 20}{number}" }}'))
         said(memory, f"{number}\n")
 
     def is_known(number: int) -> bool:
-        told = ToolCall(f"c{number}", "read", f'{{"a":"{"x" * 20}{number}"}}')
-        return memory.recall(Assistant(calls=(told,))).calls[0] != told
+        received = ToolCall(f"c{number}", "read", f'{{"a":"{"x" * 20}{number}"}}')
+        return memory.restore(Assistant(calls=(received,))).calls[0] != received
 
     assert [number for number in range(10) if is_known(number)] == [8, 9]
-    assert [n for n in range(10) if memory.recall(Assistant(str(n))).text.endswith("\n")] == [8, 9]
+    assert [n for n in range(10) if memory.restore(Assistant(str(n))).text.endswith("\n")] == [8, 9]
 
 
 def test_a_turn_that_is_too_long_to_be_remembered_is_given_all_the_same() -> None:
-    memory = ReplyMemory(most_chars=10)
+    memory = ReplyMemory(max_chars=10)
     call = ToolCall("c1", "read", '{ "a": "a long text" }')
     assert said(memory, "", call) == Assistant(calls=(call,))
-    assert memory.recall(Assistant(calls=(ToolCall("c1", "read", '{"a":"a long text"}'),))).calls != (call,)
+    assert memory.restore(Assistant(calls=(ToolCall("c1", "read", '{"a":"a long text"}'),))).calls != (call,)

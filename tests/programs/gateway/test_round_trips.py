@@ -1,4 +1,4 @@
-"""Our own backends as clients of the gateway: they get the reply that was given, and ask what they were to ask."""
+"""Our own backends as clients of the gateway: requests and replies arrive unchanged."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.completion_services import AT_ONCE, UNHURRIED, FakeDesk, calling
+from tests.support.completion_services import NEVER_STREAM_EARLY, STREAM_AT_ONCE, FakeService, gateway_client
 from yarl import URL
 
 from batch_agent import BackendError, ErrorKind
@@ -84,21 +84,21 @@ def put_together(deltas: Iterable[Delta]) -> Reply:
     return reply
 
 
-def through(reply: Reply, words: ApiProtocol, dialect: Dialect) -> Iterable[Iterable[Delta]]:
+def through(reply: Reply, protocol: ApiProtocol, dialect: Dialect) -> Iterable[Iterable[Delta]]:
     """The reply, whole and streamed."""
     decoder = dialect.decoder()
-    yield dialect.decode_reply(words.reply(reply, ENVELOPE))
-    yield list(decoder.feed(words.events(reply, ENVELOPE)))
+    yield dialect.decode_reply(protocol.reply(reply, ENVELOPE))
+    yield list(decoder.feed(protocol.events(reply, ENVELOPE)))
 
 
 @given(replies(is_signed=False))
-def test_a_reply_round_trips_through_the_openai_format(reply: Reply) -> None:
+def test_an_encoded_openai_reply_is_decoded_unchanged(reply: Reply) -> None:
     for deltas in through(reply, *PAIRS[0]):
         assert put_together(deltas) == reply
 
 
 @given(replies(is_signed=True))
-def test_a_reply_round_trips_through_the_anthropic_format(reply: Reply) -> None:
+def test_an_encoded_anthropic_reply_is_decoded_unchanged(reply: Reply) -> None:
     for deltas in through(reply, *PAIRS[1]):
         assert put_together(deltas) == reply
 
@@ -111,23 +111,23 @@ histories = st.lists(
     )
     | st.builds(lambda text, thought: Assistant(text, (), (thought,)), names, st.builds(Thought, words_of_some)),
     max_size=6,
-).map(lambda told: [each for part in told for each in (part if isinstance(part, tuple) else (part,))])
+).map(lambda received: [each for part in received for each in (part if isinstance(part, tuple) else (part,))])
 
 
 @given(histories, st.sampled_from(PAIRS))
-def test_a_conversation_is_read_as_it_was_and_only_ever_grows(
-    told: list[Message], pair: tuple[ApiProtocol, Dialect]
+def test_a_conversation_is_decoded_unchanged_and_only_appended_to(
+    received: list[Message], pair: tuple[ApiProtocol, Dialect]
 ) -> None:
-    words, dialect = pair
-    messages = (User("Begin."), *told)
+    protocol, dialect = pair
+    messages = (User("Begin."), *received)
     prompt = Prompt("Be brief.", (ToolSpec("read", "Reads.", {"type": "object", "properties": {}}),))
     before: tuple[Message, ...] = ()
     for number in range(1, len(messages) + 1):
-        request = Request(prompt, messages[:number], "m", Sampling(max_tokens=9))
-        asked = words.read(json.loads(dialect.encode(request))).asked
-        assert asked.messages[: len(before)] == before
-        assert (asked.system, asked.tools) == (prompt.system, prompt.tools)
-        before = asked.messages
+        sent = Request(prompt, messages[:number], "m", Sampling(max_tokens=9))
+        request = protocol.read(json.loads(dialect.encode(sent))).request
+        assert request.messages[: len(before)] == before
+        assert (request.system, request.tools) == (prompt.system, prompt.tools)
+        before = request.messages
     assert before == messages
 
 
@@ -152,8 +152,8 @@ HIDES = {"/runs/1": "/work"}
 
 
 @asynccontextmanager
-async def asking(desk: FakeDesk, dialect: Dialect) -> AsyncIterator[HttpBackend]:
-    async with calling(desk, AT_ONCE if desk.is_late else UNHURRIED, HIDES) as caller:
+async def asking(service: FakeService, dialect: Dialect) -> AsyncIterator[HttpBackend]:
+    async with gateway_client(service, STREAM_AT_ONCE if service.is_late else NEVER_STREAM_EARLY, HIDES) as caller:
         root = URL(caller.gateway.url) / "v1"
         backend = HttpBackend(ServerClient(open_transport(root, {"x-api-key": caller.key}), root), dialect, TRAITS)
         try:
@@ -162,10 +162,10 @@ async def asking(desk: FakeDesk, dialect: Dialect) -> AsyncIterator[HttpBackend]
             await backend.aclose()
 
 
-async def ask(backend: HttpBackend, desk: FakeDesk, *messages: Message, stream: bool) -> Reply:
+async def ask(backend: HttpBackend, service: FakeService, *messages: Message, stream: bool) -> Reply:
     request = Request(REQUEST.prompt, messages, "gpt", REQUEST.sampling, REQUEST.answer_schema, False, stream)
     async with backend.stream(request) as deltas:
-        desk.may_answer.set()  # the stream has begun
+        service.may_answer.set()  # the stream has begun
         return (await collect(aiter(deltas), lambda: 0.0))[0]
 
 
@@ -174,28 +174,28 @@ async def ask(backend: HttpBackend, desk: FakeDesk, *messages: Message, stream: 
 async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
     dialect: Dialect, stream: bool, is_late: bool
 ) -> None:
-    desk = FakeDesk([CALLS, Reply("Done.", "stop", Usage(5, 0, 1))], is_late=is_late)
-    async with asking(desk, dialect) as backend:
-        first = await ask(backend, desk, *REQUEST.messages, stream=stream)
+    service = FakeService([CALLS, Reply("Done.", "stop", Usage(5, 0, 1))], is_late=is_late)
+    async with asking(service, dialect) as backend:
+        first = await ask(backend, service, *REQUEST.messages, stream=stream)
         again = Assistant(first.text, first.calls, first.thoughts)
         results = ToolResults(tuple(ToolResult(call, "See /runs/1.") for call in first.calls))
-        second = await ask(backend, desk, *REQUEST.messages, again, results, stream=stream)
+        second = await ask(backend, service, *REQUEST.messages, again, results, stream=stream)
     assert first.text == CALLS.text
     assert [call.arguments for call in first.calls] == ['{"path":"/runs/1/é.txt"}', "{}"]
     assert (first.thoughts, first.usage, first.finish) == ((Thought("Hm, /runs/1 it is."),), CALLS.usage, "calls")
     assert (second.text, second.usage) == ("Done.", Usage(5, 0, 1))
 
-    asked = desk.asked
-    assert "/runs/1" not in str(asked)
-    assert asked.system == "Be brief, in /work."
-    assert asked.tools == (ToolSpec("read", "Reads in /work.", {"type": "object", "description": "/work"}),)
-    assert asked.answer_schema == {"type": "object", "title": "/work"}
-    assert asked.tool_choice == "none"
-    sampling = asked.sampling
+    request = service.request
+    assert "/runs/1" not in str(request)
+    assert request.system == "Be brief, in /work."
+    assert request.tools == (ToolSpec("read", "Reads in /work.", {"type": "object", "description": "/work"}),)
+    assert request.answer_schema == {"type": "object", "title": "/work"}
+    assert request.tool_choice == "none"
+    sampling = request.sampling
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens, sampling.stop) == (0.5, 0.9, 99, ("END",))
-    told = Assistant(CALLS.text, CALLS.calls, CALLS.thoughts)
+    received = Assistant(CALLS.text, CALLS.calls, CALLS.thoughts)
     given = ToolResults(tuple(ToolResult(call, "See /work.") for call in CALLS.calls))
-    assert asked.messages == (User("What is in /work/é.txt?"), told, given)
+    assert request.messages == (User("What is in /work/é.txt?"), received, given)
 
 
 @dialects
@@ -212,9 +212,9 @@ async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
 async def test_a_failure_keeps_its_kind(
     dialect: Dialect, stream: bool, is_late: bool, kind: ErrorKind, heard: tuple[ErrorKind, ...]
 ) -> None:
-    desk = FakeDesk([BackendError(kind, "It went wrong.")], is_late=is_late)
-    async with asking(desk, dialect) as backend:
+    service = FakeService([BackendError(kind, "It went wrong.")], is_late=is_late)
+    async with asking(service, dialect) as backend:
         with pytest.raises(BackendError, match="It went wrong") as raised:
-            await ask(backend, desk, *REQUEST.messages, stream=stream)
+            await ask(backend, service, *REQUEST.messages, stream=stream)
     assert raised.value.kind in heard
-    assert len(desk.heard) == 1
+    assert len(service.received) == 1

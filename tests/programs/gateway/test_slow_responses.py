@@ -1,4 +1,4 @@
-"""What happens while an answer takes its time, when it fails, and when nobody waits for it any more."""
+"""Slow responses, failures, and clients that disconnect."""
 
 import asyncio
 from typing import Any
@@ -7,16 +7,16 @@ import aiohttp
 import orjson
 import pytest
 from tests.support.completion_services import (
-    AT_ONCE,
     BODY,
     CHAT,
     HELLO,
     MESSAGES,
-    BusyDesk,
+    STREAM_AT_ONCE,
+    BlockedService,
     Caller,
-    FakeDesk,
-    calling,
+    FakeService,
     error_of,
+    gateway_client,
 )
 
 from batch_agent import BackendError, ErrorKind
@@ -50,27 +50,27 @@ def failing() -> Reply:
         (BackendError(ErrorKind.BUDGET, _SAID), 400, "invalid_request_error", "invalid_request_error"),
     ],
 )
-async def test_a_server_failure_is_reported_by_status_and_without_its_address(
+async def test_a_server_failure_is_reported_by_its_status_and_without_its_address(
     path: str, stream: bool, error: Exception, status: int, openai: str, anthropic: str
 ) -> None:
-    async with calling(FakeDesk([error])) as caller:
+    async with gateway_client(FakeService([error])) as caller:
         headers = {"x-api-key": caller.key}
         body = {**BODY, "stream": stream}
         async with caller.session.post(caller.gateway.url + path, json=body, headers=headers) as response:
             assert response.status == status
             assert response.headers["x-should-retry"] == "false"  # it was tried again already
             assert response.headers.get("Retry-After") == ("2" if status == 429 else None)
-            told = error_of(await response.read())
-    assert told["type"] == (openai if path == CHAT else anthropic)
-    assert "gpu-7" not in told["message"]
-    assert "9.9.9.9" not in told["message"]
-    assert told["message"].endswith(".")
+            received = error_of(await response.read())
+    assert received["type"] == (openai if path == CHAT else anthropic)
+    assert "gpu-7" not in received["message"]
+    assert "9.9.9.9" not in received["message"]
+    assert received["message"].endswith(".")
 
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_context_overflow_is_reported_in_the_format_that_programs_know(path: str, stream: bool) -> None:
-    async with calling(FakeDesk([BackendError(ErrorKind.CONTEXT_OVERFLOW, "9 > 8")])) as caller:
+async def test_a_context_overflow_is_reported_in_phrases_that_programs_detect(path: str, stream: bool) -> None:
+    async with gateway_client(FakeService([BackendError(ErrorKind.CONTEXT_OVERFLOW, "9 > 8")])) as caller:
         status, body = await caller.post(path, {**BODY, "stream": stream})
     error = error_of(body)
     assert status == 400
@@ -82,20 +82,20 @@ async def test_a_context_overflow_is_reported_in_the_format_that_programs_know(p
 
 @both
 @pytest.mark.parametrize("ending", [lambda: HELLO, failing], ids=["answered", "failed"])
-async def test_while_a_stream_waits_there_are_signs_of_life(path: str, ending: Any) -> None:
-    desk = BusyDesk(ending)
-    waiting = b": waiting" if path == CHAT else b"event: ping"
-    async with calling(desk, AT_ONCE) as caller:
+async def test_a_waiting_stream_sends_keep_alives(path: str, ending: Any) -> None:
+    service = BlockedService(ending)
+    keep_alive = b": waiting" if path == CHAT else b"event: ping"
+    async with gateway_client(service, STREAM_AT_ONCE) as caller:
         headers = {"x-api-key": caller.key}
         async with caller.session.post(
             caller.gateway.url + path, json={**BODY, "stream": True}, headers=headers
         ) as response:
             assert (response.status, response.content_type) == (200, "text/event-stream")
             before = b""
-            while before.count(waiting) < 3:
+            while before.count(keep_alive) < 3:
                 before += await response.content.readany()
             assert b"Hello" not in before
-            desk.may_answer.set()
+            service.may_answer.set()
             rest = await response.content.read()
     if ending is failing:
         assert b'"message":"It went wrong."' in rest
@@ -109,12 +109,12 @@ def overflowing() -> Reply:
     raise BackendError(ErrorKind.CONTEXT_OVERFLOW, "9 > 8")
 
 
-async def test_opencode_sees_that_a_stream_ended_for_want_of_room() -> None:
-    desk = BusyDesk(overflowing)
-    async with calling(desk, AT_ONCE) as caller:
+async def test_opencode_detects_a_context_overflow_in_a_stream() -> None:
+    service = BlockedService(overflowing)
+    async with gateway_client(service, STREAM_AT_ONCE) as caller:
         headers, url = {"x-api-key": caller.key}, caller.gateway.url + CHAT
         async with caller.session.post(url, json={**BODY, "stream": True}, headers=headers) as response:
-            desk.may_answer.set()
+            service.may_answer.set()
             body = await response.read()
     events = [event.removeprefix(b"data: ") for event in body.split(b"\n\n") if event.startswith(b"data: ")]
     seen = orjson.loads(error_of(events[0])["message"])
@@ -123,8 +123,8 @@ async def test_opencode_sees_that_a_stream_ended_for_want_of_room() -> None:
     assert seen["error"]["message"].startswith("prompt is too long: ")
 
 
-async def test_an_openai_stream_has_usage_only_on_request() -> None:
-    async with calling(FakeDesk()) as caller:
+async def test_an_openai_stream_has_usage_only_if_requested() -> None:
+    async with gateway_client(FakeService()) as caller:
         _, without = await caller.post(CHAT, {**BODY, "stream": True})
         _, with_it = await caller.post(CHAT, {**BODY, "stream": True, "stream_options": {"include_usage": True}})
     assert b'"usage"' not in without
@@ -133,36 +133,36 @@ async def test_an_openai_stream_has_usage_only_on_request() -> None:
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_disconnected_program_cancels_its_request(path: str, stream: bool) -> None:
-    desk = BusyDesk(lambda: HELLO)
-    async with calling(desk, AT_ONCE) as caller:
+async def test_the_request_of_a_disconnected_program_is_cancelled(path: str, stream: bool) -> None:
+    service = BlockedService(lambda: HELLO)
+    async with gateway_client(service, STREAM_AT_ONCE) as caller:
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(caller.post(path, {**BODY, "stream": stream}))
-            await desk.is_asked.wait()
+            await service.is_requested.wait()
             asking.cancel()
-        await desk.was_cancelled.wait()
+        await service.was_cancelled.wait()
 
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_an_agent_waits_for_is_cancelled_when_it_is_dismissed(path: str, stream: bool) -> None:
-    desk = BusyDesk(lambda: HELLO)
-    async with calling(desk, AT_ONCE) as caller, asyncio.TaskGroup() as group:
+async def test_the_requests_of_a_dismissed_agent_are_cancelled(path: str, stream: bool) -> None:
+    service = BlockedService(lambda: HELLO)
+    async with gateway_client(service, STREAM_AT_ONCE) as caller, asyncio.TaskGroup() as group:
         asking = group.create_task(_broken_off(caller, path, stream))
-        await desk.is_asked.wait()
+        await service.is_requested.wait()
         caller.gateway.dismiss("agent-1")
-        await desk.was_cancelled.wait()
+        await service.was_cancelled.wait()
         assert await asking
 
 
-async def test_nothing_goes_on_when_the_gateway_is_closed() -> None:
-    desk = BusyDesk(lambda: HELLO)
+async def test_closing_the_gateway_cancels_requests() -> None:
+    service = BlockedService(lambda: HELLO)
     async with asyncio.timeout(60), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-        async with open_gateway(desk) as gateway:
+        async with open_gateway(service) as gateway:
             caller = Caller(gateway, session, gateway.admit("agent-1", {}))
             asking = group.create_task(_broken_off(caller, CHAT, stream=False))
-            await desk.is_asked.wait()
-        assert desk.was_cancelled.is_set()
+            await service.is_requested.wait()
+        assert service.was_cancelled.is_set()
         assert await asking
         with pytest.raises(aiohttp.ClientConnectorError):
             await caller.post(CHAT, BODY)

@@ -34,7 +34,7 @@ async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncI
             await seat.aclose()
 
 
-async def shown(seat: AgentSession, task: str) -> tuple[list[str], dict[str, str], str, str]:
+async def display_path(seat: AgentSession, task: str) -> tuple[list[str], dict[str, str], str, str]:
     arguments, environment, cwd, stdin = json.loads((await seat.prompt(task)).text)
     return arguments, environment, cwd, stdin
 
@@ -42,7 +42,7 @@ async def shown(seat: AgentSession, task: str) -> tuple[list[str], dict[str, str
 async def test_a_command_gets_its_task_its_directory_and_the_model_endpoint(tmp_path: Path) -> None:
     env = {"WHERE": "{openai_url} {model}", "HTTPS_PROXY": "http://proxy"}
     async with seated(tmp_path, SHOW, "{task}", "{folder}", "{other} {{}} {key}", env=env) as seat:
-        arguments, environment, cwd, stdin = await shown(seat, "do {key} 'it'")
+        arguments, environment, cwd, stdin = await display_path(seat, "do {key} 'it'")
     assert arguments == ["do {key} 'it'", ".", "{other} {{}} key-of-one"]
     assert cwd == "."
     assert stdin == ""
@@ -56,7 +56,7 @@ async def test_a_command_gets_its_task_its_directory_and_the_model_endpoint(tmp_
 
 async def test_without_a_task_placeholder_the_task_comes_by_stdin(tmp_path: Path) -> None:
     async with seated(tmp_path, SHOW, env={"OPENAI_API_KEY": "my own"}) as seat:
-        _, environment, _, stdin = await shown(seat, "do it")
+        _, environment, _, stdin = await display_path(seat, "do it")
     assert stdin == "do it"
     assert environment["OPENAI_API_KEY"] == "my own"
 
@@ -86,7 +86,7 @@ async def test_an_answer_may_be_in_a_file_outside_the_workspace(tmp_path: Path) 
     [
         ("import sys; print('chatter'); sys.exit('no such model')", "exit status 1: no such model"),
         ("print('only this'); raise SystemExit(4)", "exit status 4: only this"),
-        ("import os; os.kill(os.getpid(), 9)", "exit status -9: it said nothing"),
+        ("import os; os.kill(os.getpid(), 9)", "exit status -9: no output"),
         ("print('x' * 9_000_000)", "more than 8000000 bytes"),
     ],
 )
@@ -102,7 +102,7 @@ async def test_a_failed_program_is_reported_with_the_end_of_its_output(tmp_path:
 )
 async def test_an_answer_that_was_not_written_is_a_failure(tmp_path: Path, code: str) -> None:
     async with seated(tmp_path, code, answer="said") as seat:
-        with pytest.raises(ProgramFailed, match="was to write its answer to 'said', and did not"):
+        with pytest.raises(ProgramFailed, match="did not write its answer to 'said'"):
             await seat.prompt("do it")
 
 
@@ -125,11 +125,11 @@ async def test_a_cancelled_program_is_gone_with_all_that_it_started(tmp_path: Pa
 @pytest.mark.parametrize(
     ("command", "options", "why"),
     [
-        ("aider", {}, "command must be a list of words"),
-        ([], {}, "command must be a list of words"),
-        (["no-such-program"], {}, "'no-such-program' is not installed here"),
-        (["sh"], {"env": {"PATH": "/nowhere"}}, "'sh' is not installed here"),
-        (["sh"], {"env": {"A": 1}}, "env must be a mapping of texts"),
+        ("aider", {}, "command must be a list of strings"),
+        ([], {}, "command must be a list of strings"),
+        (["no-such-program"], {}, "'no-such-program' is not installed"),
+        (["sh"], {"env": {"PATH": "/nowhere"}}, "'sh' is not installed"),
+        (["sh"], {"env": {"A": 1}}, "env must be a mapping of strings to strings"),
         (["sh"], {"answer": "/tmp/x"}, "answer must be"),
         (["sh"], {"workdir": "no/such/folder"}, "no/such/folder"),
     ],
@@ -227,7 +227,7 @@ async def test_a_real_program_gets_no_secret_but_those_that_it_is_given(
     for name in SECRETS:
         monkeypatch.setenv(name, "hush")
     async with seated(tmp_path, SHOW, env={"GH_TOKEN": "given"}) as seat:
-        _, environment, _, _ = await shown(seat, "do it")
+        _, environment, _, _ = await display_path(seat, "do it")
     assert [name for name, value in environment.items() if value == "hush"] == []
     assert environment["GH_TOKEN"] == "given"
 

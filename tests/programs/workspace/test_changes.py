@@ -294,7 +294,7 @@ async def test_a_file_that_is_too_large_is_reported_by_name_only(tmp_path: Path)
 
 
 async def test_files_that_are_too_large_together_are_reported_by_name(tmp_path: Path) -> None:
-    copies, copy = await begun(tmp_path, DiffLimits(fresh=2500))
+    copies, copy = await begun(tmp_path, DiffLimits(new=2500))
     write(copy.path, {f"new-{number}": "x" * 1000 for number in range(5)})
     changes = await copies.changes(copy)
     assert len(changes.files) == 5

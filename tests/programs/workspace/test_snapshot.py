@@ -270,7 +270,7 @@ def test_what_became_a_pipe_or_a_link_after_it_was_listed_is_left_out(tmp_path: 
     listed = {b"gone": file, b"pipe": file, b"link": file, b"a": file, b"secret": FileEntry("120000", 1, 1, 1)}
     files = Import(os.fsencode(tmp_path), listed)
     assert b"".join(files) == b"blob\nmark :1\ndata 1\n1\ndone\n"
-    assert (files.told, files.unread) == ([b"a"], [])
+    assert (files.imported, files.unread) == ([b"a"], [])
 
 
 def test_a_large_file_is_read_as_long_as_it_was_when_it_was_begun(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ async def test_what_cannot_be_read_is_named(make: object, closed: str) -> None:
 
 async def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     for workdir in (tmp_path / "nothing", write(tmp_path, {"file": "1"}) / "file"):
-        with pytest.raises(SpecError, match="is no folder"):
+        with pytest.raises(SpecError, match="does not exist or is not a directory"):
             await Snapshot.take(workdir, tmp_path)
 
 
@@ -350,10 +350,10 @@ async def test_without_git_one_error_says_what_to_do(tmp_path: Path, monkeypatch
     ("says", "told"), [("echo git version 2.31.9", "Install git 2.32"), ("echo no; exit 1", "does not work")]
 )
 async def test_a_git_that_is_too_old_or_broken_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, imported: str
 ) -> None:
     program = write(tmp_path / "bin", {"git": f"#!/bin/sh\n{says}\n"}) / "git"
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=imported):
         await Snapshot.take(None, tmp_path)

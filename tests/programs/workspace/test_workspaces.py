@@ -156,7 +156,7 @@ async def test_keeping_a_copy_writes_nowhere_else(tmp_path: Path) -> None:
 async def test_a_copy_that_cannot_be_made_fails_for_its_agent(tmp_path: Path) -> None:
     copies = await copies_of(None, tmp_path)
     (tmp_path / "copies").write_text("in the way")
-    with pytest.raises(ProgramFailed, match="cannot be made"):
+    with pytest.raises(ProgramFailed, match="cannot be created"):
         await copies.make("one")
 
 
@@ -180,7 +180,7 @@ async def test_a_git_that_writes_too_much_is_stopped(tmp_path: Path) -> None:
     program = write(tmp_path, {"git": "#!/bin/sh\nexec yes\n"}) / "git"
     program.chmod(0o755)
     async with asyncio.timeout(60):
-        said = await Git(str(program), tmp_path / "config").run("anything", cwd=tmp_path, most=7)
+        said = await Git(str(program), tmp_path / "config").run("anything", cwd=tmp_path, max_bytes=7)
     assert said.is_cut
     assert said.out == b"y\ny\ny\ny"
 

@@ -1,4 +1,4 @@
-"""A server inside a run, through which programs reach its model in the words of OpenAI or of Anthropic."""
+"""HTTP server inside a run through which programs reach its model, in OpenAI's or Anthropic's API."""
 
 from .gateway import Gateway, open_gateway
 

@@ -1,7 +1,4 @@
-"""Answers in Anthropic's words (messages).
-
-Requests in Anthropic's words (messages).
-"""
+"""Anthropic's messages API: requests and responses."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,20 +18,20 @@ Block = Mapping[str, Any]
 
 
 def read(body: Mapping[str, Any]) -> ParsedRequest:
-    """Raises Refused, RecursionError. Fields that are not known are passed over."""
-    told = fields.listed(body.get("messages"), "messages")
-    if not told:
-        raise GatewayError("messages must have at least one.")
-    thread = ConversationBuilder()
-    for number, message in enumerate(told):
-        _add(thread, message, f"messages[{number}]")
+    """Raises GatewayError and RecursionError. Unknown fields are ignored."""
+    entries = fields.object_list(body.get("messages"), "messages")
+    if not entries:
+        raise GatewayError("messages must not be empty.")
+    builder = ConversationBuilder()
+    for number, message in enumerate(entries):
+        _add(builder, message, f"messages[{number}]")
     tools = tuple(
-        _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.listed(body.get("tools"), "tools"))
+        _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.object_list(body.get("tools"), "tools"))
     )
     choice, named = _choice(body.get("tool_choice"), tools)
-    asked = CompletionRequest(
-        messages=thread.messages,
-        system=fields.system_prompt(fields.texts(body.get("system"), "system")),
+    request = CompletionRequest(
+        messages=builder.messages,
+        system=fields.system_prompt(fields.text_parts(body.get("system"), "system")),
         tools=tools,
         tool_choice=choice,
         tool_name=named,
@@ -42,43 +39,43 @@ def read(body: Mapping[str, Any]) -> ParsedRequest:
         sampling=fields.sampling(body, "max_tokens", "stop_sequences"),
         answer_schema=_answer_schema(body),
     )
-    return ParsedRequest(asked, fields.text(body.get("model"), "model"), body.get("stream") is True)
+    return ParsedRequest(request, fields.text(body.get("model"), "model"), body.get("stream") is True)
 
 
-def _add(thread: ConversationBuilder, message: Block, where: str) -> None:
+def _add(builder: ConversationBuilder, message: Block, where: str) -> None:
     role, content, at = message.get("role"), message.get("content"), f"{where}.content"
     if role == "assistant":
-        thread.assistant(_assistant(content, at))
+        builder.assistant(_assistant(content, at))
     elif role == "system":
-        thread.user(fields.said_midway(fields.joined(content, at)))
+        builder.user(fields.inline_system_message(fields.joined(content, at)))
     elif role != "user":
         raise GatewayError(f"{where}.role must be user, assistant or system; got {str(role)[:40]!r}.")
     elif isinstance(content, list):
-        _user(thread, content, at)
+        _user(builder, content, at)
     else:
-        thread.user(fields.joined(content, at))
+        builder.user(fields.joined(content, at))
 
 
-def _user(thread: ConversationBuilder, content: list[Any], where: str) -> None:
-    """The results of calls come first, since they answer the message before; what is said beside them comes next."""
-    outcomes, said = list[ToolOutput](), list[str]()
+def _user(builder: ConversationBuilder, content: list[Any], where: str) -> None:
+    """Tool results come first, since they answer the previous message; other text follows."""
+    results, parts = list[ToolOutput](), list[str]()
     for position, block in enumerate(content):
         at = f"{where}[{position}]"
         if isinstance(block, dict) and block.get("type") == "tool_result":
-            given = fields.joined(block.get("content"), f"{at}.content", names_others=True)
+            output = fields.joined(block.get("content"), f"{at}.content", describe_others=True)
             is_error = block.get("is_error") is True
-            outcomes.append(ToolOutput(fields.text(block.get("tool_use_id"), f"{at}.tool_use_id"), given, is_error))
+            results.append(ToolOutput(fields.text(block.get("tool_use_id"), f"{at}.tool_use_id"), output, is_error))
         else:
-            said.append(fields.text_in(block, at))
-    thread.results(outcomes)
-    if said or not outcomes:
-        thread.user("\n".join(filter(None, said)))
+            parts.append(fields.text_in(block, at))
+    builder.results(results)
+    if parts or not results:
+        builder.user("\n".join(filter(None, parts)))
 
 
 def _assistant(content: Any, where: str) -> Assistant:
     if not isinstance(content, list):
         return Assistant(fields.joined(content, where))
-    said, calls, thoughts = list[str](), list[ToolCall](), list[Thought]()
+    parts, calls, thoughts = list[str](), list[ToolCall](), list[Thought]()
     for position, block in enumerate(content):
         at = f"{where}[{position}]"
         match block:
@@ -91,28 +88,30 @@ def _assistant(content: Any, where: str) -> Assistant:
             case {"type": "redacted_thinking"}:
                 thoughts.append(Thought(redacted=fields.text(block.get("data"), at)))
             case _:
-                said.append(fields.text_in(block, at))
-    return Assistant("\n".join(filter(None, said)), tuple(calls), tuple(thoughts))
+                parts.append(fields.text_in(block, at))
+    return Assistant("\n".join(filter(None, parts)), tuple(calls), tuple(thoughts))
 
 
 def _parse_call(block: Block, where: str) -> ToolCall:
-    given = block.get("input")
-    arguments = "{}" if given is None else dumps(given).decode()
+    value = block.get("input")
+    arguments = "{}" if value is None else dumps(value).decode()
     return ToolCall(fields.text(block.get("id"), f"{where}.id"), fields.name_in(block, where), arguments)
 
 
 def _tool(tool: Block, where: str) -> ToolSpec:
     kind = tool.get("type")
     if kind not in (None, "custom"):
-        raise GatewayError(f"{where} is of type {str(kind)[:40]!r}, which Anthropic's own servers run. Leave it out.")
-    described = fields.text(tool.get("description"), f"{where}.description")
+        raise GatewayError(
+            f"{where} is of type {str(kind)[:40]!r}, a tool that only Anthropic's servers run. Leave it out."
+        )
+    description = fields.text(tool.get("description"), f"{where}.description")
     return ToolSpec(
-        fields.name_in(tool, where), described, fields.schema(tool.get("input_schema"), f"{where}.input_schema")
+        fields.name_in(tool, where), description, fields.schema(tool.get("input_schema"), f"{where}.input_schema")
     )
 
 
 def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Choice, str]:
-    """Whether tools are to be called, and which."""
+    """Whether a tool must be called, and which."""
     if not tools:
         return "auto", ""
     match choice:
@@ -124,7 +123,7 @@ def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Choice, str]:
             return "required", ""
         case {"type": "tool", "name": str(name)}:
             return "required", fields.known_tool(name, tools)
-    raise GatewayError("tool_choice must be of type auto, any, tool (with a name) or none.")
+    raise GatewayError("tool_choice must be of type 'auto', 'any', 'tool' (with a name) or 'none'.")
 
 
 def _takes_one_call(choice: Any) -> bool:
@@ -137,9 +136,9 @@ def _answer_schema(body: Mapping[str, Any]) -> JsonSchema | None:
     match wanted or body.get("output_format"):
         case None:
             return None
-        case {"type": "json_schema", "schema": dict(asked)}:
-            return fields.schema(asked, "output_config.format.schema")
-    raise GatewayError("output_config.format must be of type json_schema, with a schema.")
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return fields.schema(schema, "output_config.format.schema")
+    raise GatewayError("output_config.format must be of type 'json_schema', with a schema.")
 
 
 _FINISH: Mapping[FinishReason, str] = {
@@ -148,7 +147,7 @@ _FINISH: Mapping[FinishReason, str] = {
     "length": "max_tokens",
     "refusal": "refusal",
 }
-_NAMES = {
+_ERROR_TYPES = {
     401: "authentication_error",
     404: "not_found_error",
     413: "request_too_large",
@@ -160,22 +159,22 @@ Data = dict[str, Any]
 
 
 class AnthropicProtocol:
-    """Messages."""
+    """Anthropic's messages API."""
 
-    waiting = b'event: ping\ndata: {"type":"ping"}\n\n'
+    keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def read(self, body: Mapping[str, Any]) -> ParsedRequest:
         return read(body)
 
-    def reply(self, reply: Reply, envelope: ResponseMeta) -> bytes:
+    def reply(self, reply: Reply, meta: ResponseMeta) -> bytes:
         content: list[Data] = [_thought(thought) for thought in reply.thoughts]
         if reply.text:
             content.append({"type": "text", "text": reply.text})
         content += [_call(call) | {"input": as_object(call.arguments)} for call in reply.calls]
-        return dumps(_message(envelope, content, _finish(reply), _usage(reply.usage)))
+        return dumps(_message(meta, content, _finish(reply), _usage(reply.usage)))
 
-    def events(self, reply: Reply, envelope: ResponseMeta) -> bytes:
-        started = _message(envelope, [], None, _usage(reply.usage) | {"output_tokens": 0})
+    def events(self, reply: Reply, meta: ResponseMeta) -> bytes:
+        started = _message(meta, [], None, _usage(reply.usage) | {"output_tokens": 0})
         ended = {"stop_reason": _finish(reply), "stop_sequence": None}
         blocks = [
             event
@@ -191,19 +190,19 @@ class AnthropicProtocol:
             ]
         )
 
-    def refusal(self, refused: GatewayError) -> bytes:
-        return dumps({"type": "error", "error": _error(refused)})
+    def error(self, error: GatewayError) -> bytes:
+        return dumps({"type": "error", "error": _error(error)})
 
-    def refusal_event(self, refused: GatewayError) -> bytes:
-        return _event("error", error=_error(refused))
+    def error_event(self, error: GatewayError) -> bytes:
+        return _event("error", error=_error(error))
 
 
-def _message(envelope: ResponseMeta, content: list[Data], finish: str | None, usage: Data) -> Data:
+def _message(meta: ResponseMeta, content: list[Data], finish: str | None, usage: Data) -> Data:
     return {
-        "id": f"msg_{envelope.id}",
+        "id": f"msg_{meta.id}",
         "type": "message",
         "role": "assistant",
-        "model": envelope.model,
+        "model": meta.model,
         "content": content,
         "stop_reason": finish,
         "stop_sequence": None,
@@ -212,13 +211,13 @@ def _message(envelope: ResponseMeta, content: list[Data], finish: str | None, us
 
 
 def _blocks(reply: Reply) -> Iterator[tuple[Data, list[Data]]]:
-    """What each block begins with, and what is added to it."""
+    """The initial state of each block, and its deltas."""
     for thought in reply.thoughts:
         if thought.redacted:
             yield _thought(thought), []
             continue
-        signed = [{"type": "signature_delta", "signature": thought.signature}] if thought.signature else []
-        yield _thought(Thought()), [{"type": "thinking_delta", "thinking": thought.text}, *signed]
+        signature = [{"type": "signature_delta", "signature": thought.signature}] if thought.signature else []
+        yield _thought(Thought()), [{"type": "thinking_delta", "thinking": thought.text}, *signature]
     if reply.text:
         yield {"type": "text", "text": ""}, [{"type": "text_delta", "text": reply.text}]
     for call in reply.calls:
@@ -243,7 +242,7 @@ def _call(call: ToolCall) -> Data:
 
 
 def _object_text(arguments: str) -> str:
-    """The model's own text, where it is the object that programs expect."""
+    """The model's own text, if it is a JSON object."""
     try:
         if isinstance(loads(arguments), dict):
             return arguments
@@ -265,9 +264,9 @@ def _usage(usage: Usage) -> Data:
     }
 
 
-def _error(refused: GatewayError) -> Data:
-    others = "api_error" if refused.status >= 500 else "invalid_request_error"
-    return {"type": _NAMES.get(refused.status, others), "message": str(refused)}
+def _error(error: GatewayError) -> Data:
+    fallback = "api_error" if error.status >= 500 else "invalid_request_error"
+    return {"type": _ERROR_TYPES.get(error.status, fallback), "message": str(error)}
 
 
 def _event(kind: str, **data: Any) -> bytes:

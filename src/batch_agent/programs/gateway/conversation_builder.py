@@ -1,4 +1,4 @@
-"""A conversation as a program tells it, message by message."""
+"""Builds a conversation from a program's messages."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from ...core.messages import Assistant, Message, ToolCall, ToolResult, ToolResul
 
 
 class ToolOutput(NamedTuple):
-    """What a program says that a call gave."""
+    """A tool result as the program sent it."""
 
     id: str
     content: str
@@ -15,7 +15,7 @@ class ToolOutput(NamedTuple):
 
 
 class ConversationBuilder:
-    """Grows at its end only, so that a conversation that goes on begins as it did."""
+    """Only appends, so that a continued conversation keeps its prefix."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -28,13 +28,13 @@ class ConversationBuilder:
     def user(self, text: str) -> None:
         self._messages.append(User(text))
 
-    def assistant(self, said: Assistant) -> None:
-        self._messages.append(said)
-        self._calls |= {call.id: call for call in said.calls}
+    def assistant(self, message: Assistant) -> None:
+        self._messages.append(message)
+        self._calls |= {call.id: call for call in message.calls}
 
     def results(self, outcomes: Sequence[ToolOutput]) -> None:
-        """One after the other they belong together. Those of calls that nobody made, as where a program has cut off
-        the beginning, are ordinary texts: servers refuse a result without its call."""
+        """Adds consecutive results as one message. A result without a known call, as when a program cut off the
+        beginning of the conversation, becomes a user message: servers reject a result without its call."""
         known = tuple(
             ToolResult(self._calls[each.id], each.content, each.is_error) for each in outcomes if each.id in self._calls
         )

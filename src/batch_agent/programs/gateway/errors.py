@@ -1,4 +1,4 @@
-"""Why a program gets no answer."""
+"""Errors that programs receive from the gateway."""
 
 import re
 from typing import assert_never
@@ -10,7 +10,7 @@ _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://[^\s'\"<>]*[^\s'\"<>.,;:)\]])", r
 
 
 class GatewayError(BatchAgentError):
-    """A request that is not answered; the message is for the program that made it."""
+    """A rejected or failed request; the message is for the program that sent it."""
 
     def __init__(
         self, message: str, *, status: int = 400, code: str | None = None, retry_after: float | None = None
@@ -18,46 +18,49 @@ class GatewayError(BatchAgentError):
         super().__init__(message)
         self.status = status
         self.code = code
-        """As OpenAI names it, where programs look for that name."""
+        """OpenAI's error code, where programs check it."""
         self.retry_after = retry_after
-        """Seconds, where the server named them."""
+        """Seconds, if the server named them."""
 
 
 def gateway_error_for(error: BatchAgentError) -> GatewayError:
-    """An error of the run's backend, for the program whose request came to it.
+    """Translates an error of the run's backend for the program whose request caused it.
 
-    Its status says whose fault it is. The address of the backend stays with us, and so does what a failed connection
-    says, which holds addresses in many forms. A context overflow is said in the words by which programs know that they
-    have to shorten the conversation: those of Anthropic, which Claude Code, OpenCode and pi look for, and those of
-    llama.cpp, which LiteLLM does."""
+    The status says which side is at fault. The backend's address is removed, and so is the message of a failed
+    connection, which contains addresses in many forms. A context overflow is reported in the phrases by which programs
+    detect that they must shorten the conversation: Anthropic's, which Claude Code, OpenCode and pi look for, and
+    llama.cpp's, which LiteLLM looks for.
+    """
     if not isinstance(error, BackendError | RunStopped):
         return GatewayError(_without_addresses(str(error)))
-    said = _without_addresses(str(error))
+    message = _without_addresses(str(error))
     retry_after = error.retry_after if isinstance(error, BackendError) else None
     match error.kind:
         case ErrorKind.CONTEXT_OVERFLOW:
-            message = f"prompt is too long: it exceeds the available context size. {said}"
-            return GatewayError(message, code="context_length_exceeded")
+            overflow = f"prompt is too long: it exceeds the available context size. {message}"
+            return GatewayError(overflow, code="context_length_exceeded")
         case ErrorKind.BAD_REQUEST | ErrorKind.BAD_INPUT | ErrorKind.REFUSED:
-            return GatewayError(said)
+            return GatewayError(message)
         case ErrorKind.MAX_TURNS | ErrorKind.BUDGET | ErrorKind.AGENT_TIMEOUT:
-            return GatewayError(said)  # no later request of this agent is answered either
+            return GatewayError(message)  # every later request of this agent fails too
         case ErrorKind.RATE_LIMITED:
-            return GatewayError(said, status=429, code="rate_limit_exceeded", retry_after=retry_after)
+            return GatewayError(message, status=429, code="rate_limit_exceeded", retry_after=retry_after)
         case ErrorKind.TURN_TIMEOUT:
-            return GatewayError(said, status=504)
+            return GatewayError(message, status=504)
         case ErrorKind.UNAVAILABLE:
             return GatewayError("The model's server cannot be reached.", status=503, retry_after=retry_after)
         case ErrorKind.CONNECTION:
-            return GatewayError("The connection to the model's server broke before the answer was whole.", status=502)
+            return GatewayError(
+                "The connection to the model's server was lost before the response was complete.", status=502
+            )
         case ErrorKind.TLS:
-            return GatewayError("There is no secure connection to the model's server.", status=502)
+            return GatewayError("No secure connection to the model's server could be made.", status=502)
         case ErrorKind.AUTH:
-            return GatewayError("The model's server does not take the key of this run.", status=502)
+            return GatewayError("The model's server rejected the API key of this run.", status=502)
         case ErrorKind.NOT_FOUND | ErrorKind.SERVER | ErrorKind.TRUNCATED | ErrorKind.INVALID_OUTPUT:
-            return GatewayError(said, status=502)
+            return GatewayError(message, status=502)
         case ErrorKind.PROGRAM | ErrorKind.CALLBACK | ErrorKind.INPUTS | ErrorKind.OUT | ErrorKind.INTERNAL:
-            return GatewayError(said, status=500)
+            return GatewayError(message, status=500)
         case kind:
             assert_never(kind)
 

@@ -1,4 +1,4 @@
-"""The gateway of a run."""
+"""The HTTP server of the gateway."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,32 +15,32 @@ from .sessions import ClientSessions
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where programs reach the model, and who of them may."""
+    """Address of the gateway, and the programs that may use it."""
 
     url: str
     """Without a path."""
-    guests: ClientSessions
+    sessions: ClientSessions
 
     def admit(self, agent: str, hides: Mapping[str, str]) -> str:
-        """The key with which the program of `agent` asks, until it is dismissed; asked again, the same. `hides`: texts
-        of this agent alone, and what the model reads in their place."""
-        return self.guests.admit(agent, hides)
+        """Returns the API key for the program of `agent`, valid until `dismiss`; the same one if called again. `hides`
+        maps strings that only this agent has, such as its directory, to what the model reads instead."""
+        return self.sessions.admit(agent, hides)
 
     def dismiss(self, agent: str) -> None:
-        """Its key is of no more use, its requests are cancelled, and what the model said to it is forgotten."""
-        self.guests.dismiss(agent)
+        """Revokes the agent's key, cancels its requests and forgets the replies it received."""
+        self.sessions.dismiss(agent)
 
 
 @asynccontextmanager
-async def open_gateway(desk: CompletionService, pace: StreamPace | None = None) -> AsyncIterator[Gateway]:
-    """Listens on this machine alone for as long as the block runs; what is under way at its end is cancelled."""
-    guests = ClientSessions()
-    app = application(Handlers(desk, guests, pace or StreamPace()))
+async def open_gateway(service: CompletionService, pace: StreamPace | None = None) -> AsyncIterator[Gateway]:
+    """Listens on the loopback interface while the block runs; requests in progress at its end are cancelled."""
+    sessions = ClientSessions()
+    app = application(Handlers(service, sessions, pace or StreamPace()))
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield Gateway(f"http://127.0.0.1:{runner.addresses[0][1]}", guests)
+        yield Gateway(f"http://127.0.0.1:{runner.addresses[0][1]}", sessions)
     finally:
-        guests.dismiss_all()
+        sessions.dismiss_all()
         await runner.cleanup()

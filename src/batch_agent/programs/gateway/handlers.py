@@ -1,4 +1,4 @@
-"""What is answered at the addresses of the gateway."""
+"""HTTP handlers of the gateway."""
 
 import secrets
 import time
@@ -22,94 +22,94 @@ from .sessions import ClientSession, ClientSessions
 
 OPENAI: ApiProtocol = OpenAIProtocol()
 ANTHROPIC: ApiProtocol = AnthropicProtocol()
-SUPPORTED = "Supported are POST /v1/chat/completions, POST /v1/messages and GET /v1/models."
+SUPPORTED = "Supported: POST /v1/chat/completions, POST /v1/messages, GET /v1/models."
 _CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """One method for each; they raise Refused."""
+    """One method per route. All raise GatewayError."""
 
-    desk: CompletionService
-    guests: ClientSessions
+    service: CompletionService
+    sessions: ClientSessions
     pace: StreamPace
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answered(request, OPENAI)
+        return await self._respond(request, OPENAI)
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._answered(request, ANTHROPIC)
+        return await self._respond(request, ANTHROPIC)
 
     async def count(self, request: web.Request) -> web.StreamResponse:
-        """An estimate, a token for four characters: the gateway has no tokenizer."""
-        guest = self.guests.who_asks(request.headers)
-        _, asked = await _read(request, ANTHROPIC, guest)
-        tools = sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in asked.tools)
-        chars = len(asked.system) + chars_in(asked.messages) + tools
+        """Estimates tokens as characters / 4: the gateway has no tokenizer."""
+        session = self.sessions.authenticate(request.headers)
+        _, completion = await _read(request, ANTHROPIC, session)
+        tools = sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in completion.tools)
+        chars = len(completion.system) + chars_in(completion.messages) + tools
         return _json({"input_tokens": -(-chars // _CHARS_PER_TOKEN)})
 
     async def models(self, request: web.Request) -> web.StreamResponse:
-        self.guests.who_asks(request.headers)
-        model = self.desk.model
+        self.sessions.authenticate(request.headers)
+        model = self.service.model
         return _json(
             {"object": "list", "data": [_model(model)], "first_id": model, "last_id": model, "has_more": False}
         )
 
     async def model(self, request: web.Request) -> web.StreamResponse:
-        """There is one, by whatever name."""
-        self.guests.who_asks(request.headers)
+        """Returns the run's model under any name."""
+        self.sessions.authenticate(request.headers)
         return _json(_model(request.match_info["id"]))
 
     async def root(self, request: web.Request) -> web.StreamResponse:
-        """For programs that look whether somebody is there."""
-        return web.Response(text=f"A gateway of BatchAgent. {SUPPORTED}\n")
+        """For programs that check whether the server is up."""
+        return web.Response(text=f"BatchAgent gateway. {SUPPORTED}\n")
 
     async def unsupported(self, request: web.Request) -> web.StreamResponse:
         raise GatewayError(f"{request.path} is not supported. {SUPPORTED}")
 
-    async def _answered(self, request: web.Request, words: ApiProtocol) -> web.StreamResponse:
-        guest = self.guests.who_asks(request.headers)
-        with guest.asking():
-            wanted, asked = await _read(request, words, guest)
-            envelope = ResponseMeta(
-                secrets.token_hex(12), int(time.time()), wanted.model or self.desk.model, counts=wanted.counts
+    async def _respond(self, request: web.Request, protocol: ApiProtocol) -> web.StreamResponse:
+        session = self.sessions.authenticate(request.headers)
+        with session.tracked():
+            parsed, completion = await _read(request, protocol, session)
+            meta = ResponseMeta(
+                secrets.token_hex(12), int(time.time()), parsed.model or self.service.model, counts=parsed.counts
             )
-            delivery, answer = ResponseWriter(words, envelope), self._answer(guest, asked)
-            if wanted.stream:
-                return await delivery.streamed(answer, request, self.pace)
-            return await delivery.whole(answer)
+            writer, answer = ResponseWriter(protocol, meta), self._answer(session, completion)
+            if parsed.stream:
+                return await writer.stream(answer, request, self.pace)
+            return await writer.write(answer)
 
-    async def _answer(self, guest: ClientSession, asked: CompletionRequest) -> Reply | GatewayError:
+    async def _answer(self, session: ClientSession, completion: CompletionRequest) -> Reply | GatewayError:
         try:
-            reply = await self.desk.complete(guest.agent, asked)
+            reply = await self.service.complete(session.agent, completion)
         except BatchAgentError as error:
             return gateway_error_for(error)
-        return guest.said(reply, asked)
+        return session.unmask_reply(reply, completion)
 
 
 async def _read(
-    request: web.Request, words: ApiProtocol, guest: ClientSession
+    request: web.Request, protocol: ApiProtocol, session: ClientSession
 ) -> tuple[ParsedRequest, CompletionRequest]:
     data = await request.read()
     try:
-        wanted = words.read(_object(data))
-        return wanted, guest.heard(wanted.asked)
+        parsed = protocol.read(_object(data))
+        return parsed, session.mask_request(parsed.request)
     except RecursionError as error:
-        raise GatewayError("The request is nested too deep.") from error
+        raise GatewayError("The request is nested too deeply.") from error
 
 
 def _object(data: bytes) -> Mapping[str, Any]:
     try:
         body = loads(data)
     except ValueError as error:
-        raise GatewayError(f"The body is not JSON: {error}.") from error
+        raise GatewayError(f"The request body is not valid JSON: {error}.") from error
     if not isinstance(body, dict):
-        raise GatewayError("The body must be a JSON object.")
+        raise GatewayError("The request body must be a JSON object.")
     return body
 
 
 def _model(name: str) -> dict[str, Any]:
-    """As both protocols have it."""
+    """A model's entry, with the fields of both APIs."""
     return {
         "id": name,
         "object": "model",

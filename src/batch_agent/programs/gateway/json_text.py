@@ -1,4 +1,4 @@
-"""Tool arguments and other JSON of a program, as an object and compared with each other."""
+"""Tool-call arguments as JSON: parsing and comparison."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ...core.json import loads
 
 
 def as_object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call, for words in which they are an object. What is none is shown as it is."""
+    """Parses arguments for APIs in which they are an object. Invalid ones are wrapped as {"malformed": arguments}."""
     if not arguments.strip():
         return {}
     try:
@@ -17,7 +17,7 @@ def as_object(arguments: str) -> dict[str, Any]:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two values say the same: the order of keys is no part of that, and 1.0 is 1, but not true."""
+    """Whether two JSON values are equal: the order of keys does not matter, and 1.0 equals 1, but not true."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):

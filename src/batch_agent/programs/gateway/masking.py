@@ -1,5 +1,5 @@
-"""What differs between agents and means the same, such as the path of a folder: hidden from the model behind one text
-for all of them, put back in what it says."""
+"""Masks strings that differ between agents, such as the path of a directory, so that prompts share a prefix. The model
+reads one string for all agents; its replies get the agent's own string back."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ _WORD = re.compile(r"[A-Za-z0-9_]\Z")
 
 
 class Mask:
-    """`hide` for what the model reads, `show` for what it says; `show` undoes `hide` wherever the masks themselves are
-    not in the text. Of two texts behind one mask, the first is put back."""
+    """`hide` for what the model reads, `show` for its replies. `show` reverses `hide` unless a mask itself occurs in
+    the text. Of two strings with the same mask, the first is restored."""
 
     def __init__(self, hides: Mapping[str, str]) -> None:
         self.hides = {real: mask for real, mask in hides.items() if real and mask}
@@ -26,11 +26,11 @@ class Mask:
 
 
 class TextReplacer:
-    """Replaces texts by others, the longest first, all in one pass: what was put in is not replaced again."""
+    """Replaces strings in one pass, longest match first; inserted text is not replaced again."""
 
     def __init__(self, table: Mapping[str, str]) -> None:
         self._table = table
-        self._escaped = {_inside(old): _inside(new) for old, new in table.items()}
+        self._escaped = {_escape(old): _escape(new) for old, new in table.items()}
         self._pattern = _pattern(table.items())
         self._json_pattern = _pattern(self._escaped.items())
 
@@ -38,7 +38,7 @@ class TextReplacer:
         return self._pattern.sub(lambda found: self._table[found[0]], text) if self._table else text
 
     def data(self, value: Any) -> Any:
-        """JSON's values, with all texts in them. Raises RecursionError."""
+        """Replaces in all strings of a JSON value. Raises RecursionError."""
         if not self._table:
             return value
         if isinstance(value, str):
@@ -48,8 +48,8 @@ class TextReplacer:
         return [self.data(item) for item in value] if isinstance(value, list) else value
 
     def json(self, text: str) -> str:
-        """JSON as a text: nothing else of it changes, if that can be. What is no JSON is taken for an ordinary text in
-        which some things are escaped."""
+        """Replaces in JSON text and keeps its formatting if possible. Invalid JSON is treated as text with JSON
+        escapes."""
         if not self._table or ("\\" not in text and not self._pattern.search(text)):
             return text
         plain = self._json_pattern.sub(lambda found: self._escaped[found[0]], text)
@@ -60,10 +60,10 @@ class TextReplacer:
             return plain
         if wanted == value:
             return text
-        return plain if _says(plain, wanted) else dumps(wanted).decode()
+        return plain if _parses_to(plain, wanted) else dumps(wanted).decode()
 
 
-def _says(text: str, value: Any) -> bool:
+def _parses_to(text: str, value: Any) -> bool:
     try:
         return bool(loads(text) == value)
     except ValueError:
@@ -71,8 +71,7 @@ def _says(text: str, value: Any) -> bool:
 
 
 def _pattern(pairs: Iterable[tuple[str, str]]) -> re.Pattern[str]:
-    """Where both texts end in a letter or a digit, no further one may follow: /work/1 is not the beginning of
-    /work/10."""
+    """Where both strings end in a letter or digit, no other may follow: /work/1 is not a prefix of /work/10."""
     longest_first = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
     return re.compile(
         "|".join(
@@ -82,6 +81,6 @@ def _pattern(pairs: Iterable[tuple[str, str]]) -> re.Pattern[str]:
     )
 
 
-def _inside(text: str) -> str:
-    """As it stands between the quotes of JSON."""
+def _escape(text: str) -> str:
+    """The string as it stands between the quotes of JSON."""
     return orjson.dumps(text).decode()[1:-1]

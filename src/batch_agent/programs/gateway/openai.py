@@ -1,7 +1,4 @@
-"""Answers in OpenAI's words (chat completions).
-
-Requests in OpenAI's words (chat completions).
-"""
+"""OpenAI's chat completions API: requests and responses."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby, takewhile
@@ -22,18 +19,18 @@ _SYSTEM = ("system", "developer")
 
 
 def read(body: Mapping[str, Any]) -> ParsedRequest:
-    """Raises Refused, RecursionError. Fields that are not known are passed over."""
+    """Raises GatewayError and RecursionError. Unknown fields are ignored."""
     if body.get("n") not in (None, 1):
-        raise GatewayError("n must be 1: one answer for a request.")
+        raise GatewayError("n must be 1: a request gets one answer.")
     if body.get("functions"):
         raise GatewayError("functions is not supported; use tools.")
-    system, messages = _conversation(fields.listed(body.get("messages"), "messages"))
+    system, messages = _conversation(fields.object_list(body.get("messages"), "messages"))
     offered = tuple(
-        _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.listed(body.get("tools"), "tools"))
+        _tool(tool, f"tools[{number}]") for number, tool in enumerate(fields.object_list(body.get("tools"), "tools"))
     )
     tools, choice, named = _choice(body.get("tool_choice"), offered)
     limit = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
-    asked = CompletionRequest(
+    request = CompletionRequest(
         messages=messages,
         system=system,
         tools=tools,
@@ -45,45 +42,47 @@ def read(body: Mapping[str, Any]) -> ParsedRequest:
     )
     options = body.get("stream_options")
     counts = isinstance(options, dict) and options.get("include_usage") is True
-    return ParsedRequest(asked, fields.text(body.get("model"), "model"), body.get("stream") is True, counts)
+    return ParsedRequest(request, fields.text(body.get("model"), "model"), body.get("stream") is True, counts)
 
 
-def _conversation(told: list[Mapping[str, Any]]) -> tuple[str, tuple[Message, ...]]:
-    placed = [(f"messages[{number}]", message) for number, message in enumerate(told)]
-    opening = list(takewhile(lambda each: each[1].get("role") in _SYSTEM, placed))
-    system = [part for where, message in opening for part in fields.texts(message.get("content"), f"{where}.content")]
-    thread = ConversationBuilder()
-    for are_results, row in groupby(placed[len(opening) :], lambda each: each[1].get("role") == "tool"):
+def _conversation(entries: list[Mapping[str, Any]]) -> tuple[str, tuple[Message, ...]]:
+    located = [(f"messages[{number}]", message) for number, message in enumerate(entries)]
+    opening = list(takewhile(lambda each: each[1].get("role") in _SYSTEM, located))
+    system = [
+        part for where, message in opening for part in fields.text_parts(message.get("content"), f"{where}.content")
+    ]
+    builder = ConversationBuilder()
+    for are_results, run in groupby(located[len(opening) :], lambda each: each[1].get("role") == "tool"):
         if are_results:
-            thread.results([_outcome(message, where) for where, message in row])
+            builder.results([_tool_output(message, where) for where, message in run])
         else:
-            for where, message in row:
-                _add(thread, message, where)
-    if not thread.messages:
-        raise GatewayError("messages must have one that is not a system message.")
-    return fields.system_prompt(system), thread.messages
+            for where, message in run:
+                _add(builder, message, where)
+    if not builder.messages:
+        raise GatewayError("messages must contain at least one message that is not a system message.")
+    return fields.system_prompt(system), builder.messages
 
 
-def _add(thread: ConversationBuilder, message: Mapping[str, Any], where: str) -> None:
+def _add(builder: ConversationBuilder, message: Mapping[str, Any], where: str) -> None:
     role, content, at = message.get("role"), message.get("content"), f"{where}.content"
     if role == "assistant":
-        thread.assistant(_assistant(message, where))
+        builder.assistant(_assistant(message, where))
     elif role == "user":
-        thread.user(fields.joined(content, at))
+        builder.user(fields.joined(content, at))
     elif role in _SYSTEM:
-        thread.user(fields.said_midway(fields.joined(content, at)))
+        builder.user(fields.inline_system_message(fields.joined(content, at)))
     else:
         raise GatewayError(f"{where}.role must be system, developer, user, assistant or tool; got {str(role)[:40]!r}.")
 
 
-def _outcome(message: Mapping[str, Any], where: str) -> ToolOutput:
-    content = fields.joined(message.get("content"), f"{where}.content", names_others=True)
+def _tool_output(message: Mapping[str, Any], where: str) -> ToolOutput:
+    content = fields.joined(message.get("content"), f"{where}.content", describe_others=True)
     return ToolOutput(fields.text(message.get("tool_call_id"), f"{where}.tool_call_id"), content)
 
 
 def _assistant(message: Mapping[str, Any], where: str) -> Assistant:
     thinking = message.get("reasoning_content") or message.get("reasoning")
-    calls = fields.listed(message.get("tool_calls"), f"{where}.tool_calls")
+    calls = fields.object_list(message.get("tool_calls"), f"{where}.tool_calls")
     return Assistant(
         fields.joined(message.get("content"), f"{where}.content")
         or fields.text(message.get("refusal"), f"{where}.refusal"),
@@ -115,14 +114,14 @@ def _tool(tool: Mapping[str, Any], where: str) -> ToolSpec:
 def _function(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     kind, function = entry.get("type", "function"), entry.get("function")
     if kind not in ("function", None):
-        raise GatewayError(f"{where} is of type {str(kind)[:40]!r}: only functions are supported.")
+        raise GatewayError(f"{where} is of type {str(kind)[:40]!r}; only functions are supported.")
     if not isinstance(function, dict):
         raise GatewayError(f"{where}.function must be an object.")
     return function
 
 
 def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Tools, fields.Choice, str]:
-    """The tools that are offered, whether they are to be called, and which."""
+    """The offered tools, whether one must be called, and which."""
     if not tools:
         return tools, "auto", ""
     match choice:
@@ -134,11 +133,11 @@ def _choice(choice: Any, tools: fields.Tools) -> tuple[fields.Tools, fields.Choi
             return tools, "required", fields.known_tool(name, tools)
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(allowed)}}:
             return _allowed(allowed, tools), mode, ""
-    raise GatewayError("tool_choice must be auto, none, required or name a function.")
+    raise GatewayError("tool_choice must be 'auto', 'none', 'required', or name a function.")
 
 
 def _allowed(allowed: list[Any], tools: fields.Tools) -> fields.Tools:
-    """Only those are offered. The prompt does not begin then as it did with all of them."""
+    """Offers only these tools, which changes the prompt's prefix."""
     entries = [(f"tool_choice.allowed_tools.tools[{number}]", entry) for number, entry in enumerate(allowed)]
     functions = [_function(entry, where) for where, entry in entries if isinstance(entry, dict)]
     names = {
@@ -149,15 +148,15 @@ def _allowed(allowed: list[Any], tools: fields.Tools) -> fields.Tools:
     return tuple(tool for tool in tools if tool.name in names)
 
 
-def _answer_schema(wanted: Any) -> JsonSchema | None:
-    match wanted:
+def _answer_schema(response_format: Any) -> JsonSchema | None:
+    match response_format:
         case None | {"type": "text"}:
             return None
         case {"type": "json_object"}:
             return {"type": "object"}
-        case {"type": "json_schema", "json_schema": {"schema": dict(asked)}}:
-            return fields.schema(asked, "response_format.json_schema.schema")
-    raise GatewayError("response_format must be of type text, json_object, or json_schema with a schema.")
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return fields.schema(schema, "response_format.json_schema.schema")
+    raise GatewayError("response_format must be of type 'text', 'json_object', or 'json_schema' with a schema.")
 
 
 _FINISH: Mapping[FinishReason, str] = {
@@ -169,48 +168,48 @@ _FINISH: Mapping[FinishReason, str] = {
 
 
 class OpenAIProtocol:
-    """Chat completions."""
+    """OpenAI's chat completions API."""
 
-    waiting = b": waiting\n\n"
+    keep_alive = b": waiting\n\n"
 
     def read(self, body: Mapping[str, Any]) -> ParsedRequest:
         return read(body)
 
-    def reply(self, reply: Reply, envelope: ResponseMeta) -> bytes:
+    def reply(self, reply: Reply, meta: ResponseMeta) -> bytes:
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or (None if reply.calls else "")}
         if thinking := _thinking(reply):
             message["reasoning_content"] = thinking
         if reply.calls:
             message["tool_calls"] = [_call(call) for call in reply.calls]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
-        return dumps(_head(envelope, "chat.completion") | {"choices": [choice], "usage": _usage(reply.usage)})
+        return dumps(_head(meta, "chat.completion") | {"choices": [choice], "usage": _usage(reply.usage)})
 
-    def events(self, reply: Reply, envelope: ResponseMeta) -> bytes:
-        head = _head(envelope, "chat.completion.chunk")
+    def events(self, reply: Reply, meta: ResponseMeta) -> bytes:
+        head = _head(meta, "chat.completion.chunk")
         chunks = [
             head | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
             for delta, finish in _deltas(reply)
         ]
-        if envelope.counts:
+        if meta.counts:
             chunks.append(head | {"choices": [], "usage": _usage(reply.usage)})
         return b"".join(map(_event, chunks)) + b"data: [DONE]\n\n"
 
-    def refusal(self, refused: GatewayError) -> bytes:
-        return dumps({"error": _error(refused)})
+    def error(self, error: GatewayError) -> bytes:
+        return dumps({"error": _error(error)})
 
-    def refusal_event(self, refused: GatewayError) -> bytes:
-        error = _error(refused)
-        if refused.code:  # OpenCode sees that a stream ended for want of room only by a message of this shape
-            error["message"] = dumps({"type": "error", "error": error}).decode()
-        return _event({"error": error}) + b"data: [DONE]\n\n"
+    def error_event(self, error: GatewayError) -> bytes:
+        data = _error(error)
+        if error.code:  # OpenCode detects a context overflow within a stream only by a message of this form
+            data["message"] = dumps({"type": "error", "error": data}).decode()
+        return _event({"error": data}) + b"data: [DONE]\n\n"
 
 
-def _head(envelope: ResponseMeta, shape: str) -> dict[str, Any]:
+def _head(meta: ResponseMeta, shape: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{envelope.id}",
+        "id": f"chatcmpl-{meta.id}",
         "object": shape,
-        "created": envelope.created,
-        "model": envelope.model,
+        "created": meta.created,
+        "model": meta.model,
     }
 
 
@@ -230,7 +229,7 @@ def _thinking(reply: Reply) -> str:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """Programs read the arguments as JSON, so a call without any has an empty object."""
+    """Programs parse the arguments as JSON, so a call without arguments has an empty object."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
 
 
@@ -247,8 +246,8 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _error(refused: GatewayError) -> dict[str, Any]:
-    return {"message": str(refused), "type": _kind(refused.status), "param": None, "code": refused.code}
+def _error(error: GatewayError) -> dict[str, Any]:
+    return {"message": str(error), "type": _kind(error.status), "param": None, "code": error.code}
 
 
 def _kind(status: int) -> str:

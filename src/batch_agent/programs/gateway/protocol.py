@@ -1,4 +1,4 @@
-"""A protocol in which programs ask, and are answered."""
+"""Seam for the APIs that the gateway speaks."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -11,19 +11,19 @@ from .errors import GatewayError
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request, and how its answer is to come."""
+    """A parsed request, and the form of the response that it asks for."""
 
-    asked: CompletionRequest
+    request: CompletionRequest
     model: str = ""
-    """As the program calls it: it hears the same name. There is but one model."""
+    """The model name in the request, which the response repeats. All names mean the run's model."""
     stream: bool = False
     counts: bool = True
-    """Whether a stream tells the usage at its end."""
+    """Whether a stream ends with the usage."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseMeta:
-    """What an answer says beside the reply."""
+    """Fields of a response that are not part of the reply."""
 
     id: str
     created: int
@@ -33,25 +33,25 @@ class ResponseMeta:
 
 
 class ApiProtocol(Protocol):
-    """Pure: bytes and data in, bytes and data out."""
+    """Parser and encoder of one API. Pure: bytes and data in, bytes and data out."""
 
     @property
-    def waiting(self) -> bytes:
-        """A part of a stream that means nothing but that there is more to come."""
+    def keep_alive(self) -> bytes:
+        """Keep-alive chunk of a stream."""
         ...
 
     def read(self, body: Mapping[str, Any]) -> ParsedRequest:
-        """Raises Refused, and RecursionError for data that is nested too deep."""
+        """Raises GatewayError, and RecursionError for data that is nested too deep."""
         ...
 
-    def reply(self, reply: Reply, envelope: ResponseMeta) -> bytes: ...
+    def reply(self, reply: Reply, meta: ResponseMeta) -> bytes: ...
 
-    def events(self, reply: Reply, envelope: ResponseMeta) -> bytes:
-        """The whole stream."""
+    def events(self, reply: Reply, meta: ResponseMeta) -> bytes:
+        """Encodes the whole stream."""
         ...
 
-    def refusal(self, refused: GatewayError) -> bytes: ...
+    def error(self, error: GatewayError) -> bytes: ...
 
-    def refusal_event(self, refused: GatewayError) -> bytes:
-        """The end of a stream that has begun."""
+    def error_event(self, error: GatewayError) -> bytes:
+        """Encodes an error as the end of a stream that has begun."""
         ...

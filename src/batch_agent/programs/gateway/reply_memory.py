@@ -1,4 +1,4 @@
-"""What the model said, as it said it."""
+"""The model's replies exactly as it wrote them, to restore them in later requests."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -6,62 +6,63 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 
-from ...agent.context_size import message_text as chars_said
+from ...agent.context_size import message_text as message_chars
 from ...core.json import loads
 from ...core.messages import Assistant, Message, ToolCall
 from ...core.requests import Reply
 from .json_text import as_object, is_same
 
-_MOST_CHARS = 8_000_000
-_MOST_TEXTS = 20_000
+_MAX_CHARS = 8_000_000
+_MAX_TEXTS = 20_000
 
 
 class ReplyMemory:
-    """Of one agent. Programs write arguments in another order, trim texts, and have no place for thoughts: sent back
-    that way, the conversation would not begin any more as the server has it in its cache. It is bounded; the oldest is
-    forgotten first."""
+    """Replies to one agent, bounded: the oldest are dropped first. Programs reorder arguments, trim text and drop
+    thoughts. If a conversation were sent that way, its prefix would not match the server's cache any more."""
 
-    def __init__(self, most_chars: int = _MOST_CHARS, most_texts: int = _MOST_TEXTS) -> None:
-        self._most_chars = most_chars
-        self._most_texts = most_texts
+    def __init__(self, max_chars: int = _MAX_CHARS, max_texts: int = _MAX_TEXTS) -> None:
+        self._max_chars = max_chars
+        self._max_texts = max_texts
         self._turns: deque[Assistant] = deque()
         self._chars = 0
         self._by_call: dict[str, Assistant] = {}
-        self._edges: dict[bytes, tuple[str, str]] = {}
-        """The blanks before and after a text without calls, by what is between them."""
+        self._whitespace: dict[bytes, tuple[str, str]] = {}
+        """Leading and trailing whitespace of a text without calls, by the digest of the stripped text."""
         self._numbers = count(1)
 
     def keep(self, reply: Reply, history: tuple[Message, ...]) -> Reply:
-        """The reply, with calls that can be told from those before them."""
+        """Remembers the reply and returns it with unique call ids."""
         taken = {call.id for message in history if isinstance(message, Assistant) for call in message.calls}
-        reply = replace(reply, calls=tuple(self._named(reply.calls, taken)))
+        reply = replace(reply, calls=tuple(self._with_unique_ids(reply.calls, taken)))
         if reply.calls:
             self._add(Assistant(reply.text, reply.calls, reply.thoughts))
         else:
             core = reply.text.strip()
             before, _, after = reply.text.partition(core) if core else (reply.text, "", "")
-            self._edges.setdefault(_digest(core), (before, after))  # the first, so that it stays what it was
-            if len(self._edges) > self._most_texts:
-                del self._edges[next(iter(self._edges))]
+            self._whitespace.setdefault(
+                _digest(core), (before, after)
+            )  # the first one wins, so that restored text does not change later
+            if len(self._whitespace) > self._max_texts:
+                del self._whitespace[next(iter(self._whitespace))]
         return reply
 
-    def recall(self, said: Assistant) -> Assistant:
-        """What a program says that the model said, in the model's own words where it means the same."""
-        if not said.calls:
-            core = said.text.strip()
-            edges = self._edges.get(_digest(core))
-            return said if edges is None else replace(said, text=core.join(edges))
-        turn = self._by_call.get(said.calls[0].id)
+    def restore(self, received: Assistant) -> Assistant:
+        """Returns the reply that `received` stands for as the model wrote it, if both mean the same."""
+        if not received.calls:
+            core = received.text.strip()
+            whitespace = self._whitespace.get(_digest(core))
+            return received if whitespace is None else replace(received, text=core.join(whitespace))
+        turn = self._by_call.get(received.calls[0].id)
         if turn is None:
-            return said
+            return received
         own = {call.id: call for call in turn.calls}
-        calls = tuple(_own_call(own.get(call.id), call) for call in said.calls)
-        if said.calls[0].id != turn.calls[0].id:  # one turn as several: the first has what goes before the calls
-            return replace(said, calls=calls)
-        text = turn.text if said.text.strip() == turn.text.strip() else said.text
-        return Assistant(text, calls, turn.thoughts if _has_same_thoughts(said, turn) else said.thoughts)
+        calls = tuple(_own_call(own.get(call.id), call) for call in received.calls)
+        if received.calls[0].id != turn.calls[0].id:  # the program split a turn: only its first part has the text
+            return replace(received, calls=calls)
+        text = turn.text if received.text.strip() == turn.text.strip() else received.text
+        return Assistant(text, calls, turn.thoughts if _has_same_thoughts(received, turn) else received.thoughts)
 
-    def _named(self, calls: tuple[ToolCall, ...], taken: set[str]) -> Iterator[ToolCall]:
+    def _with_unique_ids(self, calls: tuple[ToolCall, ...], taken: set[str]) -> Iterator[ToolCall]:
         for call in calls:
             name = call.id
             while not name or name in taken or name in self._by_call:
@@ -71,35 +72,35 @@ class ReplyMemory:
 
     def _add(self, turn: Assistant) -> None:
         self._turns.append(turn)
-        self._chars += chars_said(turn)
+        self._chars += message_chars(turn)
         self._by_call |= {call.id: turn for call in turn.calls}
-        while self._chars > self._most_chars and self._turns:
+        while self._chars > self._max_chars and self._turns:
             oldest = self._turns.popleft()
-            self._chars -= chars_said(oldest)
+            self._chars -= message_chars(oldest)
             for call in oldest.calls:
                 del self._by_call[call.id]
 
 
-def _own_call(own: ToolCall | None, said: ToolCall) -> ToolCall:
-    return own if own is not None and own.name == said.name and _has_same_arguments(own, said) else said
+def _own_call(own: ToolCall | None, received: ToolCall) -> ToolCall:
+    return own if own is not None and own.name == received.name and _has_same_arguments(own, received) else received
 
 
-def _has_same_arguments(own: ToolCall, said: ToolCall) -> bool:
-    if own.arguments == said.arguments:
+def _has_same_arguments(own: ToolCall, received: ToolCall) -> bool:
+    if own.arguments == received.arguments:
         return True
     try:
-        return is_same(as_object(own.arguments), loads(said.arguments or "{}"))
+        return is_same(as_object(own.arguments), loads(received.arguments or "{}"))
     except (ValueError, RecursionError):
         return False
 
 
-def _has_same_thoughts(said: Assistant, turn: Assistant) -> bool:
-    """Or none at all: programs leave them out, and with them signatures that the provider wants to see again."""
-    return not said.thoughts or _thinking(said) == _thinking(turn)
+def _has_same_thoughts(received: Assistant, turn: Assistant) -> bool:
+    """Whether thoughts agree or are missing: programs drop them, with signatures that the provider requires."""
+    return not received.thoughts or _thinking(received) == _thinking(turn)
 
 
-def _thinking(words: Assistant) -> str:
-    return "".join(thought.text + thought.redacted for thought in words.thoughts).strip()
+def _thinking(message: Assistant) -> str:
+    return "".join(thought.text + thought.redacted for thought in message.thoughts).strip()
 
 
 def _digest(text: str) -> bytes:

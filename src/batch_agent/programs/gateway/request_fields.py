@@ -1,4 +1,4 @@
-"""What stands in the fields of a request, whatever the protocol."""
+"""Validation of request fields that both APIs share."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,11 +13,11 @@ from .errors import GatewayError
 Tools = tuple[ToolSpec, ...]
 Choice = Literal["auto", "none", "required"]
 
-_LARGEST = 2**63
+_MAX_NUMBER = 2**63
 
 
-def listed(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """A list of objects; nothing counts as an empty one."""
+def object_list(value: Any, where: str) -> list[Mapping[str, Any]]:
+    """A list of objects; None counts as empty."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -29,63 +29,64 @@ def listed(value: Any, where: str) -> list[Mapping[str, Any]]:
 
 
 def text(value: Any, where: str) -> str:
-    """A text; nothing counts as an empty one."""
+    """A string; None counts as empty."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise GatewayError(f"{where} must be a text.")
+        raise GatewayError(f"{where} must be a string.")
     return value
 
 
 def name_in(value: Mapping[str, Any], where: str) -> str:
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        raise GatewayError(f"{where}.name must be a text that is not empty.")
+        raise GatewayError(f"{where}.name must be a non-empty string.")
     return name
 
 
 def known_tool(name: str, tools: Tools) -> str:
     if any(tool.name == name for tool in tools):
         return name
-    raise GatewayError(f"tool_choice names {name[:80]!r}, which is none of the tools of this request.")
+    raise GatewayError(f"tool_choice names {name[:80]!r}, which is not among the tools of this request.")
 
 
-def texts(content: Any, where: str, *, names_others: bool = False) -> list[str]:
-    """The texts of a content, which is one text or a list of parts. What else there may be among them is refused, or
-    named in its place: a picture that a tool gave would else make every later request of the program fail."""
+def text_parts(content: Any, where: str, *, describe_others: bool = False) -> list[str]:
+    """The text parts of a content, which is a string or a list of parts. Other parts raise GatewayError or, with
+    `describe_others`, are replaced by a note: an image that a tool returned would otherwise fail every later request
+    of the program."""
     if content is None or isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, list):
-        raise GatewayError(f"{where} must be a text or a list of parts.")
-    found = [text_in(part, f"{where}[{position}]", names_others) for position, part in enumerate(content)]
+        raise GatewayError(f"{where} must be a string or a list of parts.")
+    found = [text_in(part, f"{where}[{position}]", describe_others) for position, part in enumerate(content)]
     return list(filter(None, found))
 
 
-def text_in(part: Any, where: str, names_others: bool = False) -> str:
-    """The text of a part of a content."""
+def text_in(part: Any, where: str, describe_others: bool = False) -> str:
+    """The text of one part."""
     match part:
         case str():
             return part
-        case {"type": "text" | "input_text", "text": str(said)} | {"type": "refusal", "refusal": str(said)}:
-            return said
-        case {"type": str(kind)} if names_others:
+        case {"type": "text" | "input_text", "text": str(found)} | {"type": "refusal", "refusal": str(found)}:
+            return found
+        case {"type": str(kind)} if describe_others:
             return f"[{kind}: left out, the model reads texts only]"
         case {"type": str(kind)}:
-            raise GatewayError(f"{where} is of type {kind!r}: the model of this run reads texts only. Leave it out.")
+            raise GatewayError(f"{where} is of type {kind!r}: the model of this run reads only text. Leave it out.")
     raise GatewayError(f"{where} must be an object with a type.")
 
 
-def joined(content: Any, where: str, *, names_others: bool = False) -> str:
-    return "\n".join(texts(content, where, names_others=names_others))
+def joined(content: Any, where: str, *, describe_others: bool = False) -> str:
+    return "\n".join(text_parts(content, where, describe_others=describe_others))
 
 
 def system_prompt(parts: list[str]) -> str:
-    """Without the headers that some programs put before it, other in every session."""
+    """Joins the parts without the headers that some programs prepend, which differ in every session."""
     return "\n\n".join(filter(None, (PREAMBLE.sub("", part) for part in parts)))
 
 
-def said_midway(prompt: str) -> str:
-    """A system message that comes after others. Put to the system prompt it would move everything that is after it."""
+def inline_system_message(prompt: str) -> str:
+    """A system message in mid-conversation, as user text. Moved to the system prompt, it would change the prefix."""
     return f"<system>\n{prompt}\n</system>"
 
 
@@ -95,17 +96,17 @@ def schema(value: Any, where: str) -> Mapping[str, Any]:
     try:
         orjson.dumps(value)
     except TypeError as error:
-        raise GatewayError(f"{where} is nested too deep.") from error
+        raise GatewayError(f"{where} is nested too deeply.") from error
     return value
 
 
 def sampling(body: Mapping[str, Any], max_tokens: str, stop: str) -> Sampling:
-    """`max_tokens`, `stop`: how the protocol calls them."""
+    """`max_tokens` and `stop` are the names of these fields in the API."""
     return Sampling(
         temperature=_number(body, "temperature"),
         top_p=_number(body, "top_p"),
-        seed=_whole(body, "seed"),
-        max_tokens=_whole(body, max_tokens, at_least=1),
+        seed=_integer(body, "seed"),
+        max_tokens=_integer(body, max_tokens, at_least=1),
         stop=_stop(body.get(stop), stop),
     )
 
@@ -114,19 +115,17 @@ def _number(body: Mapping[str, Any], name: str) -> float | None:
     value = body.get(name)
     if value is None:
         return None
-    if not is_number(value) or abs(value) > _LARGEST:
-        raise GatewayError(f"{name} must be a number, and not so large a one.")
+    if not is_number(value) or abs(value) > _MAX_NUMBER:
+        raise GatewayError(f"{name} must be a number of at most {_MAX_NUMBER}.")
     return value
 
 
-def _whole(body: Mapping[str, Any], name: str, at_least: int | None = None) -> int | None:
+def _integer(body: Mapping[str, Any], name: str, at_least: int | None = None) -> int | None:
     value = _number(body, name)
     if value is None:
         return None
     if value != int(value) or (at_least is not None and value < at_least):
-        raise GatewayError(
-            f"{name} must be a whole number" + ("." if at_least is None else f" of at least {at_least}.")
-        )
+        raise GatewayError(f"{name} must be an integer" + ("." if at_least is None else f" >= {at_least}."))
     return int(value)
 
 
@@ -136,5 +135,5 @@ def _stop(value: Any, where: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,) if value else ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise GatewayError(f"{where} must be a list of texts.")
+        raise GatewayError(f"{where} must be a list of strings.")
     return tuple(filter(None, value))

@@ -1,4 +1,4 @@
-"""How an answer reaches a program, which may have to wait for minutes."""
+"""Writes responses to programs, with keep-alives while the model generates."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,55 +16,55 @@ _STREAM = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class StreamPace:
-    """Seconds."""
+    """Timing of a streamed response, in seconds."""
 
-    patience: float = 5.0
-    """A stream begins after so long, even without an answer: what fails before can still be told by a status."""
+    start_after: float = 5.0
+    """A stream begins after this time even without a reply. An error before that is reported by the status."""
     heartbeat: float = 5.0
-    """Between signs of life, for programs that give up on a server which is silent."""
+    """Interval of keep-alives, for programs that time out on a silent server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseWriter:
-    """One answer, in the words of the program that asked."""
+    """Writes one response in the API of the request."""
 
-    words: ApiProtocol
-    envelope: ResponseMeta
+    protocol: ApiProtocol
+    meta: ResponseMeta
 
-    async def whole(self, answer: Coroutine[Any, Any, Reply | GatewayError]) -> web.StreamResponse:
+    async def write(self, answer: Coroutine[Any, Any, Reply | GatewayError]) -> web.StreamResponse:
         outcome = await answer
         if isinstance(outcome, GatewayError):
             raise outcome
-        return web.Response(body=self.words.reply(outcome, self.envelope), content_type="application/json")
+        return web.Response(body=self.protocol.reply(outcome, self.meta), content_type="application/json")
 
-    async def streamed(
+    async def stream(
         self, answer: Coroutine[Any, Any, Reply | GatewayError], request: web.Request, pace: StreamPace
     ) -> web.StreamResponse:
         async with asyncio.TaskGroup() as group:
             outcome = group.create_task(answer)
-            await asyncio.wait([outcome], timeout=pace.patience)
+            await asyncio.wait([outcome], timeout=pace.start_after)
             if not outcome.done():
-                return await self._awaited(outcome, request, pace.heartbeat)
-        ready = outcome.result()
-        if isinstance(ready, GatewayError):
-            raise ready
-        return web.Response(body=self.words.events(ready, self.envelope), content_type=_STREAM)
+                return await self._stream_later(outcome, request, pace.heartbeat)
+        result = outcome.result()
+        if isinstance(result, GatewayError):
+            raise result
+        return web.Response(body=self.protocol.events(result, self.meta), content_type=_STREAM)
 
-    async def _awaited(
+    async def _stream_later(
         self, outcome: asyncio.Task[Reply | GatewayError], request: web.Request, heartbeat: float
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": _STREAM, "Cache-Control": "no-cache"})
         try:
             await response.prepare(request)
             while not outcome.done():
-                await response.write(self.words.waiting)
+                await response.write(self.protocol.keep_alive)
                 await asyncio.wait([outcome], timeout=heartbeat)
-            await response.write(self._last(outcome.result()))
+            await response.write(self._final_chunk(outcome.result()))
         except ConnectionError:
-            outcome.cancel()  # who asked has left
+            outcome.cancel()  # the client has disconnected
         return response
 
-    def _last(self, ready: Reply | GatewayError) -> bytes:
-        if isinstance(ready, GatewayError):
-            return self.words.refusal_event(ready)
-        return self.words.events(ready, self.envelope)
+    def _final_chunk(self, result: Reply | GatewayError) -> bytes:
+        if isinstance(result, GatewayError):
+            return self.protocol.error_event(result)
+        return self.protocol.events(result, self.meta)

@@ -1,7 +1,4 @@
-"""The program of one agent, as the gateway knows it.
-
-Which programs may ask.
-"""
+"""Client sessions of the gateway: one per agent, identified by an API key."""
 
 import asyncio
 import secrets
@@ -20,7 +17,7 @@ from .reply_memory import ReplyMemory
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """Stands between what a program says and hears, and what the model does."""
+    """State of one agent's program: replaces its own strings in requests and replies, and remembers replies."""
 
     agent: str
     key: str
@@ -28,27 +25,27 @@ class ClientSession:
     memory: ReplyMemory = field(default_factory=ReplyMemory)
     _requests: set[asyncio.Task[object]] = field(default_factory=set)
 
-    def heard(self, asked: CompletionRequest) -> CompletionRequest:
-        """What the model is to read. Raises RecursionError for data that is nested too deep."""
+    def mask_request(self, request: CompletionRequest) -> CompletionRequest:
+        """Returns the request as the model reads it. Raises RecursionError for data that is nested too deep."""
         hide = self.mask.hide
         return replace(
-            asked,
-            system=hide.text(asked.system),
-            tools=tuple(ToolSpec(t.name, hide.text(t.description), hide.data(t.parameters)) for t in asked.tools),
-            messages=tuple(self._messages(asked.messages, hide)),
-            answer_schema=None if asked.answer_schema is None else hide.data(asked.answer_schema),
+            request,
+            system=hide.text(request.system),
+            tools=tuple(ToolSpec(t.name, hide.text(t.description), hide.data(t.parameters)) for t in request.tools),
+            messages=tuple(self._messages(request.messages, hide)),
+            answer_schema=None if request.answer_schema is None else hide.data(request.answer_schema),
         )
 
-    def said(self, reply: Reply, asked: CompletionRequest) -> Reply:
-        """What the program is to hear of what the model said to `asked`."""
+    def unmask_reply(self, reply: Reply, request: CompletionRequest) -> Reply:
+        """Returns the reply to `request` as the program reads it."""
         show = self.mask.show
-        kept = self.memory.keep(reply, asked.messages)
-        words = _swapped(Assistant(kept.text, kept.calls, kept.thoughts), show)
-        return replace(kept, text=words.text, calls=words.calls, thoughts=words.thoughts)
+        kept = self.memory.keep(reply, request.messages)
+        shown = _replaced(Assistant(kept.text, kept.calls, kept.thoughts), show)
+        return replace(kept, text=shown.text, calls=shown.calls, thoughts=shown.thoughts)
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """While a request of this program is under way."""
+    def tracked(self) -> Iterator[None]:
+        """Registers the current task as a request of this program, so that it can be cancelled."""
         task = asyncio.current_task()
         assert task is not None
         self._requests.add(task)
@@ -57,8 +54,8 @@ class ClientSession:
         finally:
             self._requests.discard(task)
 
-    def leave(self) -> None:
-        """Nobody waits any more for what is under way."""
+    def cancel_requests(self) -> None:
+        """Cancels the requests in progress."""
         for task in self._requests:
             task.cancel()
 
@@ -69,7 +66,7 @@ class ClientSession:
                 case User(text):
                     yield User(hide.text(text))
                 case Assistant():
-                    own = self.memory.recall(_swapped(message, hide))
+                    own = self.memory.restore(_replaced(message, hide))
                     calls |= {call.id: call for call in own.calls}
                     yield own
                 case ToolResults(results):
@@ -78,11 +75,11 @@ class ClientSession:
                     assert_never(message)
 
 
-def _swapped(words: Assistant, swap: TextReplacer) -> Assistant:
+def _replaced(message: Assistant, replacer: TextReplacer) -> Assistant:
     return Assistant(
-        swap.text(words.text),
-        tuple(ToolCall(call.id, call.name, swap.json(call.arguments)) for call in words.calls),
-        tuple(Thought(swap.text(each.text), each.signature, each.redacted) for each in words.thoughts),
+        replacer.text(message.text),
+        tuple(ToolCall(call.id, call.name, replacer.json(call.arguments)) for call in message.calls),
+        tuple(Thought(replacer.text(each.text), each.signature, each.redacted) for each in message.thoughts),
     )
 
 
@@ -91,46 +88,46 @@ def _result(result: ToolResult, calls: dict[str, ToolCall], hide: TextReplacer) 
 
 
 _KEY_HEADERS = ("x-api-key", "api-key")
-"""They hold nothing but a key."""
+"""Headers whose whole value is the key."""
 
 
 class ClientSessions:
-    """Known by their keys, one for each agent."""
+    """The sessions of a run, by agent and by key."""
 
     def __init__(self) -> None:
         self._by_agent: dict[str, ClientSession] = {}
         self._by_key: dict[str, ClientSession] = {}
 
     def admit(self, agent: str, hides: Mapping[str, str]) -> str:
-        guest = self._by_agent.get(agent)
-        if guest is None:
-            guest = ClientSession(agent, f"sk-batch-agent-{secrets.token_hex(16)}", Mask(hides))
-            self._by_agent[agent] = self._by_key[guest.key] = guest
-        elif guest.mask.hides != hides:
-            guest.mask = Mask(hides)
-        return guest.key
+        session = self._by_agent.get(agent)
+        if session is None:
+            session = ClientSession(agent, f"sk-batch-agent-{secrets.token_hex(16)}", Mask(hides))
+            self._by_agent[agent] = self._by_key[session.key] = session
+        elif session.mask.hides != hides:
+            session.mask = Mask(hides)
+        return session.key
 
     def dismiss(self, agent: str) -> None:
-        guest = self._by_agent.pop(agent, None)
-        if guest is not None:
-            del self._by_key[guest.key]
-            guest.leave()
+        session = self._by_agent.pop(agent, None)
+        if session is not None:
+            del self._by_key[session.key]
+            session.cancel_requests()
 
     def dismiss_all(self) -> None:
         for agent in list(self._by_agent):
             self.dismiss(agent)
 
-    def who_asks(self, headers: Mapping[str, str]) -> ClientSession:
-        """Raises Refused."""
+    def authenticate(self, headers: Mapping[str, str]) -> ClientSession:
+        """Returns the session of the key in the headers. Raises GatewayError."""
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         keys = [token.strip()] if scheme.lower() == "bearer" else []
         keys += [headers[name].strip() for name in _KEY_HEADERS if name in headers]
         for key in keys:
             if key in self._by_key:
                 return self._by_key[key]
-        what = "This key is not known, or its agent has left" if any(keys) else "There is no key"
+        what = "The API key is unknown or has been revoked" if any(keys) else "The request has no API key"
         raise GatewayError(
-            f"{what}: send the one that was made for this agent, as Authorization: Bearer or as x-api-key.",
+            f"{what}. Send the key of this agent in the header Authorization: Bearer or x-api-key.",
             status=401,
             code="invalid_api_key",
         )

@@ -1,4 +1,4 @@
-"""Programs that do the work of agents."""
+"""Runtimes: programs that run as agents."""
 
 from .command.runtime import ProcessRuntime
 from .opencode.runtime import OpenCodeRuntime

@@ -1,4 +1,4 @@
-"""What is different between the snapshot and the state of a copy, as lines of a patch."""
+"""Diff between the snapshot and a working copy, as a patch."""
 
 import itertools
 import re
@@ -11,23 +11,23 @@ from .object_store import ObjectStore
 from .snapshot import Snapshot
 
 _KINDS: dict[bytes, ChangeKind] = {b"A": "added", b"D": "deleted"}
-_OTHER_TYPE = b"T"
-"""Such as a link in place of a file: a patch deletes the one, then adds the other."""
+_TYPE_CHANGED = b"T"
+"""For example a link instead of a file: the patch deletes one and adds the other."""
 _SECTION = re.compile(rb"^(?=diff --git )", re.MULTILINE)
-_SPECIAL = re.compile(rb"[\\*?\[\]]")
-_ODD = re.compile(rb'[\x00-\x1f"\\\x7f-\xff]')
+_GLOB_CHARACTERS = re.compile(rb"[\\*?\[\]]")
+_QUOTED_BYTES = re.compile(rb'[\x00-\x1f"\\\x7f-\xff]')
 _PATCH = ("-r", "-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
 _ATTEMPTS = 4
 
 
-def shown(path: bytes) -> str:
-    """Any name as text that can be stored."""
+def display_path(path: bytes) -> str:
+    """Any file name as text that can be stored."""
     return path.decode(errors="backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One file."""
+    """One changed file."""
 
     path: bytes
     status: bytes
@@ -36,57 +36,57 @@ class Difference:
 
     @property
     def change(self) -> FileChange:
-        return FileChange(shown(self.path), _KINDS.get(self.status, "modified"), self.added, self.removed)
+        return FileChange(display_path(self.path), _KINDS.get(self.status, "modified"), self.added, self.removed)
 
 
 @dataclass(frozen=True, slots=True)
 class TreeComparison:
-    """Of the snapshot with another tree."""
+    """Comparison of the snapshot with another tree."""
 
-    original: Snapshot
+    snapshot: Snapshot
     store: ObjectStore
     tree: str
 
-    async def differences(self, largest: int) -> list[Difference]:
-        """Lines are counted in files of up to `largest` bytes. Raises ProgramFailed."""
+    async def differences(self, max_file_bytes: int) -> list[Difference]:
+        """Lines are counted in files of up to `max_file_bytes`. Raises ProgramFailed."""
         options = ("-r", "-z", "--raw", "--numstat", "--no-renames")
-        setting = ("-c", f"core.bigFileThreshold={largest}")
-        said = await self.store.run("diff-tree", *options, self.original.tree, self.tree, options=setting)
-        return read_differences(said.out)
+        setting = ("-c", f"core.bigFileThreshold={max_file_bytes}")
+        output = await self.store.run("diff-tree", *options, self.snapshot.tree, self.tree, options=setting)
+        return read_differences(output.out)
 
-    async def patch(self, files: Sequence[Difference], most: int) -> tuple[str, bool]:
-        """The patch, and whether something is missing in it. A file that is no UTF-8 is in it as a binary one is, so
-        that the patch is a text that loses nothing. Raises ProgramFailed."""
-        foreign: set[bytes] = set()
+    async def patch(self, files: Sequence[Difference], max_bytes: int) -> tuple[str, bool]:
+        """The patch, and whether it is incomplete. Files that are not UTF-8 are included as binary, so that the patch
+        is text and loses nothing. Raises ProgramFailed."""
+        binary: set[bytes] = set()
         for _ in range(_ATTEMPTS):
-            sections, is_cut = await self._sections(foreign, most)
-            found = _foreign(files, sections)
+            sections, is_cut = await self._sections(binary, max_bytes)
+            found = _not_utf8(files, sections)
             if not found:
                 return b"".join(sections).decode(), is_cut
-            foreign |= found
+            binary |= found
         return b"".join(section for section in sections if _is_text(section)).decode(), True
 
-    async def _sections(self, binary: Iterable[bytes], most: int) -> tuple[list[bytes], bool]:
-        """One for each file, as far as they are whole."""
-        prefixes = (b"--src-prefix=a/" + self.original.prefix, b"--dst-prefix=b/" + self.original.prefix)
+    async def _sections(self, binary: Iterable[bytes], max_bytes: int) -> tuple[list[bytes], bool]:
+        """One complete section per file."""
+        prefixes = (b"--src-prefix=a/" + self.snapshot.prefix, b"--dst-prefix=b/" + self.snapshot.prefix)
         with tempfile.NamedTemporaryFile(dir=self.store.folder) as attributes:
             attributes.write(b"".join(_pattern(path) + b" -diff\n" for path in binary))
             attributes.flush()
-            said = await self.store.run(
+            output = await self.store.run(
                 "diff-tree",
-                *(*_PATCH, *prefixes, self.original.tree, self.tree),
+                *(*_PATCH, *prefixes, self.snapshot.tree, self.tree),
                 options=("-c", f"core.attributesFile={attributes.name}"),
-                most=most,
+                max_bytes=max_bytes,
             )
-        sections = [section for section in _SECTION.split(said.out) if section]
-        return sections[:-1] if said.is_cut else sections, said.is_cut
+        sections = [section for section in _SECTION.split(output.out) if section]
+        return sections[:-1] if output.is_cut else sections, output.is_cut
 
 
-def read_differences(said: bytes) -> list[Difference]:
-    """`:MODES IDS STATUS` and a path for each file, then the lines `ADDED REMOVED PATH`, all ended by a zero byte."""
+def read_differences(output: bytes) -> list[Difference]:
+    """Parses `:MODES IDS STATUS` and a path per file, then `ADDED REMOVED PATH`, all NUL-terminated."""
     status: dict[bytes, bytes] = {}
     counts: dict[bytes, tuple[int, int]] = {}
-    fields = iter(said.split(b"\0"))
+    fields = iter(output.split(b"\0"))
     for field in fields:
         if field.startswith(b":"):
             status[next(fields)] = field[-1:]
@@ -97,17 +97,17 @@ def read_differences(said: bytes) -> list[Difference]:
 
 
 def _pattern(path: bytes) -> bytes:
-    """Of this file alone, as a line of attributes has it."""
-    literal = b"/" + _SPECIAL.sub(rb"\\\g<0>", path)
-    return b'"%b"' % _ODD.sub(lambda odd: b"\\%03o" % odd[0][0], literal)
+    """Matches only this file in an attributes file."""
+    literal = b"/" + _GLOB_CHARACTERS.sub(rb"\\\g<0>", path)
+    return b'"%b"' % _QUOTED_BYTES.sub(lambda found: b"\\%03o" % found[0][0], literal)
 
 
-def _foreign(files: Iterable[Difference], sections: Iterable[bytes]) -> set[bytes]:
-    """Those whose sections are no text. The sections are in the order of the files."""
+def _not_utf8(files: Iterable[Difference], sections: Iterable[bytes]) -> set[bytes]:
+    """Files whose sections are not UTF-8. The sections are in the order of the files."""
     left = iter(sections)
     found = set()
     for file in files:
-        own = list(itertools.islice(left, 2 if file.status == _OTHER_TYPE else 1))
+        own = list(itertools.islice(left, 2 if file.status == _TYPE_CHANGED else 1))
         if not all(map(_is_text, own)):
             found.add(file.path)
     return found

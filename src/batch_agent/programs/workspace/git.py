@@ -1,4 +1,4 @@
-"""Running git, kept from all that the user, the caller or an agent has set up for it."""
+"""Runs git, isolated from configuration of the user, the caller or an agent."""
 
 import asyncio
 import os
@@ -14,11 +14,11 @@ from ...core.errors import SpecError
 from ...core.fast_dataclass import dataclass
 from ...core.program_runtime import ProgramFailed
 
-_OLDEST = (2, 32)
-"""The first that can be told to read no configuration of the user."""
-MOST_BYTES = 256 * 2**20
-_MOST_ERRORS = 4_000
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_MIN_VERSION = (2, 32)
+"""The first version that can be told to ignore the user's configuration."""
+MAX_OUTPUT_BYTES = 256 * 2**20
+_MAX_ERROR_BYTES = 4_000
+_NO_ENV: Mapping[str, str] = MappingProxyType({})
 _CHUNK = 2**20
 _SETTINGS = {
     "core.fsmonitor": "",
@@ -37,22 +37,22 @@ Argument = str | bytes | Path
 
 @dataclass(frozen=True, slots=True)
 class GitOutput:
-    """What git wrote."""
+    """Exit status and output of git."""
 
     code: int
     out: bytes
     err: str
     is_cut: bool = False
-    """It wrote more than was wanted."""
+    """Output was larger than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Runs no hook, no filter, no monitor of anybody. It trusts a folder of any owner, because of that."""
+    """Runs git without hooks, filters or file-system monitors; it therefore trusts directories of any owner."""
 
     program: str
     config: Path
-    """In place of the user's own."""
+    """Replaces the user's configuration."""
 
     async def run(
         self,
@@ -61,21 +61,21 @@ class Git:
         cwd: Path | bytes,
         options: Sequence[Argument] = (),
         stdin: Iterable[bytes] | None = None,
-        env: Mapping[str, str] = _NOTHING,
+        env: Mapping[str, str] = _NO_ENV,
         codes: tuple[int, ...] = (0,),
-        most: int = MOST_BYTES,
+        max_bytes: int = MAX_OUTPUT_BYTES,
     ) -> GitOutput:
-        """`options` go before the command. `stdin` is read in a thread. Past `most` bytes of output git is stopped.
-        Raises ProgramFailed for an exit status that is none of `codes`."""
+        """`options` precede the command. `stdin` is iterated in a thread. Git is killed after `max_bytes` of output.
+        Raises ProgramFailed for an exit status not in `codes`."""
         environment = {**self._environment(), **env}
-        said = await _run([self.program, *options, command, *arguments], cwd, environment, stdin, most)
-        if said.code not in codes and not said.is_cut:
-            raise ProgramFailed(f"git {command} failed: {said.err or f'exit status {said.code}'}")
-        return said
+        output = await _run([self.program, *options, command, *arguments], cwd, environment, stdin, max_bytes)
+        if output.code not in codes and not output.is_cut:
+            raise ProgramFailed(f"git {command} failed: {output.err or f'exit status {output.code}'}")
+        return output
 
     async def as_user(self, *arguments: Argument, cwd: Path | bytes) -> GitOutput:
-        """With the user's own configuration; for nothing but asking what is in there."""
-        return await _run([self.program, *arguments], cwd, _without_git(os.environ), None, MOST_BYTES)
+        """With the user's own configuration, only to read it."""
+        return await _run([self.program, *arguments], cwd, _without_git(os.environ), None, MAX_OUTPUT_BYTES)
 
     def _environment(self) -> dict[str, str]:
         named = enumerate(_SETTINGS.items())
@@ -96,18 +96,18 @@ class Git:
 
 
 async def find_git(folder: Path) -> Git:
-    """`folder` is for its configuration. Raises SpecError if git is missing or too old."""
+    """`folder` is for its configuration file. Raises SpecError if git is missing or too old."""
     program = shutil.which("git")
     if program is None:
-        raise SpecError("git is not installed here: coding agents work in copies that it makes. Install git.")
+        raise SpecError("git is not installed: agents work in copies made by git. Install git.")
     git = Git(program, folder / "gitconfig")
-    said = await git.as_user("--version", cwd=folder)
-    found = re.match(rb"git version (\d+)\.(\d+)", said.out)
-    if said.code != 0 or found is None:
-        raise SpecError(f"{program!r} does not work: {said.err or said.out!r}. Repair or install git.")
-    if (int(found[1]), int(found[2])) < _OLDEST:
-        version, least = said.out.decode(errors="replace").strip(), ".".join(map(str, _OLDEST))
-        raise SpecError(f"{program!r} is {version}: too old. Install git {least} or newer.")
+    output = await git.as_user("--version", cwd=folder)
+    found = re.match(rb"git version (\d+)\.(\d+)", output.out)
+    if output.code != 0 or found is None:
+        raise SpecError(f"{program!r} does not work: {output.err or output.out!r}. Repair or install git.")
+    if (int(found[1]), int(found[2])) < _MIN_VERSION:
+        version, least = output.out.decode(errors="replace").strip(), ".".join(map(str, _MIN_VERSION))
+        raise SpecError(f"{program!r} is too old: {version}. Install git {least} or newer.")
     git.config.write_text("[safe]\n\tdirectory = *\n")
     return git
 
@@ -121,9 +121,9 @@ async def _run(
     cwd: Path | bytes,
     environment: Mapping[str, str],
     stdin: Iterable[bytes] | None,
-    most: int,
+    max_bytes: int,
 ) -> GitOutput:
-    """In a session of its own: a Ctrl-C is for us, and we stop it."""
+    """In a session of its own, so that Ctrl-C reaches only this process, which then kills git."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
@@ -134,8 +134,10 @@ async def _run(
         start_new_session=True,
     )
     try:
-        out, err = await _talk(process, iter(() if stdin is None else stdin), most)
-        return GitOutput(await process.wait(), out[:most], err.decode(errors="replace").strip(), len(out) > most)
+        out, err = await _communicate(process, iter(() if stdin is None else stdin), max_bytes)
+        return GitOutput(
+            await process.wait(), out[:max_bytes], err.decode(errors="replace").strip(), len(out) > max_bytes
+        )
     except BaseExceptionGroup as failures:
         raise aio.unwrap_group(failures) from None
     finally:
@@ -143,22 +145,24 @@ async def _run(
             process.kill()
         if process.stdin is not None:
             process.stdin.close()
-        await process.communicate()  # what is left in the pipes keeps them open
+        await process.communicate()  # drain the pipes, or they stay open
 
 
-async def _talk(process: asyncio.subprocess.Process, stdin: Iterator[bytes], most: int) -> tuple[bytes, bytes]:
+async def _communicate(
+    process: asyncio.subprocess.Process, stdin: Iterator[bytes], max_bytes: int
+) -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.TaskGroup() as group:
-        out = group.create_task(_beginning(process.stdout, most, process))
-        err = group.create_task(_beginning(process.stderr, _MOST_ERRORS, None))
+        out = group.create_task(_read_head(process.stdout, max_bytes, process))
+        err = group.create_task(_read_head(process.stderr, _MAX_ERROR_BYTES, None))
         if process.stdin is not None:
             await _feed(process.stdin, stdin)
     return out.result(), err.result()
 
 
 async def _feed(pipe: asyncio.StreamWriter, stdin: Iterator[bytes]) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # why it did not read on, git says itself
+    with suppress(BrokenPipeError, ConnectionResetError):  # git reports on stderr why it stopped reading
         while batch := await asyncio.to_thread(_batch, stdin):
             pipe.write(batch)
             await pipe.drain()
@@ -166,7 +170,7 @@ async def _feed(pipe: asyncio.StreamWriter, stdin: Iterator[bytes]) -> None:
 
 
 def _batch(pieces: Iterator[bytes]) -> bytes:
-    """Many small pieces cost as much as few large ones."""
+    """Joins small pieces, as each write has a fixed cost."""
     batch = bytearray()
     for piece in pieces:
         batch += piece
@@ -175,11 +179,11 @@ def _batch(pieces: Iterator[bytes]) -> bytes:
     return bytes(batch)
 
 
-async def _beginning(reader: asyncio.StreamReader, most: int, process: asyncio.subprocess.Process | None) -> bytes:
-    """At most a byte more than `most`; a `process` that writes more is killed."""
+async def _read_head(reader: asyncio.StreamReader, max_bytes: int, process: asyncio.subprocess.Process | None) -> bytes:
+    """Reads at most `max_bytes` + 1 bytes; a `process` that writes more is killed."""
     kept = bytearray()
     while chunk := await reader.read(_CHUNK):
-        kept += chunk[: most + 1 - len(kept)]
-        if len(kept) > most and process is not None and process.returncode is None:
+        kept += chunk[: max_bytes + 1 - len(kept)]
+        if len(kept) > max_bytes and process is not None and process.returncode is None:
             process.kill()
     return bytes(kept)

@@ -15,27 +15,27 @@ from typing import BinaryIO, Self
 
 from ...core.fast_dataclass import dataclass
 from ...core.program_runtime import ProgramFailed
-from .git import MOST_BYTES, Argument, Git, GitOutput
+from .git import MAX_OUTPUT_BYTES, Argument, Git, GitOutput
 from .tree import FileEntry, erase
 
-_WHO = b"batch-agent <batch-agent@localhost> 1000000000 +0000"
-_NOTHING = b"0" * 40
+_COMMITTER = b"batch-agent <batch-agent@localhost> 1000000000 +0000"
+_NULL_ID = b"0" * 40
 _LINK = "120000"
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
-"""Among them: it is of another kind by now."""
-_WHOLE = 2**20
-"""Larger files are read in pieces of so many bytes."""
+"""The file was removed or is of another kind now."""
+_CHUNK_BYTES = 2**20
+"""Larger files are read in chunks of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """Bare, and without a HEAD: git would read attributes from there."""
+    """A bare repository without a HEAD, from which git would read attributes."""
 
     git: Git
     folder: Path
-    """The repository is in here, with what else is needed to make copies."""
+    """Contains the repository and everything else needed to create copies."""
     objects: Path
-    """Where new objects go."""
+    """Directory of new objects."""
     index: Path
 
     @classmethod
@@ -52,7 +52,7 @@ class ObjectStore:
 
     @property
     def excludes(self) -> Path:
-        """What git ignores in a copy, whatever is in it."""
+        """What git ignores in every copy."""
         return self.folder / "excludes"
 
     async def run(
@@ -61,44 +61,46 @@ class ObjectStore:
         *arguments: Argument,
         options: tuple[Argument, ...] = (),
         stdin: Iterable[bytes] | None = None,
-        most: int = MOST_BYTES,
+        max_bytes: int = MAX_OUTPUT_BYTES,
     ) -> GitOutput:
         """Raises ProgramFailed."""
         here = (f"--git-dir={self.path}", *options)
         env = {"GIT_OBJECT_DIRECTORY": str(self.objects), "GIT_INDEX_FILE": str(self.index)}
-        return await self.git.run(command, *arguments, options=here, cwd=self.folder, stdin=stdin, env=env, most=most)
+        return await self.git.run(
+            command, *arguments, options=here, cwd=self.folder, stdin=stdin, env=env, max_bytes=max_bytes
+        )
 
     @asynccontextmanager
-    async def aside(self) -> AsyncIterator["ObjectStore"]:
-        """The same, for one agent's work, of which nothing stays: agents may do the same at the same time, and git
-        cannot put the same twice into one place at once. Raises OSError."""
+    async def scratch_store(self) -> AsyncIterator["ObjectStore"]:
+        """A temporary store on top of this one, for one agent's changes. Agents may add the same objects at the same
+        time, and git cannot write the same object twice at once. Raises OSError."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            yield await asyncio.to_thread(self._laid_out, folder)
+            yield await asyncio.to_thread(self._create_scratch, folder)
         finally:
             await asyncio.to_thread(erase, bytes(folder))
 
     async def tree(self, files: "Import", deleted: Iterable[bytes] = ()) -> str:
-        """The name of a tree: what the index has, but for these files, which is what it has from then on. Raises
-        ProgramFailed, OSError."""
+        """Updates the index with these files and returns the object name of its tree. Raises ProgramFailed,
+        OSError."""
         with tempfile.NamedTemporaryFile(dir=self.folder) as marks:
             await self._import(files, f"--export-marks={marks.name}")
             names = await asyncio.to_thread(_names, Path(marks.name))
         options = ("-z", "--force-write-index", "--index-info")
         await self.run("update-index", *options, stdin=_lines(files, names, deleted))
-        said = await self.run("write-tree")
-        return said.out.decode().strip()
+        output = await self.run("write-tree")
+        return output.out.decode().strip()
 
     async def commit(self, tree: str, ref: str, message: bytes) -> None:
-        """Always of the same person at the same time. Raises ProgramFailed."""
-        told = b"commit %b\nauthor %b\ncommitter %b\n" % (ref.encode(), _WHO, _WHO)
-        told += b'data %d\n%b\nM 040000 %b ""\ndone\n' % (len(message), message, tree.encode())
-        await self._import([told])
+        """Always with the same author and time. Raises ProgramFailed."""
+        commands = b"commit %b\nauthor %b\ncommitter %b\n" % (ref.encode(), _COMMITTER, _COMMITTER)
+        commands += b'data %d\n%b\nM 040000 %b ""\ndone\n' % (len(message), message, tree.encode())
+        await self._import([commands])
 
-    async def _import(self, told: Iterable[bytes], *options: str) -> None:
-        await self.run("fast-import", "--quiet", "--done", "--depth=0", *options, stdin=told)
+    async def _import(self, commands: Iterable[bytes], *options: str) -> None:
+        await self.run("fast-import", "--quiet", "--done", "--depth=0", *options, stdin=commands)
 
-    def _laid_out(self, folder: Path) -> "ObjectStore":
+    def _create_scratch(self, folder: Path) -> "ObjectStore":
         objects = folder / "objects"
         for inner in ("info", "pack"):
             (objects / inner).mkdir(parents=True)
@@ -109,77 +111,77 @@ class ObjectStore:
 
 @mutable_dataclass(slots=True)
 class Import:
-    """Stream for `git fast-import`: the bytes of files, which git does not read by itself, so that no filter, no line
-    ending and no nested repository is in the way. It can be read once."""
+    """Input stream for `git fast-import` with the contents of files. Git does not read the files itself, so that no
+    filter, line-ending conversion or nested repository interferes. It can be iterated once."""
 
     root: bytes
     entries: Mapping[bytes, FileEntry]
-    is_ours: bool = False
-    """Whether files that their owner may not read are given that right."""
-    told: list[bytes] = field(default_factory=list)
-    """Paths, each by its mark, from 1 on. What is gone meanwhile is left out."""
+    make_readable: bool = False
+    """Whether to add the owner's read permission to files that lack it."""
+    imported: list[bytes] = field(default_factory=list)
+    """Paths, by mark, from 1 on. Files that have disappeared are left out."""
     unread: list[bytes] = field(default_factory=list)
-    """Paths that cannot be read; they are left out."""
+    """Paths that cannot be read and are left out."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Reads files as it goes, each when it is its turn."""
+        """Reads each file when its turn comes."""
         for path, entry in self.entries.items():
             yield from self._file(path, entry)
         yield b"done\n"
 
     def _file(self, path: bytes, entry: FileEntry) -> Iterator[bytes]:
-        whole = os.path.join(self.root, path)
+        full_path = os.path.join(self.root, path)
         try:
-            content = os.readlink(whole) if entry.mode == _LINK else self._open(whole)
+            content = os.readlink(full_path) if entry.mode == _LINK else self._open(full_path)
         except OSError as error:
             if error.errno not in _GONE:
                 self.unread.append(path)
             return
-        self.told.append(path)
-        head = b"blob\nmark :%d\n" % len(self.told)
+        self.imported.append(path)
+        head = b"blob\nmark :%d\n" % len(self.imported)
         if isinstance(content, bytes):
             yield b"%bdata %d\n%b\n" % (head, len(content), content)
         else:
             yield from _content(path, head, content)
 
     def _open(self, path: bytes) -> BinaryIO:
-        """Neither waits for the other end of a pipe, nor follows a link that was put there meanwhile."""
+        """Neither blocks on a pipe nor follows a link that was put there meanwhile."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except PermissionError:
-            if not self.is_ours:
+            if not self.make_readable:
                 raise
             os.chmod(path, os.lstat(path).st_mode | stat.S_IRUSR)
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise FileNotFoundError(errno.ENOENT, "no ordinary file any more")
+            raise FileNotFoundError(errno.ENOENT, "not a regular file any more")
         return os.fdopen(file, "rb")
 
 
 def _names(marks: Path) -> dict[bytes, bytes]:
-    """Names of objects by mark."""
+    """Object names by mark."""
     lines = (line.removeprefix(b":").partition(b" ") for line in marks.read_bytes().splitlines())
     return {mark: name for mark, _, name in lines}
 
 
 def _lines(files: Import, names: dict[bytes, bytes], deleted: Iterable[bytes]) -> Iterator[bytes]:
-    """Sorted, as git has them: it would move all that comes after, for each that does not come last."""
+    """Sorted as in git's index, which is slow to insert elsewhere than at its end."""
     for path in deleted:
-        yield b"0 %b\t%b\0" % (_NOTHING, path)
-    for path, mark in sorted((path, number) for number, path in enumerate(files.told, 1)):
+        yield b"0 %b\t%b\0" % (_NULL_ID, path)
+    for path, mark in sorted((path, number) for number, path in enumerate(files.imported, 1)):
         yield b"%b %b\t%b\0" % (files.entries[path].mode.encode(), names[b"%d" % mark], path)
 
 
 def _content(path: bytes, head: bytes, file: BinaryIO) -> Iterator[bytes]:
     with file:
-        data = file.read(_WHOLE)
-        size = os.fstat(file.fileno()).st_size if len(data) == _WHOLE else len(data)
+        data = file.read(_CHUNK_BYTES)
+        size = os.fstat(file.fileno()).st_size if len(data) == _CHUNK_BYTES else len(data)
         yield b"%bdata %d\n" % (head, size)
         while size and data:
             yield data
             size -= len(data)
-            data = file.read(min(size, _WHOLE))
+            data = file.read(min(size, _CHUNK_BYTES))
         if size:
-            raise ProgramFailed(f"{os.fsdecode(path)!r} was cut off while it was read.", retryable=True)
+            raise ProgramFailed(f"{os.fsdecode(path)!r} was truncated while it was read.", retryable=True)
     yield b"\n"

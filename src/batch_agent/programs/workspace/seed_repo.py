@@ -1,4 +1,4 @@
-"""The `.git` that every copy begins with: one branch, one commit, no remote."""
+"""Template of the `.git` directory in working copies: one branch, one commit, no remote."""
 
 import asyncio
 import os
@@ -27,24 +27,24 @@ _CONFIG = """
 [maintenance]
 	auto = false
 """
-"""Commits work where nobody can be asked, no process is left behind, names of any bytes are fine."""
+"""Commits work without a prompt, no background process is started, and file names of any bytes are accepted."""
 _ATTRIBUTES = "* -text -filter -ident !eol !working-tree-encoding\n"
-"""Counts more than what is in the folder: contents stay as they are."""
+"""Overrides attributes in the directory, so that contents stay unchanged."""
 _ALTERNATES = Path("objects", "info", "alternates")
 
 
-_FILES_OF_PROGRAMS = b".aider*\n"
-"""What programs keep for themselves in the folder where they work: no change of it. Aider puts this very line into
-.gitignore, unless it is ignored already. It comes first, so that a project may say otherwise."""
+_PROGRAM_FILES = b".aider*\n"
+"""Files that programs keep for themselves, which are not changes. Aider adds this line to .gitignore unless it is
+ignored already. It comes first, so that a project can override it."""
 
 
 async def create_seed_repo(store: ObjectStore, ref: str, excludes: bytes) -> None:
     """Raises ProgramFailed, OSError."""
     seed = store.folder / "seed"
     await store.git.run("init", "-q", "--template=", "--initial-branch=main", seed, cwd=store.folder)
-    said = await store.run("rev-parse", "--verify", ref)
-    await asyncio.to_thread(store.excludes.write_bytes, _FILES_OF_PROGRAMS + excludes)
-    await asyncio.to_thread(_fill, seed / ".git", store, said.out)
+    output = await store.run("rev-parse", "--verify", ref)
+    await asyncio.to_thread(store.excludes.write_bytes, _PROGRAM_FILES + excludes)
+    await asyncio.to_thread(_fill, seed / ".git", store, output.out)
 
 
 def install_seed_repo(store: ObjectStore, copy: Path) -> None:
@@ -52,7 +52,7 @@ def install_seed_repo(store: ObjectStore, copy: Path) -> None:
 
 
 def detach(store: ObjectStore, copy: Path) -> None:
-    """A copy whose `.git` is still in order has its commit for itself from now on."""
+    """Copies the objects into the copy's `.git`, if that is intact."""
     objects = copy / ".git" / "objects"
     inner = (copy, copy / ".git", objects, objects / "info")
     if all(_is_folder(each) for each in inner):
@@ -71,7 +71,7 @@ def _fill(seed: Path, store: ObjectStore, commit: bytes) -> None:
 
 
 def _link_all(source: Path, target: Path) -> None:
-    """Both are folders of objects, which nobody writes to twice."""
+    """Both are object directories, whose files are never rewritten."""
     for inner in source.iterdir():
         (target / inner.name).mkdir(exist_ok=True)
         for file in inner.iterdir() if _is_folder(target / inner.name) else ():
@@ -88,5 +88,5 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except FileExistsError:
         raise
-    except OSError:  # on another disk
+    except OSError:  # on another file system
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""The user's folder as it was when the run began, from which agents get their copies."""
+"""Snapshot of the user's directory at the start of the run, from which agents get their copies."""
 
 import asyncio
 import os
@@ -10,43 +10,43 @@ from typing import Self
 from ...core.errors import SpecError
 from ...core.fast_dataclass import dataclass
 from ...core.program_runtime import ProgramFailed
-from .file_list import FileList, SizeLimits, list_folder, unreadable
+from .file_list import FileList, SizeLimits, list_folder, missing_workdir, unreadable
 from .git import Git, find_git
 from .object_store import Import, ObjectStore
 from .seed_repo import create_seed_repo
 
 _REF = "refs/heads/main"
-_MOST = SizeLimits()
+_SIZE_LIMITS = SizeLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot, in a repository of ours. Of the user's folder, let alone of a repository there, nothing is ever
-    written.
+    """A snapshot in a repository of its own. Nothing is ever written to the user's directory or to a repository there.
 
-    It has what git tracks there, changed or not, with what is new, without what git ignores; of a plain folder it
-    has everything, but for histories such as .hg. Repositories inside, submodules among them, are plain files in it.
-    Contents are as they are in the folder, byte for byte; links stay links, wherever they lead. Lost are: empty
-    folders; rights other than to execute; pipes, sockets, devices."""
+    It contains what git tracks, changed or not, and new files, without ignored ones. Of a plain directory it contains
+    everything except histories such as .hg. Nested repositories, submodules included, are plain files. Contents are
+    kept byte for byte; links stay links. Not kept are empty directories, permissions other than execute, pipes,
+    sockets and devices.
+    """
 
     store: ObjectStore
     tree: str
-    """Its name there."""
-    places: Mapping[bytes, int]
-    """The paths in the snapshot, each with a number."""
+    """Its object name in the store."""
+    numbers: Mapping[bytes, int]
+    """Paths in the snapshot, each with a number."""
     sizes: "array[int]"
-    """Bytes of each, by its number."""
+    """Sizes in bytes, by number."""
     prefix: bytes
-    """Where the folder lies in the user's repository, if it is not that itself. Ends with a slash."""
+    """Path of the directory in the user's repository, ending with a slash; empty at its root."""
 
     @classmethod
-    async def take(cls, workdir: Path | None, folder: Path, most: SizeLimits = _MOST) -> Self:
-        """`workdir` None is an empty folder. `folder` must be there, be empty, and stay for as long as there are
-        copies. Raises SpecError if git is missing or too old, if `workdir` is no folder, is too large or cannot be
+    async def take(cls, workdir: Path | None, folder: Path, limits: SizeLimits = _SIZE_LIMITS) -> Self:
+        """`workdir` None is an empty directory. `folder` must exist, be empty, and stay as long as there are copies.
+        Raises SpecError if git is missing or too old, or if `workdir` does not exist, is too large or cannot be
         read."""
         try:
             git = await find_git(folder)
-            listing = await _listed(git, workdir, folder, most)
+            listing = await _list_files(git, workdir, folder, limits)
             store = await ObjectStore.create(git, folder)
             files = Import(listing.root, listing.entries)
             tree = await store.tree(files)
@@ -56,24 +56,24 @@ class Snapshot:
             raise SpecError(f"workdir={str(workdir)!r} cannot be copied: {error}") from error
         if files.unread:
             raise unreadable(listing.root, files.unread)
-        places = {path: number for number, path in enumerate(listing.entries)}
+        numbers = {path: number for number, path in enumerate(listing.entries)}
         sizes = array("Q", (entry.size for entry in listing.entries.values()))
-        return cls(store, tree, places, sizes, listing.prefix)
+        return cls(store, tree, numbers, sizes, listing.prefix)
 
 
-async def _listed(git: Git, workdir: Path | None, folder: Path, most: SizeLimits) -> FileList:
+async def _list_files(git: Git, workdir: Path | None, folder: Path, limits: SizeLimits) -> FileList:
     if workdir is None:
         return FileList(os.fsencode(folder))
-    root = await asyncio.to_thread(_real_folder, workdir)
-    listing = await list_folder(git, root, most)
-    ours = os.path.join(await asyncio.to_thread(_real_folder, folder), b"").removeprefix(os.path.join(root, b""))
+    root = await asyncio.to_thread(_real_path, workdir)
+    listing = await list_folder(git, root, limits)
+    ours = os.path.join(await asyncio.to_thread(_real_path, folder), b"").removeprefix(os.path.join(root, b""))
     for path in [path for path in listing.entries if path.startswith(ours)]:
         del listing.entries[path]
     return listing
 
 
-def _real_folder(path: Path) -> bytes:
+def _real_path(path: Path) -> bytes:
     root = os.path.realpath(os.fsencode(path))
     if not os.path.isdir(root):
-        raise SpecError(f"workdir={str(path)!r} is no folder. Give one that is there, or None for an empty one.")
+        raise missing_workdir(path)
     return root

@@ -1,4 +1,4 @@
-"""Folders as they are: looked at without following a link, without opening what is no ordinary file."""
+"""Directory trees, read without following links or opening special files."""
 
 import os
 import stat
@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from ...core.fast_dataclass import dataclass
 
-_REFUSED = b".git"
-_PASSES = 3
+_EXCLUDED_NAME = b".git"
+_ERASE_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,23 +16,23 @@ class FileEntry:
     """A regular file, or a link."""
 
     mode: str
-    """As git has it."""
+    """Git's file mode."""
     size: int
     inode: int
     changed_ns: int
-    """When anything about it changed, which nobody can set back."""
+    """Time of the last change of contents or metadata, which a program cannot set back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What was found below a folder."""
+    """Files found below a directory."""
 
     entries: dict[bytes, FileEntry]
-    """By path, with slashes, from the folder on."""
+    """By path relative to the root, with slashes."""
     closed: tuple[bytes, ...] = ()
-    """Folders that cannot be looked into."""
+    """Directories that cannot be read."""
     is_whole: bool = True
-    """There was no more than was looked for."""
+    """False if the walk stopped at its limit."""
 
     @property
     def size(self) -> int:
@@ -40,15 +40,15 @@ class Tree:
 
 
 def stat_entry(path: bytes) -> FileEntry | None:
-    """None for what git cannot keep, such as a folder, a socket, or nothing at all."""
+    """None for what git cannot store: directories, sockets, missing files."""
     try:
         return _entry(os.path.basename(path), os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def walk(root: bytes, *, most: int, most_bytes: float = float("inf"), skipped: frozenset[bytes] = frozenset()) -> Tree:
-    """Without folders that are `skipped` by name. Goes no further when there is more than `most`."""
+def walk(root: bytes, *, limit: int, max_bytes: float = float("inf"), skipped: frozenset[bytes] = frozenset()) -> Tree:
+    """Without directories named in `skipped`. Stops after more than `limit` files or `max_bytes`."""
     entries: dict[bytes, FileEntry] = {}
     closed = []
     size, pending = 0, [b""]
@@ -61,18 +61,18 @@ def walk(root: bytes, *, most: int, most_bytes: float = float("inf"), skipped: f
             continue
         for name, found in listed:
             if stat.S_ISDIR(found.st_mode):
-                if name not in skipped and name.lower() != _REFUSED:
+                if name not in skipped and name.lower() != _EXCLUDED_NAME:
                     pending.append(below + name + b"/")
             elif (entry := _entry(name, found)) is not None:
                 entries[below + name] = entry
                 size += entry.size
-        if len(entries) > most or size > most_bytes:
+        if len(entries) > limit or size > max_bytes:
             return Tree(entries, tuple(closed), is_whole=False)
     return Tree(entries, tuple(closed))
 
 
 def is_folder(path: bytes) -> bool:
-    """Itself, and no link to one."""
+    """Whether the path is a directory, not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -80,7 +80,8 @@ def is_folder(path: bytes) -> bool:
 
 
 def open_up(root: bytes, tree: Tree) -> bool:
-    """Gives their owner the right to read what an agent took it from. Whether there was any such folder."""
+    """Restores the owner's permissions on directories that an agent made unreadable. Returns whether there were
+    any."""
     for below in tree.closed:
         with suppress(OSError):
             os.chmod(os.path.join(root, below), stat.S_IRWXU)
@@ -88,10 +89,10 @@ def open_up(root: bytes, tree: Tree) -> bool:
 
 
 def erase(path: bytes) -> bool:
-    """Removes a folder with all that is in it, also what is read-only. Whether it is gone: somebody may still be
+    """Removes a directory tree, read-only files included. Returns whether it is gone: another process may still be
     writing there."""
-    for _ in range(_PASSES):
-        for folder in reversed(list(_emptied(path))):
+    for _ in range(_ERASE_ATTEMPTS):
+        for folder in reversed(list(_remove_files(path))):
             with suppress(OSError):
                 os.rmdir(folder)
         if not os.path.lexists(path):
@@ -100,11 +101,11 @@ def erase(path: bytes) -> bool:
 
 
 def _entry(name: bytes, found: os.stat_result) -> FileEntry | None:
-    if name.lower() == _REFUSED:
+    if name.lower() == _EXCLUDED_NAME:
         return None
     if stat.S_ISREG(found.st_mode):
         mode = "100755" if found.st_mode & stat.S_IXUSR else "100644"
-    elif stat.S_ISLNK(found.st_mode) and name.lower() != b".gitmodules":  # git checks out no such link
+    elif stat.S_ISLNK(found.st_mode) and name.lower() != b".gitmodules":  # git does not check out such a link
         mode = "120000"
     else:
         return None
@@ -112,7 +113,7 @@ def _entry(name: bytes, found: os.stat_result) -> FileEntry | None:
 
 
 def _scan(folder: bytes) -> list[tuple[bytes, os.stat_result]]:
-    """What is gone has nothing in it."""
+    """A missing directory counts as empty."""
     listed = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
@@ -121,8 +122,8 @@ def _scan(folder: bytes) -> list[tuple[bytes, os.stat_result]]:
     return listed
 
 
-def _emptied(root: bytes) -> Iterator[bytes]:
-    """The folders, outer ones first; whatever else there is goes."""
+def _remove_files(root: bytes) -> Iterator[bytes]:
+    """Removes all files and yields the directories, outer ones first."""
     pending = [root] if is_folder(root) else []
     if not pending:
         with suppress(OSError):

@@ -17,16 +17,16 @@ NONE = OpenCodeSettings()
 ROOT, SHELL = Path("/house/agents"), Path("/house/bash")
 
 
-def told(wishes: OpenCodeSettings = NONE, prompt: Path | None = None, window: int | None = 8_000) -> Any:
-    return json.loads(config_text(wishes, ROOT, SHELL, prompt, window))
+def settings(settings: OpenCodeSettings = NONE, prompt: Path | None = None, window: int | None = 8_000) -> Any:
+    return json.loads(config_text(settings, ROOT, SHELL, prompt, window))
 
 
 def test_nothing_is_asked_and_nothing_outside_of_the_copy_is_touched() -> None:
-    permission = told()["permission"]
+    permission = settings()["permission"]
     assert "ask" not in json.dumps(permission)
     assert permission["*"] == "allow"
     assert permission["external_directory"] == {"*": "deny", "/house/agents/*/tmp/*": "allow"}
-    assert told()["agent"]["batch-agent"]["permission"] == permission
+    assert settings()["agent"]["batch-agent"]["permission"] == permission
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_a_runtime_can_be_copied_pickled_and_compared() -> None:
 
 
 def test_only_the_tools_that_are_named_may_be_used() -> None:
-    permission = told(OpenCodeSettings(tools=("read", "write")))["permission"]
+    permission = settings(OpenCodeSettings(tools=("read", "write")))["permission"]
     assert {name for name, rule in permission.items() if rule == "allow"} == {"read", "edit", "doom_loop"}
     assert next(iter(permission)) == "*"
     assert permission["*"] == "deny"
 
 
 def test_a_prompt_is_read_from_a_file_so_that_nothing_in_it_means_anything_to_opencode() -> None:
-    assert told(prompt=Path("/house/prompt"))["agent"]["batch-agent"]["prompt"] == "{file:/house/prompt}"
-    assert "prompt" not in told()["agent"]["batch-agent"]
+    assert settings(prompt=Path("/house/prompt"))["agent"]["batch-agent"]["prompt"] == "{file:/house/prompt}"
+    assert "prompt" not in settings()["agent"]["batch-agent"]
 
 
 @pytest.mark.parametrize(
@@ -72,32 +72,32 @@ def test_a_prompt_is_read_from_a_file_so_that_nothing_in_it_means_anything_to_op
     [(None, (0, 8_192)), (4_096, (4_096, 1_024)), (1_000_000, (1_000_000, 32_000)), (2, (2, 1))],
 )
 def test_the_answer_leaves_room_in_the_window(window: int | None, limit: tuple[int, int]) -> None:
-    [model] = told(window=window)["provider"]["batch"]["models"].values()
+    [model] = settings(window=window)["provider"]["batch"]["models"].values()
     assert (model["limit"]["context"], model["limit"]["output"]) == limit
 
 
 def test_what_the_user_says_counts_more_and_leaves_the_rest() -> None:
     config = {"snapshot": True, "agent": {"batch-agent": {"temperature": 0.1}}, "mcp": {"x": {"type": "remote"}}}
-    got = told(OpenCodeSettings(config=config))
-    assert got["snapshot"] is True
-    assert got["mcp"] == config["mcp"]
-    assert got["agent"]["batch-agent"]["temperature"] == 0.1
-    assert got["agent"]["batch-agent"]["mode"] == "primary"
+    result = settings(OpenCodeSettings(config=config))
+    assert result["snapshot"] is True
+    assert result["mcp"] == config["mcp"]
+    assert result["agent"]["batch-agent"]["temperature"] == 0.1
+    assert result["agent"]["batch-agent"]["mode"] == "primary"
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({"mode": "threads"}, "mode must be"),
-        ({"tools": "bash"}, "tools must be names"),
-        ({"tools": ["bash", 3]}, "tools must be names"),
-        ({"prompt": 3}, "prompt must be a text"),
+        ({"tools": "bash"}, "tools must be a list of names"),
+        ({"tools": ["bash", 3]}, "tools must be a list of names"),
+        ({"prompt": 3}, "prompt must be a string"),
         ({"config": ["x"]}, "config must be a mapping"),
-        ({"config": {"x": object()}}, "config must be what JSON can hold"),
-        ({"config": {"permission": {"bash": {"git *": "ask"}}}}, "permission 'ask': nobody is there to be asked"),
-        ({"config": {"agent": {"plan": {"permission": "ask"}}}}, "agent.plan.permission 'ask'"),
+        ({"config": {"x": object()}}, "config must be JSON-serializable"),
+        ({"config": {"permission": {"bash": {"git *": "ask"}}}}, "permission to 'ask', but no user can be asked"),
+        ({"config": {"agent": {"plan": {"permission": "ask"}}}}, "agent.plan.permission to 'ask'"),
         ({"workdir": "no/such/folder"}, "no/such/folder"),
-        ({"workdir": 3}, "workdir must be a folder"),
+        ({"workdir": 3}, "workdir must be a directory"),
         ({"command": "no-such-opencode"}, "no-such-opencode.*npm install -g opencode-ai"),
     ],
 )

@@ -8,15 +8,15 @@ import pytest
 from batch_agent.core.messages import Assistant, Thought, ToolResults, User
 from batch_agent.core.program_runtime import ProgramFailed
 from batch_agent.core.requests import NO_USAGE, Usage
-from batch_agent.programs.runtimes.opencode.messages import answered, gathered, read_event, read_messages
+from batch_agent.programs.runtimes.opencode.messages import group_by_message, read_event, read_messages, to_result
 
 
-def told(role: str, *parts: dict[str, Any], **info: Any) -> dict[str, Any]:
+def settings(role: str, *parts: dict[str, Any], **info: Any) -> dict[str, Any]:
     return {"info": {"role": role, "id": "msg_1", **info}, "parts": list(parts)}
 
 
-def text(said: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, "id": "prt_1", **more}
+def text(output: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": output, "id": "prt_1", **more}
 
 
 def tool(name: str, **state: Any) -> dict[str, Any]:
@@ -24,41 +24,41 @@ def tool(name: str, **state: Any) -> dict[str, Any]:
 
 
 def read(*messages: dict[str, Any]) -> Any:
-    return answered((), read_messages(json.dumps(messages).encode()))
+    return to_result((), read_messages(json.dumps(messages).encode()))
 
 
 def test_thoughts_calls_and_results_are_in_the_transcript() -> None:
     state = {"status": "completed", "input": {"path": "a"}, "output": "1: x", "time": {"start": 10, "end": 260}}
-    got = read(
-        told("user", text("do it"), text("a reminder", synthetic=True)),
-        told("assistant", {"type": "reasoning", "text": "hm"}, tool("read", **state)),
-        told("assistant", text("one"), text("two")),
+    result = read(
+        settings("user", text("do it"), text("a reminder", synthetic=True)),
+        settings("assistant", {"type": "reasoning", "text": "hm"}, tool("read", **state)),
+        settings("assistant", text("one"), text("two")),
     )
-    [asked, thought, results, last] = got.transcript
+    [asked, thought, results, last] = result.transcript
     assert asked == User("do it")
     assert thought == Assistant("", (results.results[0].call,), (Thought("hm"),))
     assert isinstance(results, ToolResults)
     assert (results.results[0].content, results.results[0].seconds) == ("1: x", 0.25)
     assert results.results[0].call.arguments == '{"path":"a"}'
     assert last == Assistant("one\n\ntwo")
-    assert (got.text, got.turns) == ("one\n\ntwo", 2)
+    assert (result.text, result.turns) == ("one\n\ntwo", 2)
 
 
 def test_tokens_of_all_turns_are_added_with_what_was_cached_and_thought() -> None:
     tokens = {"input": 40, "output": 7, "reasoning": 3, "cache": {"read": 60, "write": 5}}
     finish = {"type": "step-finish", "tokens": tokens}
-    assert read(told("assistant", finish), told("assistant", finish)).usage == Usage(210, 120, 20)
+    assert read(settings("assistant", finish), settings("assistant", finish)).usage == Usage(210, 120, 20)
 
 
 @pytest.mark.parametrize("state", [{"status": "error", "error": "no such file"}, {"status": "running"}])
 def test_a_call_that_failed_or_never_ended_is_no_success(state: dict[str, Any]) -> None:
-    got = read(told("assistant", tool("read", input={}, **state)))
-    assert [call.ok for call in got.calls] == [False]
+    result = read(settings("assistant", tool("read", input={}, **state)))
+    assert [call.ok for call in result.calls] == [False]
 
 
 def test_a_call_that_could_not_be_made_has_the_name_that_the_model_gave_it() -> None:
     state = {"status": "completed", "input": {"tool": "nosuch", "error": "no such tool"}, "output": "is invalid"}
-    [call] = read(told("assistant", tool("invalid", **state))).calls
+    [call] = read(settings("assistant", tool("invalid", **state))).calls
     assert (call.name, call.ok) == ("nosuch", False)
 
 
@@ -72,16 +72,16 @@ def test_a_call_that_could_not_be_made_has_the_name_that_the_model_gave_it() -> 
     ],
 )
 def test_an_error_at_the_end_is_reported_with_the_message_of_opencode(
-    error: dict[str, Any], said: str, retryable: bool
+    error: dict[str, Any], output: str, retryable: bool
 ) -> None:
-    with pytest.raises(ProgramFailed, match=said) as failed:
-        read(told("user", text("do it")), told("assistant", text("half"), error=error))
-    assert failed.value.retryable is retryable
+    with pytest.raises(ProgramFailed, match=output) as to_failure:
+        read(settings("user", text("do it")), settings("assistant", text("half"), error=error))
+    assert to_failure.value.retryable is retryable
 
 
 def test_a_session_without_an_answer_has_an_empty_one() -> None:
-    got = read(told("user", text("do it")))
-    assert (got.text, got.turns, got.usage) == ("", 0, NO_USAGE)
+    result = read(settings("user", text("do it")))
+    assert (result.text, result.turns, result.usage) == ("", 0, NO_USAGE)
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'{"name": "x"}', b'[{"info": {}}]', b'[{"parts": 3}]'])
@@ -93,4 +93,4 @@ def test_messages_of_another_form_are_said_to_be_unreadable(body: bytes) -> None
 def test_lines_that_are_no_events_are_left_out() -> None:
     lines = [b"npm warn", b"", b"[1]", b'{"part": {"type": "text", "text": "hi", "messageID": "m"}}']
     events = [event for line in lines if (event := read_event(line)) is not None]
-    assert answered((), gathered(events)).text == "hi"
+    assert to_result((), group_by_message(events)).text == "hi"

@@ -20,43 +20,43 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def crew(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SessionFactory]:
+async def sessions(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SessionFactory]:
     folder = tmp_path_factory.mktemp("process")
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(folder))
-    async with runtime.open(house(folder / "house", Doors())) as crew:
-        yield crew
+    async with runtime.open(house(folder / "house", Doors())) as sessions:
+        yield sessions
 
 
 @asynccontextmanager
-async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
-    seat = await crew.open_session(agent)
+async def seated(sessions: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
+    seat = await sessions.open_session(agent)
     try:
         yield seat
     finally:
         await seat.aclose()
 
 
-async def test_events_become_what_an_agent_says_does_and_uses(crew: SessionFactory) -> None:
-    async with seated(crew) as seat:
-        got = await seat.prompt("WRITE new.txt hello\nSAY it is done")
-    assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
-    assert [type(each) for each in got.transcript] == [User, Assistant, ToolResults, Assistant]
-    assert [call.name for call in got.calls] == ["write"]
-    assert got.changes is not None
-    assert [file.path for file in got.changes.files] == ["new.txt"]
+async def test_events_become_what_an_agent_says_does_and_uses(sessions: SessionFactory) -> None:
+    async with seated(sessions) as seat:
+        result = await seat.prompt("WRITE new.txt hello\nSAY it is done")
+    assert (result.text, result.turns, result.usage) == ("it is done", 2, Usage(200, 120, 20))
+    assert [type(each) for each in result.transcript] == [User, Assistant, ToolResults, Assistant]
+    assert [call.name for call in result.calls] == ["write"]
+    assert result.changes is not None
+    assert [file.path for file in result.changes.files] == ["new.txt"]
 
 
-async def test_asked_again_the_session_goes_on_in_another_program(crew: SessionFactory) -> None:
-    async with seated(crew) as seat:
+async def test_asked_again_the_session_goes_on_in_another_program(sessions: SessionFactory) -> None:
+    async with seated(sessions) as seat:
         await seat.prompt("WRITE new.txt hello\nSAY it is done")
         again = await seat.prompt("TELL count")
     assert (again.text, again.turns) == ("4", 1)
     assert len(again.transcript) == 6
 
 
-async def test_agents_have_homes_apart(crew: SessionFactory) -> None:
+async def test_agents_have_homes_apart(sessions: SessionFactory) -> None:
     async def home(agent: str) -> str:
-        async with seated(crew, agent) as seat:
+        async with seated(sessions, agent) as seat:
             return (await seat.prompt("TELL env XDG_DATA_HOME")).text
 
     async with asyncio.TaskGroup() as group:
@@ -64,21 +64,21 @@ async def test_agents_have_homes_apart(crew: SessionFactory) -> None:
     assert len({task.result() for task in homes}) == 3
 
 
-async def test_an_error_event_is_reported_with_its_own_message(crew: SessionFactory) -> None:
-    async with seated(crew) as seat:
+async def test_an_error_event_is_reported_with_its_own_message(sessions: SessionFactory) -> None:
+    async with seated(sessions) as seat:
         with pytest.raises(ProgramFailed, match="the model is on fire"):
             await seat.prompt("FAIL the model is on fire")
 
 
-async def test_a_program_that_ends_without_a_word_fails(crew: SessionFactory) -> None:
-    async with seated(crew) as seat:
-        with pytest.raises(ProgramFailed, match="exit status 3: it said nothing"):
+async def test_a_program_that_ends_without_a_word_fails(sessions: SessionFactory) -> None:
+    async with seated(sessions) as seat:
+        with pytest.raises(ProgramFailed, match="exit status 3: no output"):
             await seat.prompt("DIE")
 
 
-async def test_a_cancelled_agents_program_is_gone(crew: SessionFactory, tmp_path: Path) -> None:
+async def test_a_cancelled_agents_program_is_gone(sessions: SessionFactory, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    async with seated(crew) as seat:
+    async with seated(sessions) as seat:
         async with asyncio.TaskGroup() as group:
             work = group.create_task(seat.prompt(f"RUN echo $PPID > {pid}\nHANG"))
             async with asyncio.timeout(60):
@@ -91,7 +91,7 @@ async def test_a_cancelled_agents_program_is_gone(crew: SessionFactory, tmp_path
 
 async def test_more_than_can_be_read_fails_the_agent(tmp_path: Path) -> None:
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path, **{"is loud": True}))
-    async with runtime.open(house(tmp_path / "house")) as crew, seated(crew) as seat:
+    async with runtime.open(house(tmp_path / "house")) as sessions, seated(sessions) as seat:
         with pytest.raises(ProgramFailed, match="more than 32000000 bytes"):
             await seat.prompt("SAY hello")
 
@@ -102,8 +102,8 @@ async def test_the_program_gets_only_the_given_secrets(tmp_path: Path, monkeypat
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path), env={"GH_TOKEN": "given"})
     runtime.check()
     assert "given" not in f"{runtime!r}{runtime.description}"
-    async with runtime.open(house(tmp_path / "house", Doors())) as crew, seated(crew) as seat:
+    async with runtime.open(house(tmp_path / "house", Doors())) as sessions, seated(sessions) as seat:
         assert (await seat.prompt("TELL env GH_TOKEN")).text == "given"
         assert (await seat.prompt("TELL env HF_TOKEN")).text == "nothing"
-    with pytest.raises(SpecError, match="env must be a mapping of texts"):
+    with pytest.raises(SpecError, match="env must be a mapping of strings to strings"):
         OpenCodeRuntime(command=fake_opencode(tmp_path), env={"A": 1}).check()  # type: ignore[dict-item]

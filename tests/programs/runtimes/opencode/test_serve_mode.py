@@ -44,12 +44,12 @@ async def shared(
         for name, value in _OUTSIDE.items():
             patch.setenv(name, value)
         runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(folder))
-        async with runtime.open(house(folder / "house", doors)) as crew:
-            yield crew, doors
+        async with runtime.open(house(folder / "house", doors)) as sessions:
+            yield sessions, doors
 
 
 @pytest.fixture
-def crew(shared: tuple[SessionFactory, Doors]) -> SessionFactory:
+def sessions(shared: tuple[SessionFactory, Doors]) -> SessionFactory:
     return shared[0]
 
 
@@ -63,45 +63,45 @@ def opened(tmp_path: Path, project: Path) -> Open:
     """One that may be broken."""
 
     @asynccontextmanager
-    async def crew(
-        doors: Doors | None = None, *, broken: Mapping[str, Any] = {}, **said: Any
+    async def sessions(
+        doors: Doors | None = None, *, broken: Mapping[str, Any] = {}, **output: Any
     ) -> AsyncIterator[SessionFactory]:
-        runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(tmp_path, **broken), **said)
+        runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(tmp_path, **broken), **output)
         runtime.check()
         async with runtime.open(house(tmp_path / "house", doors)) as opened:
             yield opened
 
-    return crew
+    return sessions
 
 
 @asynccontextmanager
-async def seated(crew: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
-    seat = await crew.open_session(agent)
+async def seated(sessions: SessionFactory, agent: str = "one") -> AsyncIterator[AgentSession]:
+    seat = await sessions.open_session(agent)
     try:
         yield seat
     finally:
         await seat.aclose()
 
 
-async def said(crew: SessionFactory, text: str, agent: str = "one") -> str:
-    async with seated(crew, agent) as seat:
+async def output(sessions: SessionFactory, text: str, agent: str = "one") -> str:
+    async with seated(sessions, agent) as seat:
         return (await seat.prompt(text)).text
 
 
-async def test_text_actions_and_usage_of_an_agent_are_reported(crew: SessionFactory, project: Path) -> None:
-    async with seated(crew) as seat:
-        got = await seat.prompt("WRITE new.txt hello\nSAY it is done")
-    assert (got.text, got.turns, got.usage) == ("it is done", 2, Usage(200, 120, 20))
-    assert [(call.name, call.ok, call.seconds) for call in got.calls] == [("write", True, 0.5)]
-    assert [type(each) for each in got.transcript] == [User, Assistant, ToolResults, Assistant]
-    assert got.changes is not None
-    assert [(file.path, file.kind) for file in got.changes.files] == [("new.txt", "added")]
-    assert "+hello" in got.changes.patch
+async def test_text_actions_and_usage_of_an_agent_are_reported(sessions: SessionFactory, project: Path) -> None:
+    async with seated(sessions) as seat:
+        result = await seat.prompt("WRITE new.txt hello\nSAY it is done")
+    assert (result.text, result.turns, result.usage) == ("it is done", 2, Usage(200, 120, 20))
+    assert [(call.name, call.ok, call.seconds) for call in result.calls] == [("write", True, 0.5)]
+    assert [type(each) for each in result.transcript] == [User, Assistant, ToolResults, Assistant]
+    assert result.changes is not None
+    assert [(file.path, file.kind) for file in result.changes.files] == [("new.txt", "added")]
+    assert "+hello" in result.changes.patch
     assert [file.name for file in project.iterdir()] == ["read.me"]
 
 
-async def test_a_second_prompt_continues_the_session_and_reports_only_new_messages(crew: SessionFactory) -> None:
-    async with seated(crew) as seat:
+async def test_a_second_prompt_continues_the_session_and_reports_only_new_messages(sessions: SessionFactory) -> None:
+    async with seated(sessions) as seat:
         await seat.prompt("WRITE new.txt hello\nSAY it is done")
         again = await seat.prompt("SAY again")
     assert (again.text, again.turns, again.calls) == ("again", 1, ())
@@ -110,10 +110,10 @@ async def test_a_second_prompt_continues_the_session_and_reports_only_new_messag
     assert len(again.changes.files) == 1
 
 
-async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: SessionFactory, doors: Doors) -> None:
+async def test_each_agent_has_a_folder_and_a_key_of_its_own(sessions: SessionFactory, doors: Doors) -> None:
     agents = [f"agent/{n}" for n in range(8)]
     async with asyncio.TaskGroup() as group:
-        work = [group.create_task(said(crew, "WRITE same.txt mine\nTELL key", agent)) for agent in agents]
+        work = [group.create_task(output(sessions, "WRITE same.txt mine\nTELL key", agent)) for agent in agents]
     assert [task.result() for task in work] == [f"key-of-{agent}" for agent in agents]
     hidden = [list(doors.hides[agent]) for agent in agents]
     assert len({paths[0] for paths in hidden}) == 8
@@ -122,15 +122,17 @@ async def test_each_agent_has_a_folder_and_a_key_of_its_own(crew: SessionFactory
     }
 
 
-async def test_paths_in_an_answer_are_from_the_working_folder_on(crew: SessionFactory, doors: Doors) -> None:
-    async with seated(crew) as seat:
+async def test_paths_in_an_answer_are_from_the_working_folder_on(sessions: SessionFactory, doors: Doors) -> None:
+    async with seated(sessions) as seat:
         [folder, *_] = doors.hides["one"]
-        got = await seat.prompt(f"SAY see {folder}/src/a.py in {folder}")
-    assert got.text == "see src/a.py in ."
+        result = await seat.prompt(f"SAY see {folder}/src/a.py in {folder}")
+    assert result.text == "see src/a.py in ."
 
 
-async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: SessionFactory, doors: Doors) -> None:
-    async with seated(crew) as seat:
+async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(
+    sessions: SessionFactory, doors: Doors
+) -> None:
+    async with seated(sessions) as seat:
         homes = [(await seat.prompt(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
         command = "RUN echo $HOME $TMPDIR $OWN [$OPENCODE_SERVER_PASSWORD$OPENCODE_CONFIG_CONTENT$XDG_CONFIG_HOME]"
         [ran] = (await seat.prompt(command)).transcript[-2:-1]
@@ -143,20 +145,20 @@ async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(crew: S
     assert ran.results[0].content.strip() == f"{os.environ['HOME']} /tmp it's [{own}]"
 
 
-async def test_a_session_error_is_reported_with_its_own_message(crew: SessionFactory) -> None:
-    with pytest.raises(ProgramFailed, match="the model is on fire") as failed:
-        await said(crew, "FAIL the model is on fire")
-    assert not failed.value.retryable
+async def test_a_session_error_is_reported_with_its_own_message(sessions: SessionFactory) -> None:
+    with pytest.raises(ProgramFailed, match="the model is on fire") as to_failure:
+        await output(sessions, "FAIL the model is on fire")
+    assert not to_failure.value.retryable
 
 
-async def test_an_empty_answer_is_an_answer(crew: SessionFactory) -> None:
-    assert await said(crew, "nothing to do") == ""
+async def test_an_empty_answer_is_an_answer(sessions: SessionFactory) -> None:
+    assert await output(sessions, "nothing to do") == ""
 
 
-async def test_a_cancelled_agent_leaves_nothing_running(crew: SessionFactory, tmp_path: Path) -> None:
+async def test_a_cancelled_agent_leaves_nothing_running(sessions: SessionFactory, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     stray = f'{sys.executable} -S -c "{_STRAY.format(pids)}"'
-    async with seated(crew) as seat:
+    async with seated(sessions) as seat:
         async with asyncio.TaskGroup() as group:
             work = group.create_task(seat.prompt(f"RUN ({stray} >/dev/null 2>&1 &)\nHANG"))
             await until(lambda: pids.exists() and pids.read_text() != "")
@@ -167,56 +169,59 @@ async def test_a_cancelled_agent_leaves_nothing_running(crew: SessionFactory, tm
 
 
 async def test_when_the_server_dies_its_agents_may_be_tried_again_on_a_new_one(opened: Open) -> None:
-    async with opened() as crew, seated(crew, "two") as other:
+    async with opened() as sessions, seated(sessions, "two") as other:
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(failure(other, "HANG"))
-            died = await failure(await crew.open_session("one"), "DIE")
+            died = await failure(await sessions.open_session("one"), "DIE")
         assert died.retryable
         assert waiting.result().retryable
         assert "exit status 3" in str(died)
-        assert await said(crew, "SAY hello") == "hello"
+        assert await output(sessions, "SAY hello") == "hello"
         assert (await failure(other, "SAY hello")).retryable
 
 
 async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.serve_mode._MOST_STARTS", 2)
-    async with opened() as crew:
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.serve_mode._MAX_STARTS", 2)
+    async with opened() as sessions:
         for _ in range(2):
-            assert (await failure(await crew.open_session("one"), "DIE")).retryable
-        with pytest.raises(ProgramFailed, match="ended 2 times") as failed:
-            await crew.open_session("one")
-        assert not failed.value.retryable
+            assert (await failure(await sessions.open_session("one"), "DIE")).retryable
+        with pytest.raises(ProgramFailed, match="ended 2 times") as to_failure:
+            await sessions.open_session("one")
+        assert not to_failure.value.retryable
 
 
 async def test_a_server_that_does_not_abort_a_session_is_replaced(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STOPS_IN", 0.1)
-    async with opened(broken={"deaf": True}) as crew:
-        first = await said(crew, "TELL pid")
-        seat = await crew.open_session("one")
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._ABORT_TIMEOUT", 0.1)
+    async with opened(broken={"deaf": True}) as sessions:
+        first = await output(sessions, "TELL pid")
+        seat = await sessions.open_session("one")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await seat.prompt("HANG")
         await seat.aclose()
-        assert await said(crew, "TELL pid") != first
+        assert await output(sessions, "TELL pid") != first
 
 
 async def test_messages_that_cannot_be_read_fail_the_agent(opened: Open) -> None:
-    async with opened(broken={"garbage": True}) as crew:
+    async with opened(broken={"garbage": True}) as sessions:
         with pytest.raises(ProgramFailed, match="cannot be read"):
-            await said(crew, "SAY hello")
+            await output(sessions, "SAY hello")
 
 
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        ({"start": "dies"}, "ended at once, exit status 1.*no database"),
-        ({"start": "is sick"}, "ended at once: exit status 1.*the port is taken"),
-        ({"version": "1.2.3"}, r"is OpenCode 1\.2\.3; 1\.18\.18 or newer is needed. Run `npm install -g opencode-ai`"),
-        ({"version": "flag provided but not defined", "version status": 2}, "is not the OpenCode that is known here"),
+        ({"start": "dies"}, "exited immediately, exit status 1.*no database"),
+        ({"start": "is sick"}, "exited immediately: exit status 1.*the port is taken"),
+        (
+            {"version": "1.2.3"},
+            r"is OpenCode 1\.2\.3; 1\.18\.18 or newer is required. Run `npm install -g opencode-ai`",
+        ),
+        ({"version": "flag provided but not defined", "version status": 2}, "is not a known version of OpenCode"),
     ],
 )
 async def test_a_wrong_opencode_is_one_clear_error_before_anything_starts(
@@ -230,7 +235,7 @@ async def test_a_wrong_opencode_is_one_clear_error_before_anything_starts(
 async def test_a_server_that_does_not_get_ready_is_not_waited_for_any_longer(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._STARTS_IN", 0.5)
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._START_TIMEOUT", 0.5)
     with pytest.raises(SpecError, match="did not start in"):
         async with opened(broken={"start": "hangs"}):
             pass
@@ -238,7 +243,7 @@ async def test_a_server_that_does_not_get_ready_is_not_waited_for_any_longer(
 
 @pytest.mark.parametrize("mode", ["serve", "process"])
 async def test_a_configuration_that_it_does_not_take_is_said_before_anything_starts(opened: Open, mode: str) -> None:
-    with pytest.raises(SpecError, match=r"does not take its configuration.*such nonsense"):
+    with pytest.raises(SpecError, match=r"rejected its configuration.*such nonsense"):
         async with opened(mode=mode, config={"refused": "such nonsense"}):
             pass
 
@@ -248,17 +253,17 @@ async def test_the_copies_stay_where_the_user_wants_to_see_them(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     doors = Doors()
-    async with opened(doors, keep=True) as crew:
-        await said(crew, "WRITE new.txt hello\nSAY done")
-    [kept, beside, *_] = (Path(path) for path in doors.hides["one"])
+    async with opened(doors, keep=True) as sessions:
+        await output(sessions, "WRITE new.txt hello\nSAY done")
+    [kept, private_dir, *_] = (Path(path) for path in doors.hides["one"])
     assert (kept / "new.txt").read_text() == "hello"
-    assert list(beside.iterdir()) == [kept]
+    assert list(private_dir.iterdir()) == [kept]
 
 
 async def failure(seat: AgentSession, text: str) -> ProgramFailed:
-    with pytest.raises(ProgramFailed) as failed:
+    with pytest.raises(ProgramFailed) as to_failure:
         await seat.prompt(text)
-    return failed.value
+    return to_failure.value
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Any program that takes a task and the address of a model, as the one that does the work of agents."""
+"""Runtime for any program that takes a task and the address of a model."""
 
 import os
 import shutil
@@ -18,31 +18,32 @@ from .session import STDOUT, CommandSessions
 
 @dataclass(frozen=True, slots=True)
 class ProcessRuntime:
-    """Agents are runs of a command, each in a copy of `workdir`. It is asked again, for an answer that does not fit, by
-    running it again in the same folder, with all that was said before.
+    """Agents are runs of a command, each in a copy of `workdir`. If an answer does not fit, the command is run again
+    in the same directory, with the conversation so far.
 
-    In `command` and in the values of `env`, {task}, {folder}, {model}, {url}, {openai_url} and {key} stand for what the
-    agent is asked, where it works, and where it finds the model; without {task}, the task comes by stdin. The last
-    three are also in the environment by their usual names: OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL,
-    ANTHROPIC_API_KEY."""
+    In `command` and in the values of `env`, {task}, {folder}, {model}, {url}, {openai_url} and {key} are replaced by
+    the agent's task, its directory, and the model's name and address. Without {task}, the task is written to stdin.
+    The model's address is also set in the environment, under the usual names: OPENAI_BASE_URL, OPENAI_API_KEY,
+    ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY.
+    """
 
     command: Sequence[str]
     env: Mapping[str, str] | None = field(default=None, repr=False)
     """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
     _: KW_ONLY
     backend: Any = None
-    """In place of the run's own."""
+    """Overrides the run's backend."""
     model: str | None = None
-    """In place of the run's own."""
+    """Overrides the run's model."""
     workdir: str | Path | None = None
-    """What agents work on: each gets a copy. None: an empty folder."""
+    """Directory that agents work on; each gets a copy. None: an empty directory."""
     answer: str = STDOUT
-    """Where the answer is: what the program writes to stdout, or a file, from its folder on. One beside the folder,
-    such as "../answer.txt", is no change of it."""
+    """Source of the answer: "stdout", or a file relative to the agent's directory. A file outside it, such as
+    "../answer.txt", is not reported as a change."""
     gateway: bool = True
-    """Whether requests go through us, for slots, budget, retries, and prompts that begin alike."""
+    """Whether requests go through the run, for slots, budget, retries and shared prompt prefixes."""
     keep: bool = False
-    """Whether the copies stay when agents are done."""
+    """Whether the copies are kept when agents have finished."""
 
     @property
     def name(self) -> str:
@@ -60,16 +61,18 @@ class ProcessRuntime:
 
     def check(self) -> None:
         command, env = self.command, self.env or {}
-        if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
+        if isinstance(command, str) or not command or not all(isinstance(part, str) for part in command):
             raise SpecError(
-                f"command must be a list of words, such as ['aider', '--message', '{{task}}']; got {command!r}."
+                f"command must be a list of strings, such as ['aider', '--message', '{{task}}']; got {command!r}."
             )
-        if not isinstance(env, Mapping) or not all(isinstance(word, str) for pair in env.items() for word in pair):
-            raise SpecError("env must be a mapping of texts.")
+        if not isinstance(env, Mapping) or not all(isinstance(part, str) for pair in env.items() for part in pair):
+            raise SpecError("env must be a mapping of strings to strings.")
         if not isinstance(self.answer, str) or not self.answer or Path(self.answer).is_absolute():
-            raise SpecError(f"answer must be 'stdout', or a file from the agent's folder on; got {self.answer!r}.")
-        if not _is_there(command[0], env.get("PATH", os.environ.get("PATH", os.defpath))):
-            raise SpecError(f"{command[0]!r} is not installed here: none of the folders in PATH has it.")
+            raise SpecError(
+                f"answer must be 'stdout' or a path relative to the agent's directory; got {self.answer!r}."
+            )
+        if not _is_installed(command[0], env.get("PATH", os.environ.get("PATH", os.defpath))):
+            raise SpecError(f"{command[0]!r} is not installed: it was not found in PATH.")
         check_workdir(self.workdir)
 
     def open(self, house: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
@@ -77,12 +80,12 @@ class ProcessRuntime:
 
     @asynccontextmanager
     async def _open(self, house: RuntimeContext) -> AsyncIterator[SessionFactory]:
-        workshop = await WorkspaceRoot.open(house, self.workdir, self.keep)
-        yield CommandSessions(tuple(self.command), self.env or {}, self.answer, user_environment(), workshop)
+        workspaces = await WorkspaceRoot.open(house, self.workdir, self.keep)
+        yield CommandSessions(tuple(self.command), self.env or {}, self.answer, user_environment(), workspaces)
 
 
-def _is_there(program: str, path: str) -> bool:
-    """One that is in the folder of an agent cannot be seen yet."""
+def _is_installed(program: str, path: str) -> bool:
+    """A program in the agent's directory cannot be checked yet."""
     if os.sep in program and not Path(program).is_absolute():
         return True
     return "{" in program or shutil.which(program, path=path) is not None

@@ -1,4 +1,4 @@
-"""What a command of the user's is told of the agent that it works for."""
+"""Placeholders in a user's command, and the conversation as one prompt."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,8 +8,8 @@ from ....core.program_runtime import ModelEndpoint
 
 TASK = "{task}"
 _NAMES = re.compile(r"\{(url|openai_url|key|model|task|folder)\}")
-# Most programs that take a base URL look for it under one of these names.
-_USUAL = {
+# Names under which most programs look for the model's address.
+_STANDARD_ENV = {
     "OPENAI_BASE_URL": "{openai_url}",
     "OPENAI_API_BASE": "{openai_url}",
     "OPENAI_API_KEY": "{key}",
@@ -22,7 +22,7 @@ _USUAL = {
 
 
 class CommandTemplate:
-    """Puts what an agent has in the place of the names for it. All other braces stay as they are."""
+    """Replaces placeholders by an agent's values. Other braces stay unchanged."""
 
     def __init__(self, address: ModelEndpoint, folder: Path, task: str) -> None:
         self._values = {
@@ -35,22 +35,22 @@ class CommandTemplate:
         }
 
     def command(self, command: Iterable[str]) -> list[str]:
-        return [self._filled(word) for word in command]
+        return [self._fill(part) for part in command]
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """With the usual names, where `env` does not say otherwise."""
-        return {name: self._filled(value) for name, value in {**_USUAL, **env}.items()}
+        """With the standard names, unless `env` sets them."""
+        return {name: self._fill(value) for name, value in {**_STANDARD_ENV, **env}.items()}
 
-    def _filled(self, text: str) -> str:
+    def _fill(self, text: str) -> str:
         return _NAMES.sub(lambda found: self._values[found[1]], text)
 
 
 def names_task(command: Iterable[str], env: Mapping[str, str]) -> bool:
-    """Otherwise it is read from stdin."""
+    """Whether {task} occurs; otherwise the task is written to stdin."""
     return any(TASK in text for text in (*command, *env.values()))
 
 
-def replay_conversation(said: Iterable[tuple[str, str]], text: str) -> str:
-    """All that was asked and answered, for a program that remembers nothing."""
-    parts = [part for asked, answer in said for part in (asked, f"Your answer was:\n{answer}")]
+def replay_conversation(exchanges: Iterable[tuple[str, str]], text: str) -> str:
+    """The conversation so far and the new prompt, for a program that remembers nothing."""
+    parts = [part for prompt, answer in exchanges for part in (prompt, f"Your answer was:\n{answer}")]
     return "\n\n".join([*parts, text])

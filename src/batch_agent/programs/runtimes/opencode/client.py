@@ -1,4 +1,4 @@
-"""`opencode serve`: one program that works for many agents, each in a session of its own."""
+"""Client of `opencode serve`: one server process with a session per agent."""
 
 import asyncio
 import secrets
@@ -18,100 +18,100 @@ from ..environment import last_output
 from .config import AGENT, PROVIDER
 from .messages import SessionMessage, read_messages
 
-_STARTS_IN = 120.0
-_ANSWERS_IN = 2.0  # a request that is sent while it starts may never be answered
-_LOOK_AGAIN = 0.1
-_SOON = 120.0  # for what takes moments, unless twenty agents begin at once on a busy machine
-_STOPS_IN = 30.0
-_ENDS_IN = 5.0
-_LISTENS = b"listening on "
-_SHOWN = 2_000
+_START_TIMEOUT = 120.0
+_HEALTH_TIMEOUT = 2.0  # a request during start-up may never be answered
+_POLL_INTERVAL = 0.1
+_REQUEST_TIMEOUT = 120.0  # generous, as twenty agents may start at once on a busy machine
+_ABORT_TIMEOUT = 30.0
+_EXIT_TIMEOUT = 5.0
+_LISTENING = b"listening on "
+_MAX_SHOWN_BYTES = 2_000
 _GRACE = 3.0
-_LARGEST = 256 * 2**20
-"""Bytes of an answer: all messages of a session, with what its tools read."""
+_MAX_RESPONSE_BYTES = 256 * 2**20
+"""All messages of a session, including what its tools read."""
 
 
 class OpenCodeClient:
-    """How one that runs is spoken to. Whatever is asked raises ProgramFailed, retryable when it is gone."""
+    """HTTP client of one server. Requests raise ProgramFailed, which is retryable if the server has exited."""
 
     def __init__(self, program: Program, client: aiohttp.ClientSession) -> None:
         self._program = program
         self._client = client
-        self._is_given_up = False
+        self._is_abandoned = False
 
-    async def is_over(self) -> bool:
-        """Ended, or of no more use."""
-        return self._is_given_up or await _ending(self._program, 0) is not None
+    async def is_unusable(self) -> bool:
+        """Whether the server has exited or was abandoned."""
+        return self._is_abandoned or await _exit_report(self._program, 0) is not None
 
-    def give_up(self) -> None:
-        """It does not do any more what it is told."""
-        self._is_given_up = True
+    def abandon(self) -> None:
+        """Marks a server that does not respond to commands any more."""
+        self._is_abandoned = True
 
     async def session(self, folder: Path) -> str:
-        """A new one for the agent that works there."""
-        body = await self._ask("POST", "/session", folder, {"title": AGENT})  # else the model would be asked for one
+        """Creates a session for the agent that works in `folder`."""
+        body = await self._request(
+            "POST", "/session", folder, {"title": AGENT}
+        )  # otherwise the model is asked for a title
         name = _field(body, "id")
         if not isinstance(name, str):
-            raise ProgramFailed(f"OpenCode gave no session: {_shown(body)}.")
+            raise ProgramFailed(f"OpenCode did not create a session: {_error_message(body)}.")
         return name
 
-    async def say(self, folder: Path, session: str, model: str, text: str) -> None:
-        """Returns when the agent is done."""
-        said = {
+    async def prompt(self, folder: Path, session: str, model: str, text: str) -> None:
+        """Returns when the agent has finished."""
+        lines = {
             "agent": AGENT,
             "model": {"providerID": PROVIDER, "modelID": model},
             "parts": [{"type": "text", "text": text}],
         }
-        await self._ask("POST", f"/session/{session}/message", folder, said, seconds=None)
+        await self._request("POST", f"/session/{session}/message", folder, lines, seconds=None)
 
     async def messages(self, folder: Path, session: str) -> list[SessionMessage]:
-        return read_messages(await self._ask("GET", f"/session/{session}/message", folder))
+        return read_messages(await self._request("GET", f"/session/{session}/message", folder))
 
     async def abort(self, folder: Path, session: str) -> None:
-        """Returns when nothing of it goes on."""
-        await self._ask("POST", f"/session/{session}/abort", folder, seconds=_STOPS_IN)
+        """Returns when the session's work has stopped."""
+        await self._request("POST", f"/session/{session}/abort", folder, seconds=_ABORT_TIMEOUT)
 
-    async def forget(self, folder: Path) -> None:
-        """Whatever it holds of an agent's folder."""
-        await self._ask("POST", "/instance/dispose", folder, seconds=_STOPS_IN)
+    async def dispose(self, folder: Path) -> None:
+        """Releases everything that the server holds for a directory."""
+        await self._request("POST", "/instance/dispose", folder, seconds=_ABORT_TIMEOUT)
 
     async def check_config(self, folder: Path) -> None:
-        """Reads it for a folder."""
-        await self._ask("GET", "/config", folder)
+        """Makes the server read its configuration for a directory."""
+        await self._request("GET", "/config", folder)
 
-    async def _ask(
+    async def _request(
         self,
         method: Literal["GET", "POST"],
         path: str,
         folder: Path,
         body: Mapping[str, Any] | None = None,
-        seconds: float | None = _SOON,
+        seconds: float | None = _REQUEST_TIMEOUT,
     ) -> bytes:
         if self._client.closed:
-            raise ProgramFailed("This `opencode serve` is no more.", retryable=True)
+            raise ProgramFailed("This `opencode serve` has been stopped.", retryable=True)
         headers = {"Content-Type": "application/json"}
         data = None if body is None else orjson.dumps(body)
         try:
             async with asyncio.timeout(seconds):
-                asked = self._client.request(
-                    method, path, params={"directory": str(folder)}, data=data, headers=headers
-                )
-                async with asked as response:
+                sent = self._client.request(method, path, params={"directory": str(folder)}, data=data, headers=headers)
+                async with sent as response:
                     read = await _read(response)
                     if response.status >= 400:
-                        raise ProgramFailed(f"OpenCode refused {method} {path}: {_shown(read)}.")
+                        raise ProgramFailed(f"OpenCode rejected {method} {path}: {_error_message(read)}.")
                     return read
         except TimeoutError as error:
             raise ProgramFailed(f"OpenCode did not answer {method} {path} in {seconds} s.", retryable=True) from error
         except aiohttp.ClientError as error:
-            raise ProgramFailed(await self._why(error), retryable=True) from error
+            raise ProgramFailed(await self._explain(error), retryable=True) from error
 
-    async def _why(self, error: aiohttp.ClientError) -> str:
-        ending = await _ending(self._program, _ENDS_IN)
+    async def _explain(self, error: aiohttp.ClientError) -> str:
+        ending = await _exit_report(self._program, _EXIT_TIMEOUT)
         return (
-            f"OpenCode broke off: {error}."
+            f"The connection to OpenCode was lost: {error}."
             if ending is None
-            else f"`opencode serve` ended while agents worked: {ending}"
+            else f"`opencode serve` exited while agents were running: {ending}"
         )
 
 
@@ -119,19 +119,19 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     read = bytearray()
     async for chunk in response.content.iter_any():
         read += chunk
-        if len(read) > _LARGEST:
-            raise ProgramFailed(f"OpenCode answered {response.url.path} with more than {_LARGEST:,} bytes.")
+        if len(read) > _MAX_RESPONSE_BYTES:
+            raise ProgramFailed(f"OpenCode answered {response.url.path} with more than {_MAX_RESPONSE_BYTES:,} bytes.")
     return bytes(read)
 
 
 @asynccontextmanager
-async def opencode_server(program: str, environment: Mapping[str, str], at: Path) -> AsyncIterator[OpenCodeClient]:
-    """Raises SpecError if it does not get ready."""
+async def opencode_server(program: str, environment: Mapping[str, str], cwd: Path) -> AsyncIterator[OpenCodeClient]:
+    """Starts a server and waits until it is healthy. Raises SpecError."""
     password = secrets.token_urlsafe(24)
     command = ProgramCommand(
         [program, "serve", "--hostname", "127.0.0.1", "--port", "0"],
         {**environment, "OPENCODE_SERVER_PASSWORD": password},
-        at,
+        cwd,
     )
     async with AsyncExitStack() as stack:
         try:
@@ -144,42 +144,46 @@ async def opencode_server(program: str, environment: Mapping[str, str], at: Path
 
 
 async def _address(program: Program) -> str:
-    """As it says itself. After that, nobody reads what it writes."""
-    said = []
+    """The address that the server prints. Its later output is discarded."""
+    lines = []
     try:
-        async with asyncio.timeout(_STARTS_IN):
+        async with asyncio.timeout(_START_TIMEOUT):
             async for line in program.lines():
-                said.append(line)
-                if _LISTENS in line:
+                lines.append(line)
+                if _LISTENING in line:
                     program.discard_output()
-                    return line.partition(_LISTENS)[2].decode(errors="replace").strip()
+                    return line.partition(_LISTENING)[2].decode(errors="replace").strip()
             ended = await program.wait()
     except TimeoutError as error:
-        raise SpecError(f"`opencode serve` did not start in {_STARTS_IN:.0f} s. {_words(said, program.err)}") from error
-    raise SpecError(f"`opencode serve` ended at once, exit status {ended.code}. {_words(said, ended.err)}")
+        raise SpecError(
+            f"`opencode serve` did not start in {_START_TIMEOUT:.0f} s. {_output_of(lines, program.err)}"
+        ) from error
+    raise SpecError(f"`opencode serve` exited immediately, exit status {ended.code}. {_output_of(lines, ended.err)}")
 
 
 async def _until_healthy(program: Program, client: aiohttp.ClientSession) -> None:
-    """It says that it listens before it answers, and nothing tells when it does."""
+    """Polls: the server prints its address before it responds, and nothing announces when it does."""
     try:
-        async with asyncio.timeout(_STARTS_IN):
+        async with asyncio.timeout(_START_TIMEOUT):
             while not await _is_healthy(client):
-                if (ending := await _ending(program, _LOOK_AGAIN)) is not None:
-                    raise SpecError(f"`opencode serve` ended at once: {ending}")
+                if (ending := await _exit_report(program, _POLL_INTERVAL)) is not None:
+                    raise SpecError(f"`opencode serve` exited immediately: {ending}")
     except TimeoutError as error:
-        raise SpecError(f"`opencode serve` does not answer in {_STARTS_IN:.0f} s. {_last(program.err)}") from error
+        raise SpecError(
+            f"`opencode serve` did not respond in {_START_TIMEOUT:.0f} s. {_last_output(program.err)}"
+        ) from error
 
 
 async def _is_healthy(client: aiohttp.ClientSession) -> bool:
     try:
-        async with asyncio.timeout(_ANSWERS_IN), client.get("/global/health") as response:
+        async with asyncio.timeout(_HEALTH_TIMEOUT), client.get("/global/health") as response:
             return response.status == 200
     except (TimeoutError, aiohttp.ClientError):
         return False
 
 
-async def _ending(program: Program, seconds: float) -> str | None:
-    """How it ended, if it does so within `seconds`."""
+async def _exit_report(program: Program, seconds: float) -> str | None:
+    """How the process exited, if it does so within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             ended = await program.wait()
@@ -187,7 +191,7 @@ async def _ending(program: Program, seconds: float) -> str | None:
         return None
     except ProgramError as error:
         return str(error)
-    return f"exit status {ended.code}. {_last(ended.err)}"
+    return f"exit status {ended.code}. {_last_output(ended.err)}"
 
 
 def _client(address: str, password: str) -> aiohttp.ClientSession:
@@ -207,16 +211,16 @@ def _field(body: bytes, name: str) -> Any:
     return read.get(name) if isinstance(read, dict) else None
 
 
-def _words(said: list[bytes], err: str) -> str:
-    return _last("\n".join([*(line.decode(errors="replace") for line in said), err]))
+def _output_of(lines: list[bytes], err: str) -> str:
+    return _last_output("\n".join([*(line.decode(errors="replace") for line in lines), err]))
 
 
-def _last(text: str) -> str:
-    return f"Its last words: {last_output(text)}"
+def _last_output(text: str) -> str:
+    return f"Last output: {last_output(text)}"
 
 
-def _shown(body: bytes) -> str:
-    """OpenCode's own words for an error, where they are in the usual place."""
+def _error_message(body: bytes) -> str:
+    """The message of an error response, if it has OpenCode's usual form."""
     data = _field(body, "data")
     message = data.get("message") if isinstance(data, dict) else None
-    return str(message) if message else body[:_SHOWN].decode(errors="replace")
+    return str(message) if message else body[:_MAX_SHOWN_BYTES].decode(errors="replace")

@@ -1,5 +1,5 @@
-"""What OpenCode is told by its configuration. It is the same text for all agents of a run: what is different for each
-stands in files beside its folder, where OpenCode looks for them by a relative path."""
+"""OpenCode's configuration. The text is the same for all agents of a run; values that differ are in files next to an
+agent's directory, which the configuration includes by relative path."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from ....core.program_runtime import ModelEndpoint
 
 PROVIDER = "batch"
 AGENT = "batch-agent"
-SPARE = Path("..", "tmp")
-"""For what an agent writes outside of its folder, from there."""
-NOBODY = ModelEndpoint("http://127.0.0.1:9", "none", "none")
-"""In place of an agent's, to see whether a configuration can be read."""
-_DOOR = "door"
-_MOST_OUTPUT = 32_000
-_USUAL_OUTPUT = 8_192
+TEMP_DIR = Path("..", "tmp")
+"""For files outside the working copy, relative to it."""
+PLACEHOLDER_ENDPOINT = ModelEndpoint("http://127.0.0.1:9", "none", "none")
+"""Stands for an agent's endpoint when the configuration is checked."""
+_ENDPOINT_DIR = "endpoint"
+_MAX_OUTPUT_TOKENS = 32_000
+_DEFAULT_OUTPUT_TOKENS = 8_192
 _SETTINGS: Mapping[str, Any] = {
     "share": "disabled",
     "autoupdate": False,
@@ -34,7 +34,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeSettings:
-    """What of it the user may say."""
+    """The part of the configuration that users control."""
 
     tools: Sequence[str] | None = None
     config: Mapping[str, Any] | None = None
@@ -44,26 +44,29 @@ class OpenCodeSettings:
         tools = self.tools
         if tools is not None and (isinstance(tools, str) or not all(isinstance(name, str) and name for name in tools)):
             raise SpecError(
-                f"tools must be names of OpenCode's tools, such as ['read', 'edit', 'bash']; got {tools!r}."
+                f"tools must be a list of names of OpenCode's tools, such as ['read', 'edit', 'bash']; got {tools!r}."
             )
         if self.config is not None and not isinstance(self.config, Mapping):
-            raise SpecError(f"config must be a mapping, as opencode.json has it; got {self.config!r}.")
+            raise SpecError(f"config must be a mapping in the format of opencode.json; got {self.config!r}.")
         try:
             orjson.dumps(self.config)
         except TypeError as error:
-            raise SpecError(f"config must be what JSON can hold: {error}.") from error
-        if asks := _asking(self.config or {}):
-            raise SpecError(f"config has {asks} 'ask': nobody is there to be asked. Write 'allow' or 'deny'.")
+            raise SpecError(f"config must be JSON-serializable: {error}.") from error
+        if asking := _first_ask(self.config or {}):
+            raise SpecError(
+                f"config sets {asking} to 'ask', but no user can be asked during a run. Use 'allow' or 'deny'."
+            )
 
 
-def config_text(wishes: OpenCodeSettings, root: Path, shell: Path, prompt: Path | None, window: int | None) -> str:
-    """`root`: where the agents' places are; `shell` runs their commands; `prompt`: the file that has it."""
-    permission = _permission(wishes.tools, root)
+def config_text(settings: OpenCodeSettings, root: Path, shell: Path, prompt: Path | None, window: int | None) -> str:
+    """`root` contains the agents' workspaces, `shell` runs their commands, `prompt` is the file with the system
+    prompt."""
+    permission = _permission(settings.tools, root)
     agent: dict[str, Any] = {"mode": "primary", "permission": permission}
     if prompt is not None:
-        agent["prompt"] = f"{{file:{prompt}}}"  # not in here: what it says of {env:...} is meant for the model
-    model = _from_door("model")
-    ours = {
+        agent["prompt"] = f"{{file:{prompt}}}"  # a file, so that OpenCode does not expand {env:...} in it
+    model = _from_endpoint_file("model")
+    defaults = {
         **_SETTINGS,
         "model": f"{PROVIDER}/{model}",
         "small_model": f"{PROVIDER}/{model}",
@@ -72,75 +75,75 @@ def config_text(wishes: OpenCodeSettings, root: Path, shell: Path, prompt: Path 
             PROVIDER: {
                 "name": PROVIDER,
                 "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": _from_door("url"), "apiKey": _from_door("key")},
+                "options": {"baseURL": _from_endpoint_file("url"), "apiKey": _from_endpoint_file("key")},
                 "models": {model: {"name": model, "limit": _limit(window)}},
             }
         },
         "permission": permission,
         "agent": {AGENT: agent},
     }
-    return orjson.dumps(_merged(ours, wishes.config or {})).decode()
+    return orjson.dumps(_merge(defaults, settings.config or {})).decode()
 
 
 def write_config(folder: Path, address: ModelEndpoint) -> None:
-    """Writes what the configuration looks for beside an agent's folder."""
-    beside = folder.parent
-    door = beside / _DOOR
-    door.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Writes the files that the configuration includes, next to an agent's directory."""
+    private_dir = folder.parent
+    endpoint_dir = private_dir / _ENDPOINT_DIR
+    endpoint_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, text in (("url", address.openai), ("key", address.key), ("model", address.model)):
-        (door / name).write_text(text)
-    (beside / SPARE.name / "opencode").mkdir(parents=True, exist_ok=True)  # as it names its own
+        (endpoint_dir / name).write_text(text)
+    (private_dir / TEMP_DIR.name / "opencode").mkdir(parents=True, exist_ok=True)  # the name that OpenCode uses
     if (folder / ".git").is_dir():
-        # Else all copies are one project to OpenCode, and for each of them it has git look at all the others.
+        # Otherwise all copies are one project to OpenCode, and it runs git on all of them for each.
         (folder / ".git" / "opencode").write_text(secrets.token_hex(20))
 
 
-def _from_door(name: str) -> str:
-    return f"{{file:../{_DOOR}/{name}}}"
+def _from_endpoint_file(name: str) -> str:
+    return f"{{file:../{_ENDPOINT_DIR}/{name}}}"
 
 
 def _permission(tools: Sequence[str] | None, root: Path) -> dict[str, Any]:
-    """Whatever is not denied is done without asking. The last rule that fits counts."""
+    """Whatever is not denied is done without asking. The last matching rule applies."""
     every: dict[str, Any] = {"*": "allow", "skill": {"*": "allow", "customize-opencode": "deny"}}
     return {
-        **(every if tools is None else {"*": "deny", **dict.fromkeys(map(_governed, tools), "allow")}),
-        "external_directory": {"*": "deny", f"{root}/*/{SPARE.name}/*": "allow"},
-        "doom_loop": "allow",  # a program that repeats itself is ended by the limits of the run
+        **(every if tools is None else {"*": "deny", **dict.fromkeys(map(_permission_name, tools), "allow")}),
+        "external_directory": {"*": "deny", f"{root}/*/{TEMP_DIR.name}/*": "allow"},
+        "doom_loop": "allow",  # the limits of the run stop a program that repeats itself
         "question": "deny",
         "plan_enter": "deny",
         "plan_exit": "deny",
     }
 
 
-def _governed(tool: str) -> str:
-    """OpenCode has one permission for all that changes files."""
+def _permission_name(tool: str) -> str:
+    """OpenCode has one permission for all tools that change files."""
     return "edit" if tool in ("write", "patch", "apply_patch") else tool
 
 
 def _limit(window: int | None) -> dict[str, int]:
-    """OpenCode asks for that much output, and shortens a conversation that nears the window; 0: it never does."""
+    """OpenCode requests that much output, and compacts a conversation that nears the context window; 0: never."""
     if window is None:
-        return {"context": 0, "output": _USUAL_OUTPUT}
-    return {"context": window, "output": max(1, min(window // 4, _MOST_OUTPUT))}
+        return {"context": 0, "output": _DEFAULT_OUTPUT_TOKENS}
+    return {"context": window, "output": max(1, min(window // 4, _MAX_OUTPUT_TOKENS))}
 
 
-def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Theirs count more; what is a mapping in both is merged."""
-    merged = dict(ours)
-    for name, value in theirs.items():
+def _merge(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`overrides` win; mappings are merged recursively."""
+    merged = dict(defaults)
+    for name, value in overrides.items():
         own = merged.get(name)
-        merged[name] = _merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
+        merged[name] = _merge(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
     return merged
 
 
-def _asking(config: Mapping[str, Any]) -> str:
-    """The first permission that asks."""
+def _first_ask(config: Mapping[str, Any]) -> str:
+    """The first permission that is 'ask'."""
     agents = config.get("agent")
     each = agents.items() if isinstance(agents, Mapping) else ()
-    places = {"permission": config, **{f"agent.{name}.permission": agent for name, agent in each}}
-    for place, told in places.items():
-        if isinstance(told, Mapping) and _asks(told.get("permission")):
-            return place
+    sections = {"permission": config, **{f"agent.{agent_name}.permission": agent for agent_name, agent in each}}
+    for name, value in sections.items():
+        if isinstance(value, Mapping) and _asks(value.get("permission")):
+            return name
     return ""
 
 

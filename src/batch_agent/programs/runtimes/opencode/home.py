@@ -1,5 +1,5 @@
-"""A home for OpenCode that is not the user's: nothing of the user's configuration, plugins, keys or sessions gets into
-a run, nothing of a run gets there. Commands that agents run have the user's environment all the same."""
+"""Home directory for OpenCode, separate from the user's: the user's configuration, plugins, keys and sessions do not
+affect a run, nor the other way round. Commands that agents run still have the user's environment."""
 
 import os
 import shlex
@@ -11,11 +11,11 @@ import orjson
 
 from ....core.fast_dataclass import dataclass
 from ..environment import user_environment
-from .config import SPARE
+from .config import TEMP_DIR
 
 MARK = "BATCH_AGENT_FOLDER"
-"""Whatever an agent's command starts has it in its environment: the folder where the command was started."""
-_QUIET = {
+"""Set for everything that an agent's command starts: the directory where the command was started."""
+_SETTINGS = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
@@ -26,85 +26,96 @@ _QUIET = {
     "OPENCODE_CLIENT": "batch-agent",
     "OPENCODE_PURE": "1",
 }
-_THEIRS = ("OPENCODE", "OPENCODE_PID", "OPENCODE_CONFIG_CONTENT", "OPENCODE_SERVER_PASSWORD", "AGENT")
-"""What OpenCode has, or sets, that its commands do not need: with the password, they could speak for other agents."""
+_OPENCODE_VARIABLES = ("OPENCODE", "OPENCODE_PID", "OPENCODE_CONFIG_CONTENT", "OPENCODE_SERVER_PASSWORD", "AGENT")
+"""Variables of OpenCode that its commands do not need. With the password, they could control other agents'
+sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeHome:
-    """One folder; several OpenCodes must not run in it at once."""
+    """One directory; only one OpenCode process may use it at a time."""
 
     folder: Path
-    outside: Mapping[str, str]
-    """The environment that commands have."""
+    base_environment: Mapping[str, str]
+    """The environment of commands."""
 
     @property
     def shell(self) -> Path:
-        """OpenCode's `shell`. Its name is told to the model."""
+        """OpenCode's `shell` setting. The model sees its name."""
         return self.folder / ("bash" if shutil.which("bash") else "sh")
 
     def environment(self, config: str) -> dict[str, str]:
-        """For OpenCode itself. Downloads are the user's: they are large, and the same for everybody."""
-        cache = self.outside.get("XDG_CACHE_HOME") or str(Path(self.outside.get("HOME", "~")).expanduser() / ".cache")
-        return {**self.outside, **self._own(), "XDG_CACHE_HOME": cache, "OPENCODE_CONFIG_CONTENT": config}
+        """For OpenCode itself. The download cache is the user's: downloads are large and the same for every run."""
+        cache = self.base_environment.get("XDG_CACHE_HOME") or str(
+            Path(self.base_environment.get("HOME", "~")).expanduser() / ".cache"
+        )
+        return {
+            **self.base_environment,
+            **self._own_variables(),
+            "XDG_CACHE_HOME": cache,
+            "OPENCODE_CONFIG_CONTENT": config,
+        }
 
-    def furnish(self) -> None:
+    def create(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for place in (self.folder / "home", self.at, self.probe):
-            place.mkdir(parents=True, exist_ok=True)
-        self.shell.write_text(self._script())
+        for folder in (self.folder / "home", self.cwd, self.probe):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.shell.write_text(self._shell_script())
         self.shell.chmod(0o700)
         self._models.write_text("{}")
-        self._pretend_plugins()
+        self._write_fake_plugins()
 
     @property
-    def at(self) -> Path:
-        """Where an OpenCode that works for several agents is started."""
+    def cwd(self) -> Path:
+        """Where a server for several agents is started."""
         return self.folder / "at"
 
     @property
     def probe(self) -> Path:
-        """An agent's folder without an agent."""
+        """A stand-in for an agent's directory."""
         return self.folder / "probe" / "project"
 
     @property
     def _models(self) -> Path:
-        """In place of all models that there are, which take 70 MB and two seconds of CPU for each agent."""
+        """Replaces the list of all known models, which costs 70 MB and two seconds of CPU per agent."""
         return self.folder / "models.json"
 
-    def _pretend_plugins(self) -> None:
-        """OpenCode would install a package for plugins, 90 MB that nobody uses, wherever its configuration is."""
-        place = self.folder / "home" / "config" / "opencode"
-        (place / "node_modules").mkdir(parents=True, exist_ok=True)
-        wanted = {"dependencies": {"@opencode-ai/plugin": "*"}}
-        (place / "package.json").write_bytes(orjson.dumps(wanted))
-        (place / "package-lock.json").write_bytes(orjson.dumps({"packages": {"": wanted}}))
+    def _write_fake_plugins(self) -> None:
+        """Keeps OpenCode from installing a package for plugins, 90 MB that are not used."""
+        folder = self.folder / "home" / "config" / "opencode"
+        (folder / "node_modules").mkdir(parents=True, exist_ok=True)
+        manifest = {"dependencies": {"@opencode-ai/plugin": "*"}}
+        (folder / "package.json").write_bytes(orjson.dumps(manifest))
+        (folder / "package-lock.json").write_bytes(orjson.dumps({"packages": {"": manifest}}))
 
-    def _own(self) -> dict[str, str]:
+    def _own_variables(self) -> dict[str, str]:
         home = self.folder / "home"
         return {
-            **_QUIET,
+            **_SETTINGS,
             "HOME": str(home),
             "OPENCODE_MODELS_PATH": str(self._models),
             "XDG_CONFIG_HOME": str(home / "config"),
             "XDG_DATA_HOME": str(home / "data"),
             "XDG_STATE_HOME": str(home / "state"),
-            # Not a whole path: OpenCode tells it to the model, and each agent is to have a place of its own.
-            "TMPDIR": str(SPARE),
+            # Relative: OpenCode shows it to the model, and each agent has its own.
+            "TMPDIR": str(TEMP_DIR),
         }
 
-    def _script(self) -> str:
-        changed = {*self._own(), "XDG_CACHE_HOME", *_THEIRS}
-        back = [f"export {name}={shlex.quote(self.outside[name])}" for name in sorted(changed & self.outside.keys())]
-        gone = sorted(changed - self.outside.keys())
-        real = shutil.which(self.shell.name) or "/bin/sh"
+    def _shell_script(self) -> str:
+        changed = {*self._own_variables(), "XDG_CACHE_HOME", *_OPENCODE_VARIABLES}
+        back = [
+            f"export {name}={shlex.quote(self.base_environment[name])}"
+            for name in sorted(changed & self.base_environment.keys())
+        ]
+        unset = sorted(changed - self.base_environment.keys())
+        shell = shutil.which(self.shell.name) or "/bin/sh"
         return "\n".join(
-            [f"#!{real}", f"unset {' '.join(gone)}", *back, f'export {MARK}="$PWD"', f'exec {real} "$@"', ""]
+            [f"#!{shell}", f"unset {' '.join(unset)}", *back, f'export {MARK}="$PWD"', f'exec {shell} "$@"', ""]
         )
 
 
 def make_home(folder: Path, extra: Mapping[str, str]) -> OpenCodeHome:
-    """`extra` is added to what the user has in the environment."""
+    """`extra` is added to the user's environment."""
     home = OpenCodeHome(folder, {**user_environment(os.environ), **extra})
-    home.furnish()
+    home.create()
     return home

@@ -1,4 +1,4 @@
-"""What OpenCode tells of a session, as a conversation in our words."""
+"""OpenCode's session messages, converted to ours."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from ....core.program_runtime import ProgramFailed, ProgramResult
 from ....core.requests import NO_USAGE, Usage
 from ....core.results import CallRecord
 
-_REFUSED = "invalid"
-"""The tool that stands for a call that could not be made."""
+_INVALID_TOOL = "invalid"
+"""OpenCode's name for a call that could not be made."""
 
 
 class CacheTokens(BaseModel):
@@ -22,9 +22,9 @@ class CacheTokens(BaseModel):
 
 class MessageTokens(BaseModel):
     input: int = 0
-    """Without what was cached."""
+    """Without cached tokens."""
     output: int = 0
-    """Without what was thought."""
+    """Without reasoning tokens."""
     reasoning: int = 0
     cache: CacheTokens = CacheTokens()
 
@@ -39,7 +39,7 @@ class MessageTime(BaseModel):
 
 
 class ToolState(BaseModel):
-    """How a tool call stands."""
+    """State of a tool call."""
 
     status: str = ""
     input: Any = None
@@ -49,7 +49,7 @@ class ToolState(BaseModel):
 
 
 class MessagePart(BaseModel):
-    """A piece of a message. Kinds that say nothing to us have nothing in here."""
+    """Part of a message. Only the fields that are used here are read."""
 
     type: str
     messageID: str = ""
@@ -98,31 +98,31 @@ def read_messages(body: bytes) -> list[SessionMessage]:
 
 
 def read_event(line: bytes) -> ServerEvent | None:
-    """None for a line that is none, such as a warning."""
+    """None for other lines, such as warnings."""
     try:
         return ServerEvent.model_validate_json(line)
     except ValidationError:
         return None
 
 
-def gathered(events: Iterable[ServerEvent]) -> list[SessionMessage]:
-    """The messages that events are of, one for each turn of the model."""
-    told: dict[str, SessionMessage] = {}
+def group_by_message(events: Iterable[ServerEvent]) -> list[SessionMessage]:
+    """Groups the parts in events into messages, one per turn of the model."""
+    found: dict[str, SessionMessage] = {}
     for event in events:
         if event.part is not None:
-            message = told.setdefault(event.part.messageID, SessionMessage(info=MessageInfo(role="assistant")))
+            message = found.setdefault(event.part.messageID, SessionMessage(info=MessageInfo(role="assistant")))
             message.parts.append(event.part)
-    return list(told.values())
+    return list(found.values())
 
 
-def answered(before: Sequence[Message], messages: Sequence[SessionMessage]) -> ProgramResult:
-    """`before` is what was said up to the last answer; `messages` are those since. Raises ProgramFailed if the last of
-    them ended in an error."""
+def to_result(history: Sequence[Message], messages: Sequence[SessionMessage]) -> ProgramResult:
+    """`history` is the transcript up to the last answer; `messages` are those since. Raises ProgramFailed if the last
+    one ended in an error."""
     turns = [each for each in messages if each.info.role == "assistant"]
     last = turns[-1] if turns else None
     if last is not None and last.info.error is not None:
-        raise failed(last.info.error)
-    transcript = [*before, *(said for each in messages for said in _said(each))]
+        raise to_failure(last.info.error)
+    transcript = [*history, *(converted for each in messages for converted in _converted(each))]
     calls = [part for each in turns for part in each.parts if part.type == "tool"]
     return ProgramResult(
         text=_text(last) if last is not None else "",
@@ -133,21 +133,21 @@ def answered(before: Sequence[Message], messages: Sequence[SessionMessage]) -> P
     )
 
 
-def failed(failure: MessageFailure) -> ProgramFailed:
-    """In OpenCode's own words."""
-    said = str(failure.data.get("message") or failure.name)
-    is_passing = failure.data.get("isRetryable") is True or failure.name == "MessageAbortedError"
-    return ProgramFailed(f"OpenCode: {said}", retryable=is_passing)
+def to_failure(failure: MessageFailure) -> ProgramFailed:
+    """With OpenCode's own message."""
+    converted = str(failure.data.get("message") or failure.name)
+    is_retryable = failure.data.get("isRetryable") is True or failure.name == "MessageAbortedError"
+    return ProgramFailed(f"OpenCode: {converted}", retryable=is_retryable)
 
 
-def _said(message: SessionMessage) -> list[Message]:
+def _converted(message: SessionMessage) -> list[Message]:
     text = _text(message)
     if message.info.role == "user":
         return [User(text)]
     results = tuple(_result(part) for part in message.parts if part.type == "tool")
     thoughts = tuple(Thought(part.text) for part in message.parts if part.type == "reasoning" and part.text)
-    said = Assistant(text, tuple(result.call for result in results), thoughts)
-    return [said, ToolResults(results)] if results else [said]
+    converted = Assistant(text, tuple(result.call for result in results), thoughts)
+    return [converted, ToolResults(results)] if results else [converted]
 
 
 def _text(message: SessionMessage) -> str:
@@ -161,12 +161,12 @@ def _record(part: MessagePart) -> CallRecord:
 
 def _result(part: MessagePart) -> ToolResult:
     state = part.state
-    asked = state.input if isinstance(state.input, dict) else {}
-    is_refused = part.tool == _REFUSED
-    name = str(asked.get("tool", part.tool)) if is_refused else part.tool
-    arguments = "{}" if is_refused else orjson.dumps(state.input if state.input is not None else {}).decode()
+    arguments_in = state.input if isinstance(state.input, dict) else {}
+    is_invalid = part.tool == _INVALID_TOOL
+    name = str(arguments_in.get("tool", part.tool)) if is_invalid else part.tool
+    arguments = "{}" if is_invalid else orjson.dumps(state.input if state.input is not None else {}).decode()
     seconds = max(0.0, ((state.time.end or state.time.start) - state.time.start) / 1000)
-    is_error = is_refused or state.status != "completed"
+    is_error = is_invalid or state.status != "completed"
     return ToolResult(ToolCall(part.callID, name, arguments), state.output or state.error, is_error, seconds)
 
 

@@ -1,5 +1,5 @@
-"""What the commands of one agent have started, and is still there. OpenCode ends a command with its process group; who
-has left that lives on, and belongs to a program that others still use."""
+"""Kills processes that an agent's commands left behind. OpenCode kills a command with its process group; a process
+that has left the group survives, and its parent is a server that other agents still use."""
 
 import asyncio
 import os
@@ -12,26 +12,26 @@ from pathlib import Path
 
 from .home import MARK
 
-_PASSES = 20
-_PAUSE = 0.05  # nothing tells when a process that is no child of ours has ended
+_KILL_ATTEMPTS = 20
+_POLL_INTERVAL = 0.05  # the exit of a process that is not our child is not announced
 
 
-async def kill_orphans(beside: Path) -> None:
-    """Kills whatever was started from a folder in there. Where processes do not show their environment, as on macOS,
-    nothing is done: it ends with the run."""
+async def kill_orphans(private_dir: Path) -> None:
+    """Kills every process that was started from a directory in `private_dir`. Does nothing where processes do not
+    expose their environment, as on macOS; there they end with the run."""
     if sys.platform == "linux":
-        await asyncio.to_thread(_end, os.fsencode(f"{MARK}={beside}{os.sep}"))
+        await asyncio.to_thread(_kill_all, os.fsencode(f"{MARK}={private_dir}{os.sep}"))
 
 
-def _end(mark: bytes) -> None:
-    """Again and again, since one may start another before it is killed."""
-    for _ in range(_PASSES):
+def _kill_all(mark: bytes) -> None:
+    """Repeated, since a process may start another before it is killed."""
+    for _ in range(_KILL_ATTEMPTS):
         found = [pid for pid in _processes() if _is_marked(pid, mark)]
         for pid in found:
             _kill(pid, mark)
         if not found:
             return
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _processes() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""OpenCode for a run, a program for each agent: `opencode run`, once for everything that the agent is asked."""
+"""Process mode of OpenCode: `opencode run`, once per prompt of an agent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,35 +11,35 @@ from ....supervisor import ProgramCommand, ProgramError, ProgramLimits, ProgramL
 from ...workspace.workspace import Workspace, WorkspaceRoot
 from ..environment import last_output
 from .config import AGENT, PROVIDER, write_config
-from .messages import ServerEvent, answered, failed, gathered, read_event
+from .messages import ServerEvent, group_by_message, read_event, to_failure, to_result
 
 _LIMITS = ProgramLimits(max_bytes=256_000_000, max_line_bytes=32_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSessions:
-    """Agents that share nothing."""
+    """Session factory; sessions share nothing."""
 
     program: str
-    workshop: WorkspaceRoot
+    workspaces: WorkspaceRoot
     environment: Callable[[Path], Mapping[str, str]]
-    """For an OpenCode whose home is to be in this folder."""
+    """For an OpenCode process whose home is in this directory."""
 
     async def open_session(self, agent: str) -> "RunSession":
-        place = await self.workshop.place(agent)
-        return RunSession(self.program, place, await place.furnish(lambda: self._furnish(place)))
+        workspace = await self.workspaces.create(agent)
+        return RunSession(self.program, workspace, await workspace.write_files(lambda: self._furnish(workspace)))
 
-    def _furnish(self, place: Workspace) -> Mapping[str, str]:
-        write_config(place.folder, place.address)
-        return self.environment(place.beside / "opencode")
+    def _furnish(self, workspace: Workspace) -> Mapping[str, str]:
+        write_config(workspace.folder, workspace.address)
+        return self.environment(workspace.private_dir / "opencode")
 
 
 @dataclass(slots=True)
 class RunSession:
-    """One agent: a folder, and what its last OpenCode called the session."""
+    """One agent's workspace, and the id of its OpenCode session."""
 
     program: str
-    place: Workspace
+    workspace: Workspace
     environment: Mapping[str, str]
     _session: str | None = None
     _transcript: Sequence[Message] = ()
@@ -47,15 +47,15 @@ class RunSession:
     async def prompt(self, text: str) -> ProgramResult:
         events = await self._run(text)
         self._session = next((event.sessionID for event in events if event.sessionID), self._session)
-        got = answered([*self._transcript, User(text)], gathered(events))
-        self._transcript = got.transcript
-        return replace(got, text=self.place.from_here(got.text), changes=await self.place.changes())
+        result = to_result([*self._transcript, User(text)], group_by_message(events))
+        self._transcript = result.transcript
+        return replace(result, text=self.workspace.relativize(result.text), changes=await self.workspace.changes())
 
     async def aclose(self) -> None:
-        await self.place.leave()
+        await self.workspace.remove()
 
     async def _run(self, text: str) -> list[ServerEvent]:
-        folder = self.place.folder
+        folder = self.workspace.folder
         command = ProgramCommand(self._arguments(), {**self.environment, "PWD": str(folder)}, folder, text)
         try:
             async with start_program(command, _LIMITS) as program:
@@ -65,14 +65,14 @@ class RunSession:
             raise ProgramFailed(str(error), retryable=isinstance(error, ProgramLost)) from error
         for event in events:
             if event.error is not None:
-                raise failed(event.error)
+                raise to_failure(event.error)
         if ended.code != 0:
-            said = last_output(ended.err)
-            raise ProgramFailed(f"`opencode run` failed, exit status {ended.code}: {said}", retryable=ended.code < 0)
+            output = last_output(ended.err)
+            raise ProgramFailed(f"`opencode run` failed, exit status {ended.code}: {output}", retryable=ended.code < 0)
         return events
 
     def _arguments(self) -> list[str]:
-        model = f"{PROVIDER}/{self.place.address.model}"
+        model = f"{PROVIDER}/{self.workspace.address.model}"
         arguments = [self.program, "run", "--format", "json", "--thinking", "--agent", AGENT, "--model", model]
-        # With a title of ours, the model is not asked for one.
+        # Without a title, OpenCode asks the model for one.
         return [*arguments, *(["--title", AGENT] if self._session is None else ["--session", self._session])]

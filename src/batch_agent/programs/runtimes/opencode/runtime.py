@@ -1,4 +1,4 @@
-"""OpenCode (https://opencode.ai) as the program that does the work of agents."""
+"""OpenCode (https://opencode.ai) as an agent runtime."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from ....core.validation import FORMER, explain_unknown_name
 from ...workspace.workspace import WorkspaceRoot, as_path, check_workdir
 from .cli import check_config, check_version, find_opencode
 from .client import opencode_server
-from .config import NOBODY, OpenCodeSettings, config_text, write_config
+from .config import PLACEHOLDER_ENDPOINT, OpenCodeSettings, config_text, write_config
 from .home import make_home
 from .run_mode import RunSessions
 from .serve_mode import serve_sessions
@@ -26,11 +26,11 @@ _MODES = ("serve", "process")
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeRuntime:
-    """Agents are sessions of OpenCode, each in a copy of `workdir`. Nothing of the user's own OpenCode gets into a run:
-    no configuration, no key, no plugin. What the project says (AGENTS.md, opencode.json) counts."""
+    """Agents are sessions of OpenCode, each in a copy of `workdir`. The user's own OpenCode configuration, keys and
+    plugins are not used; the project's AGENTS.md and opencode.json are."""
 
     def __new__(cls, *positional: Any, **named: Any) -> Self:
-        """Raises SpecError for arguments of batch-agent 0.2 that have another name, or none, by now."""
+        """Raises SpecError for arguments of batch-agent 0.2 that were renamed or removed."""
         for name in named:
             if name in FORMER["runtime option"]:
                 raise SpecError(
@@ -39,26 +39,27 @@ class OpenCodeRuntime:
         return object.__new__(cls)
 
     backend: Any = None
-    """In place of the run's own."""
+    """Overrides the run's backend."""
     model: str | None = None
-    """In place of the run's own."""
+    """Overrides the run's model."""
     _: KW_ONLY
     workdir: str | Path | None = None
-    """What agents work on: each gets a copy. None: an empty folder."""
+    """Directory that agents work on; each gets a copy. None: an empty directory."""
     mode: Literal["serve", "process"] = "serve"
-    """One `opencode serve` for all agents; or an `opencode run` for each, which takes 0.5 GB and seconds of CPU."""
+    """One `opencode serve` for all agents, or one `opencode run` per agent, which takes 0.5 GB and seconds of CPU
+    each."""
     tools: Sequence[str] | None = None
-    """Those of OpenCode's tools that agents may use, such as ("read", "edit", "bash"). None: all."""
+    """OpenCode's tools that agents may use, such as ("read", "edit", "bash"). None: all."""
     prompt: str | None = None
-    """In place of OpenCode's own system prompt."""
+    """Replaces OpenCode's system prompt."""
     config: Mapping[str, Any] | None = None
-    """Merged over what we tell OpenCode, as opencode.json has it."""
+    """Merged over the generated configuration, in the format of opencode.json."""
     gateway: bool = True
-    """Whether requests go through us, for slots, budget, retries, and prompts that begin alike."""
+    """Whether requests go through the run, for slots, budget, retries and shared prompt prefixes."""
     keep: bool = False
-    """Whether the copies stay when agents are done."""
+    """Whether the copies are kept when agents have finished."""
     command: str = "opencode"
-    """The program: a name to look for in PATH, or a path."""
+    """The program: a name in PATH, or a path."""
     env: Mapping[str, str] | None = field(default=None, repr=False)
     """Added to the environment, which is the user's without secrets: {"GH_TOKEN": os.environ["GH_TOKEN"]}."""
 
@@ -81,10 +82,10 @@ class OpenCodeRuntime:
         if self.mode not in _MODES:
             raise SpecError(f"mode must be 'serve' or 'process'; got {self.mode!r}.")
         if self.prompt is not None and not isinstance(self.prompt, str):
-            raise SpecError(f"prompt must be a text; got {self.prompt!r}.")
+            raise SpecError(f"prompt must be a string; got {self.prompt!r}.")
         if not all(isinstance(word, str) for pair in (self.env or {}).items() for word in pair):
-            raise SpecError("env must be a mapping of texts.")
-        self._wishes.check()
+            raise SpecError("env must be a mapping of strings to strings.")
+        self._settings.check()
         find_opencode(self.command)
         check_workdir(self.workdir)
 
@@ -98,22 +99,22 @@ class OpenCodeRuntime:
         home = make_home(folder, {})
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
-                group.create_task(check_version(program, home.environment("{}"), home.at))
+                group.create_task(check_version(program, home.environment("{}"), home.cwd))
                 opening = group.create_task(WorkspaceRoot.open(house, self.workdir, self.keep))
-        workshop, prompt = opening.result(), self._prompt_file(folder)
-        environment = self._environment(workshop, prompt, folder)
-        write_config(home.probe, NOBODY)
+        workspaces, prompt = opening.result(), self._prompt_file(folder)
+        environment = self._environment(workspaces, prompt, folder)
+        write_config(home.probe, PLACEHOLDER_ENDPOINT)
         if self.mode == "process":
             await check_config(program, environment, home.probe)
-            yield RunSessions(program, workshop, partial(self._environment, workshop, prompt))
+            yield RunSessions(program, workspaces, partial(self._environment, workspaces, prompt))
         else:
             async with serve_sessions(
-                workshop, partial(opencode_server, program, environment, home.at), home.probe
-            ) as crew:
-                yield crew
+                workspaces, partial(opencode_server, program, environment, home.cwd), home.probe
+            ) as sessions:
+                yield sessions
 
     @property
-    def _wishes(self) -> OpenCodeSettings:
+    def _settings(self) -> OpenCodeSettings:
         return OpenCodeSettings(self.tools, self.config)
 
     def _prompt_file(self, folder: Path) -> Path | None:
@@ -123,7 +124,7 @@ class OpenCodeRuntime:
         file.write_text(self.prompt)
         return file
 
-    def _environment(self, workshop: WorkspaceRoot, prompt: Path | None, folder: Path) -> dict[str, str]:
-        home = make_home(folder, {**workshop.environment, **(self.env or {})})
-        window = workshop.house.context_tokens
-        return home.environment(config_text(self._wishes, workshop.root, home.shell, prompt, window))
+    def _environment(self, workspaces: WorkspaceRoot, prompt: Path | None, folder: Path) -> dict[str, str]:
+        home = make_home(folder, {**workspaces.environment, **(self.env or {})})
+        window = workspaces.context.context_tokens
+        return home.environment(config_text(self._settings, workspaces.root, home.shell, prompt, window))

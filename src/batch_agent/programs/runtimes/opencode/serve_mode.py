@@ -1,4 +1,4 @@
-"""OpenCode for a run, one program for all agents: a session for each, which works in the agent's own folder."""
+"""Serve mode of OpenCode: one server for all agents, with a session per agent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,121 +14,121 @@ from ...workspace.workspace import Workspace, WorkspaceRoot
 from .cli import refused_config
 from .client import OpenCodeClient
 from .config import write_config
-from .messages import answered
+from .messages import to_result
 from .orphans import kill_orphans
 
-_MOST_STARTS = 4
+_MAX_STARTS = 4
 
 
 class ServerRestarter:
-    """Has a server there for whoever asks: when the last one ended, another one."""
+    """Provides a running server, and starts another one when it has exited."""
 
     def __init__(self, start: Callable[[], AbstractAsyncContextManager[OpenCodeClient]], stack: AsyncExitStack) -> None:
         self._start = start
         self._stack = stack
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._starts = 0
         self._current: OpenCodeClient | None = None
-        self._ends_current = AsyncExitStack()
+        self._current_stack = AsyncExitStack()
 
     async def server(self) -> OpenCodeClient:
-        """Raises SpecError, and ProgramFailed after it ended too often."""
-        async with self._one_at_a_time:
-            if self._current is None or await self._current.is_over():
-                await self._another()
+        """Raises SpecError, and ProgramFailed if the server exited too often."""
+        async with self._lock:
+            if self._current is None or await self._current.is_unusable():
+                await self._restart()
             assert self._current is not None
             return self._current
 
-    async def _another(self) -> None:
-        if self._starts == _MOST_STARTS:
-            raise ProgramFailed(f"`opencode serve` ended {_MOST_STARTS} times in this run: it is not started again.")
+    async def _restart(self) -> None:
+        if self._starts == _MAX_STARTS:
+            raise ProgramFailed(f"`opencode serve` exited {_MAX_STARTS} times in this run and is not restarted.")
         self._current = None
-        await self._ends_current.aclose()
+        await self._current_stack.aclose()
         self._starts += 1
-        self._ends_current = await self._stack.enter_async_context(AsyncExitStack())
-        self._current = await self._ends_current.enter_async_context(self._start())
+        self._current_stack = await self._stack.enter_async_context(AsyncExitStack())
+        self._current = await self._current_stack.enter_async_context(self._start())
 
 
 @asynccontextmanager
 async def serve_sessions(
-    workshop: WorkspaceRoot, start: Callable[[], AbstractAsyncContextManager[OpenCodeClient]], probe: Path
+    workspaces: WorkspaceRoot, start: Callable[[], AbstractAsyncContextManager[OpenCodeClient]], probe: Path
 ) -> AsyncIterator[SessionFactory]:
-    """`probe`: an agent's folder without an agent, to see whether the configuration is taken. Raises SpecError."""
+    """`probe`: a stand-in for an agent's directory, to check the configuration. Raises SpecError."""
     async with AsyncExitStack() as stack:
-        watch = ServerRestarter(start, stack)
-        server = await watch.server()
+        restarter = ServerRestarter(start, stack)
+        server = await restarter.server()
         await _check(server, probe)
-        yield ServeSessions(workshop, watch)
+        yield ServeSessions(workspaces, restarter)
 
 
 async def _check(server: OpenCodeClient, probe: Path) -> None:
     try:
         await server.check_config(probe)
-        await server.forget(probe)
-    except ProgramFailed as failed:
-        raise refused_config(str(failed)) from failed
+        await server.dispose(probe)
+    except ProgramFailed as to_failure:
+        raise refused_config(str(to_failure)) from to_failure
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSessions:
-    """Agents that share a server."""
+    """Session factory; sessions share a server."""
 
-    workshop: WorkspaceRoot
-    watch: ServerRestarter
+    workspaces: WorkspaceRoot
+    restarter: ServerRestarter
 
     async def open_session(self, agent: str) -> "ServeSession":
         try:
-            server = await self.watch.server()
+            server = await self.restarter.server()
         except SpecError as error:
             raise ProgramFailed(str(error), retryable=True) from error
-        place = await self.workshop.place(agent)
-        await place.furnish(lambda: write_config(place.folder, place.address))
+        workspace = await self.workspaces.create(agent)
+        await workspace.write_files(lambda: write_config(workspace.folder, workspace.address))
         try:
-            return ServeSession(place, server, await server.session(place.folder))
+            return ServeSession(workspace, server, await server.session(workspace.folder))
         except BaseException:
-            await _leave(server, place)
+            await _close(server, workspace)
             raise
 
 
 @dataclass(slots=True)
 class ServeSession:
-    """One agent: a folder, a session."""
+    """One agent's workspace and session."""
 
-    place: Workspace
+    workspace: Workspace
     server: OpenCodeClient
     session: str
     _transcript: Sequence[Message] = ()
-    _known: int = 0
-    """So many messages of the session were told before."""
+    _seen: int = 0
+    """Number of the session's messages that earlier results covered."""
 
     async def prompt(self, text: str) -> ProgramResult:
-        place, server = self.place, self.server
+        workspace, server = self.workspace, self.server
         try:
-            await server.say(place.folder, self.session, place.address.model, text)
+            await server.prompt(workspace.folder, self.session, workspace.address.model, text)
         except BaseException:
             await self._stop()
             raise
-        messages = await server.messages(place.folder, self.session)
-        got = answered(self._transcript, messages[self._known :])
-        self._known, self._transcript = len(messages), got.transcript
-        await kill_orphans(place.beside)
-        return replace(got, text=place.from_here(got.text), changes=await place.changes())
+        messages = await server.messages(workspace.folder, self.session)
+        result = to_result(self._transcript, messages[self._seen :])
+        self._seen, self._transcript = len(messages), result.transcript
+        await kill_orphans(workspace.private_dir)
+        return replace(result, text=workspace.relativize(result.text), changes=await workspace.changes())
 
     async def aclose(self) -> None:
-        await _leave(self.server, self.place)
+        await _close(self.server, self.workspace)
 
     async def _stop(self) -> None:
-        """A server that cannot be told is of no more use to the others either."""
+        """A server that cannot be stopped is abandoned, for other agents too."""
         try:
-            await self.server.abort(self.place.folder, self.session)
+            await self.server.abort(self.workspace.folder, self.session)
         except ProgramFailed:
-            self.server.give_up()
+            self.server.abandon()
         finally:
-            await kill_orphans(self.place.beside)
+            await kill_orphans(self.workspace.private_dir)
 
 
-async def _leave(server: OpenCodeClient, place: Workspace) -> None:
+async def _close(server: OpenCodeClient, workspace: Workspace) -> None:
     with suppress(ProgramFailed):
-        await server.forget(place.folder)
-    await kill_orphans(place.beside)
-    await place.leave()
+        await server.dispose(workspace.folder)
+    await kill_orphans(workspace.private_dir)
+    await workspace.remove()
