@@ -11,10 +11,6 @@ from ...core.errors import SpecError
 from ...core.schema import JsonSchema, without_titles
 from . import BadArguments
 
-_SHOWN_PROBLEMS = 5
-_SHOWN_CHARACTERS = 300
-_LONGEST_NAME = 64
-
 
 _MAX_PROBLEMS = 5
 _MAX_MESSAGE_CHARS = 300
