@@ -25,7 +25,7 @@ def _schema(flavor: Flavor) -> str:
     strict = ", in its strict form" if flavor.extras.strict_schema or flavor is ANTHROPIC else ""
     if flavor is BEDROCK:
         strict = ", for models that support it"
-    return f"enforced{strict}" + ("" if flavor.json_schema_beside_tools else "; in the prompt if there are tools")
+    return f"enforced{strict}" + ("" if flavor.json_schema_with_tools else "; in the prompt if there are tools")
 
 
 def _cache(flavor: Flavor) -> str:
