@@ -8,7 +8,7 @@ from collections.abc import Callable
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from batch_agent.backends.http.h1_parser import ProtocolError, ResponseHead, ResponseTooLarge
-from batch_agent.backends.http.transport import LARGEST_BODY, LARGEST_STREAM, declared_size
+from batch_agent.backends.http.transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, format_size
 from batch_agent.core.content_encoding import BadContent, ContentDecoder, decoder_for
 
 _LONGEST_HEAD = 64 * 1024
@@ -33,16 +33,16 @@ class AnswerReader:
         "_parts",
         "_size",
         "head",
-        "is_whole",
-        "keeps_open",
+        "is_complete",
+        "keep_alive",
         "on_body",
     )
 
-    def __init__(self, most: int = LARGEST_STREAM) -> None:
+    def __init__(self, most: int = MAX_STREAM_BYTES) -> None:
         """`most`: the limit of the decoded body in bytes."""
         self.head: ResponseHead | None = None
-        self.is_whole = False
-        self.keeps_open = True
+        self.is_complete = False
+        self.keep_alive = True
         self._most = most
         self._size = self._fed = self._interim = self._left = 0
         self._is_until_close = False
@@ -53,9 +53,9 @@ class AnswerReader:
         self._parser = HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
 
-    def limit(self, most: int) -> None:
+    def set_limit(self, most: int) -> None:
         """Sets the limit of a body that has begun. Raises AnswerTooLarge if it is known to exceed it."""
-        self._most = most if self._decoder is None else min(most, LARGEST_BODY)
+        self._most = most if self._decoder is None else min(most, MAX_BODY_BYTES)
         if self._size + (0 if self._decoder is not None else self._left) > self._most:
             raise self._too_large()
 
@@ -68,32 +68,32 @@ class AnswerReader:
         except HttpParserUpgrade as error:
             raise ProtocolError("it switches protocols") from error
         except HttpParserError as error:
-            if not self.is_whole:
+            if not self.is_complete:
                 raise (
                     error.__context__ if isinstance(error.__context__, ProtocolError) else ProtocolError(str(error))
                 ) from None
-            self.keeps_open = False  # bytes after the end
+            self.keep_alive = False  # bytes after the end
         if self.head is None and self._fed > _LONGEST_HEAD:
-            raise ProtocolError(f"its head has more than {declared_size(_LONGEST_HEAD)}")
+            raise ProtocolError(f"its head has more than {format_size(_LONGEST_HEAD)}")
         return self._take_body()
 
     def end(self) -> None:
         """The connection is closed. Raises BadAnswer for a response that is not complete."""
-        self.keeps_open = False
+        self.keep_alive = False
         if not self._is_until_close:
             raise ProtocolError("the answer broke off before its end")
         self._finish()
 
     def on_message_begin(self) -> None:
-        if self.is_whole:
-            self.keeps_open = False
+        if self.is_complete:
+            self.keep_alive = False
 
     def on_status(self, reason: bytes) -> None:
         if b"\0" in reason:
             raise ProtocolError("its first line has a NUL")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.is_whole:
+        if self.is_complete:
             return
         if self.head is not None:  # a trailer
             self._fed += len(name) + len(value) + 4
@@ -107,7 +107,7 @@ class AnswerReader:
             raise ProtocolError(f"its head has more than {_MOST_FIELDS} lines")
 
     def on_headers_complete(self) -> None:
-        if self.is_whole:
+        if self.is_complete:
             return
         status = self._parser.get_status_code()
         if not 100 <= status < 1000:
@@ -120,24 +120,24 @@ class AnswerReader:
                 raise ProtocolError(f"it answers with {status}, which nobody asked for")
             return
         if self._fed > _LONGEST_HEAD and sum(len(name) + len(headers[name]) for name in headers) > _LONGEST_HEAD:
-            raise ProtocolError(f"its head has more than {declared_size(_LONGEST_HEAD)}")
+            raise ProtocolError(f"its head has more than {format_size(_LONGEST_HEAD)}")
         self.head = ResponseHead(status, headers)
         self._frame(status, headers)
         if "content-encoding" in headers and status not in _WITHOUT_BODY:
             self._decode(headers["content-encoding"])
 
     def on_message_complete(self) -> None:
-        if self.head is not None and not self.is_whole:
+        if self.head is not None and not self.is_complete:
             self._left = 0
-            self.is_whole = True
+            self.is_complete = True
 
     def _frame(self, status: int, headers: dict[str, str]) -> None:
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
         is_old = self._parser.get_http_version() == "1.0"
         connection = headers.get("connection", "").lower()
-        self.keeps_open = "close" not in connection and (not is_old or "keep-alive" in connection)
+        self.keep_alive = "close" not in connection and (not is_old or "keep-alive" in connection)
         if coding is not None:
-            self.keeps_open = self.keeps_open and length is None and not is_old
+            self.keep_alive = self.keep_alive and length is None and not is_old
             if coding.lower() != "chunked" and status not in _WITHOUT_BODY:
                 raise ProtocolError(f"its Transfer-Encoding is {coding[:40]!r}, and only chunked is known")
         elif length is not None:
@@ -156,7 +156,7 @@ class AnswerReader:
         self._size += len(body)
         if self._size > self._most:
             raise self._too_large()
-        if self.is_whole:
+        if self.is_complete:
             self._finish()
         return body
 
@@ -166,14 +166,14 @@ class AnswerReader:
                 self._decoder.close()
             except BadContent as error:
                 raise ProtocolError(str(error)) from error
-        self.is_whole = True
+        self.is_complete = True
 
     def _decode(self, encoding: str) -> None:
         try:
             self._decoder = decoder_for(encoding)
         except BadContent as error:
             raise ProtocolError(str(error)) from error
-        self.limit(self._most)
+        self.set_limit(self._most)
 
     def _decoded(self, body: bytes) -> bytes:
         assert self._decoder is not None
@@ -183,4 +183,4 @@ class AnswerReader:
             raise ProtocolError(str(error)) from error
 
     def _too_large(self) -> ResponseTooLarge:
-        return ResponseTooLarge(f"its body has more than {declared_size(self._most)}")
+        return ResponseTooLarge(f"its body has more than {format_size(self._most)}")

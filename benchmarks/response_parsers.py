@@ -71,8 +71,8 @@ def parse(parser: Any, responses: Sequence[Sequence[bytes]]) -> None:
         reader = parser()
         for packet in packets:
             reader.feed(packet)
-        assert reader.is_whole
-        assert reader.keeps_open
+        assert reader.is_complete
+        assert reader.keep_alive
 
 
 def per_response(make: Callable[[int], list[bytes]]) -> dict[str, dict[str, float]]:

@@ -12,8 +12,8 @@ import pytest
 from tests.support.engine_harness import EventLog, asked, now, run, stream, waiting_tool
 
 from batch_agent import AgentResult, BackendError, ErrorKind, RunStopped, Tool
-from batch_agent.backends.diagnostics import _Examiner
-from batch_agent.backends.probe import takes_tools
+from batch_agent.backends.diagnostics import _Prober
+from batch_agent.backends.probe import probe_tools
 from batch_agent.core.events import Paused, RequestRetried
 from batch_agent.core.messages import ToolCall
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Usage
@@ -233,7 +233,7 @@ async def test_the_trial_of_tools_on_a_server_that_hangs_ends() -> None:
         return say("")
 
     with pytest.raises(BackendError):
-        await takes_tools(ScriptedBackend(answer), "m")
+        await probe_tools(ScriptedBackend(answer), "m")
     assert now() < 3600
 
 
@@ -242,7 +242,7 @@ async def test_the_doctor_says_that_a_server_hangs() -> None:
         await asyncio.sleep(10**6)
         return say("")
 
-    check = await _Examiner(ScriptedBackend(answer)).plain()
+    check = await _Prober(ScriptedBackend(answer)).plain()
     assert check.state == "failed"
     assert now() < 3600
 

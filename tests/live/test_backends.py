@@ -9,7 +9,7 @@ from scripts.engines.layout import MODEL_NAME
 
 from batch_agent import BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.backends.connect import connect
-from batch_agent.backends.diagnostics import DiagnosticCheck, examine
+from batch_agent.backends.diagnostics import DiagnosticCheck, diagnose
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Finished, Request, Sampling
@@ -35,7 +35,7 @@ async def seen(url: str) -> Traits:
 
 
 async def checks(url: str) -> dict[str, DiagnosticCheck]:
-    return {check.name: check async for check in examine(url, None, lambda text: None)}
+    return {check.name: check async for check in diagnose(url, None, lambda text: None)}
 
 
 @pytest.mark.parametrize("scheme", ["http", "vllm", "anthropic"])

@@ -25,7 +25,7 @@ from tests.support.plans import plan
 from batch_agent.agent.conversation import CallTools, Conversation, Done, Generate
 from batch_agent.backends import flavors
 from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
-from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, keeps_schema
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, supports_schema
 from batch_agent.backends.dialects.dialect import Dialect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.embedded import add_schema_hints
@@ -60,7 +60,7 @@ class Wire:
     @property
     def traits(self) -> Traits:
         flavor = self.flavor
-        keeps = keeps_schema(self.model) if flavor.dialect == "bedrock" else flavor.json_schema
+        keeps = supports_schema(self.model) if flavor.dialect == "bedrock" else flavor.json_schema
         return Traits(
             self.name,
             self.model,
@@ -68,7 +68,7 @@ class Wire:
             json_schema=keeps,
             json_schema_with_tools=flavor.json_schema_with_tools,
             inflight=8,
-            strict_schema=flavor.extras.strict_schema or flavor in (flavors.ANTHROPIC, flavors.BEDROCK),
+            strict_schema=flavor.extensions.strict_schema or flavor in (flavors.ANTHROPIC, flavors.BEDROCK),
         )
 
     @property
@@ -81,7 +81,7 @@ def _wires() -> Iterator[Wire]:
         if isinstance(flavor, Flavor):
             match flavor.dialect:
                 case "openai":
-                    yield Wire(flavor.name, flavor, partial(OpenAIChat, flavor.extras))
+                    yield Wire(flavor.name, flavor, partial(OpenAIChat, flavor.extensions))
                 case "anthropic":
                     yield Wire(flavor.name, flavor, partial(AnthropicMessages, strict_schema=True))
                 case "bedrock":
@@ -91,7 +91,7 @@ def _wires() -> Iterator[Wire]:
                     assert_never(flavor.dialect)
     lenient = replace(flavors.VLLM, dialect="anthropic", ignores=flavors.ANTHROPIC.ignores)
     yield Wire("vllm, Anthropic's dialect", lenient, AnthropicMessages)
-    no_sessions = replace(flavors.SGLANG.extras, session_field="")
+    no_sessions = replace(flavors.SGLANG.extensions, session_field="")
     yield Wire("sglang without sessions", flavors.SGLANG, partial(OpenAIChat, no_sessions))
     yield Wire("embedded", flavors.LLAMACPP, partial(OpenAIChat, adapt_schema=add_schema_hints))
 
@@ -334,7 +334,7 @@ def test_the_tools_are_the_same_bytes_in_every_turn_and_the_last_only_forbids_th
 def _can_forbid(wire: Wire, request: Request) -> bool:
     """Whether the request says that no tool may be called. Bedrock has no word for it. Where the word itself takes the
     tools out of the prompt, a schema rules calls out in its place, if there is one."""
-    if wire.flavor.extras.none_drops_tools and wire.flavor.dialect == "openai":
+    if wire.flavor.extensions.none_drops_tools and wire.flavor.dialect == "openai":
         return request.answer_schema is None
     return wire.flavor.dialect != "bedrock"
 

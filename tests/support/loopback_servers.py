@@ -13,7 +13,7 @@ import orjson
 from yarl import URL
 
 from batch_agent.backends.http.client import ServerClient
-from batch_agent.backends.http.transport import open_transport
+from batch_agent.backends.http.transport_selection import open_transport
 
 
 @dataclass

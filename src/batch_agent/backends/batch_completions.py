@@ -1,4 +1,4 @@
-"""Many prompts in one HTTP request, each answered as soon as it is done."""
+"""Client for requests with many prompts, each of which is delivered as soon as it is complete."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +18,13 @@ from .dialects.completions.decoder import (
 from .dialects.completions.encoder import CHATS_PATH, PATH, encode, encode_chats
 from .error_mapping import translate_failure, translate_status
 from .http.client import ServerClient, display_url, redact_key
-from .http.transport import LARGEST_BODY, LARGEST_STREAM
+from .http.transport import MAX_BODY_BYTES, MAX_STREAM_BYTES
 
-_STREAM = "text/event-stream"
+_STREAM_TYPE = "text/event-stream"
 _STREAM_INTERVAL = 16
-"""Tokens in an event, where the server can be told: progress is seen, and costs a sixteenth."""
+"""Tokens per event, on servers that accept the option: progress stays visible at a sixteenth of the cost."""
 _BYTES_PER_TOKEN = 512
-"""At most, with the JSON around it: the limit of an answer grows with the list."""
+"""Upper bound, including JSON: the size limit of the response grows with the number of prompts."""
 _UNKNOWN_TOKENS = 4096
 
 OnPromptEvent = Callable[[PromptEvent], None]
@@ -32,52 +32,52 @@ OnPromptEvent = Callable[[PromptEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchCompletionClient:
-    """How lists of prompts go to one server."""
+    """Sends lists of prompts to one server."""
 
     server: ServerClient
     model: str
     are_chats: bool = False
-    """The server puts the chat template around each prompt. It gives all answers together then."""
+    """The server applies the chat template to each prompt, and returns all replies together."""
     is_raw: bool = False
-    """Prompts are sent without any template."""
+    """Prompts are sent without a template."""
     only_standard: bool = False
-    """The server is not known to take what only vLLM takes."""
+    """The server may not accept vLLM's extensions."""
 
-    async def ask(
-        self, prompts: Sequence[str], sampling: Sampling, patience: float | None, hear: OnPromptEvent
+    async def send(
+        self, prompts: Sequence[str], sampling: Sampling, timeout: float | None, on_event: OnPromptEvent
     ) -> None:
-        """`hear` is told of answers in the order in which they come. `patience`: seconds without any news. Raises
-        BackendError; prompts that were told as done stay done."""
+        """Calls `on_event` for each event in the order of arrival. `timeout`: seconds without any event. Raises
+        BackendError; prompts that were reported as finished stay finished."""
         url = self.server.url(CHATS_PATH if self.are_chats else PATH)
-        more = len(prompts) * _BYTES_PER_TOKEN * (sampling.max_tokens or _UNKNOWN_TOKENS)
+        extra_bytes = len(prompts) * _BYTES_PER_TOKEN * (sampling.max_tokens or _UNKNOWN_TOKENS)
         try:
-            async with asyncio.timeout(patience) as clock:
-                answer = await self.server.ask(url, self._body(prompts, sampling), None)
+            async with asyncio.timeout(timeout) as clock:
+                response = await self.server.post(url, self._body(prompts, sampling), None)
                 try:
-                    if answer.status != 200:
-                        said = redact_key(await answer.read(), answer.sent_headers)
-                        raise translate_status(answer.status, answer.headers, said, display_url(url))
-                    if answer.content_type != _STREAM:
-                        for event in _whole(await answer.read(LARGEST_BODY + more), len(prompts)):
-                            hear(event)
+                    if response.status != 200:
+                        body = redact_key(await response.read(), response.sent_headers)
+                        raise translate_status(response.status, response.headers, body, display_url(url))
+                    if response.content_type != _STREAM_TYPE:
+                        for event in _reply_events(await response.read(MAX_BODY_BYTES + extra_bytes), len(prompts)):
+                            on_event(event)
                         return
                     decoder = BatchStreamDecoder(len(prompts))
-                    while chunk := await answer.chunk(LARGEST_STREAM + more):
-                        if patience is not None:
-                            clock.reschedule(aio.now() + patience)
+                    while chunk := await response.chunk(MAX_STREAM_BYTES + extra_bytes):
+                        if timeout is not None:
+                            clock.reschedule(aio.now() + timeout)
                         for event in decoder.feed(chunk):
-                            hear(event)
+                            on_event(event)
                     if not decoder.ended:
                         decoder.close()
                 finally:
-                    answer.close()
+                    response.close()
         except TimeoutError as error:
-            message = f"{display_url(url)} has said nothing for {patience:g} s."
+            message = f"{display_url(url)} sent nothing for {timeout:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         except BackendError as error:
-            raise self.server.without_secrets(error) from None
+            raise self.server.redact(error) from None
         except OSError as error:
-            raise self.server.without_secrets(translate_failure(error, display_url(url))) from None
+            raise self.server.redact(translate_failure(error, display_url(url))) from None
 
     def _body(self, prompts: Sequence[str], sampling: Sampling) -> bytes:
         if self.are_chats:
@@ -87,12 +87,13 @@ class BatchCompletionClient:
         return encode(prompts, self.model, sampling, only_standard=self.only_standard, is_raw=self.is_raw)
 
 
-def _whole(body: bytes, count: int) -> Iterator[PromptEvent]:
-    """A server that does not stream, as events. Raises BackendError, after the last one, if some have no answer."""
-    whole = decode_batch_reply(body, count)
-    for answer in whole.answers:
-        usage = whole.usage if count == 1 else None
+def _reply_events(body: bytes, count: int) -> Iterator[PromptEvent]:
+    """The reply of a server that does not stream, as events. Raises BackendError, after the last event, if prompts have
+    no reply."""
+    reply = decode_batch_reply(body, count)
+    for answer in reply.answers:
+        usage = reply.usage if count == 1 else None
         yield PromptDelta(answer.index, answer.text)
         yield PromptFinished(answer.index, answer.finish, usage)
-    if whole.missing:
-        raise BackendError(ErrorKind.SERVER, f"The server gave up {len(whole.missing)} of {count} answers.")
+    if reply.missing:
+        raise BackendError(ErrorKind.SERVER, f"The server aborted {len(reply.missing)} of {count} prompts.")

@@ -1,4 +1,4 @@
-"""From a bedrock:// URL to a backend: Amazon Bedrock's Converse API, or its newer endpoints with ?api=mantle."""
+"""Backend for bedrock:// URLs: Amazon Bedrock's Converse API, or its newer endpoints with ?api=mantle."""
 
 import os
 import re
@@ -8,14 +8,15 @@ from yarl import URL
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
-from .address import key_of_environment
+from .address import key_from_environment
 from .dialects.anthropic.encoder import AnthropicMessages
-from .dialects.bedrock.encoder import BedrockConverse, cache_support, keeps_schema
+from .dialects.bedrock.encoder import BedrockConverse, cache_support, supports_schema
 from .dialects.dialect import Dialect
 from .dialects.openai.encoder import OpenAIChat
 from .flavors import BEDROCK
 from .http.client import ServerClient, Signer
-from .http.transport import Headers, Transport, open_transport
+from .http.transport import Headers, Transport
+from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
 from .probe import list_models, select_model
 from .signing import SigV4
@@ -25,14 +26,16 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def open_bedrock(url: URL, model: str | None) -> Backend:
-    """Raises SpecError for a URL without a region or a model, and where credentials are missing; BackendError where
-    the models cannot be listed. Nothing is generated."""
-    place = _place(url, model)
-    return await (_open_mantle(place) if place.is_mantle else _open_converse(place))
+    """Opens the backend; nothing is generated. Raises SpecError for a URL without a region or a model, and for missing
+    credentials; BackendError if the models cannot be listed."""
+    target = _parse_target(url, model)
+    return await (_open_mantle(target) if target.is_mantle else _open_converse(target))
 
 
 @dataclass(frozen=True, slots=True)
-class _Region:
+class _Target:
+    """What a bedrock:// URL names."""
+
     region: str
     model: str | None
     is_mantle: bool
@@ -40,68 +43,70 @@ class _Region:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """How requests show who sends them: a plain key, or a signature each."""
+    """How requests authenticate: headers with an API key, or a signer."""
 
     headers: Headers
     signer: Signer | None
 
 
-def _place(url: URL, model: str | None) -> _Region:
-    shown = f"backend={str(url)!r}"
-    if odd := sorted(set(url.query) - {"api"}):
-        raise SpecError(f"{shown}: {odd[0]!r} is not known here; only api is.")
+def _parse_target(url: URL, model: str | None) -> _Target:
+    given = f"backend={str(url)!r}"
+    if unknown_options := sorted(set(url.query) - {"api"}):
+        raise SpecError(f"{given}: unknown option {unknown_options[0]!r}; bedrock:// accepts only api.")
     api = url.query.get("api", "converse")
     if api not in ("converse", "mantle"):
-        raise SpecError(f"{shown}: api={api!r} is not known here; converse and mantle are.")
+        raise SpecError(f"{given}: unknown api={api!r}; use converse or mantle.")
     region = url.host or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
     if not region:
-        raise SpecError(f"{shown} names no region: write bedrock://us-east-1/MODEL, or set AWS_REGION.")
+        raise SpecError(f"{given} has no region. Use bedrock://us-east-1/MODEL, or set AWS_REGION.")
     if not _REGION.fullmatch(region) or url.explicit_port is not None or url.user is not None:
         raise SpecError(
-            f"{shown}: {url.authority or region!r} is no AWS region. Write it as in bedrock://us-east-1/MODEL."
+            f"{given}: {url.authority or region!r} is not an AWS region. Use a URL as in bedrock://us-east-1/MODEL."
         )
     named = url.path.strip("/") or None
     if named and model and named != model:
-        raise SpecError(f"{shown} names the model {named!r}, but model={model!r}: leave one of them out.")
+        raise SpecError(f"{given} names the model {named!r}, but model={model!r}. Omit one of them.")
     if not (named or model) and api == "converse":
-        raise SpecError(f"{shown} names no model: write bedrock://{region}/MODEL, or model=...")
-    return _Region(region, named or model, api == "mantle")
+        raise SpecError(f"{given} has no model. Use bedrock://{region}/MODEL, or pass model=...")
+    return _Target(region, named or model, api == "mantle")
 
 
-async def _open_converse(place: _Region) -> Backend:
-    assert place.model is not None
-    root = _endpoint("BEDROCK_RUNTIME", f"https://bedrock-runtime.{place.region}.amazonaws.com")
-    access = await _access("bedrock", place.region)
-    server = ServerClient(_wire(access.headers, root), root, access.signer)
-    caches = cache_support(place.model) is not None
-    seen = (f"bedrock in {place.region}", *(("cache points",) if caches else ()))
-    keeps = keeps_schema(place.model)
-    traits = _traits(place.model, json_schema=keeps, strict_schema=keeps, managed_cache=caches, seen=seen)
+async def _open_converse(target: _Target) -> Backend:
+    assert target.model is not None
+    root = _endpoint("BEDROCK_RUNTIME", f"https://bedrock-runtime.{target.region}.amazonaws.com")
+    access = await _access("bedrock", target.region)
+    server = ServerClient(_open_transport(access.headers, root), root, access.signer)
+    caches = cache_support(target.model) is not None
+    seen = (f"bedrock in {target.region}", *(("cache points",) if caches else ()))
+    keeps = supports_schema(target.model)
+    traits = _traits(target.model, json_schema=keeps, strict_schema=keeps, managed_cache=caches, seen=seen)
     return HttpBackend(server, BedrockConverse(), traits)
 
 
-async def _open_mantle(place: _Region) -> Backend:
-    host = _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{place.region}.api.aws")
-    access = await _access("bedrock-mantle", place.region)
-    wire = _wire({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
+async def _open_mantle(target: _Target) -> Backend:
+    host = _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{target.region}.api.aws")
+    access = await _access("bedrock-mantle", target.region)
+    transport = _open_transport({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
     try:
-        root = _below(host, "/v1")
-        served = await list_models(ServerClient(wire, root, access.signer), may_be_missing=place.model is not None)
-        model = select_model(served, place.model, root)
+        root = _join(host, "/v1")
+        served = await list_models(
+            ServerClient(transport, root, access.signer), may_be_missing=target.model is not None
+        )
+        model = select_model(served, target.model, root)
     except BaseException:
-        await wire.aclose()
+        await transport.aclose()
         raise
-    seen = (f"bedrock-mantle in {place.region}",)
+    seen = (f"bedrock-mantle in {target.region}",)
     dialect: Dialect
     if model.name.startswith("anthropic."):
-        # The same dialect as Anthropic's own service, but for schemas, which this endpoint refuses.
-        root = _below(host, "/anthropic/v1")
-        dialect = AnthropicMessages(longest_answer=model.longest_answer, strict_schema=True)
+        # The same dialect as Anthropic's own service, except for schemas, which this endpoint rejects.
+        root = _join(host, "/anthropic/v1")
+        dialect = AnthropicMessages(max_output_tokens=model.max_output_tokens, strict_schema=True)
         traits = _traits(model.name, json_schema=False, strict_schema=True, managed_cache=True, seen=seen)
     else:
-        dialect, keeps = OpenAIChat(), keeps_schema(model.name)
+        dialect, keeps = OpenAIChat(), supports_schema(model.name)
         traits = _traits(model.name, json_schema=keeps, strict_schema=False, managed_cache=False, seen=seen, ignores=())
-    return HttpBackend(ServerClient(wire, root, access.signer), dialect, traits)
+    return HttpBackend(ServerClient(transport, root, access.signer), dialect, traits)
 
 
 def _endpoint(service: str, default: str) -> URL:
@@ -112,23 +117,23 @@ def _endpoint(service: str, default: str) -> URL:
             except ValueError:
                 url = URL()
             if url.scheme not in ("http", "https") or not url.host:
-                raise SpecError(f"{variable}={value!r} is not a URL: write it as in https://example.com.")
+                raise SpecError(f"{variable}={value!r} is not a URL. Use one as in https://example.com.")
             return url
     return URL(default)
 
 
 async def _access(service: str, region: str) -> _Access:
     assert BEDROCK.key_variable is not None
-    if token := key_of_environment(BEDROCK.key_variable):
+    if token := key_from_environment(BEDROCK.key_variable):
         return _Access({"Authorization": f"Bearer {token}"}, None)
     return _Access({}, await SigV4.find(service, region))
 
 
-def _wire(headers: Headers, root: URL) -> Transport:
-    return open_transport(root, headers, keeps_alive=BEDROCK.keeps_alive)
+def _open_transport(headers: Headers, root: URL) -> Transport:
+    return open_transport(root, headers, keep_alive=BEDROCK.keep_alive)
 
 
-def _below(host: URL, path: str) -> URL:
+def _join(host: URL, path: str) -> URL:
     return host.with_path(host.path.rstrip("/") + path)
 
 

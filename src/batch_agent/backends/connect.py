@@ -1,4 +1,4 @@
-"""From a backend URL to a connected backend, with what was seen of the server."""
+"""Connection to the backend that a URL names: probes the server, and chooses flavor, dialect and traits."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from .dialects.openai.encoder import PATH, OpenAIChat
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
 from .hostfile import Endpoint, parse_hostfile
 from .http.client import ServerClient, display_url
-from .http.transport import open_transport
+from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
-from .load_metrics import loads_of
-from .probe import ServedModel, ServerInfo, admin_url, inspect_server, list_models, select_model, takes_tools
+from .load_metrics import load_reader_for
+from .probe import ServedModel, ServerInfo, admin_url, inspect_server, list_models, probe_tools, select_model
 from .session_cleanup import SessionCloser, close_session, final_request
-from .token_counter import counter_of
+from .token_counter import token_counter_for
 
 if TYPE_CHECKING:
     from .endpoint_pool import EndpointPool
@@ -33,28 +33,29 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """How a run finds out whether a server takes tools."""
+    """Options of the request that finds out whether a server accepts tools."""
 
-    pay: Callable[[Backend], Backend] | None = None
-    """The same backend, within the run's budget."""
-    otherwise: bool = True
-    """What is assumed where nothing is left to try it."""
-    tell: Callable[[Usage], None] | None = None
-    """Hears what it took."""
-    is_one_of_several: bool = False
-    """An endpoint that refuses requests without tools too is left to its peers, which may take both."""
+    with_budget: Callable[[Backend], Backend] | None = None
+    """Wraps the backend so that the trial is charged to the run's budget."""
+    assume_tools: bool = True
+    """Assumed where the budget does not allow the trial."""
+    on_usage: Callable[[Usage], None] | None = None
+    """Called with the usage of the trial."""
+    has_peers: bool = False
+    """The server is one of several endpoints. If it also rejects requests without tools, its error is raised, and the
+    other endpoints are used."""
 
 
-_HOSTFILE = "hostfile://"
+_HOSTFILE_SCHEME = "hostfile://"
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def connect(
     url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, trial: TrialRequest | None = None
 ) -> Backend:
-    """Opens the backend that `url` names; several endpoints, or those of a hostfile, are one. Raises SpecError for a
-    URL that names none, BackendError for a server that cannot be used. Nothing is generated, but for one token where
-    tools are used and must be tried, as `trial` says."""
+    """Opens the backend that `url` names. Several endpoints, or those of a hostfile, form an endpoint pool. Nothing is
+    generated, except for one token where only a trial shows whether the server accepts tools. Raises SpecError for an
+    invalid URL, and BackendError for a server that cannot be used."""
     urls = endpoints_of(url)
     if len(urls) == 1:
         return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial)
@@ -67,50 +68,51 @@ async def open_endpoint_pool(
     *,
     uses_tools: bool,
     notify: Notify,
-    patience: float | None = None,
+    timeout: float | None = None,
     trial: TrialRequest | None = None,
 ) -> "EndpointPool":
-    """`patience`: seconds in which each must have shown what it is. Raises as `connect` does."""
+    """`timeout`: seconds in which each endpoint must respond to the probe. Raises as `connect` does."""
 
     from .endpoint_pool import EndpointPool
 
     async def open_one(url: str) -> Backend:
         try:
-            async with asyncio.timeout(patience):
-                one = replace(trial or TrialRequest(), is_one_of_several=len(urls) > 1)
-                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=one)
+            async with asyncio.timeout(timeout):
+                one_trial = replace(trial or TrialRequest(), has_peers=len(urls) > 1)
+                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=one_trial)
         except TimeoutError as error:
-            raise BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {patience:g} s.") from error
+            raise BackendError(ErrorKind.UNAVAILABLE, f"No response within {timeout:g} s.") from error
 
     return await EndpointPool.open(urls, open_one, notify)
 
 
 def endpoints_of(url: str | Sequence[str]) -> list[str]:
-    """The URLs of all that are named, those of hostfiles too. Raises SpecError, also for one that is named twice."""
+    """The URLs of all endpoints, with those of hostfiles. Raises SpecError, also for an endpoint that is listed
+    twice."""
     urls = [url] if isinstance(url, str) else list(url)
     found: dict[str, str] = {}
-    for each in urls:
-        listed = [each]
-        if each.startswith(_HOSTFILE):
-            listed = [url_of(endpoint) for endpoint in parse_hostfile(each.removeprefix(_HOSTFILE))]
-        for one in listed:
-            server = _server_of(one)
+    for given in urls:
+        endpoints = [given]
+        if given.startswith(_HOSTFILE_SCHEME):
+            endpoints = [backend_url(each) for each in parse_hostfile(given.removeprefix(_HOSTFILE_SCHEME))]
+        for endpoint in endpoints:
+            server = _server_of(endpoint)
             if server in found:
-                raise SpecError(f"{display_url(URL(one))} is listed twice among the endpoints.")
-            found[server] = one
+                raise SpecError(f"{display_url(URL(endpoint))} is listed twice among the endpoints.")
+            found[server] = endpoint
     return list(found.values())
 
 
 def _server_of(url: str) -> str:
-    """The same for all ways to name a server."""
+    """The same string for all ways to write the URL of one server."""
     parsed = parse(url)
     return url if parsed.scheme in ("local", "bedrock") else str(address_of(parsed).root)
 
 
-def url_of(endpoint: Endpoint) -> str:
-    """An address without a path is taken for a vLLM server; who is behind a URL with one is found by asking."""
-    is_bare = endpoint.scheme == "http" and not endpoint.base
-    return endpoint.url.replace("http://", "vllm://", 1) if is_bare else endpoint.url
+def backend_url(endpoint: Endpoint) -> str:
+    """The URL of an endpoint. An address without a path is assumed to be a vLLM server; other URLs are probed."""
+    is_address = endpoint.scheme == "http" and not endpoint.base
+    return endpoint.url.replace("http://", "vllm://", 1) if is_address else endpoint.url
 
 
 async def _connect_one(
@@ -120,109 +122,112 @@ async def _connect_one(
     if parsed.scheme == "local":
         return await _open_local(parsed, model, notify)
     if parsed.scheme == "bedrock":
-        from .bedrock import open_bedrock  # as the others of which a run needs one: imported when it is
+        from .bedrock import open_bedrock  # imported when it is needed, as every dialect
 
         return await open_bedrock(parsed, model)
-    return (await probe_server(address_of(parsed), model, tries_tools=uses_tools, trial=trial)).backend
+    return (await probe_server(address_of(parsed), model, uses_tools=uses_tools, trial=trial)).backend
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """A server that answered, and what was seen of it."""
+    """Server that responded to the probe, and what the probe found."""
 
     backend: HttpBackend
     flavor: Flavor
-    served: list[ServedModel]
-    sighting: ServerInfo
+    models: list[ServedModel]
+    info: ServerInfo
 
     @property
-    def tries_tools(self) -> bool:
-        """Whether only a trial can tell if it makes tool calls."""
-        return self.flavor.native_tools is None and self.sighting.tool_parser is not False
+    def needs_tool_trial(self) -> bool:
+        """Whether only a trial shows if the server accepts tools."""
+        return self.flavor.native_tools is None and self.info.tool_parser is not False
 
-    async def refusal_of_tools(self, trial: TrialRequest | None = None) -> BackendError | None:
-        """What it says to a request with a tool; None if it takes it. Raises BackendError for other trouble."""
-        model, at_once = self.backend.traits.model, self.flavor.refuses_at_once
+    async def tool_refusal(self, trial: TrialRequest | None = None) -> BackendError | None:
+        """The server's rejection of a request with a tool; None if it accepts it. Raises BackendError for other
+        errors."""
+        model, rejects_early = self.backend.traits.model, self.flavor.rejects_early
         trial = trial or TrialRequest()
-        backend = self.backend if trial.pay is None else trial.pay(self.backend)
-        refusal = await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell)
-        if refusal is not None and trial.is_one_of_several:
-            of_all = await takes_tools(backend, model, refuses_at_once=at_once, tell=trial.tell, tools=())
-            if of_all is not None:
-                raise of_all
+        backend = self.backend if trial.with_budget is None else trial.with_budget(self.backend)
+        refusal = await probe_tools(backend, model, rejects_early=rejects_early, on_usage=trial.on_usage)
+        if refusal is not None and trial.has_peers:
+            plain_refusal = await probe_tools(
+                backend, model, rejects_early=rejects_early, on_usage=trial.on_usage, tools=()
+            )
+            if plain_refusal is not None:
+                raise plain_refusal
         return refusal
 
-    async def makes_calls(self, trial: TrialRequest | None) -> bool:
-        """As it is tried. Raises BackendError for other trouble than a refusal."""
+    async def supports_tools(self, trial: TrialRequest | None) -> bool:
+        """Whether the server accepts tools, by a trial. Raises BackendError for errors other than a rejection."""
         try:
-            return await self.refusal_of_tools(trial) is None
+            return await self.tool_refusal(trial) is None
         except BackendError as error:
-            if trial is None or trial.pay is None or error.kind is not ErrorKind.BUDGET:
+            if trial is None or trial.with_budget is None or error.kind is not ErrorKind.BUDGET:
                 raise
-            return trial.otherwise  # nothing can be sent: only what is done already is of interest
+            return trial.assume_tools  # nothing can be sent: the run only replays what is in its checkpoint
 
 
 async def probe_server(
-    address: BackendAddress, model: str | None, *, tries_tools: bool, trial: TrialRequest | None = None
+    address: BackendAddress, model: str | None, *, uses_tools: bool, trial: TrialRequest | None = None
 ) -> ProbedServer:
-    """Raises as `connect` does."""
+    """Connects to one server and probes it. Raises as `connect` does."""
     headers = _headers(address.flavor, address.key)
     server = ServerClient(open_transport(address.root, headers), address.root)
     try:
-        served = await list_models(server, may_be_missing=model is not None)
-        flavor = _settle(address, served)
-        chosen = select_model(served, model, address.root)
-        sighting = await inspect_server(server, flavor)
-        if not flavor.keeps_alive:
+        models = await list_models(server, may_be_missing=model is not None)
+        flavor = _detect_flavor(address, models)
+        chosen = select_model(models, model, address.root)
+        info = await inspect_server(server, flavor)
+        if not flavor.keep_alive:
             await server.aclose()
-            server = ServerClient(open_transport(address.root, headers, keeps_alive=False), address.root)
-        dialect = _dialect(flavor, sighting, chosen)
-        farewells = _farewells(server, flavor, sighting, address, chosen.name)
-        traits = replace(_traits(flavor, chosen, sighting), has_agent_sessions=farewells is not None)
-        loads, counts = loads_of(server, flavor), counter_of(server, flavor, chosen.name)
-        backend = HttpBackend(server, dialect, traits, farewells, loads=loads, counts=counts)
-        reached = ProbedServer(backend, flavor, served, sighting)
-        if tries_tools and reached.tries_tools and await reached.makes_calls(trial):
-            reached.backend.traits = replace(traits, native_tools=True)
-        return reached
+            server = ServerClient(open_transport(address.root, headers, keep_alive=False), address.root)
+        dialect = _dialect(flavor, info, chosen)
+        session_closer = _session_closer(server, flavor, info, address, chosen.name)
+        traits = replace(_traits(flavor, chosen, info), has_agent_sessions=session_closer is not None)
+        read_load, count_tokens = load_reader_for(server, flavor), token_counter_for(server, flavor, chosen.name)
+        backend = HttpBackend(server, dialect, traits, session_closer, read_load=read_load, count_tokens=count_tokens)
+        probed = ProbedServer(backend, flavor, models, info)
+        if uses_tools and probed.needs_tool_trial and await probed.supports_tools(trial):
+            probed.backend.traits = replace(traits, native_tools=True)
+        return probed
     except BaseException:
         await server.aclose()
         raise
 
 
-def _settle(address: BackendAddress, served: list[ServedModel]) -> Flavor:
-    """Who serves: what the URL says, or what the server calls itself."""
-    owner = BY_OWNER.get(served[0].owner) if served else None
+def _detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:
+    """The flavor that the URL names, or that the server reports."""
+    owner = BY_OWNER.get(models[0].owner) if models else None
     flavor = address.flavor
     if flavor is None:
         return owner or COMPATIBLE
     if flavor is ANTHROPIC and not address.is_default:
-        # Somebody else who speaks Anthropic's dialect, with abilities of its own.
+        # Another server with Anthropic's dialect keeps its own abilities.
         host = owner if owner is not None and owner is not ANTHROPIC else COMPATIBLE
-        return replace(host, dialect=ANTHROPIC.dialect, ignores=ANTHROPIC.ignores, refuses_at_once=False)
+        return replace(host, dialect=ANTHROPIC.dialect, ignores=ANTHROPIC.ignores, rejects_early=False)
     return flavor
 
 
-def _dialect(flavor: Flavor, sighting: ServerInfo, model: ServedModel) -> Dialect:
+def _dialect(flavor: Flavor, info: ServerInfo, model: ServedModel) -> Dialect:
     if flavor.dialect == "anthropic":
         from .dialects.anthropic.encoder import AnthropicMessages
 
-        return AnthropicMessages(longest_answer=model.longest_answer, strict_schema=flavor is ANTHROPIC)
-    extras = flavor.extras
-    if extras.session_field and not sighting.sessions:
-        extras = replace(extras, session_field="")
-    return OpenAIChat(extras)
+        return AnthropicMessages(max_output_tokens=model.max_output_tokens, strict_schema=flavor is ANTHROPIC)
+    extensions = flavor.extensions
+    if extensions.session_field and not info.sessions:
+        extensions = replace(extensions, session_field="")
+    return OpenAIChat(extensions)
 
 
-def _farewells(
-    server: ServerClient, flavor: Flavor, sighting: ServerInfo, address: BackendAddress, model: str
+def _session_closer(
+    server: ServerClient, flavor: Flavor, info: ServerInfo, address: BackendAddress, model: str
 ) -> SessionCloser | None:
     if flavor.dialect != "openai":
         return None
-    if flavor.extras.session_field and sighting.sessions:
-        return SessionCloser(server.try_post, close_session(admin_url(server.root, "/close_session")))
+    if flavor.extensions.session_field and info.sessions:
+        return SessionCloser(server.post_or_none, close_session(admin_url(server.root, "/close_session")))
     if address.ends_sessions:
-        return SessionCloser(server.try_post, final_request(server.url(PATH), model))
+        return SessionCloser(server.post_or_none, final_request(server.url(PATH), model))
     return None
 
 
@@ -232,7 +237,7 @@ def _headers(flavor: Flavor | None, key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _traits(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> Traits:
+def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
     return Traits(
         name=flavor.name,
         model=model.name,
@@ -242,27 +247,28 @@ def _traits(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> Traits:
         inflight=flavor.inflight,
         fixed_inflight=flavor.fixed_inflight,
         context_tokens=model.context_tokens,
-        # Without a prefix cache nothing is kept between turns, and nobody's place in it is worth guarding.
-        kv_tokens=sighting.kv_kept if sighting.prefix_cache is not False else None,
-        kv_running_tokens=sighting.kv_tokens,
-        strict_schema=flavor.extras.strict_schema or flavor is ANTHROPIC,
+        # Without a prefix cache nothing is kept between turns, so there is no residency to guard.
+        kv_tokens=info.kv_retained_tokens if info.prefix_cache is not False else None,
+        kv_running_tokens=info.kv_tokens,
+        strict_schema=flavor.extensions.strict_schema or flavor is ANTHROPIC,
         managed_cache=flavor.managed_cache,
         unsupported_sampling=flavor.ignores,
-        detected=tuple(_words(flavor, model, sighting)),
+        detected=tuple(_describe(flavor, model, info)),
     )
 
 
-def _words(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> list[str]:
-    seen = [f"{flavor.name} {sighting.version}" if sighting.version else flavor.name]
+def _describe(flavor: Flavor, model: ServedModel, info: ServerInfo) -> list[str]:
+    """What was detected, for the report of the run."""
+    seen = [f"{flavor.name} {info.version}" if info.version else flavor.name]
     if model.context_tokens:
         seen.append(f"context of {model.context_tokens:,} tokens")
-    if sighting.prefix_cache is not None:
-        seen.append(f"prefix cache {'on' if sighting.prefix_cache else 'OFF'}")
-    if sighting.kv_tokens:
-        seen.append(f"room for {sighting.kv_tokens:,} tokens")
-    if sighting.sessions:
+    if info.prefix_cache is not None:
+        seen.append(f"prefix cache {'on' if info.prefix_cache else 'OFF'}")
+    if info.kv_tokens:
+        seen.append(f"KV cache of {info.kv_tokens:,} tokens")
+    if info.sessions:
         seen.append("sessions")
-    if sighting.priority:
+    if info.priority:
         seen.append("priorities")
     return seen
 
@@ -272,14 +278,14 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
 
     if url.host:
         raise SpecError(
-            f"backend={str(url)!r}: write the whole path, after three slashes, as in local:///models/a.gguf."
+            f"backend={str(url)!r}: use an absolute path after three slashes, as in local:///models/a.gguf."
         )
-    if odd := sorted(set(url.query) - {"slots"}):
-        raise SpecError(f"backend={str(url)!r}: {odd[0]!r} is not known here; only slots is.")
+    if unknown_options := sorted(set(url.query) - {"slots"}):
+        raise SpecError(f"backend={str(url)!r}: unknown option {unknown_options[0]!r}; local:// accepts only slots.")
     path = Path(url.path) if url.path not in ("", "/") else None
     slots = url.query.get("slots")
     if slots is not None and (not slots.isdecimal() or int(slots) < 1):
-        raise SpecError(f"backend={str(url)!r}: slots must be a whole number of at least 1.")
+        raise SpecError(f"backend={str(url)!r}: slots must be an integer >= 1.")
     notify("Starting the embedded model ...")
     try:
         local = await LocalServer.start(path, slots=int(slots) if slots else None, notify=notify)
@@ -288,14 +294,14 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
     try:
         flavor = replace(LLAMACPP, name="local", inflight=local.slots)
         if model is not None and model != local.model_name:
-            raise SpecError(f"model={model!r}: {url} serves {local.model_name!r}; leave model out.")
-        served = ServedModel(local.model_name, context_tokens=local.context_tokens)
-        traits = _traits(flavor, served, ServerInfo())
+            raise SpecError(f"model={model!r} is not served: {url} serves {local.model_name!r}. Omit model.")
+        models = ServedModel(local.model_name, context_tokens=local.context_tokens)
+        traits = _traits(flavor, models, ServerInfo())
         dialect = OpenAIChat(adapt_schema=add_schema_hints if path is None else None)
         root = with_version(URL(local.url))
-        server = ServerClient(open_transport(root, {}, keeps_alive=flavor.keeps_alive), root)
-        counts = counter_of(server, flavor, local.model_name)
-        return HttpBackend(server, dialect, traits, on_close=local.aclose, counts=counts)
+        server = ServerClient(open_transport(root, {}, keep_alive=flavor.keep_alive), root)
+        count_tokens = token_counter_for(server, flavor, local.model_name)
+        return HttpBackend(server, dialect, traits, on_close=local.aclose, count_tokens=count_tokens)
     except BaseException:
         await local.aclose()
         raise

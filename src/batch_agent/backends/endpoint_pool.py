@@ -1,119 +1,125 @@
-"""Several endpoints as one backend. Each turn goes where its context is, or where there is least to do; what one was
-doing that died is done by the others."""
+"""Endpoint pool: several endpoints of one model as one backend, with routing and failover.
+
+Each turn goes to the endpoint that has its context in the cache, or to the least loaded one. Requests of an endpoint
+that fails are sent to the others."""
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any, TypeVar
 
 from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.messages import User
 from ..core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
-from ..core.requests import Request
+from ..core.requests import Delta, Request
 from ..schedule.retry import asks_for_less
 from ..schedule.routing import Routing, Ticket
-from . import pool_member as fleet_member
-from .failover import ITS_FAULT, MAYBE_ITS_FAULT, EndpointRejection, PooledRequest
-from .pool_member import Open, PoolEndpoint, combined_traits
+from . import pool_member
+from .failover import ENDPOINT_FAULTS, MAX_REJECTIONS, REJECTIONS, EndpointRejection
+from .pool_member import OpenBackend, PoolEndpoint, combined_traits
 
-_MAYBE_ITS_AGENTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
-"""What a prompt may have brought about, wherever it goes."""
-_PASSING = frozenset({ErrorKind.SERVER, ErrorKind.UNAVAILABLE})
-"""Errors that a good endpoint may answer now and then."""
-_HANGS = 10.0
-"""Seconds without an answer after which it says something about the endpoint that nobody waits any longer."""
-_HANGS_AT_LEAST = 1.0
-_HANGS_BESIDE_OTHERS = 5.0
-"""The same, in times that the slowest answer took so far: for turns that may not take `_HANGS` seconds."""
+_MAYBE_AGENT_FAULTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
+"""Errors that a prompt may cause on any endpoint."""
+_TRANSIENT_FAULTS = frozenset({ErrorKind.SERVER, ErrorKind.UNAVAILABLE})
+"""Errors that a healthy endpoint may respond with now and then."""
+_HANG_SECONDS = 10.0
+"""Seconds without a response after which a cancelled request counts against the endpoint."""
+_MIN_HANG_SECONDS = 1.0
+_HANG_FACTOR = 5.0
+"""The same as a multiple of the slowest response so far, for turns with a timeout below `_HANG_SECONDS`."""
 
 T = TypeVar("T")
 Notify = Callable[[str], None]
 
 
 class EndpointPool:
-    """All of them serve the same model."""
+    """Backend that distributes requests over endpoints of the same model."""
 
     def __init__(self, members: Sequence[PoolEndpoint], traits: Traits, notify: Notify) -> None:
         self.traits = traits
         self.members = members
         self._notify = notify
         self.routing = Routing([member.url for member in members])
-        self._unlucky: set[str] = set()
-        """Agents whose last request broke an endpoint, as it seems."""
-        self._failed_at: dict[str, set[int]] = {}
-        """For agents whose last request failed, or was not answered in time: where. They are sent elsewhere."""
-        self._slowest = 0.0
-        """Seconds that an answer took, at most."""
+        self._suspects: set[str] = set()
+        """Agents whose last request may have caused the failure of an endpoint."""
+        self._avoided: dict[str, set[int]] = {}
+        """Endpoints on which an agent's last requests failed or timed out. Its next request goes to another
+        endpoint."""
+        self._slowest_seconds = 0.0
+        """Duration of the slowest response."""
 
     @classmethod
-    async def open(cls, urls: Sequence[str], open_it: Open, notify: Notify) -> "EndpointPool":
-        """Raises SpecError for endpoints that cannot work together, and BackendError if none can be reached: one that
-        cannot is left for later."""
+    async def open(cls, urls: Sequence[str], open_backend: OpenBackend, notify: Notify) -> "EndpointPool":
+        """Connects to all endpoints. An endpoint that cannot be reached is tried again later. Raises SpecError for
+        endpoints that cannot form a pool, and BackendError if none can be reached."""
         opened: list[Backend] = []
         try:
-            found = await _all_tried(open_it, urls, opened)
+            found = await _open_all(open_backend, urls, opened)
         except BaseException:
-            await _at_once([each.aclose() for each in opened])
+            await _run_all([each.aclose() for each in opened])
             raise
-        there = [None if isinstance(each, BatchAgentError) else each for each in found]
+        backends = [None if isinstance(each, BatchAgentError) else each for each in found]
         try:
             for each in found:
                 if isinstance(each, SpecError):
                     raise each
-            if not any(there):
-                raise _all_down(urls, [each for each in found if isinstance(each, BackendError)])
-            traits = combined_traits(urls, [None if each is None else each.traits for each in there])
+            if not any(backends):
+                raise _all_failed_error(urls, [each for each in found if isinstance(each, BackendError)])
+            traits = combined_traits(urls, [None if each is None else each.traits for each in backends])
         except BatchAgentError:
-            await _at_once([each.aclose() for each in there if each is not None])
+            await _run_all([each.aclose() for each in backends if each is not None])
             raise
-        members = [PoolEndpoint(url, open_it, each) for url, each in zip(urls, there, strict=True)]
-        fleet = cls(members, traits, notify)
-        for place, each in enumerate(found):
+        members = [PoolEndpoint(url, open_backend, each) for url, each in zip(urls, backends, strict=True)]
+        pool = cls(members, traits, notify)
+        for index, each in enumerate(found):
             if isinstance(each, BackendError):
-                fleet.close(fleet.take(place), place, each)
-                members[place].trouble = str(each)
-                notify(f"{urls[place]} cannot be used, and the others do its work: {each}")
-        return fleet
+                pool.record_failure(pool.begin(index), index, each)
+                members[index].last_error = str(each)
+                notify(f"{urls[index]} cannot be used; its requests go to the other endpoints: {each}")
+        return pool
 
-    def stream(self, request: Request) -> PooledRequest:
+    def stream(self, request: Request) -> "PooledRequest":
         return PooledRequest(self, request)
 
     async def load(self) -> ServerLoad | None:
-        """Of all that say it."""
-        said = [load for load in await _at_once([_load(member) for member in self.members]) if load is not None]
-        if not said:
+        """The total load of the endpoints that report it."""
+        loads = [load for load in await _run_all([_load(member) for member in self.members]) if load is not None]
+        if not loads:
             return None
-        known = [load.kv_usage for load in said if load.kv_usage is not None]
+        usages = [load.kv_usage for load in loads if load.kv_usage is not None]
         return ServerLoad(
-            sum(load.running for load in said),
-            sum(load.waiting for load in said),
-            sum(known) / len(known) if known else None,
-            sum(load.preemptions for load in said),
-            sum(load.computed for load in said),
+            sum(load.running for load in loads),
+            sum(load.waiting for load in loads),
+            sum(usages) / len(usages) if usages else None,
+            sum(load.preemptions for load in loads),
+            sum(load.computed for load in loads),
         )
 
     async def count_tokens(self, text: str) -> int | None:
-        for place in self.routing.usable(aio.now()):
-            backend = self.members[place].backend
+        for index in self.routing.usable(aio.now()):
+            backend = self.members[index].backend
             if isinstance(backend, CountsTokens) and (tokens := await backend.count_tokens(text)) is not None:
                 return tokens
         return None
 
     async def leave(self, agent: str) -> None:
         self.routing.forget_origin(agent)
-        self._unlucky.discard(agent)
-        self._failed_at.pop(agent, None)
-        await _at_once([each.backend.leave(agent) for each in self.members if each.backend is not None])
+        self._suspects.discard(agent)
+        self._avoided.pop(agent, None)
+        await _run_all([each.backend.leave(agent) for each in self.members if each.backend is not None])
 
     async def aclose(self) -> None:
-        await _at_once([each.backend.aclose() for each in self.members if each.backend is not None])
+        await _run_all([each.backend.aclose() for each in self.members if each.backend is not None])
 
     def choose(self, request: Request, exclude: set[int]) -> int | None:
-        """Where it failed before only if nobody else may be asked."""
-        failed_at = self._failed_at.get(request.agent)
-        if failed_at and (place := self._choose(request, exclude | failed_at)) is not None:
-            return place
+        """The endpoint for a request. An endpoint on which the agent failed before is used only if there is no
+        other."""
+        avoided = self._avoided.get(request.agent)
+        if avoided and (index := self._choose(request, exclude | avoided)) is not None:
+            return index
         return self._choose(request, exclude)
 
     def _choose(self, request: Request, exclude: set[int]) -> int | None:
@@ -128,119 +134,203 @@ class EndpointPool:
             draw=(random.random(), random.random()),  # noqa: S311
         )
 
-    def take(self, place: int) -> Ticket:
-        return self.routing.sent(place, 1.0, aio.now())
+    def begin(self, index: int) -> Ticket:
+        return self.routing.sent(index, 1.0, aio.now())
 
-    def close(self, ticket: Ticket, place: int, error: BackendError, *, is_certain: bool = False) -> None:
-        """A request failed. One that is out must take a request to be back: a refusal is not enough. `is_certain`: a
-        refusal is the endpoint's own."""
-        is_gone = error.kind is ErrorKind.UNAVAILABLE and error.status is None
-        is_closed = self.members[place].backend is None  # it was asked several times, and could not be opened
-        is_refused = is_gone or is_closed or error.kind is ErrorKind.TURN_TIMEOUT
-        is_blamed = is_certain or not self.routing.is_good(place)
-        is_its_fault = error.kind in ITS_FAULT or (error.kind in MAYBE_ITS_FAULT and is_blamed)
-        is_its_fault = is_its_fault and not asks_for_less(error)  # it is there, and had no time for this one
-        is_its_fault = is_its_fault or is_closed
-        has_answered = error.kind in _PASSING and error.status is not None
+    def record_failure(self, ticket: Ticket, index: int, error: BackendError, *, is_certain: bool = False) -> None:
+        """Records a failed request. An endpoint that is down must accept a request to be up again: a rejection is not
+        enough. `is_certain`: a rejection is known to be the endpoint's fault."""
+        is_unreachable = error.kind is ErrorKind.UNAVAILABLE and error.status is None
+        never_connected = self.members[index].backend is None  # several attempts to connect failed
+        is_refused = is_unreachable or never_connected or error.kind is ErrorKind.TURN_TIMEOUT
+        is_blamed = is_certain or not self.routing.is_good(index)
+        is_endpoint_fault = error.kind in ENDPOINT_FAULTS or (error.kind in REJECTIONS and is_blamed)
+        is_endpoint_fault = is_endpoint_fault and not asks_for_less(error)  # it is up, and overloaded
+        is_endpoint_fault = is_endpoint_fault or never_connected
+        has_answered = error.kind in _TRANSIENT_FAULTS and error.status is not None
         self.routing.failed(
-            ticket, aio.now(), is_endpoint_fault=is_its_fault, is_refused=is_refused, is_passing=has_answered
+            ticket, aio.now(), is_endpoint_fault=is_endpoint_fault, is_refused=is_refused, is_passing=has_answered
         )
 
-    def blame(self, refusal: EndpointRejection) -> None:
-        """Another endpoint took what this one refused."""
-        self.routing.blame(refusal.place, refusal.ticket, aio.now())
-        self.miss(refusal.place, refusal.error)
+    def blame(self, rejection: EndpointRejection) -> None:
+        """Another endpoint accepted the request that this endpoint rejected."""
+        self.routing.blame(rejection.endpoint, rejection.ticket, aio.now())
+        self.mark_down(rejection.endpoint, rejection.error)
 
-    def answered(self, ticket: Ticket, place: int, agent: str, seconds: float) -> None:
+    def on_success(self, ticket: Ticket, index: int, agent: str, seconds: float) -> None:
         self.routing.done(ticket, aio.now())
-        self._slowest = max(self._slowest, seconds)
-        self._unlucky.discard(agent)
-        self._failed_at.pop(agent, None)
-        self.greet(place)
+        self._slowest_seconds = max(self._slowest_seconds, seconds)
+        self._suspects.discard(agent)
+        self._avoided.pop(agent, None)
+        self.mark_up(index)
 
-    def failed(self, ticket: Ticket, place: int, agent: str, error: BackendError) -> None:
-        """Of an agent that has met the same before, it says nothing about the endpoint."""
-        may_be_its_own = error.kind in _MAYBE_ITS_AGENTS and bool(agent)
-        if may_be_its_own and agent in self._unlucky and self.routing.is_good(place):
+    def on_failure(self, ticket: Ticket, index: int, agent: str, error: BackendError) -> None:
+        """A failure does not count against the endpoint if the agent's last request failed in the same way
+        elsewhere."""
+        may_be_agent_fault = error.kind in _MAYBE_AGENT_FAULTS and bool(agent)
+        if may_be_agent_fault and agent in self._suspects and self.routing.is_good(index):
             self.routing.left(ticket, aio.now())
         else:
-            self.close(ticket, place, error)
-            self.miss(place, error)
-        if may_be_its_own:
-            self._unlucky.add(agent)
-        self.avoid(place, agent)
+            self.record_failure(ticket, index, error)
+            self.mark_down(index, error)
+        if may_be_agent_fault:
+            self._suspects.add(agent)
+        self.avoid(index, agent)
 
-    def avoid(self, place: int, agent: str) -> None:
-        """The next try of this agent goes elsewhere."""
+    def avoid(self, index: int, agent: str) -> None:
+        """The agent's next request goes to another endpoint."""
         if agent:
-            self._failed_at.setdefault(agent, set()).add(place)
+            self._avoided.setdefault(agent, set()).add(index)
 
-    def hangs(self, seconds: float) -> bool:
-        """Whether it says something about an endpoint that it did not answer for so long."""
-        beside_others = max(_HANGS_AT_LEAST, _HANGS_BESIDE_OTHERS * self._slowest)
-        return seconds >= (min(_HANGS, beside_others) if self._slowest else _HANGS)
+    def is_hang(self, seconds: float) -> bool:
+        """Whether an endpoint that did not respond for so long is considered to hang."""
+        relative_limit = max(_MIN_HANG_SECONDS, _HANG_FACTOR * self._slowest_seconds)
+        return seconds >= (min(_HANG_SECONDS, relative_limit) if self._slowest_seconds else _HANG_SECONDS)
 
-    def miss(self, place: int, error: BackendError) -> None:
-        """Says once that an endpoint is down."""
-        member = self.members[place]
-        member.trouble = str(error)
-        if not member.is_missed and place not in self.routing.usable(aio.now()):
-            member.is_missed = True
-            how = "refuses what others take" if error.kind in MAYBE_ITS_FAULT else "is down"
-            self._notify(f"{member.url} {how}, and the others do its work: {error}")
+    def mark_down(self, index: int, error: BackendError) -> None:
+        """Notifies the user, once, that an endpoint is down."""
+        member = self.members[index]
+        member.last_error = str(error)
+        if not member.is_down and index not in self.routing.usable(aio.now()):
+            member.is_down = True
+            problem = "rejects requests that other endpoints accept" if error.kind in REJECTIONS else "is down"
+            self._notify(f"{member.url} {problem}; its requests go to the other endpoints: {error}")
 
-    def greet(self, place: int) -> None:
-        member = self.members[place]
-        if member.is_missed:
-            member.is_missed = False
-            self._notify(f"{member.url} is back.")
+    def mark_up(self, index: int) -> None:
+        member = self.members[index]
+        if member.is_down:
+            member.is_down = False
+            self._notify(f"{member.url} is back up.")
 
     def unavailable(self) -> tuple[str, ...]:
-        return tuple(f"{each.url}: {each.trouble}" for each in self.members if each.is_missed)
+        return tuple(f"{each.url}: {each.last_error}" for each in self.members if each.is_down)
 
-    def nobody(self, errors: Sequence[BackendError], places: Sequence[int] | None = None) -> BackendError:
-        """What is said when no endpoint takes a request; `places`: of those that might."""
+    def no_endpoint_error(self, errors: Sequence[BackendError], indices: Sequence[int] | None = None) -> BackendError:
+        """The error when no endpoint accepts a request. `indices`: the endpoints that were eligible."""
         for error in errors:
-            if error.kind not in ITS_FAULT:  # refused, not broken: in the words of who did so
+            if error.kind not in ENDPOINT_FAULTS:  # the request was rejected: the server's own message
                 return error
         kind = errors[-1].kind if errors else ErrorKind.UNAVAILABLE
-        asked = range(len(self.members)) if places is None else places
-        said = " ".join(f"{self.members[place].url}: {self._trouble(place)}" for place in asked)
-        words = f"None of the {len(asked)} endpoints takes it. {said}"
+        candidates = range(len(self.members)) if indices is None else indices
+        problems = " ".join(f"{self.members[index].url}: {self._problem(index)}" for index in candidates)
+        message = f"All {len(candidates)} endpoints rejected the request. {problems}"
         if errors and all(asks_for_less(error) for error in errors):
             pauses = [error.retry_after for error in errors if error.retry_after is not None]
-            return BackendError(kind, words, retry_after=min(pauses, default=None), status=errors[-1].status)
-        return BackendError(kind, words)
+            return BackendError(kind, message, retry_after=min(pauses, default=None), status=errors[-1].status)
+        return BackendError(kind, message)
 
-    def _trouble(self, place: int) -> str:
-        if self.routing.is_good(place) and not self.routing.is_counted_on(place):
+    def _problem(self, index: int) -> str:
+        if self.routing.is_good(index) and not self.routing.is_counted_on(index):
             return "It is draining."
-        return self.members[place].trouble or "It has enough to do."
+        return self.members[index].last_error or "It is at its limit."
 
 
-async def _all_tried(open_it: Open, urls: Sequence[str], opened: list[Backend]) -> list[Backend | BatchAgentError]:
+class PooledRequest:
+    """One request, sent to one endpoint after the other until one accepts it, or two have rejected it."""
+
+    def __init__(self, pool: "EndpointPool", request: Request) -> None:
+        self._pool = pool
+        self._request = request
+        self._index = -1
+        self._ticket: Ticket | None = None
+        self._started = 0.0
+        self._stream: AbstractAsyncContextManager[AsyncIterator[Delta]] | None = None
+
+    async def __aenter__(self) -> AsyncIterator[Delta]:
+        pool, tried, errors, rejections = self._pool, set[int](), list[BackendError](), list[EndpointRejection]()
+        while (index := pool.choose(self._request, tried)) is not None:
+            if errors and not self._may_pay_again(errors[-1]):
+                raise errors[-1]
+            self._index, self._ticket, self._started = index, pool.begin(index), aio.now()
+            try:
+                backend = await pool.members[index].get_backend(pool.traits.model)
+                self._stream = backend.stream(self._request)
+                deltas = await self._stream.__aenter__()
+            except BackendError as error:
+                tried.add(index)
+                errors.append(error)
+                if error.kind in REJECTIONS and pool.routing.is_good(index):
+                    rejections.append(EndpointRejection(index, self._ticket, error))
+                    self._release()
+                    if len(rejections) == MAX_REJECTIONS:
+                        raise rejections[0].error from None
+                    continue
+                self._fail(error)
+                if error.kind is ErrorKind.CONTEXT_OVERFLOW:
+                    raise
+            except BaseException:
+                self._abandon()
+                raise
+            else:
+                for rejection in rejections:
+                    pool.blame(rejection)
+                return deltas
+        raise pool.no_endpoint_error(errors)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            assert self._stream is not None
+            await self._stream.__aexit__(kind, error, trace)
+        finally:
+            if error is None and self._ticket is not None:
+                self._pool.on_success(self._ticket, self._index, self._request.agent, aio.now() - self._started)
+            elif isinstance(error, BackendError):
+                self._fail(error)
+            else:
+                self._abandon()
+
+    def _may_pay_again(self, error: BackendError) -> bool:
+        """Whether the budget allows the request once more, after an endpoint that may have worked on it."""
+        charge = self._request.charge
+        return charge is None or not error.may_be_billed or charge.again()
+
+    def _fail(self, error: BackendError) -> None:
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            self._pool.on_failure(ticket, self._index, self._request.agent, error)
+
+    def _abandon(self) -> None:
+        """The caller cancelled the request, which is also how a turn timeout ends."""
+        seconds = aio.now() - self._started
+        if self._pool.is_hang(seconds):
+            self._fail(BackendError(ErrorKind.CONNECTION, f"No response within {seconds:.0f} s."))
+        self._pool.avoid(self._index, self._request.agent)
+        self._release()
+
+    def _release(self) -> None:
+        """Ends the request without counting it for or against the endpoint."""
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            self._pool.routing.left(ticket, aio.now())
+
+
+async def _open_all(
+    open_backend: OpenBackend, urls: Sequence[str], opened: list[Backend]
+) -> list[Backend | BatchAgentError]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_tried(open_it, url, opened)) for url in urls]
+        tasks = [group.create_task(_try_open(open_backend, url, opened)) for url in urls]
         pending = set(tasks)
         while pending and not opened:
             pending = (await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))[1]
-        for task in (await asyncio.wait(pending, timeout=fleet_member.OPENING))[1] if pending else ():
+        for task in (await asyncio.wait(pending, timeout=pool_member.OPEN_TIMEOUT))[1] if pending else ():
             task.cancel()
-    return [fleet_member.delayed_error() if task.cancelled() else task.result() for task in tasks]
+    return [pool_member.timeout_error() if task.cancelled() else task.result() for task in tasks]
 
 
-async def _tried(open_it: Open, url: str, opened: list[Backend]) -> Backend | BatchAgentError:
+async def _try_open(open_backend: OpenBackend, url: str, opened: list[Backend]) -> Backend | BatchAgentError:
     try:
-        backend = await open_it(url)
+        backend = await open_backend(url)
     except BatchAgentError as error:
         return error
     opened.append(backend)
     return backend
 
 
-async def _at_once(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def _run_all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each) for each in work]
+        tasks = [group.create_task(each) for each in coroutines]
     return [task.result() for task in tasks]
 
 
@@ -248,6 +338,6 @@ async def _load(member: PoolEndpoint) -> ServerLoad | None:
     return await member.backend.load() if isinstance(member.backend, ReportsLoad) else None
 
 
-def _all_down(urls: Sequence[str], errors: Sequence[BackendError]) -> BackendError:
-    said = " ".join(f"{url}: {error}" for url, error in zip(urls, errors, strict=False))
-    return BackendError(errors[0].kind, f"None of the {len(urls)} endpoints can be used. {said}")
+def _all_failed_error(urls: Sequence[str], errors: Sequence[BackendError]) -> BackendError:
+    problems = " ".join(f"{url}: {error}" for url, error in zip(urls, errors, strict=False))
+    return BackendError(errors[0].kind, f"None of the {len(urls)} endpoints can be used. {problems}")

@@ -1,4 +1,4 @@
-"""What went wrong, in our words: statuses, broken connections and the errors that servers put into their answers."""
+"""Mapping of HTTP statuses, connection failures and errors inside of responses to BackendError."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _KINDS = {
     503: ErrorKind.UNAVAILABLE,
     529: ErrorKind.UNAVAILABLE,
 }
-_STATUS_OF_NAMES = {
+_STATUS_BY_NAME = {
     "invalid_request_error": 400,
     "billing_error": 402,
     "authentication_error": 401,
@@ -51,8 +51,8 @@ _STATUS_OF_NAMES = {
     "serviceunavailableexception": 503,
     "internalserverexception": 500,
 }
-"""How providers name their errors inside of answers and streams, and the status that they stand for."""
-_OVERFLOW_WORDS = (
+"""Names of errors inside of responses and streams, and the HTTP status that each stands for."""
+_OVERFLOW_PHRASES = (
     "context length",
     "maximum model length",
     "maximum allowed length",
@@ -63,62 +63,62 @@ _OVERFLOW_WORDS = (
     "prompt is too long",
     "input is too long",
 )
-_UNPAID_WORDS = ("insufficient_quota", "credit balance is too low")
+_UNPAID_PHRASES = ("insufficient_quota", "credit balance is too low")
 
 
 def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> BackendError:
-    """What an error answer means for the caller, in the server's own words."""
+    """The BackendError for an error response, with the server's message."""
     try:
         parsed = loads(body)
         message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
     except BadJson:
-        message = body.decode(errors="replace").strip() or "no further words"
+        message = body.decode(errors="replace").strip() or "no error message"
     if 300 <= status < 400:
-        message = f"it redirects to {headers.get('Location', 'nowhere')}. If that is the server, use its address."
+        message = f"redirect to {headers.get('Location', 'no location')}. If that is the server, use its URL."
     kind = _kind(status, message + body[:2000].decode(errors="replace"))
-    words = f"HTTP {status} from {url}: {message[:1000]}"
-    return BackendError(kind, words, retry_after=_retry_after(headers), status=status)
+    text = f"HTTP {status} from {url}: {message[:1000]}"
+    return BackendError(kind, text, retry_after=_retry_after(headers), status=status)
 
 
 def translate_failure(error: OSError, url: str) -> BackendError:
-    """What a connection that failed or broke means for the caller."""
+    """The BackendError for a connection that could not be made or failed."""
     if isinstance(error, TlsError):
         return BackendError(
             ErrorKind.TLS,
-            f"No secure connection to {url}: {error}. If it has a certificate of its own, name its authority's file "
-            "in the environment variable SSL_CERT_FILE; if it speaks plain HTTP, write http://.",
+            f"The TLS connection to {url} failed: {error}. For a private certificate authority, set the environment "
+            "variable SSL_CERT_FILE to its file; for a server that speaks plain HTTP, use http://.",
         )
     if isinstance(error, ConnectError):
         return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: {error}.")
     if isinstance(error, InvalidUrl):
-        return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a URL that can be used.")
+        return BackendError(ErrorKind.BAD_REQUEST, f"{url} is not a valid URL.")
     if isinstance(error, ConnectTimeout):
-        return BackendError(ErrorKind.UNAVAILABLE, f"{url} does not answer: no connection in time.")
+        return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: the connection timed out.")
     if isinstance(error, BodyTooLarge):
         return BackendError(
             ErrorKind.SERVER,
-            f"The answer of {url} is too large: {error}, so the rest was not read. If the model may write as much, "
-            "lower max_tokens or ask for fewer details, such as logprobs; if not, look at what answers there.",
+            f"The response from {url} is too large: {error}; the rest was not read. If the model may generate as much, "
+            "lower max_tokens or request fewer details, such as logprobs; otherwise check which server responds there.",
         )
     if isinstance(error, TimeoutError):
-        return BackendError(ErrorKind.CONNECTION, f"{url} did not answer in time.")
-    return BackendError(ErrorKind.CONNECTION, f"The connection to {url} broke: {error or type(error).__name__}.")
+        return BackendError(ErrorKind.CONNECTION, f"{url} did not respond in time.")
+    return BackendError(ErrorKind.CONNECTION, f"The connection to {url} failed: {error or type(error).__name__}.")
 
 
-def reported_error(answer: Mapping[str, Any]) -> BackendError:
-    """An error that the server put into an answer with a good status, or into its stream."""
-    error = answer.get("error")
+def reported_error(response: Mapping[str, Any]) -> BackendError:
+    """An error that the server reported in a response with status 200, or in a stream."""
+    error = response.get("error")
     code = error.get("code") if isinstance(error, Mapping) else None
     if isinstance(code, int) and code >= 400:
-        return _reported(code, error_message(answer))
+        return _reported(code, error_message(response))
     names = [error.get("type"), code] if isinstance(error, Mapping) else []
-    return named_error([str(name) for name in names if name], error_message(answer))
+    return named_error([str(name) for name in names if name], error_message(response))
 
 
 def named_error(names: list[str], message: str) -> BackendError:
-    """An error that comes with a name instead of a status; the first name that is known counts."""
-    known = [_STATUS_OF_NAMES[name.lower()] for name in names if name.lower() in _STATUS_OF_NAMES]
-    return _reported(known[0] if known else 500, message)
+    """An error that has a name instead of a status; the first known name counts."""
+    statuses = [_STATUS_BY_NAME[name.lower()] for name in names if name.lower() in _STATUS_BY_NAME]
+    return _reported(statuses[0] if statuses else 500, message)
 
 
 def _reported(status: int, message: str) -> BackendError:
@@ -126,19 +126,19 @@ def _reported(status: int, message: str) -> BackendError:
 
 
 def error_message(body: Mapping[str, Any]) -> str:
-    """The server's own words, wherever it puts them."""
+    """The message of an error body, whichever field the server puts it into."""
     error = body.get("error") or body.get("message") or body.get("Message") or body.get("detail") or body
     if isinstance(error, Mapping):
         error = error.get("message") or dict(error)
     return str(error)
 
 
-def _kind(status: int, words: str) -> ErrorKind:
+def _kind(status: int, text: str) -> ErrorKind:
     kind = _KINDS.get(status, ErrorKind.SERVER if status >= 500 else ErrorKind.BAD_REQUEST)
-    lowered = words.lower()
-    if kind in (ErrorKind.BAD_REQUEST, ErrorKind.SERVER) and any(known in lowered for known in _OVERFLOW_WORDS):
+    lowered = text.lower()
+    if kind in (ErrorKind.BAD_REQUEST, ErrorKind.SERVER) and any(phrase in lowered for phrase in _OVERFLOW_PHRASES):
         return ErrorKind.CONTEXT_OVERFLOW
-    if kind in (ErrorKind.BAD_REQUEST, ErrorKind.RATE_LIMITED) and any(known in lowered for known in _UNPAID_WORDS):
+    if kind in (ErrorKind.BAD_REQUEST, ErrorKind.RATE_LIMITED) and any(phrase in lowered for phrase in _UNPAID_PHRASES):
         return ErrorKind.AUTH
     return kind
 

@@ -1,5 +1,5 @@
-"""Who serves a dialect: facts about each server, as data. Nothing is inherited: a field that one server takes is an
-error on the next."""
+"""Flavors: facts about each kind of server, as data. Nothing is inherited: a field that one server accepts is an error
+on another."""
 
 from dataclasses import field
 from typing import Literal
@@ -11,27 +11,29 @@ DialectName = Literal["openai", "anthropic", "bedrock"]
 
 @dataclass(frozen=True, slots=True)
 class OpenAIExtensions:
-    """What an OpenAI-compatible server takes beside the common fields, and where."""
+    """Request fields that an OpenAI-compatible server accepts in addition to the common ones."""
 
     priority: Literal["", "low_first", "high_first", "agent_hints"] = ""
-    """Which number goes first, in `priority`; agent_hints: high first, below `nvext`."""
+    """Which value of `priority` is served first; agent_hints: high first, inside of `nvext`."""
     session_field: str = ""
     session_header: str = ""
     request_id: bool = False
     cache_salt: bool = False
     cache_key: bool = False
-    """`prompt_cache_key` sends requests with the same prefix to the same machine."""
+    """`prompt_cache_key` routes requests with the same prefix to the same machine."""
     none_drops_tools: bool = False
-    """`tool_choice: none` takes the tools out of the prompt, and its prefix with them. A schema rules calls out too."""
+    """`tool_choice: none` removes the tools from the prompt, which changes its prefix. A schema also prevents calls."""
     reasoning_field: str = ""
-    """Where an assistant message carries what the model thought; empty: it is not sent back."""
+    """Field of an assistant message for the model's reasoning; empty: reasoning is not sent back."""
     strict_schema: bool = False
-    """Schemas are only enforced in the provider's strict subset."""
+    """Schemas are enforced only in the provider's strict subset."""
     max_tokens_field: str = "max_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
+    """Defaults and abilities of one kind of server."""
+
     name: str
     default_url: str
     key_variable: str | None = None
@@ -42,59 +44,59 @@ class Flavor:
     dialect: DialectName = "openai"
     native_tools: bool | None = None
     """None: found by probing."""
-    refuses_at_once: bool = False
-    """It begins a stream, before anything is computed, only for a request that it takes."""
+    rejects_early: bool = False
+    """It validates a request before it sends the head of the stream, and before it computes anything."""
     json_schema: bool = True
     json_schema_with_tools: bool = False
     inflight: int = 64
     fixed_inflight: bool = False
-    keeps_alive: bool = True
+    keep_alive: bool = True
     """False for a server that closes idle connections without notice."""
     managed_cache: bool = False
-    """A prefix can be read from its cache only after the first answer: agents that start together all pay for it."""
+    """A prefix is cached only after the first reply, so agents that start together all pay for it."""
     ignores: tuple[str, ...] = ()
-    """Sampling options that it has no word for."""
-    extras: OpenAIExtensions = field(default_factory=OpenAIExtensions)
-    tested: str = "not run against the real service"
-    """Against what it was run, for the table in the docs."""
+    """Sampling options that it does not support."""
+    extensions: OpenAIExtensions = field(default_factory=OpenAIExtensions)
+    tested_with: str = "not run against the real service"
+    """What it was tested with, for the table in the docs."""
 
 
 VLLM = Flavor(
     "vllm",
     "http://127.0.0.1:8000/v1",
     "VLLM_API_KEY",
-    refuses_at_once=True,
+    rejects_early=True,
     inflight=32,
-    extras=OpenAIExtensions(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
-    tested="0.32.0 (CPU), in each CI run",
+    extensions=OpenAIExtensions(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
+    tested_with="0.32.0 (CPU), in each CI run",
 )
 SGLANG = Flavor(
     "sglang",
     "http://127.0.0.1:30000/v1",
     "SGLANG_API_KEY",
     inflight=32,
-    extras=OpenAIExtensions(
+    extensions=OpenAIExtensions(
         priority="high_first",
         session_field="session_id",
         cache_salt=True,
         none_drops_tools=True,
         reasoning_field="reasoning_content",
     ),
-    tested="0.5.23 (CPU), nightly",
+    tested_with="0.5.23 (CPU), nightly",
 )
 DYNAMO = Flavor(
     "dynamo",
     "http://127.0.0.1:8000/v1",
     "DYNAMO_API_KEY",
     inflight=32,
-    extras=OpenAIExtensions(
+    extensions=OpenAIExtensions(
         priority="agent_hints",
         session_header="x-dynamo-session-id",
         cache_salt=True,
         none_drops_tools=True,
         reasoning_field="reasoning_content",
     ),
-    tested="1.6.1 (frontend, KV router, mocker workers), in each CI run",
+    tested_with="1.6.1 (frontend, KV router, mocker workers), in each CI run",
 )
 OPENAI = Flavor(
     "openai",
@@ -106,7 +108,7 @@ OPENAI = Flavor(
     json_schema_with_tools=True,
     inflight=32,
     managed_cache=True,
-    extras=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
+    extensions=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
 )
 ANTHROPIC = Flavor(
     "anthropic",
@@ -120,7 +122,7 @@ ANTHROPIC = Flavor(
     inflight=32,
     managed_cache=True,
     ignores=("seed",),
-    tested="its dialect on vLLM 0.32.0 (CPU), in each CI run",
+    tested_with="its dialect on vLLM 0.32.0 (CPU), in each CI run",
 )
 BEDROCK = Flavor(
     "bedrock",
@@ -132,7 +134,7 @@ BEDROCK = Flavor(
     inflight=32,
     managed_cache=True,
     ignores=("seed",),
-    tested="a local server with its wire format, checked with botocore",
+    tested_with="a local server with its wire format, checked with botocore",
 )
 LLAMACPP = Flavor(
     "llama.cpp",
@@ -140,16 +142,16 @@ LLAMACPP = Flavor(
     native_tools=False,
     inflight=4,
     fixed_inflight=True,
-    keeps_alive=False,
-    tested="embedded (xllamacpp), in each CI run",
+    keep_alive=False,
+    tested_with="embedded (xllamacpp), in each CI run",
 )
 SIM = Flavor(
     "sim",
     "http://127.0.0.1:8000/v1",
-    refuses_at_once=True,
+    rejects_early=True,
     json_schema_with_tools=True,
     inflight=128,
-    tested="in each CI run",
+    tested_with="in each CI run",
 )
 COMPATIBLE = Flavor("openai-compatible", "http://127.0.0.1:8000/v1", "OPENAI_API_KEY", json_schema=False, inflight=32)
 
@@ -170,4 +172,4 @@ BY_OWNER = {
     "openai": OPENAI,
     "batch-agent-sim": SIM,
 }
-"""What a server calls itself in `owned_by` of its model list."""
+"""Flavors by the `owned_by` field of a server's model list."""

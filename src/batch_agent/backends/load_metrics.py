@@ -1,4 +1,4 @@
-"""What a server says of its own load: pure readers of its pages, and one that asks for them."""
+"""Load of a server, from its metrics pages: pure parsers, and the reader that polls the pages."""
 
 import math
 import time
@@ -12,43 +12,43 @@ from .http.client import ServerClient
 from .http.json_body import BadJson, loads
 from .probe import admin_url
 
-_WITHIN = 2.0
-_PATIENCE = 3
+_TIMEOUT = 2.0
+_MAX_FAILURES = 3
 _PAUSE = 30.0
-Page = tuple[str, Callable[[bytes], ServerLoad | None]]
+LoadPage = tuple[str, Callable[[bytes], ServerLoad | None]]
 Samples = list[tuple[bytes, float]]
 
 
 class LoadReader:
-    """One server, asked for its load. Of several pages the first that says something is kept to. A server that did not
-    answer three times in a row is left alone for a while."""
+    """Polls the load of one server. Of several pages, the first that reports a load is used from then on. After three
+    failures in a row, polling pauses for a while."""
 
     def __init__(
-        self, server: ServerClient, pages: tuple[Page, ...], clock: Callable[[], float] = time.monotonic
+        self, server: ServerClient, pages: tuple[LoadPage, ...], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._server = server
         self._pages = pages
         self._clock = clock
         self._failures = 0
-        self._silent_until = -math.inf
+        self._paused_until = -math.inf
 
-    async def look(self) -> ServerLoad | None:
-        """Never raises BackendError, and takes no longer than a few seconds."""
-        if self._clock() < self._silent_until or self._server.is_closed:
+    async def poll(self) -> ServerLoad | None:
+        """The current load, or None. Never raises BackendError, and takes a few seconds at most."""
+        if self._clock() < self._paused_until or self._server.is_closed:
             return None
-        load = await self._ask()
+        load = await self._fetch()
         self._failures = 0 if load is not None else self._failures + 1
-        if self._failures >= _PATIENCE:
-            self._silent_until = self._clock() + _PAUSE
+        if self._failures >= _MAX_FAILURES:
+            self._paused_until = self._clock() + _PAUSE
         return load
 
-    async def _ask(self) -> ServerLoad | None:
+    async def _fetch(self) -> ServerLoad | None:
         for page in self._pages:
             path, read = page
             try:
-                load = read(await self._server.page(admin_url(self._server.root, path), _WITHIN))
+                load = read(await self._server.get(admin_url(self._server.root, path), _TIMEOUT))
             except BackendError as error:
-                if error.status is None:  # nobody answers: the next page would only take as long
+                if error.status is None:  # no response: the next page would time out as well
                     return None
                 continue
             if load is not None:
@@ -57,23 +57,23 @@ class LoadReader:
         return None
 
 
-def loads_of(server: ServerClient, flavor: Flavor) -> Callable[[], Awaitable[ServerLoad | None]] | None:
-    """How this kind of server is asked; None for one that does not say."""
+def load_reader_for(server: ServerClient, flavor: Flavor) -> Callable[[], Awaitable[ServerLoad | None]] | None:
+    """Polls the load of this kind of server; None for servers that do not report it."""
     pages = _PAGES.get(flavor.name)
-    return LoadReader(server, pages).look if pages is not None else None
+    return LoadReader(server, pages).poll if pages is not None else None
 
 
 def vllm_metrics(page: bytes) -> ServerLoad | None:
-    """vLLM's /metrics. Engines of one server (data parallel) are added up."""
+    """Parses vLLM's /metrics. The engines of one server (data parallel) are added up."""
     running = _samples(page, b"vllm:num_requests_running")
-    # With several API processes a gauge is missing until its first request; this line is there from the start.
+    # With several API processes a gauge is missing until its first request; this line always exists.
     if not running and b"\nvllm:cache_config_info{" not in page:
         return None
-    # What waits for a transfer of its KV ("deferred") does not wait for room.
+    # Requests that wait for a KV transfer ("deferred") do not wait for capacity.
     waiting = _samples(page, b"vllm:num_requests_waiting_by_reason", b'reason="capacity"')
     prompts = _samples(page, b"vllm:prompt_tokens_by_source_total")
-    # By source a prompt counts once, at its first token. The cache's own counters also move while requests run, but
-    # vLLM 0.26 counts a request again in each step in which there is no room for it.
+    # By source, a prompt counts once, at its first token. The cache's own counters also move while requests run, but
+    # vLLM 0.26 counts a request again in each step in which it does not fit.
     new = _sum([(labels, value) for labels, value in prompts if b'source="local_cache_hit"' not in labels])
     if not prompts:
         new = _total(page, b"vllm:prefix_cache_queries_total") - _total(page, b"vllm:prefix_cache_hits_total")
@@ -87,43 +87,43 @@ def vllm_metrics(page: bytes) -> ServerLoad | None:
 
 
 def sglang_loads(page: bytes) -> ServerLoad | None:
-    """SGLang's /v1/loads: what each data parallel rank publishes, at each prefill and every 15 decoding steps. It has
-    no counter of preemptions; `decode_moments` leaves out some steps, so `computed` is a few percent low."""
+    """Parses SGLang's /v1/loads, which each data parallel rank updates at each prefill and every 15 decoding steps. It
+    has no counter of preemptions; `decode_moments` omits some steps, so `computed` is a few percent low."""
     try:
-        said = loads(page)
+        reply = loads(page)
     except BadJson:
         return None
-    listed = said.get("loads") if isinstance(said, dict) else None
-    ranks = [rank for rank in listed if isinstance(rank, dict)] if isinstance(listed, list) else []
+    entries = reply.get("loads") if isinstance(reply, dict) else None
+    ranks = [rank for rank in entries if isinstance(rank, dict)] if isinstance(entries, list) else []
     if not any("num_running_reqs" in rank for rank in ranks):
         return None
     moments = [rank.get("decode_moments") for rank in ranks]
     generated = [moment[5] for moment in moments if isinstance(moment, list) and len(moment) > 5]
     return ServerLoad(
-        running=_added(rank.get("num_running_reqs") for rank in ranks),
-        waiting=_added(rank.get("num_waiting_reqs") for rank in ranks),
+        running=_total_of(rank.get("num_running_reqs") for rank in ranks),
+        waiting=_total_of(rank.get("num_waiting_reqs") for rank in ranks),
         kv_usage=_mean([(b"", _number(rank["token_usage"])) for rank in ranks if "token_usage" in rank]),
-        computed=_added(rank.get("total_prefill_uncached_tokens") for rank in ranks) + _added(generated),
+        computed=_total_of(rank.get("total_prefill_uncached_tokens") for rank in ranks) + _total_of(generated),
     )
 
 
 def sglang_metrics(page: bytes) -> ServerLoad | None:
-    """SGLang's /metrics, for versions without /v1/loads: there with --enable-metrics, and some steps old. With
-    priorities each gauge is said for all requests, under an empty name, and again for each priority."""
-    running = _of_all(_samples(page, b"sglang:num_running_reqs"))
+    """Parses SGLang's /metrics, for versions without /v1/loads. It needs --enable-metrics, and lags by some steps. With
+    priorities, each gauge is reported for all requests, under an empty name, and again for each priority."""
+    running = _without_priorities(_samples(page, b"sglang:num_running_reqs"))
     if not running and b"\nsglang:max_total_num_tokens{" not in page:
         return None
     tokens = _samples(page, b"sglang:realtime_tokens_total")
     return ServerLoad(
         running=_sum(running),
-        waiting=_sum(_of_all(_samples(page, b"sglang:num_queue_reqs"))),
-        kv_usage=_mean(_of_all(_samples(page, b"sglang:token_usage"))),
+        waiting=_sum(_without_priorities(_samples(page, b"sglang:num_queue_reqs"))),
+        kv_usage=_mean(_without_priorities(_samples(page, b"sglang:token_usage"))),
         preemptions=_total(page, b"sglang:num_retracted_requests_total"),
         computed=_sum([(labels, value) for labels, value in tokens if b'mode="prefill_cache"' not in labels]),
     )
 
 
-_PAGES: dict[str, tuple[Page, ...]] = {
+_PAGES: dict[str, tuple[LoadPage, ...]] = {
     "vllm": (("/metrics", vllm_metrics),),
     "sim": (("/metrics", vllm_metrics),),
     "sglang": (("/v1/loads", sglang_loads), ("/metrics", sglang_metrics)),
@@ -131,31 +131,31 @@ _PAGES: dict[str, tuple[Page, ...]] = {
 
 
 def _samples(page: bytes, name: bytes, label: bytes = b"") -> Samples:
-    """The labels and the value of each line of one metric. Looked for by its name: a page has 50,000 characters, and is
-    read again and again. It begins with a comment."""
+    """Labels and value of each line of one metric. The page is searched by name instead of parsed: it has 50,000
+    characters, and is polled. It begins with a comment."""
     found = []
     at = page.find(b"\n" + name)
     while at >= 0:
         start = at + 1 + len(name)
         end = page.find(b"\n", start)
         labels, _, value = page[start : end if end >= 0 else None].rpartition(b"}")
-        number = _parsed(value) if page[start : start + 1] in (b"{", b" ") and label in labels else None
+        number = _parse_value(value) if page[start : start + 1] in (b"{", b" ") and label in labels else None
         if number is not None:
             found.append((labels, number))
         at = page.find(b"\n" + name, start)
     return found
 
 
-def _parsed(text: bytes) -> float | None:
-    words = text.split()
+def _parse_value(text: bytes) -> float | None:
+    fields = text.split()
     try:
-        number = float(words[0]) if words else math.nan
+        number = float(fields[0]) if fields else math.nan
     except ValueError:
         return None
     return number if math.isfinite(number) else None
 
 
-def _of_all(samples: Samples) -> Samples:
+def _without_priorities(samples: Samples) -> Samples:
     return [(labels, value) for labels, value in samples if b"priority=" not in labels or b'priority=""' in labels]
 
 
@@ -171,7 +171,7 @@ def _mean(samples: Samples) -> float | None:
     return sum(value for _, value in samples) / len(samples) if samples else None
 
 
-def _added(values: Any) -> int:
+def _total_of(values: Any) -> int:
     return int(sum(map(_number, values)))
 
 

@@ -1,7 +1,4 @@
-"""One endpoint of a fleet, opened when it is needed.
-
-What several endpoints can do together.
-"""
+"""Endpoint of an endpoint pool, connected when it is needed, and the traits that all endpoints share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,70 +7,70 @@ from dataclasses import replace
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.protocols import Backend, Traits
 
-OPENING = 15.0
-"""Seconds in which an endpoint must show what it is, once another one has."""
+OPEN_TIMEOUT = 15.0
+"""Seconds in which an endpoint must respond to the probe, once another one has."""
 
-Open = Callable[[str], Awaitable[Backend]]
+OpenBackend = Callable[[str], Awaitable[Backend]]
 
 
 class PoolEndpoint:
-    """One endpoint. One that is not there yet is opened when it gets its first request."""
+    """One endpoint. An endpoint that was unreachable at the start is connected when it gets its first request."""
 
-    def __init__(self, url: str, open_it: Open, backend: Backend | None) -> None:
+    def __init__(self, url: str, open_backend: OpenBackend, backend: Backend | None) -> None:
         self.url = url
         self.backend = backend
-        self.is_missed = backend is None
-        """It was said to be down."""
-        self.trouble = ""
-        """What it said, or what was said of it, when it last failed."""
-        self._open = open_it
-        self._opening = asyncio.Lock()
-        self._failures = 0
-        """Attempts to open it that failed."""
-        self._failure: BackendError | None = None
-        """The last one."""
+        self.is_down = backend is None
+        """Whether users were notified that it is down."""
+        self.last_error = ""
+        """Message of its last failure."""
+        self._open_backend = open_backend
+        self._open_lock = asyncio.Lock()
+        self._failed_attempts = 0
+        """Failed attempts to connect."""
+        self._open_error: BackendError | None = None
+        """Error of the last failed attempt."""
 
-    async def opened(self, model: str) -> Backend:
-        """Requests that wait for the same attempt share its failure. Raises BackendError."""
-        failures = self._failures
-        async with self._opening:
-            if self.backend is None and self._failure is not None and self._failures > failures:
-                raise self._failure
+    async def get_backend(self, model: str) -> Backend:
+        """The connected backend. Requests that wait for the same attempt share its error. Raises BackendError."""
+        attempts_before = self._failed_attempts
+        async with self._open_lock:
+            if self.backend is None and self._open_error is not None and self._failed_attempts > attempts_before:
+                raise self._open_error
             if self.backend is None:
                 try:
-                    self.backend = await self._attempt(model)
+                    self.backend = await self._connect(model)
                 except BackendError as error:
-                    self._failures, self._failure = self._failures + 1, error
+                    self._failed_attempts, self._open_error = self._failed_attempts + 1, error
                     raise
             return self.backend
 
-    async def _attempt(self, model: str) -> Backend:
+    async def _connect(self, model: str) -> Backend:
         try:
-            async with asyncio.timeout(OPENING):
-                found = await self._open(self.url)
+            async with asyncio.timeout(OPEN_TIMEOUT):
+                backend = await self._open_backend(self.url)
         except TimeoutError as error:
-            raise delayed_error() from error
+            raise timeout_error() from error
         except SpecError as error:
             raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
-        if found.traits.model != model:
-            await found.aclose()
-            raise BackendError(ErrorKind.NOT_FOUND, f"{self.url} serves {found.traits.model!r}, not {model!r}.")
-        return found
+        if backend.traits.model != model:
+            await backend.aclose()
+            raise BackendError(ErrorKind.NOT_FOUND, f"{self.url} serves {backend.traits.model!r}, not {model!r}.")
+        return backend
 
 
-def delayed_error() -> BackendError:
-    return BackendError(ErrorKind.UNAVAILABLE, f"It does not answer within {OPENING:g} s.")
+def timeout_error() -> BackendError:
+    return BackendError(ErrorKind.UNAVAILABLE, f"No response within {OPEN_TIMEOUT:g} s.")
 
 
-def combined_traits(urls: Sequence[str], each: Sequence[Traits | None]) -> Traits:
-    """What all can do, of those that are there. Raises SpecError for different models."""
-    known = [(url, traits) for url, traits in zip(urls, each, strict=True) if traits is not None]
+def combined_traits(urls: Sequence[str], members: Sequence[Traits | None]) -> Traits:
+    """Traits that all connected endpoints have. Raises SpecError if they serve different models."""
+    known = [(url, traits) for url, traits in zip(urls, members, strict=True) if traits is not None]
     first_url, first = known[0]
     for url, traits in known:
         if traits.model != first.model:
             raise SpecError(
                 f"The endpoints must serve the same model: {first_url} serves {first.model!r}, {url} {traits.model!r}. "
-                "Name one that all serve with model=..., or run each on its own."
+                "Pass a model that all of them serve as model=..., or use the endpoints in separate runs."
             )
     all_traits = [traits for _, traits in known]
     return replace(
@@ -87,7 +84,7 @@ def combined_traits(urls: Sequence[str], each: Sequence[Traits | None]) -> Trait
         kv_tokens=_sum([traits.kv_tokens for traits in all_traits]),
         kv_running_tokens=_sum([traits.kv_running_tokens for traits in all_traits]),
         strict_schema=any(traits.strict_schema for traits in all_traits),
-        has_agent_sessions=True,  # at least where each agent was
+        has_agent_sessions=True,  # at least the routing of each agent
         detected=(f"{len(known)} of {len(urls)} endpoints", *first.detected),
     )
 

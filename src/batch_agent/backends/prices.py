@@ -1,4 +1,4 @@
-"""What models cost, from a dated table or as the user says."""
+"""Token prices of models, from the user or from the table of genai-prices."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +11,8 @@ _MILLION = 1_000_000
 
 
 def known_price(model: str, backend: str, given: Mapping[str, Sequence[float]]) -> Price | None:
-    """None where nobody knows it, and for a server of one's own: a name says nothing of what that costs."""
+    """The price of a model. None if it is unknown, and for self-hosted servers, whose cost a model name does not
+    tell."""
     if model not in given and backend not in _PROVIDERS:
         return None
     with suppress(SpecError):
@@ -20,21 +21,19 @@ def known_price(model: str, backend: str, given: Mapping[str, Sequence[float]]) 
 
 
 def price_of(model: str, backend: str, given: Mapping[str, Sequence[float]]) -> Price:
-    """`given` holds dollars for a million tokens, as (input, cached input, output). Raises SpecError for a model whose
-    price is unknown."""
+    """The price of a model. `given` holds dollars per million tokens, as (input, cached input, output). Raises
+    SpecError if the price is unknown."""
     if model in given:
         each = [float(part) / _MILLION for part in given[model]]
         if len(each) != 3:
-            raise SpecError(
-                f"prices[{model!r}] must be (input, cached input, output), in dollars for a million tokens."
-            )
+            raise SpecError(f"prices[{model!r}] must be (input, cached input, output), in dollars per million tokens.")
         return Price(*each)
     try:
         from genai_prices import Usage, calc_price
     except ImportError as error:
         raise SpecError(
-            f"max_usd needs the price of {model!r}: give prices={{{model!r}: (input, cached, output)}} in dollars "
-            "for a million tokens, or pip install 'batch-agent[cost]'."
+            f"max_usd needs the price of {model!r}: pass prices={{{model!r}: (input, cached, output)}} in dollars "
+            "per million tokens, or pip install 'batch-agent[cost]'."
         ) from error
     try:
         parts = (Usage(input_tokens=1000), Usage(input_tokens=1000, cache_read_tokens=1000), Usage(output_tokens=1000))
@@ -43,6 +42,6 @@ def price_of(model: str, backend: str, given: Mapping[str, Sequence[float]]) -> 
         )
     except LookupError as error:
         raise SpecError(
-            f"No price is known for {model!r}: give prices={{{model!r}: (input, cached, output)}} in dollars for a "
+            f"The price of {model!r} is unknown: pass prices={{{model!r}: (input, cached, output)}} in dollars per "
             "million tokens, or set max_total_tokens instead of max_usd."
         ) from error

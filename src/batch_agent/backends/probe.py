@@ -1,4 +1,4 @@
-"""Asks a server what it is. What could not be seen is None, which is not the same as absent."""
+"""Probe of a server: its models, settings and abilities. None means unknown, not absent."""
 
 import asyncio
 import re
@@ -21,17 +21,17 @@ from .http.client import ServerClient, display_url
 from .http.json_body import BadJson, loads
 
 T = TypeVar("T")
-_WITHIN = 60.0
-_BESIDE_WITHIN = 5.0
-_TRIES = 4
+_MODELS_TIMEOUT = 60.0
+_PAGE_TIMEOUT = 5.0
+_MAX_ATTEMPTS = 4
 _BACKOFF = Backoff(first=0.5, longest=10.0)
-_LONGEST_ANSWER = 120.0
+_TRIAL_TIMEOUT = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _VLLM_TIERS = ("# TYPE vllm:kv_offload_", "# TYPE vllm:simple_kv_offload_", "# TYPE lmcache:")
 _SGLANG_TIERS = ("hicache_storage_backend", "enable_lmcache", "enable_flexkv")
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
-_TRIAL = Usage(32, 0, 1)
+_TRIAL_USAGE = Usage(32, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,55 +39,53 @@ class ServedModel:
     name: str
     owner: str = ""
     context_tokens: int | None = None
-    longest_answer: int | None = None
+    max_output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server said of itself, beside its models."""
+    """What a server reports about itself, besides its models."""
 
     version: str | None = None
     prefix_cache: bool | None = None
     kv_tokens: int | None = None
-    """Room in its fast memory, of all its engines together."""
-    kv_kept: int | None = None
-    """The same, or the room of a slower tier behind it: that holds copies, so the larger one counts, not their sum.
-    None for a tier whose size in tokens cannot be known."""
+    """Capacity of the KV cache in GPU memory, of all engines together."""
+    kv_retained_tokens: int | None = None
+    """The same, or the capacity of a slower tier if that is larger: the tier holds copies, so the sizes are not added.
+    None for a tier whose size in tokens is unknown."""
     metrics: bool | None = None
     sessions: bool | None = None
-    """It keeps an agent's cache until the agent is said to be done."""
+    """Whether it keeps an agent's cache until the agent's session is closed."""
     priority: bool | None = None
     tool_parser: bool | None = None
-    """Without one SGLang takes tools without complaint, and gives calls back as text."""
+    """Without a tool parser SGLang accepts tools, and returns calls as text."""
 
 
 async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[ServedModel]:
-    """Raises BackendError for a server that cannot be asked."""
+    """The models that a server lists. Raises BackendError if it cannot be reached."""
     try:
-        body = loads(await with_retries(lambda: server.page(server.url("/models"), _WITHIN)))
+        body = loads(await with_retries(lambda: server.get(server.url("/models"), _MODELS_TIMEOUT)))
     except BackendError as error:
-        if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways list none
+        if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways do not list models
             return []
         if error.kind is ErrorKind.CONNECTION and server.root.scheme == "http":
-            raise BackendError(error.kind, f"{error} If it speaks TLS, write https://.") from None
+            raise BackendError(error.kind, f"{error} If the server uses TLS, use https://.") from None
         raise
     except BadJson as error:
         address = display_url(server.url("/models"))
-        raise BackendError(
-            ErrorKind.NOT_FOUND, f"{address} does not answer with JSON: is it an inference server?"
-        ) from error
-    listed = body.get("data") if isinstance(body, dict) else None
-    return [_served(entry) for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        raise BackendError(ErrorKind.NOT_FOUND, f"{address} did not return JSON. Is it an inference server?") from error
+    entries = body.get("data") if isinstance(body, dict) else None
+    return [_served(entry) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def select_model(served: list[ServedModel], model: str | None, url: URL) -> ServedModel:
-    """The model to use. Raises SpecError, with what is close, for one that is not served."""
+    """The model to use. Raises SpecError, with close matches, if it is not served."""
     names = [entry.name for entry in served]
     if model is None:
         if len(served) == 1:
             return served[0]
-        listed = f"it serves {', '.join(names[:8])}" if names else "it lists none"
-        raise SpecError(f"Name a model with model=...: {display_url(url)} does not serve exactly one ({listed}).")
+        entries = f"it serves {', '.join(names[:8])}" if names else "it lists no models"
+        raise SpecError(f"Pass model=...: {display_url(url)} does not serve exactly one model ({entries}).")
     if not served:
         return ServedModel(model)
     for entry in served:
@@ -99,74 +97,74 @@ def select_model(served: list[ServedModel], model: str | None, url: URL) -> Serv
     )
 
 
-async def takes_tools(
+async def probe_tools(
     backend: Backend,
     model: str,
     *,
-    refuses_at_once: bool = False,
-    tell: Callable[[Usage], None] | None = None,
+    rejects_early: bool = False,
+    on_usage: Callable[[Usage], None] | None = None,
     tools: tuple[ToolSpec, ...] = (_TOOL,),
 ) -> BackendError | None:
-    """One token with a tool on offer: the refusal of a server without a tool parser, or None if there was none.
+    """Sends a request with a tool for one token. Returns the rejection of a server without a tool parser, or None.
 
-    Of a server that refuses at once, the head of a stream is answer enough: nobody waits for the token. `tell` hears
-    what it took, estimated where nobody waits for the server to say it."""
-    request = Request(Prompt("", tools), (User("Hi"),), model, Sampling(max_tokens=1), stream=refuses_at_once)
+    A server that rejects early has accepted the request with the head of its stream, so the token is not awaited.
+    `on_usage` is called with the usage, which is estimated in that case."""
+    request = Request(Prompt("", tools), (User("Hi"),), model, Sampling(max_tokens=1), stream=rejects_early)
 
-    async def ask() -> BackendError | None:
+    async def attempt() -> BackendError | None:
         try:
             async with probe_timeout(), backend.stream(request) as deltas:
-                usage = _TRIAL
-                if not refuses_at_once:
+                usage = _TRIAL_USAGE
+                if not rejects_early:
                     async for delta in deltas:
                         usage = delta.usage if isinstance(delta, Finished) else usage
-                if tell is not None:
-                    tell(usage)
+                if on_usage is not None:
+                    on_usage(usage)
         except BackendError as error:
             if error.kind is ErrorKind.BAD_REQUEST:
                 return error
             raise
         return None
 
-    return await with_retries(ask)
+    return await with_retries(attempt)
 
 
 @asynccontextmanager
 async def probe_timeout() -> AsyncIterator[None]:
-    """Raises BackendError for a server that takes a request and does not answer."""
+    """Raises BackendError if a server accepts a request and does not respond in time."""
     try:
-        async with asyncio.timeout(_LONGEST_ANSWER):
+        async with asyncio.timeout(_TRIAL_TIMEOUT):
             yield
     except TimeoutError as error:
-        message = f"The server takes requests, but did not answer one within {_LONGEST_ANSWER:.0f} s."
+        message = f"The server accepted a request, but did not respond within {_TRIAL_TIMEOUT:.0f} s."
         raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
 
 
 async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
-    """What can be seen beside the API. Never raises: a server may hide all of it."""
+    """What a server's pages outside of the inference API report. Never raises: a server may hide all of them."""
     match flavor.name:
         case "vllm":
-            version, metrics = await _both(server, "/version", "/metrics")
-            return replace(_seen_of_vllm(metrics), version=version.word("version"))
+            version, metrics = await _fetch_two(server, "/version", "/metrics")
+            return replace(_vllm_info(metrics), version=version.string("version"))
         case "sim":
-            return _seen_of_vllm(await _beside(server, "/metrics"))
+            return _vllm_info(await _fetch_page(server, "/metrics"))
         case "sglang":
-            return await _look_at_sglang(server)
+            return await _sglang_info(server)
         case "dynamo":
-            return ServerInfo(metrics=(await _beside(server, "/metrics")).is_there)
+            return ServerInfo(metrics=(await _fetch_page(server, "/metrics")).exists)
         case _:
             return ServerInfo()
 
 
-async def with_retries(ask: Callable[[], Awaitable[T]]) -> T:
-    """Asks again, a few times, when the server is busy; one that is not there is not waited for."""
-    for tried in range(_TRIES):
+async def with_retries(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeats an attempt a few times while the server is busy. A server that is unreachable is not waited for."""
+    for attempt_number in range(_MAX_ATTEMPTS):
         try:
-            return await ask()
+            return await attempt()
         except BackendError as error:
-            if not error.retryable or error.status is None or tried == _TRIES - 1:
+            if not error.retryable or error.status is None or attempt_number == _MAX_ATTEMPTS - 1:
                 raise
-            await asyncio.sleep(min(_BACKOFF.longest, error.retry_after or _BACKOFF.delay(tried)))
+            await asyncio.sleep(min(_BACKOFF.longest, error.retry_after or _BACKOFF.delay(attempt_number)))
     raise AssertionError("unreachable")
 
 
@@ -182,24 +180,26 @@ def _served(entry: dict[str, Any]) -> ServedModel:
     return ServedModel(str(entry.get("id")), str(owner), _count(context), _count(entry.get("max_tokens")))
 
 
-def _seen_of_vllm(metrics: "_Page") -> ServerInfo:
+def _vllm_info(metrics: "_AdminPage") -> ServerInfo:
     found = [dict(_LABEL.findall(labels)) for labels in _CACHE_CONFIG.findall(metrics.text)]
     labels = found[0] if found else {}
     tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
-    # --kv-offloading-size shows in GiB, --kv-transfer-config only by its metrics, and neither what a token takes. Such
-    # a tier is many times the GPU's memory, so no limit is nearer to the truth than the GPU's.
-    has_tier = labels.get("kv_offloading_size", "None") != "None" or any(mark in metrics.text for mark in _VLLM_TIERS)
+    # --kv-offloading-size is reported in GiB, --kv-transfer-config only through its metrics, and neither with the size
+    # of a token. Such a tier is many times larger than GPU memory, so no limit is a better estimate than the GPU's.
+    has_slow_tier = labels.get("kv_offloading_size", "None") != "None" or any(
+        mark in metrics.text for mark in _VLLM_TIERS
+    )
     return ServerInfo(
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
         kv_tokens=tokens,
-        kv_kept=None if has_tier else tokens,
-        metrics=metrics.is_there,
+        kv_retained_tokens=None if has_slow_tier else tokens,
+        metrics=metrics.exists,
     )
 
 
 def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
-    """`kv_cache_size_tokens` is one engine's, and right for hybrid models too; `num_gpu_blocks` is, on each engine's
-    line, already that of all engines."""
+    """`kv_cache_size_tokens` is per engine, and correct for hybrid models too; `num_gpu_blocks` is the total of all
+    engines on each engine's line."""
     sizes = [labels.get("kv_cache_size_tokens", "") for labels in engines.values()]
     if sizes and all(size.isdecimal() for size in sizes):
         return sum(map(int, sizes)) or None
@@ -210,56 +210,59 @@ def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
     return None
 
 
-async def _look_at_sglang(server: ServerClient) -> ServerInfo:
-    info, metrics = await _both(server, "/server_info", "/metrics")
-    said = info.parsed
-    of_one, engines = _count(said.get("max_total_num_tokens")), _count(said.get("dp_size")) or 1
-    kept = _sglang_kept(said, of_one) if of_one else None
+async def _sglang_info(server: ServerClient) -> ServerInfo:
+    info, metrics = await _fetch_two(server, "/server_info", "/metrics")
+    config = info.parsed
+    engine_tokens, engines = _count(config.get("max_total_num_tokens")), _count(config.get("dp_size")) or 1
+    retained = _sglang_retained_tokens(config, engine_tokens) if engine_tokens else None
     return ServerInfo(
-        version=info.word("version"),
-        prefix_cache=not said["disable_radix_cache"] if "disable_radix_cache" in said else None,
-        kv_tokens=of_one * engines if of_one else None,
-        kv_kept=kept * engines if kept else None,
-        metrics=metrics.is_there,
-        sessions=_flag(said.get("enable_session_radix_cache")),
-        priority=_flag(said.get("enable_priority_scheduling")),
-        tool_parser=bool(said["tool_call_parser"]) if "tool_call_parser" in said else None,
+        version=info.string("version"),
+        prefix_cache=not config["disable_radix_cache"] if "disable_radix_cache" in config else None,
+        kv_tokens=engine_tokens * engines if engine_tokens else None,
+        kv_retained_tokens=retained * engines if retained else None,
+        metrics=metrics.exists,
+        sessions=_flag(config.get("enable_session_radix_cache")),
+        priority=_flag(config.get("enable_priority_scheduling")),
+        tool_parser=bool(config["tool_call_parser"]) if "tool_call_parser" in config else None,
     )
 
 
-def _sglang_kept(said: dict[str, Any], fast: int) -> int | None:
-    """One engine's room with HiCache, whose host memory is a number of GB, or a multiple of the GPU's tokens."""
-    if any(said.get(name) for name in _SGLANG_TIERS):
+def _sglang_retained_tokens(config: dict[str, Any], gpu_tokens: int) -> int | None:
+    """One engine's capacity with HiCache, whose host memory is given in GB, or as a multiple of the GPU's tokens."""
+    if any(config.get(name) for name in _SGLANG_TIERS):
         return None
-    if not said.get("enable_hierarchical_cache") or said.get("hicache_host_memory_mode") == "buffer_only":
-        return fast
+    if not config.get("enable_hierarchical_cache") or config.get("hicache_host_memory_mode") == "buffer_only":
+        return gpu_tokens
     try:
-        if size := said.get("hicache_size"):
-            memory = said["internal_states"][0]["memory_usage"]
+        if size := config.get("hicache_size"):
+            memory = config["internal_states"][0]["memory_usage"]
             host = size * 1e9 * memory["token_capacity"] / (memory["kvcache"] * 2**30)
         else:
-            host = said["hicache_ratio"] * fast
-        return max(fast, int(host))
+            host = config["hicache_ratio"] * gpu_tokens
+        return max(gpu_tokens, int(host))
     except (LookupError, TypeError, ArithmeticError, ValueError):
         return None
 
 
-async def _both(server: ServerClient, one: str, other: str) -> tuple["_Page", "_Page"]:
+async def _fetch_two(server: ServerClient, first_path: str, second_path: str) -> tuple["_AdminPage", "_AdminPage"]:
     async with asyncio.TaskGroup() as group:
-        first, second = group.create_task(_beside(server, one)), group.create_task(_beside(server, other))
+        first, second = (
+            group.create_task(_fetch_page(server, first_path)),
+            group.create_task(_fetch_page(server, second_path)),
+        )
     return first.result(), second.result()
 
 
 def admin_url(root: URL, path: str) -> URL:
-    """What stands beside the API, where the server has its other pages."""
+    """The URL of a page outside of the inference API, such as /metrics."""
     return root.with_path(root.path.rstrip("/").removesuffix("/v1") + path).with_query(root.query)
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
-    """One of a server's other pages. `is_there` is None where nobody knows."""
+class _AdminPage:
+    """A page outside of the inference API. `exists` is None if that is unknown."""
 
-    is_there: bool | None
+    exists: bool | None
     text: str = ""
 
     @property
@@ -270,16 +273,18 @@ class _Page:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def word(self, name: str) -> str | None:
+    def string(self, name: str) -> str | None:
         value = self.parsed.get(name)
         return value if isinstance(value, str) else None
 
 
-async def _beside(server: ServerClient, path: str) -> _Page:
+async def _fetch_page(server: ServerClient, path: str) -> _AdminPage:
     try:
-        return _Page(True, (await server.page(admin_url(server.root, path), _BESIDE_WITHIN)).decode(errors="replace"))
+        return _AdminPage(
+            True, (await server.get(admin_url(server.root, path), _PAGE_TIMEOUT)).decode(errors="replace")
+        )
     except BackendError as error:
-        return _Page(False if error.status is not None else None)
+        return _AdminPage(False if error.status is not None else None)
 
 
 def _flag(value: Any) -> bool | None:

@@ -1,4 +1,4 @@
-"""Telling a server that an agent is done, where the server keeps something for each of them."""
+"""Cleanup of per-agent sessions on servers that keep state for each agent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,17 +8,17 @@ from typing import NamedTuple
 import orjson
 from yarl import URL
 
-_WITHIN = 5.0
-_LAST_TIMEOUT = 3.0
-_AT_ONCE = 64
+_REQUEST_TIMEOUT = 5.0
+_CLOSE_ALL_TIMEOUT = 3.0
+_BATCH_SIZE = 64
 
 
 Post = Callable[[URL, bytes, float, Mapping[str, str] | None], Awaitable[object]]
-"""Posts a body to a URL with these headers, within so many seconds. Never fails."""
+"""Posts a body to a URL with a timeout in seconds and headers. Never raises."""
 
 
 class CloseRequest(NamedTuple):
-    """The request that lets an agent go."""
+    """Request that closes the session of one agent."""
 
     url: URL
     body: bytes
@@ -26,44 +26,44 @@ class CloseRequest(NamedTuple):
 
 
 class SessionCloser:
-    """Each agent that was greeted is said goodbye once. Nobody waits long for it, and no failure of it matters."""
+    """Closes the session of each registered agent once. Waits are short, and failures are ignored."""
 
-    def __init__(self, post: Post, goodbye: Callable[[str], CloseRequest]) -> None:
+    def __init__(self, post: Post, close_request: Callable[[str], CloseRequest]) -> None:
         self._post = post
-        self._goodbye = goodbye
-        self._here: set[str] = set()
+        self._close_request = close_request
+        self._agents: set[str] = set()
 
-    def greet(self, agent: str) -> None:
+    def register(self, agent: str) -> None:
         if agent:
-            self._here.add(agent)
+            self._agents.add(agent)
 
-    async def leave(self, agent: str) -> None:
-        if agent in self._here:
-            await self._say(agent)
-            self._here.discard(agent)
+    async def close(self, agent: str) -> None:
+        if agent in self._agents:
+            await self._send(agent)
+            self._agents.discard(agent)
 
-    async def leave_all(self) -> None:
-        """For a run that ends early."""
-        left, self._here = sorted(self._here), set()
+    async def close_all(self) -> None:
+        """Closes the remaining sessions of a run that ends early."""
+        remaining, self._agents = sorted(self._agents), set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_TIMEOUT):
-                for start in range(0, len(left), _AT_ONCE):
+            async with asyncio.timeout(_CLOSE_ALL_TIMEOUT):
+                for start in range(0, len(remaining), _BATCH_SIZE):
                     async with asyncio.TaskGroup() as group:
-                        for agent in left[start : start + _AT_ONCE]:
-                            group.create_task(self._say(agent))
+                        for agent in remaining[start : start + _BATCH_SIZE]:
+                            group.create_task(self._send(agent))
 
-    async def _say(self, agent: str) -> None:
-        url, body, headers = self._goodbye(agent)
-        await self._post(url, body, _WITHIN, headers)
+    async def _send(self, agent: str) -> None:
+        url, body, headers = self._close_request(agent)
+        await self._post(url, body, _REQUEST_TIMEOUT, headers)
 
 
 def close_session(url: URL) -> Callable[[str], CloseRequest]:
-    """SGLang's session cache: what belongs to a session is evicted last, until the session is closed."""
+    """SGLang's session cache: the blocks of a session are evicted last, until the session is closed."""
     return lambda agent: CloseRequest(url, orjson.dumps({"session_id": agent}))
 
 
 def final_request(url: URL, model: str) -> Callable[[str], CloseRequest]:
-    """Dynamo's ThunderAgent router counts an agent's tokens until a last request says that it is done. Other routers
-    take it for an ordinary one, so it asks for as little as it can."""
+    """Dynamo's ThunderAgent router counts an agent's tokens until a final request ends its session. Other routers treat
+    it as an ordinary request, so it generates one token only."""
     body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1})
     return lambda agent: CloseRequest(url, body, {"x-dynamo-session-id": agent, "x-dynamo-session-final": "true"})

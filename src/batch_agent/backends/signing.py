@@ -1,4 +1,4 @@
-"""AWS signatures (SigV4) with botocore's own signer, and credentials from wherever botocore finds them."""
+"""AWS request signing (SigV4) with botocore, which also finds the credentials."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials  # type: ignore[import-untyped]
 
 _SIGNED = {"Content-Type": "application/json"}
-_HOW_TO = (
+_CREDENTIALS_HELP = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or a Bedrock API key in "
     "AWS_BEARER_TOKEN_BEDROCK; or log in with aws sso login."
 )
@@ -28,16 +28,17 @@ class SigV4:
         self._service = service
         self._region = region
         log = logging.getLogger("botocore.auth")
-        if log.level == logging.NOTSET:  # at DEBUG it writes what it signs, a session's token among it
+        if log.level == logging.NOTSET:  # at DEBUG it logs what it signs, including session tokens
             log.setLevel(logging.INFO)
 
     @classmethod
     async def find(cls, service: str, region: str) -> "SigV4":
-        """With the credentials of this machine. Raises SpecError where botocore or credentials are missing."""
+        """A signer with the credentials of this machine. Raises SpecError if botocore or credentials are missing."""
         return cls(await asyncio.to_thread(_find_credentials), service, region)
 
     async def sign(self, method: str, url: URL, body: bytes) -> Headers:
-        """Waits only for credentials that are about to expire. Raises BackendError where they cannot be renewed."""
+        """The signed headers. Blocks only while expiring credentials are refreshed. Raises BackendError if that
+        fails."""
         from botocore.auth import SigV4Auth  # type: ignore[import-untyped]
         from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
 
@@ -53,13 +54,15 @@ class SigV4:
         if not isinstance(found, RefreshableCredentials) or not found.refresh_needed():
             return found.get_frozen_credentials()
         try:
-            return await asyncio.to_thread(found.get_frozen_credentials)  # renewed by one thread, under botocore's lock
+            return await asyncio.to_thread(
+                found.get_frozen_credentials
+            )  # refreshed by one thread, under botocore's lock
         except (BotoCoreError, ClientError, RuntimeError, OSError) as error:
-            raise BackendError(ErrorKind.AUTH, f"The AWS credentials could not be renewed: {error}") from error
+            raise BackendError(ErrorKind.AUTH, f"The AWS credentials could not be refreshed: {error}") from error
 
 
 def _find_credentials() -> "Credentials":
-    """Reads files and may ask a metadata service."""
+    """Reads files, and may query a metadata service."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.session import Session  # type: ignore[import-untyped]
@@ -70,7 +73,7 @@ def _find_credentials() -> "Credentials":
         if found is not None:
             found.get_frozen_credentials()
     except (BotoCoreError, ClientError, RuntimeError, OSError) as error:
-        raise SpecError(f"The AWS credentials cannot be used: {error} {_HOW_TO}") from error
+        raise SpecError(f"The AWS credentials cannot be used: {error} {_CREDENTIALS_HELP}") from error
     if found is None:
-        raise SpecError(f"bedrock:// finds no AWS credentials. {_HOW_TO}")
+        raise SpecError(f"No AWS credentials found for bedrock://. {_CREDENTIALS_HELP}")
     return found

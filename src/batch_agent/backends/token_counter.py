@@ -1,4 +1,4 @@
-"""How many tokens a text is, from a server that says it."""
+"""Token counts from servers that have a tokenizer page."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,15 +9,15 @@ from .http.client import ServerClient
 from .http.json_body import BadJson, loads
 from .probe import admin_url
 
-_WITHIN = 5.0
+_TIMEOUT = 5.0
 _VLLM_LIKE = ("vllm", "sglang", "sim")
 _LLAMACPP_LIKE = ("llama.cpp", "local")
 
-Count = Callable[[str], Awaitable[int | None]]
+CountTokens = Callable[[str], Awaitable[int | None]]
 
 
-def counter_of(server: ServerClient, flavor: Flavor, model: str) -> Count | None:
-    """How this kind of server is asked; None for one that does not say."""
+def token_counter_for(server: ServerClient, flavor: Flavor, model: str) -> CountTokens | None:
+    """Counts tokens with this kind of server; None for servers without a tokenizer page."""
     if flavor.name in _VLLM_LIKE:
         return _Tokenizer(server, "prompt", {"model": model}).count
     if flavor.name in _LLAMACPP_LIKE:
@@ -26,7 +26,7 @@ def counter_of(server: ServerClient, flavor: Flavor, model: str) -> Count | None
 
 
 class _Tokenizer:
-    """The `/tokenize` page of a server, which takes the text under a name of its own."""
+    """The `/tokenize` page of a server. The name of its text field depends on the server."""
 
     def __init__(self, server: ServerClient, field: str, others: dict[str, str]) -> None:
         self._server = server
@@ -35,16 +35,16 @@ class _Tokenizer:
         self._others = others
 
     async def count(self, text: str) -> int | None:
-        said = await self._ask({**self._others, self._field: text})
-        if not isinstance(said, dict):
+        reply = await self._post({**self._others, self._field: text})
+        if not isinstance(reply, dict):
             return None
-        tokens = said.get("tokens")
-        found = said.get("count", len(tokens) if isinstance(tokens, list) else None)
-        return found if isinstance(found, int) and found > 0 else None
+        tokens = reply.get("tokens")
+        count = reply.get("count", len(tokens) if isinstance(tokens, list) else None)
+        return count if isinstance(count, int) and count > 0 else None
 
-    async def _ask(self, body: dict[str, str]) -> Any:
-        said = await self._server.try_post(self._url, dumps(body), _WITHIN)
+    async def _post(self, body: dict[str, str]) -> Any:
+        reply = await self._server.post_or_none(self._url, dumps(body), _TIMEOUT)
         try:
-            return None if said is None else loads(said)
+            return None if reply is None else loads(reply)
         except BadJson:
             return None

@@ -53,7 +53,7 @@ async def find_chat_template(server: ServerClient, model: str) -> ChatTemplate |
 async def has_batch_route(server: ServerClient) -> bool:
     """Whether it takes many conversations in one request."""
     try:
-        return b"/v1/chat/completions/batch" in await server.page(admin_url(server.root, "/openapi.json"), _WITHIN)
+        return b"/v1/chat/completions/batch" in await server.get(admin_url(server.root, "/openapi.json"), _WITHIN)
     except BackendError:
         return False
 
@@ -65,7 +65,7 @@ async def _tokens(server: ServerClient, body: dict[str, Any]) -> list[int] | Non
 
 
 async def _ask(server: ServerClient, path: str, body: dict[str, Any]) -> Any:
-    said = await server.try_post(admin_url(server.root, path), orjson.dumps(body), _WITHIN)
+    said = await server.post_or_none(admin_url(server.root, path), orjson.dumps(body), _WITHIN)
     try:
         return None if said is None else loads(said)
     except BadJson:

@@ -157,8 +157,8 @@ class Dispatcher:
                 await self._ask_list(batch.place, [each.prompt for each in batch.asked], self._hearing(batch))
         except BackendError as error:
             if blames_endpoint(batch, error, lane) or not fleet.routing.is_good(batch.place):
-                fleet.close(ticket, batch.place, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
-                fleet.miss(batch.place, error)
+                fleet.record_failure(ticket, batch.place, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
+                fleet.mark_down(batch.place, error)
             if asks_for_less(error):
                 lane.refused(batch, error.retry_after, aio.now())
             return error
@@ -166,7 +166,7 @@ class Dispatcher:
             return TAKEN_BACK
         else:
             fleet.routing.done(ticket, aio.now())
-            fleet.greet(batch.place)
+            fleet.mark_up(batch.place)
             return BackendError(ErrorKind.SERVER, "The answer has no end.") if batch.open else None
         finally:
             self._ended(batch)
@@ -243,6 +243,6 @@ class Dispatcher:
             return
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._orders.patience:
-            error = self.fleet.nobody((), self.places)
+            error = self.fleet.no_endpoint_error((), self.places)
             for asked in self._line.dissolve():
                 self.fail(asked, error, -1)

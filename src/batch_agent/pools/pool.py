@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import open_endpoint_pool, url_of
+from ..backends.connect import backend_url, open_endpoint_pool
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
 from ..backends.endpoint_pool import EndpointPool
@@ -111,9 +111,9 @@ class VLLMPool:
         return self._core[0]
 
     async def _connect(self) -> _Core:
-        urls = [url_of(endpoint) for endpoint in self.endpoints]
+        urls = [backend_url(endpoint) for endpoint in self.endpoints]
         async with AsyncExitStack() as stack:
-            fleet = await open_endpoint_pool(urls, self._model, uses_tools=False, notify=_notify, patience=self.timeout)
+            fleet = await open_endpoint_pool(urls, self._model, uses_tools=False, notify=_notify, timeout=self.timeout)
             stack.push_async_callback(fleet.aclose)
             wires = PromptTransport(fleet, _notify, is_raw=self._raw)
             await wires.open()

@@ -58,7 +58,7 @@ class PromptTransport:
         self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: OnPrompt
     ) -> None:
         """Raises BackendError; what was told as done stays done."""
-        backend = await self._fleet.members[place].opened(self._fleet.traits.model)
+        backend = await self._fleet.members[place].get_backend(self._fleet.traits.model)
         may_list = (self._wrapping is not None or self._are_chats) and self._take_lists.get(place, True)
         if may_list and isinstance(backend, HttpBackend):
             await self._list(place, backend, prompts, sampling, patience, hear)
@@ -69,7 +69,7 @@ class PromptTransport:
         self, place: int, prompt: str, sampling: Sampling, patience: float, hear: OnPrompt, at: int = 0
     ) -> None:
         """As a conversation, for which the server has its template; raw ones as a list of one."""
-        backend = await self._fleet.members[place].opened(self._fleet.traits.model)
+        backend = await self._fleet.members[place].get_backend(self._fleet.traits.model)
         if self._is_raw and isinstance(backend, HttpBackend):
             await self._list(place, backend, [prompt], sampling, patience, lambda event: hear(_at(event, at)))
             return
@@ -106,7 +106,7 @@ class PromptTransport:
             hear(event)
 
         try:
-            await wire.ask([wrapping.around(prompt) for prompt in prompts], sampling, patience, taken)
+            await wire.send([wrapping.around(prompt) for prompt in prompts], sampling, patience, taken)
         except BackendError as error:
             if not _may_mean_no_lists(error):
                 raise
@@ -156,7 +156,7 @@ class PromptTransport:
         self.requests += 1
         try:
             prompts = [wrapping.around(prompt) for prompt in _PROBES]
-            await self._wire(place, backend).ask(prompts, _PROBE, _PROBE_PATIENCE, lambda _: None)
+            await self._wire(place, backend).send(prompts, _PROBE, _PROBE_PATIENCE, lambda _: None)
         except BackendError as error:
             return error
         return None

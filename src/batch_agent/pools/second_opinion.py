@@ -21,8 +21,8 @@ class SecondOpinion:
 
     async def on_list(self, asked: list[PendingPrompt], refusal: EndpointRejection) -> None:
         """Whether another endpoint takes a list that one has refused. If not, a prompt in it is to blame."""
-        place = self._sending.free(len(asked), {refusal.place}, most=sys.maxsize)
-        if place is None or place == refusal.place or refusal.error.kind is not ErrorKind.BAD_REQUEST:
+        place = self._sending.free(len(asked), {refusal.endpoint}, most=sys.maxsize)
+        if place is None or place == refusal.endpoint or refusal.error.kind is not ErrorKind.BAD_REQUEST:
             await self._isolate(asked)
             return
         batch = self._sending.begin(place, asked)
@@ -36,14 +36,14 @@ class SecondOpinion:
 
     def on_prompt(self, asked: PendingPrompt, refusal: EndpointRejection) -> None:
         """One endpoint may be wrong about a prompt, two are not."""
-        places = {each.place for each in asked.refusals} | {refusal.place}
+        places = {each.endpoint for each in asked.refusals} | {refusal.endpoint}
         is_counted_on = self._sending.fleet.routing.is_counted_on
         others = [at for at in self._sending.places if at not in places and is_counted_on(at)]
         if len(places) > 1 or not others or refusal.error.kind is not ErrorKind.BAD_REQUEST:
-            self._sending.fail(asked, refusal.error, refusal.place)
+            self._sending.fail(asked, refusal.error, refusal.endpoint)
             return
         asked.refusals.append(refusal)
-        asked.avoids.add(refusal.place)
+        asked.avoids.add(refusal.endpoint)
         asked.company = 1
         self._sending.again([asked])
 

@@ -51,7 +51,7 @@ class RunBudget:
         plans = [await store.plan() for store in stores]
         acted = any(plan is not None and plan.get("tool mode") == "action" for plan in plans)
         return TrialRequest(
-            lambda backend: BudgetedBackend(backend, self.purse, self._prices(backend)), otherwise=not acted
+            lambda backend: BudgetedBackend(backend, self.purse, self._prices(backend)), assume_tools=not acted
         )
 
     def backend(self, backend: Backend, spec: BatchSpec) -> Backend:

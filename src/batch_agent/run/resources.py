@@ -146,7 +146,7 @@ class _Opener:
         self._events: EventSink | None = None
         self._joined: ClusterSession | None = None
         self._budget: RunBudget | None = None
-        self._trial = TrialRequest(tell=self._count)
+        self._trial = TrialRequest(on_usage=self._count)
         self._tried = NO_USAGE
         """What it took to find out whether servers take tools."""
         self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
@@ -176,7 +176,7 @@ class _Opener:
             stores = list(map(ReadOnlyStore, stores))
         if setups[0].spec.spend.counts_tokens:
             self._budget = await RunBudget.open(setups[0].spec.spend, stores, stack, self._joined)
-            self._trial = replace(await self._budget.trial(stores), tell=self._count)
+            self._trial = replace(await self._budget.trial(stores), on_usage=self._count)
         runs: list[RunResources] = []
         for at, (setup, (inputs, layout), store) in enumerate(zip(setups, layouts, stores, strict=True)):
             try:

@@ -17,7 +17,7 @@ from batch_agent.backends.dialects.dialect import Dialect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.flavors import OpenAIExtensions
 from batch_agent.backends.http.client import ServerClient
-from batch_agent.backends.http.transport import open_transport
+from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import (
     Assistant,

@@ -57,7 +57,7 @@ async def test_what_cannot_be_a_set_of_endpoints_is_refused_before_anything_is_a
             ([host.url, host.url], "listed twice"),
             ([host.url, f"{host.url}/v1"], "listed twice"),
             ([host.url, f"vllm://{host.address}"], "listed twice"),
-            ([host.url, "grpc://x"], "names no backend"),
+            ([host.url, "grpc://x"], "is not a known backend"),
             ([], "list of URLs"),
             ([host.url, 7], "list of URLs"),
             (f"hostfile://{bad}", "line 1.*not a port"),
@@ -74,7 +74,7 @@ async def test_one_that_is_down_at_the_start_is_told_of_and_the_run_goes_on(caps
         pass
     async with up(there):
         assert all(result.ok for result in await run(urls(away, there)))
-    assert f"{away.url} cannot be used, and the others do its work" in capsys.readouterr().err
+    assert f"{away.url} cannot be used; its requests go to the other endpoints" in capsys.readouterr().err
 
 
 async def test_all_down_at_the_start_is_one_clear_error() -> None:
@@ -118,7 +118,7 @@ async def test_when_all_die_in_mid_run_it_stops_with_what_there_is() -> None:
                 host.kill()
 
     async with up(*hosts):
-        with pytest.raises(RunStopped, match="None of the 2 endpoints takes it") as raised:
+        with pytest.raises(RunStopped, match="All 2 endpoints rejected the request") as raised:
             await run(urls(*hosts), 60, max_inflight=8, on_result=on_result, max_retries=0)
     assert {result.index for result in raised.value.results if result.ok} == {each.index for each in done if each.ok}
     assert sum(each.ok for each in done) >= 5

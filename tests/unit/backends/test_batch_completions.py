@@ -14,7 +14,7 @@ from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.batch_completions import BatchCompletionClient
 from batch_agent.backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from batch_agent.backends.http.client import ServerClient
-from batch_agent.backends.http.transport import open_transport
+from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.core.requests import Sampling, Usage
 
 SAMPLING = Sampling(max_tokens=8)
@@ -33,7 +33,7 @@ async def wire_to(answer: Answer, **options: Any) -> AsyncIterator[tuple[BatchCo
 
 async def heard(wire: BatchCompletionClient, prompts: Sequence[str], patience: float | None = 5.0) -> list[PromptEvent]:
     events: list[PromptEvent] = []
-    await wire.ask(prompts, SAMPLING, patience, events.append)
+    await wire.send(prompts, SAMPLING, patience, events.append)
     return events
 
 
@@ -60,7 +60,7 @@ async def test_each_prompt_is_told_as_it_is_done() -> None:
         later.set()
 
     async with wire_to(answer) as (wire, _):
-        await wire.ask(["a", "b"], SAMPLING, 5.0, hear)
+        await wire.send(["a", "b"], SAMPLING, 5.0, hear)
     assert events == [
         PromptDelta(1, "two"),
         PromptFinished(1, "stop", Usage(3, 0, 1)),
@@ -139,8 +139,8 @@ async def test_an_answer_that_was_given_up_is_an_error_after_those_that_were_not
 
     events: list[PromptEvent] = []
     async with wire_to(answer) as (wire, _):
-        with pytest.raises(BackendError, match="gave up"):
-            await wire.ask(["a", "b"], SAMPLING, 5.0, events.append)
+        with pytest.raises(BackendError, match="aborted"):
+            await wire.send(["a", "b"], SAMPLING, 5.0, events.append)
     assert events == [PromptDelta(1, "fine"), PromptFinished(1, "stop")]
 
 
@@ -164,7 +164,7 @@ async def test_a_stream_that_ends_too_soon_is_an_error_and_what_was_done_stays_d
     events: list[PromptEvent] = []
     async with wire_to(answer) as (wire, _):
         with pytest.raises(BackendError) as raised:
-            await wire.ask(["a", "b"], SAMPLING, 5.0, events.append)
+            await wire.send(["a", "b"], SAMPLING, 5.0, events.append)
     assert raised.value.kind is ErrorKind.CONNECTION
     assert events == [PromptDelta(1, "done"), PromptFinished(1, "stop")]
 
@@ -179,8 +179,8 @@ async def test_patience_is_for_silence_and_not_for_the_whole_answer() -> None:
 
     events: list[PromptEvent] = []
     async with wire_to(answer) as (wire, _):
-        with pytest.raises(BackendError, match=r"said nothing for 0\.2 s") as raised:
-            await wire.ask(["a"], SAMPLING, 0.2, events.append)
+        with pytest.raises(BackendError, match=r"sent nothing for 0\.2 s") as raised:
+            await wire.send(["a"], SAMPLING, 0.2, events.append)
     assert raised.value.kind is ErrorKind.TURN_TIMEOUT
     assert len(events) == 8
 

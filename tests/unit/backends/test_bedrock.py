@@ -164,14 +164,14 @@ async def test_the_model_is_named_by_the_url_or_by_the_user(url: str, model: str
 @pytest.mark.parametrize(
     ("url", "model", "words"),
     [
-        ("bedrock://us-east-1", None, "names no model"),
+        ("bedrock://us-east-1", None, "has no model"),
         ("bedrock://us-east-1/a.b", "a.c", "'a.b', but model='a.c'"),
-        ("bedrock:///a.b", None, "names no region.*AWS_REGION"),
-        ("bedrock://anthropic.claude-v2:1", None, "'anthropic.claude-v2:1' is no AWS region"),
-        ("bedrock://us-east-1:80/a.b", None, "'us-east-1:80' is no AWS region"),
-        ("bedrock://me@us-east-1/a.b", None, "'me@us-east-1' is no AWS region"),
+        ("bedrock:///a.b", None, "has no region.*AWS_REGION"),
+        ("bedrock://anthropic.claude-v2:1", None, "'anthropic.claude-v2:1' is not an AWS region"),
+        ("bedrock://us-east-1:80/a.b", None, "'us-east-1:80' is not an AWS region"),
+        ("bedrock://me@us-east-1/a.b", None, "'me@us-east-1' is not an AWS region"),
         ("bedrock://us-east-1/a.b?api=invoke", None, "api='invoke'.*mantle"),
-        ("bedrock://us-east-1/a.b?slots=2", None, "'slots' is not known"),
+        ("bedrock://us-east-1/a.b?slots=2", None, "unknown option 'slots'"),
     ],
 )
 async def test_a_url_that_cannot_be_used_says_why(url: str, model: str | None, words: str) -> None:

@@ -138,17 +138,17 @@ async def test_a_server_that_closes_idle_connections_is_given_a_new_one_each_tim
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("grpc://host", "names no backend"),
-        ("", "names no backend"),
-        ("just words", "names no backend"),
+        ("grpc://host", "is not a known backend"),
+        ("", "is not a known backend"),
+        ("just words", "is not a known backend"),
         ("localhost:8000", "Did you mean 'http://localhost:8000'?"),
         ("http://host:99999", "not a URL"),
-        ("http://", "names no host"),
+        ("http://", "has no host"),
         ("http:/host", "two slashes"),
         ("local://?slots=0", "slots must be"),
         ("local://?slots=many", "slots must be"),
         ("local://?slots=²", "slots must be"),
-        ("local://?slot=2", "'slot' is not known"),
+        ("local://?slot=2", "unknown option 'slot'"),
         ("local://models/tiny.gguf", "three slashes"),
     ],
 )
@@ -181,7 +181,7 @@ async def test_without_a_name_only_one_model_may_be_served() -> None:
 
 async def test_a_server_that_lists_nothing_must_be_given_a_model() -> None:
     async with serving() as server:
-        assert "it lists none" in str(await refused(server.url))
+        assert "it lists no models" in str(await refused(server.url))
         async with connected(server.url, "m") as backend:
             assert backend.traits.model == "m"
 
@@ -201,7 +201,7 @@ async def test_a_web_site_is_no_inference_server() -> None:
         await line.reply(200, b"<html>Welcome</html>")
 
     async with raw_server(answer) as server:
-        assert "is it an inference server?" in str(await refused(server.url))
+        assert "Is it an inference server?" in str(await refused(server.url))
 
 
 @pytest.mark.parametrize("body", [b"[]", b"7", b'{"data": {"a": 1}}', b'{"data": [7, null]}', b'{"data": [{}]}'])

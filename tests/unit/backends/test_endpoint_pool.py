@@ -73,7 +73,7 @@ async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
 async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits_for_it(
     status: int, extra: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_TRIES", 1)
+    monkeypatch.setattr(probe, "_MAX_ATTEMPTS", 1)
     monkeypatch.setattr(standing, "_EJECTION", Backoff(1000.0, 1000.0))
     bad, good = Host(odd=answering(status, extra)), Host()
     async with up(bad, good):
@@ -87,7 +87,7 @@ async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits
 
 
 async def test_an_endpoint_that_hangs_when_it_is_opened_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_member, "OPENING", 0.1)
+    monkeypatch.setattr(fleet_member, "OPEN_TIMEOUT", 0.1)
     is_stuck, said = True, list[str]()
 
     def hang(path: str, body: Any, connection: ClientConnection) -> bool:
@@ -97,14 +97,16 @@ async def test_an_endpoint_that_hangs_when_it_is_opened_is_left_for_later(monkey
     async with up(stuck, good):
         fleet = await connect([stuck.url, good.url], None, uses_tools=True, notify=said.append)
         assert isinstance(fleet, EndpointPool)
-        assert said == [f"{stuck.url} cannot be used, and the others do its work: It does not answer within 0.1 s."]
+        assert said == [
+            f"{stuck.url} cannot be used; its requests go to the other endpoints: No response within 0.1 s."
+        ]
         for number in range(8):  # those that try it again are answered too
             assert await say(fleet, f"{number}")
             await asyncio.sleep(0.05)
-        monkeypatch.setattr(fleet_member, "OPENING", 60.0)
+        monkeypatch.setattr(fleet_member, "OPEN_TIMEOUT", 60.0)
         is_stuck = False
         async with asyncio.timeout(60):
-            while said[-1] != f"{stuck.url} is back.":
+            while said[-1] != f"{stuck.url} is back up.":
                 assert await say(fleet)
                 await asyncio.sleep(0.01)
         await fleet.aclose()
@@ -119,7 +121,7 @@ async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() ->
         raise BackendError(ErrorKind.SERVER, "no", status=500)
 
     member = PoolEndpoint("http://there", open_it, None)
-    waiting = [asyncio.create_task(member.opened("m")) for _ in range(10)]
+    waiting = [asyncio.create_task(member.get_backend("m")) for _ in range(10)]
     await soon(lambda: bool(attempts))
     may_fail.set()
     for each in waiting:
@@ -127,7 +129,7 @@ async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() ->
             await each
     assert len(attempts) == 1
     with pytest.raises(BackendError, match="no"):  # it may be there by now
-        await member.opened("m")
+        await member.get_backend("m")
     assert len(attempts) == 2
 
 
@@ -154,7 +156,9 @@ async def test_an_endpoint_that_refuses_what_another_takes_is_taken_out_and_that
         else:
             raise AssertionError("it is still in")
     [words] = said
-    assert words.startswith(f"{bad.url} refuses what others take, and the others do its work")
+    assert words.startswith(
+        f"{bad.url} rejects requests that other endpoints accept; its requests go to the other endpoints"
+    )
     assert bad.requests() == 2
 
 
@@ -201,8 +205,8 @@ async def test_an_endpoint_that_goes_and_comes_back_is_told_of_once_each() -> No
         for _ in range(10):
             await say(fleet)
     assert len(said) == 2
-    assert said[0].startswith(f"{hosts[0].url} is down, and the others do its work")
-    assert said[1] == f"{hosts[0].url} is back."
+    assert said[0].startswith(f"{hosts[0].url} is down; its requests go to the other endpoints")
+    assert said[1] == f"{hosts[0].url} is back up."
 
 
 async def test_one_that_comes_back_with_another_model_is_not_used() -> None:
@@ -211,7 +215,7 @@ async def test_one_that_comes_back_with_another_model_is_not_used() -> None:
         pass
     async with up(there), fleet_of(there, away) as fleet, up(away):
         async with asyncio.timeout(60):
-            while "'another', not 'sim'" not in fleet.members[1].trouble:
+            while "'another', not 'sim'" not in fleet.members[1].last_error:
                 assert await say(fleet)
     assert not away.requests()
 

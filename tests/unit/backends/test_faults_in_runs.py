@@ -27,7 +27,7 @@ from batch_agent.backends import load_metrics as load
 from batch_agent.backends import probe
 from batch_agent.backends.address import address_of, parse
 from batch_agent.backends.connect import connect
-from batch_agent.backends.diagnostics import DiagnosticCheck, examine
+from batch_agent.backends.diagnostics import DiagnosticCheck, diagnose
 from batch_agent.backends.session_cleanup import SessionCloser, close_session
 from batch_agent.core.events import Event, Paused
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -535,7 +535,7 @@ async def test_tls_to_a_plain_port_says_to_write_http() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(BackendError, match="write http://") as raised:
+        with pytest.raises(BackendError, match="use http://") as raised:
             await run(f"https://127.0.0.1:{port}/v1", ["a"])
     assert raised.value.kind is ErrorKind.TLS
 
@@ -584,12 +584,12 @@ async def test_metrics_that_are_not_utf_8_stop_nobody() -> None:
 
 
 async def checks(url: str, model: str | None = None) -> dict[str, DiagnosticCheck]:
-    return {check.name: check async for check in examine(url, model, lambda text: None)}
+    return {check.name: check async for check in diagnose(url, model, lambda text: None)}
 
 
 async def test_the_doctor_does_not_call_metrics_off_that_it_could_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_BESIDE_WITHIN", 0.1)
-    monkeypatch.setattr(load, "_WITHIN", 0.1)
+    monkeypatch.setattr(probe, "_PAGE_TIMEOUT", 0.1)
+    monkeypatch.setattr(load, "_TIMEOUT", 0.1)
 
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/metrics":
@@ -606,9 +606,9 @@ async def test_the_doctor_does_not_call_metrics_off_that_it_could_not_see(monkey
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (lambda request, line: line.reply(200, b"<html>Welcome</html>"), "is it an inference server"),
+        (lambda request, line: line.reply(200, b"<html>Welcome</html>"), "Is it an inference server"),
         (lambda request, line: line.reply(401, b'{"error": {"message": "no key"}}'), "no key"),
-        (lambda request, line: models(line, "a", "b", "c"), "Name a model"),
+        (lambda request, line: models(line, "a", "b", "c"), "Pass model="),
     ],
     ids=["a web site", "401", "three models"],
 )
@@ -739,15 +739,15 @@ async def test_an_agent_whose_goodbye_was_cut_short_is_said_goodbye_at_the_end()
             await line.reply(200, b"")
 
     async with raw_server(answer) as server, aclosing(server_at(server.url)) as found:
-        farewells = SessionCloser(found.try_post, close_session(URL(server.url)))
-        farewells.greet("a")
-        leaving = asyncio.create_task(farewells.leave("a"))
+        session_closer = SessionCloser(found.post_or_none, close_session(URL(server.url)))
+        session_closer.register("a")
+        leaving = asyncio.create_task(session_closer.close("a"))
         while not server.requests:
             await asyncio.sleep(0.005)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        await farewells.leave_all()
+        await session_closer.close_all()
     assert said == ["a"]
 
 

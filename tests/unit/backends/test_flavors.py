@@ -26,7 +26,7 @@ COMMON = {"model", "messages", "max_tokens", "max_completion_tokens"}
 
 
 def sent(flavor: Flavor, request: Request = ASKED) -> dict[str, Any]:
-    body: dict[str, Any] = orjson.loads(OpenAIChat(flavor.extras).encode(request))
+    body: dict[str, Any] = orjson.loads(OpenAIChat(flavor.extensions).encode(request))
     return body
 
 
@@ -41,7 +41,7 @@ def test_vllm_counts_priorities_from_below() -> None:
 
 
 def test_a_request_that_is_sent_again_has_another_id() -> None:
-    dialect = OpenAIChat(VLLM.extras)
+    dialect = OpenAIChat(VLLM.extensions)
     assert len({orjson.loads(dialect.encode(ASKED))["request_id"] for _ in range(3)}) == 3
 
 
@@ -64,7 +64,7 @@ def test_the_tools_stay_in_the_prompt_of_a_last_turn(flavor: Flavor, is_sent: bo
 
 def test_dynamo_takes_hints_below_nvext_and_the_session_in_a_header() -> None:
     assert beside(DYNAMO) == {"cache_salt": "mine", "nvext": {"agent_hints": {"priority": 102, "osl": 9}}}
-    assert OpenAIChat(DYNAMO.extras).headers(ASKED) == {"x-dynamo-session-id": "ab12"}
+    assert OpenAIChat(DYNAMO.extensions).headers(ASKED) == {"x-dynamo-session-id": "ab12"}
 
 
 def test_what_the_user_says_to_dynamo_is_kept_and_wins() -> None:
@@ -92,14 +92,14 @@ def test_openai_is_told_which_requests_share_a_prefix() -> None:
 
 def test_an_unknown_server_is_sent_nothing_special() -> None:
     assert beside(COMPATIBLE) == {}
-    assert OpenAIChat(COMPATIBLE.extras).headers(ASKED) is None
+    assert OpenAIChat(COMPATIBLE.extensions).headers(ASKED) is None
 
 
 def test_a_request_of_no_agent_and_no_priority_says_neither() -> None:
     plain = Request(Prompt("Be brief."), (User("Hi"),), "m", Sampling())
     for flavor in {*BY_SCHEME.values(), *BY_OWNER.values()}:
         assert set(beside(flavor, plain)) <= {"prompt_cache_key"}, flavor.name
-        assert OpenAIChat(flavor.extras).headers(plain) is None
+        assert OpenAIChat(flavor.extensions).headers(plain) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_openai_enforces_a_schema_in_its_strict_form() -> None:
 
 @pytest.mark.parametrize("flavor", [VLLM, SGLANG, DYNAMO, OPENAI, COMPATIBLE], ids=lambda flavor: flavor.name)
 def test_turn_n_is_a_prefix_of_turn_n_plus_1_whatever_is_said_beside(flavor: Flavor) -> None:
-    dialect = OpenAIChat(flavor.extras)
+    dialect = OpenAIChat(flavor.extensions)
     turns = [replace(ASKED, messages=STORY[: 2 * turn + 1], turn=turn, priority=turn) for turn in range(2)]
     first, second = (dialect.encode(request) for request in turns)
     assert second.startswith(first[: first.rindex(b"}]") + 1])

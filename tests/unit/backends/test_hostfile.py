@@ -142,7 +142,7 @@ def test_lines_may_come_from_anywhere() -> None:
 @pytest.mark.parametrize("same", ["gpu1:8000", "GPU1", "http://gpu1:8000/", "gpu1\t8000\trole=other"])
 def test_an_endpoint_is_named_once(same: str) -> None:
     message = refused("# hosts", "gpu1:8000 role=worker", "gpu2", same)
-    assert "has 1 bad line:" in message
+    assert "has 1 invalid line:" in message
     assert "line 4: " in message
     assert "http://" in message
     assert "is already in line 2" in message
@@ -166,31 +166,31 @@ def test_one_host_may_serve_at_several_ports_and_paths() -> None:
         ("gpu1\t99999", "'99999' is not a port"),
         ("gpu1\t-1", "'-1' is not a port"),
         ("gpu1:8000 8001", "two ports"),
-        ("gpu1:8000#first", "leave a space before the '#'"),
+        ("gpu1:8000#first", "put a space before the '#'"),
         (":8000", "the host is empty"),
         ("http://:8000", "the host is empty"),
         ("http:///base", "the host is empty"),
         ("[]:8000", "'' is not an IPv6 address"),
         ("8000", "port without a host"),
-        ("gpu 1:8000", "no spaces in a host"),
-        ("http://gpu 1:8000/v1", "no spaces in a host"),
-        ("gpu1:8000 gpu2:8000", "one endpoint per line"),
-        ("gpu1 http://gpu2", "one endpoint per line"),
-        ("gpu1,8000", "'gpu1,8000' is not a host"),
-        ("gpu1/v1", "is not a host"),
-        ("-gpu1", "is not a host"),
-        ('"gpu1":8000', "is not a host"),
-        ("role=worker gpu1", "the address comes first"),
+        ("gpu 1:8000", "a host has no spaces"),
+        ("http://gpu 1:8000/v1", "a host has no spaces"),
+        ("gpu1:8000 gpu2:8000", "a line has one endpoint"),
+        ("gpu1 http://gpu2", "a line has one endpoint"),
+        ("gpu1,8000", "'gpu1,8000' is not a valid host"),
+        ("gpu1/v1", "is not a valid host"),
+        ("-gpu1", "is not a valid host"),
+        ('"gpu1":8000', "is not a valid host"),
+        ("role=worker gpu1", "the address must come before"),
         ("::1", "an IPv6 address is written as in '[::1]:8000'"),
         ("gpu1:8000:1", "more than one ':'"),
         ("[::1", "an IPv6 address is written as in '[::1]:8000'"),
         ("[::1]8000", "an IPv6 address is written as in '[::1]:8000'"),
         ("[10.0.0.1]:8000", "'10.0.0.1' is not an IPv6 address"),
-        ("ftp://gpu1", "'ftp' is not known: http, https, vllm"),
+        ("ftp://gpu1", "unknown scheme 'ftp'; use one of http, https, vllm"),
         ("http://gpu1/v1?key=a", "'?'"),
         ("http://gpu1?key=a", "'?'"),
         ("gpu1 =worker", "no key before its '='"),
-        ("gpu1 role=a role=b", "'role' is given twice"),
+        ("gpu1 role=a role=b", "'role' is repeated"),
     ],
 )
 def test_a_line_that_names_no_endpoint(line: str, what: str) -> None:
@@ -205,8 +205,8 @@ def test_every_bad_line_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as raised:
         parse_hostfile(path)
     assert str(raised.value).splitlines() == [
-        f"The hostfile {str(path)!r} has 3 bad lines:",
-        "  line 1: 'gpu1:abc': 'abc' is not a port: a number from 1 to 65535",
+        f"The hostfile {str(path)!r} has 3 invalid lines:",
+        "  line 1: 'gpu1:abc': 'abc' is not a port: use a number from 1 to 65535",
         "  line 4: ':8000': the host is empty",
         "  line 5: 'gpu2:8000': http://gpu2:8000 is already in line 3",
     ]
@@ -222,13 +222,13 @@ def test_a_password_is_not_repeated() -> None:
 def test_a_file_without_endpoints_says_what_one_looks_like(tmp_path: Path, content: str) -> None:
     path = tmp_path / "hosts.txt"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(SpecError, match=r"names no endpoint.*one endpoint per line(?s:.*)gpu1:8000"):
+    with pytest.raises(SpecError, match=r"lists no endpoints.*one endpoint per line(?s:.*)gpu1:8000"):
         parse_hostfile(path)
-    assert "names no endpoint" in refused(*content.splitlines())
+    assert "lists no endpoints" in refused(*content.splitlines())
 
 
 def test_a_file_that_is_not_there_says_what_one_looks_like(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"There is no hostfile .*none\.txt.*one endpoint per line"):
+    with pytest.raises(SpecError, match=r"The hostfile .*none\.txt.* does not exist.*one endpoint per line"):
         parse_hostfile(str(tmp_path / "none.txt"))
 
 
@@ -237,7 +237,7 @@ def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
         parse_hostfile(tmp_path)
     binary = tmp_path / "hosts.bin"
     binary.write_bytes(b"\xff\xfeg\x00")
-    with pytest.raises(SpecError, match="not a text in UTF-8"):
+    with pytest.raises(SpecError, match="not UTF-8 text"):
         parse_hostfile(binary)
 
 
@@ -264,11 +264,11 @@ def test_the_example_in_the_messages_is_a_hostfile() -> None:
 def test_the_scheme_of_a_backend_may_say_who_serves(line: str, url: str) -> None:
     endpoint = one(line)
     assert endpoint.url == url
-    assert connect.endpoints_of([connect.url_of(endpoint)]) == [url]
+    assert connect.endpoints_of([connect.backend_url(endpoint)]) == [url]
 
 
 def test_bedrock_has_no_hosts() -> None:
-    assert "'bedrock' is not known" in refused("bedrock://us-east-1/model")
+    assert "unknown scheme 'bedrock'" in refused("bedrock://us-east-1/model")
 
 
 @pytest.mark.parametrize(
@@ -297,5 +297,5 @@ def test_tags_that_are_a_mapping_are_fields() -> None:
 
 
 def test_tags_that_are_one_text_are_refused() -> None:
-    with pytest.raises(SpecError, match="one text"):
+    with pytest.raises(SpecError, match="is a string"):
         Endpoint("gpu1", 8000, tags="worker")

@@ -23,7 +23,7 @@ from yarl import URL
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.http.client import ServerClient
-from batch_agent.backends.http.transport import open_transport
+from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Traits
@@ -38,11 +38,11 @@ STOP = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
 
 
 @asynccontextmanager
-async def backend_at(url: str, *, key: str | None = None, keeps_alive: bool = True) -> AsyncIterator[HttpBackend]:
+async def backend_at(url: str, *, key: str | None = None, keep_alive: bool = True) -> AsyncIterator[HttpBackend]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     root = URL(url) / "v1"
     backend = HttpBackend(
-        ServerClient(open_transport(root, headers, keeps_alive=keeps_alive), root), OpenAIChat(), TRAITS
+        ServerClient(open_transport(root, headers, keep_alive=keep_alive), root), OpenAIChat(), TRAITS
     )
     try:
         yield backend
@@ -107,7 +107,7 @@ async def test_a_stream_whose_end_comes_after_its_last_event_leaves_its_connecti
 
 
 async def test_a_server_that_does_not_keep_connections_gets_a_new_one_each_time() -> None:
-    async with raw_server(hello) as server, backend_at(server.url, keeps_alive=False) as backend:
+    async with raw_server(hello) as server, backend_at(server.url, keep_alive=False) as backend:
         await ask(backend)
         await ask(backend)
         assert server.connections == 2

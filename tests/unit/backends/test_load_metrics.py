@@ -9,10 +9,10 @@ import pytest
 from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_server, server_at
 
 from batch_agent.backends.connect import connect
-from batch_agent.backends.diagnostics import examine
+from batch_agent.backends.diagnostics import diagnose
 from batch_agent.backends.flavors import VLLM
 from batch_agent.backends.http_backend import HttpBackend
-from batch_agent.backends.load_metrics import LoadReader, loads_of, sglang_loads, sglang_metrics, vllm_metrics
+from batch_agent.backends.load_metrics import LoadReader, load_reader_for, sglang_loads, sglang_metrics, vllm_metrics
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import ServerLoad, Traits
 from batch_agent.core.requests import Request, Sampling
@@ -232,18 +232,18 @@ async def test_a_server_whose_page_fails_is_left_alone_for_a_while() -> None:
     async with serving(pages) as server, aclosing(server_at(server.url)) as found:
         pages_of_vllm = (("/metrics", vllm_metrics),)
         loads = LoadReader(found, pages_of_vllm, clock=lambda: now)
-        assert [await loads.look() for _ in range(20)] == [None] * 20
+        assert [await loads.poll() for _ in range(20)] == [None] * 20
         assert asked(server, "/metrics") == 3
         pages["/metrics"] = VLLM_PAGE
         now += 29
-        assert await loads.look() is None
+        assert await loads.poll() is None
         now += 2
-        assert await loads.look() is not None
+        assert await loads.poll() is not None
         pages["/metrics"] = b"restarting"
-        assert await loads.look() is None
-        assert await loads.look() is None
+        assert await loads.poll() is None
+        assert await loads.poll() is None
         pages["/metrics"] = VLLM_PAGE
-        assert await loads.look() is not None
+        assert await loads.poll() is not None
         assert asked(server, "/metrics") == 7
 
 
@@ -253,7 +253,7 @@ async def test_a_server_that_is_gone_or_hangs_up_has_no_load_and_raises_nothing(
 
     async with raw_server(hang_up) as server:
         found = server_at(server.url)
-        look = loads_of(found, VLLM)
+        look = load_reader_for(found, VLLM)
         assert look is not None
         assert await look() is None
     assert await look() is None
@@ -314,9 +314,9 @@ async def test_a_server_without_a_ledger_has_no_room_to_name() -> None:
 
 async def test_the_doctor_says_how_busy_the_server_is() -> None:
     async with serving({"/metrics": VLLM_PAGE}) as server:
-        found = {check.name: check async for check in examine(server.url, None, lambda text: None)}
-    assert found["load"].found == "63 running, 16 waiting, 18% of the KV cache held"
-    assert found["KV cache"].found == "room for 23,296 tokens"
+        found = {check.name: check async for check in diagnose(server.url, None, lambda text: None)}
+    assert found["load"].found == "63 running, 16 waiting, 18% of the KV cache in use"
+    assert found["KV cache"].found == "capacity of 23,296 tokens"
 
 
 async def test_the_simulator_says_its_load_and_its_room() -> None:

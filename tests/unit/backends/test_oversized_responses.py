@@ -80,13 +80,13 @@ async def pieces(line: Line) -> None:
 @pytest.mark.parametrize(
     ("send", "words"),
     [
-        (a_body, "more than 64 MiB"),
-        (a_body_in_chunks, "more than 64 MiB"),
-        (an_event, "an event of more than 32 MiB"),
-        (events, "more than 256 MiB"),
-        (a_head, "head has more than 64 KiB"),
-        (a_refusal, "more than 64 MiB"),
-        (a_packed_body, "more than 64 MiB"),
+        (a_body, "larger than 64 MiB"),
+        (a_body_in_chunks, "larger than 64 MiB"),
+        (an_event, "an event larger than 32 MiB"),
+        (events, "larger than 256 MiB"),
+        (a_head, "head is larger than 64 KiB"),
+        (a_refusal, "larger than 64 MiB"),
+        (a_packed_body, "larger than 64 MiB"),
     ],
 )
 async def test_an_answer_without_an_end_is_its_agents_failure_and_fills_no_memory(send: Send, words: str) -> None:

@@ -100,10 +100,10 @@ async def test_a_server_that_does_not_answer_a_farewell_harms_nobody() -> None:
 async def test_an_agent_is_said_goodbye_once_and_a_stranger_never() -> None:
     async with raw_server(sglang(INFO)) as server:
         async with aclosing(server_at(server.url)) as found:
-            farewell = SessionCloser(found.try_post, close_session(URL(server.url) / "close_session"))
-            farewell.greet("a")
-            farewell.greet("")
+            closer = SessionCloser(found.post_or_none, close_session(URL(server.url) / "close_session"))
+            closer.register("a")
+            closer.register("")
             for agent in ("a", "a", "b"):
-                await farewell.leave(agent)
-            await farewell.leave_all()
+                await closer.close(agent)
+            await closer.close_all()
         assert bodies(server, "/close_session") == [{"session_id": "a"}]

@@ -52,7 +52,7 @@ REFUSED_BY_NAME = [
     (["run", *TASK, "--out", "\udcff.jsonl"], "Name files in UTF-8"),
     (["run", *TASK, "--fresh", "--checkpoint", "done.checkpoint", "--max-tokens", "0"], "max_tokens must be"),
     (["serve", ""], "is empty"),
-    (["doctor", "ü漢"], "names no backend"),
+    (["doctor", "ü漢"], "is not a known backend"),
     (["doctor", "vllm://127.0.0.1:999999"], "is not a URL"),
 ]
 

@@ -65,7 +65,7 @@ def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url:
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "os:nothing"), "has no 'nothing'"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "raises:f"), "ValueError: boom (raises.py, line 2)"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "broken:A"), "SyntaxError: '(' was never closed"),
-        (("--task", "{text}", "--inputs", "in.jsonl", "--backend", "carrier://pigeon"), "names no backend"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--backend", "carrier://pigeon"), "is not a known backend"),
     ],
 )
 def test_what_cannot_run_is_one_clear_line(

@@ -11,7 +11,7 @@ from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_serv
 from yarl import URL
 
 from batch_agent.backends.http.client import ServerClient
-from batch_agent.backends.http.transport import open_transport
+from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.pools.chat_template import ChatTemplate, find_chat_template, has_batch_route
 
 Template = Callable[[str], str]

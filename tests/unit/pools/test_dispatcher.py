@@ -108,7 +108,7 @@ async def test_an_endpoint_that_was_down_at_the_start_gets_work_when_it_is_back(
     async with pool_of(there, away) as pool, up(away):
         async with asyncio.timeout(60):
             used: set[int] = set()
-            while used != {0, 1} or pool._open.fleet.members[1].is_missed:
+            while used != {0, 1} or pool._open.fleet.members[1].is_down:
                 responses = await pool.send_all_batched(numbered(40))
                 assert are_fine(responses)
                 used = {response.agent_index for response in responses}
@@ -140,7 +140,7 @@ async def test_all_down_for_a_moment_costs_no_prompt() -> None:
             host.kill()
         async with asyncio.TaskGroup() as group:
             call = group.create_task(pool.send_all_batched(numbered(30)))
-            await soon(lambda: all(member.is_missed for member in pool._open.fleet.members))
+            await soon(lambda: all(member.is_down for member in pool._open.fleet.members))
             await hosts[1].start()
         hosts[1].kill()
         assert are_fine(call.result())
@@ -236,7 +236,7 @@ async def test_one_prompt_probes_a_recovered_endpoint() -> None:
     hosts = [Host(STEPS), Host(STEPS)]
     async with pool_of(*hosts) as pool:
         hosts[1].kill()
-        while not pool._open.fleet.members[1].is_missed:
+        while not pool._open.fleet.members[1].is_down:
             assert are_fine(await pool.send_all_batched(numbered(20)))
         await soon(lambda: 1 in pool._open.fleet.routing.usable(asyncio.get_running_loop().time()))
         await hosts[1].start()

@@ -35,7 +35,7 @@ async def test_an_endpoint_that_has_no_time_is_left_alone_for_as_long_as_it_says
     async with pool_of(*hosts) as pool:
         responses = await pool.send_all_batched(numbered(40))
         assert are_fine(responses)
-        assert not pool._open.fleet.members[0].is_missed
+        assert not pool._open.fleet.members[0].is_down
     if count == 1:
         assert refused[4] - refused[3] >= 0.4
 

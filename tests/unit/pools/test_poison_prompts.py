@@ -21,7 +21,7 @@ def failed(responses: list[Response]) -> list[int]:
 
 
 def are_all_in(pool: VLLMPool) -> bool:
-    return not any(member.is_missed for member in pool._open.fleet.members)
+    return not any(member.is_down for member in pool._open.fleet.members)
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 9, 15])

@@ -1,4 +1,4 @@
-"""What a wire format has to do: pure encoding, and decoding piece by piece."""
+"""Interface of a dialect: pure encoding of requests, and incremental decoding of responses."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,13 +11,14 @@ from ...core.json import dumps
 from ...core.messages import ToolCall
 from ...core.requests import Delta, Request
 
-_WORTH_MARKING = 1024
-"""Characters. Caches keep nothing shorter than a thousand tokens, of which the prompt before it has its part."""
+_MIN_SHARED_CHARACTERS = 1024
+"""Characters below which a cache mark is useless: caches keep no prefix under about a thousand tokens, and the system
+prompt is part of it."""
 
 
 class StreamDecoder(Protocol):
-    """Deltas from the bytes of a streamed answer, for any chunking. They say the same in the same order; what follows
-    on its own kind within a chunk may be one delta. All of it raises BackendError."""
+    """Incremental decoder of a streamed response. The chunking does not change the content or the order of the deltas;
+    consecutive deltas of one kind in a chunk may be joined. Methods raise BackendError."""
 
     @property
     def ended(self) -> bool: ...
@@ -25,22 +26,24 @@ class StreamDecoder(Protocol):
     def feed(self, chunk: bytes) -> Iterator[Delta]: ...
 
     def close(self) -> Iterator[Delta]:
-        """The last deltas, when the bytes are over."""
+        """The last deltas, after the end of the body."""
         ...
 
 
 class Dialect(Protocol):
+    """Wire format of requests and responses."""
+
     @property
     def stream_type(self) -> str:
-        """The content type of a streamed answer; an answer of any other is read as a plain one."""
+        """Content type of a streamed response. A response of another type is decoded in one piece."""
         ...
 
     def path(self, request: Request) -> str:
-        """Where the request goes, below the server's root."""
+        """Path of the request, relative to the server's root."""
         ...
 
     def headers(self, request: Request) -> Mapping[str, str] | None:
-        """What this one request says in its headers."""
+        """Headers of this request, in addition to those of every request."""
         ...
 
     def encode(self, request: Request) -> bytes: ...
@@ -51,22 +54,22 @@ class Dialect(Protocol):
 
 
 class EncodingCache:
-    """Bytes that many requests share, made once."""
+    """Cache of encoded parts that many requests share."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, ...], tuple[object, bytes]] = {}
+        self._encoded: dict[tuple[int, ...], tuple[object, bytes]] = {}
 
-    def get(self, shared: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
-        """They depend only on the identity of `shared`, which is kept alive so that no other takes its place."""
+    def get(self, shared: tuple[object, ...], encode: Callable[[], bytes]) -> bytes:
+        """The bytes for `shared`, by identity. `shared` is kept alive so that its ids are not reused."""
         key = tuple(map(id, shared))
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = (shared, make())
-        return found[1]
+        cached = self._encoded.get(key)
+        if cached is None:
+            cached = self._encoded[key] = (shared, encode())
+        return cached[1]
 
 
 def arguments_object(call: ToolCall) -> bytes:
-    """The model's own arguments, byte for byte, where they are the object that an API wants."""
+    """The model's own arguments, byte for byte, if they are a JSON object, which the API requires."""
     raw = call.arguments.encode(errors="replace")
     try:
         is_object = isinstance(orjson.loads(raw), dict)
@@ -76,13 +79,13 @@ def arguments_object(call: ToolCall) -> bytes:
 
 
 def split_at_cache_mark(text: str, shared: int) -> tuple[str, str] | None:
-    """A text as what others share of it and the rest; None where a mark between them would be of no use."""
-    first, rest = text[:shared], text[shared:]
-    return (first, rest) if shared >= _WORTH_MARKING and first.strip() and rest.strip() else None
+    """Splits a text into its shared prefix and the rest; None if a cache mark between them would be useless."""
+    prefix, rest = text[:shared], text[shared:]
+    return (prefix, rest) if shared >= _MIN_SHARED_CHARACTERS and prefix.strip() and rest.strip() else None
 
 
 def sanitized_id(call: ToolCall, pattern: re.Pattern[str]) -> str:
-    """The call's id, or for one that the API would not take the same other one each time."""
+    """The call's id, or a stable replacement for an id that the API would reject."""
     if pattern.fullmatch(call.id):
         return call.id
     return "call_" + blake2b(call.id.encode(errors="surrogatepass"), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""What servers answer with: one JSON object, or an error in its place, and numbers of tokens."""
+"""Parsers for parts of response bodies: JSON objects, reported errors and token counts."""
 
 from typing import Any
 
@@ -7,51 +7,51 @@ from ...core.requests import Usage
 from ..error_mapping import reported_error
 from ..http.json_body import BadJson, loads
 
-_MOST_TOKENS = 1_000_000_000
-"""No request takes as many."""
+_MAX_TOKENS = 1_000_000_000
+"""No request uses as many."""
 
 
-def any_object(data: bytes) -> dict[str, Any]:
-    """Raises BackendError for what is none."""
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Parses a JSON object. Raises BackendError for anything else."""
     try:
         value = loads(data)
     except BadJson as error:
-        message = f"The server's answer is not JSON that can be read ({error}): {data[:200]!r}"
+        message = f"The server's response is not valid JSON ({error}): {data[:200]!r}"
         raise BackendError(ErrorKind.SERVER, message) from error
     if not isinstance(value, dict):
-        raise BackendError(ErrorKind.SERVER, f"The server's answer is not an object: {data[:200]!r}")
+        raise BackendError(ErrorKind.SERVER, f"The server's response is not a JSON object: {data[:200]!r}")
     return value
 
 
 def read_object(data: bytes) -> dict[str, Any]:
-    """Raises BackendError for what is none, and for an error that the server reports."""
-    value = any_object(data)
+    """Parses a JSON object. Raises BackendError for anything else, and for an error that the server reports in it."""
+    value = parse_object(data)
     if value.get("error"):
         raise reported_error(value)
     return value
 
 
 def object_or_empty(value: Any) -> dict[str, Any]:
-    """A part of an answer that should be an object; an empty one for anything else."""
+    """`value` if it is a JSON object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def text_or_empty(value: Any) -> str:
-    """A part of an answer that should be a text; an empty one for anything else."""
+    """`value` if it is a string, otherwise an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def token_count(value: Any) -> int:
-    """A number of tokens as a server tells it. 0, which stands for "not told", for anything that cannot be one: a
-    negative or an absurd number, a float, a text, a boolean."""
-    return value if type(value) is int and 0 < value <= _MOST_TOKENS else 0
+    """A token count as a server reports it. 0, which means "not reported", for invalid values: a negative or absurd
+    number, a float, a string, a boolean."""
+    return value if type(value) is int and 0 < value <= _MAX_TOKENS else 0
 
 
 def openai_usage(usage: Any) -> Usage | None:
-    """The `usage` of an answer in OpenAI's format; None where the server does not tell it."""
+    """The `usage` of a response in OpenAI's format; None if the server does not report it."""
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    given = token_count(usage.get("prompt_tokens"))  # with what was cached
-    return Usage(given, min(given, token_count(cached)), token_count(usage.get("completion_tokens")))
+    input_tokens = token_count(usage.get("prompt_tokens"))  # including cached tokens
+    return Usage(input_tokens, min(input_tokens, token_count(cached)), token_count(usage.get("completion_tokens")))

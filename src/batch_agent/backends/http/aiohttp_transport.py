@@ -1,4 +1,4 @@
-"""A server that is far away, behind TLS or a proxy: aiohttp carries the requests. `.netrc` is not read."""
+"""Transport over aiohttp, for servers behind TLS or a proxy. `.netrc` is not read."""
 
 import asyncio
 import ssl
@@ -11,8 +11,8 @@ from yarl import URL
 
 from ...core.content_encoding import BadContent, decoder_for
 from .transport import (
-    LARGEST_BODY,
-    LARGEST_STREAM,
+    MAX_BODY_BYTES,
+    MAX_STREAM_BYTES,
     BodyTooLarge,
     ConnectError,
     ConnectionDropped,
@@ -22,25 +22,25 @@ from .transport import (
     StaleConnection,
     TlsError,
     TransportError,
-    declared_size,
+    format_size,
 )
 
-_DROPPED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
+_DROP_ERRORS = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
 
 
 class AiohttpTransport:
-    """The connections of one aiohttp session."""
+    """Transport over one aiohttp session."""
 
-    def __init__(self, headers: Headers, *, keeps_alive: bool, proxy: URL | None = None) -> None:
+    def __init__(self, headers: Headers, *, keep_alive: bool, proxy: URL | None = None) -> None:
         self.headers = headers
         self._proxy = proxy
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=not keeps_alive),
+            connector=aiohttp.TCPConnector(limit=0, force_close=not keep_alive),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
             cookie_jar=aiohttp.DummyCookieJar(loop=asyncio.get_running_loop()),
-            auto_decompress=False,  # a few bytes may be packed gigabytes
-            trace_configs=[_reuse_trace()] if keeps_alive else None,
+            auto_decompress=False,  # a few bytes may decompress to gigabytes
+            trace_configs=[_reuse_trace()] if keep_alive else None,
         )
 
     @property
@@ -49,8 +49,8 @@ class AiohttpTransport:
 
     async def send(self, method: str, url: URL, body: bytes, headers: Headers | None) -> "AiohttpResponse":
         """Raises OSError."""
-        connection = _Connection()
-        with _in_our_words(connection):
+        connection = _ConnectionUse()
+        with _translate_errors(connection):
             response = await self._session.request(
                 method,
                 url,
@@ -71,14 +71,14 @@ class AiohttpTransport:
 
 
 class AiohttpResponse:
-    """An answer that aiohttp brought."""
+    """Response of an aiohttp request."""
 
     __slots__ = ("_decoder", "_response", "_size")
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self._size = 0
-        with _in_our_words():
+        with _translate_errors():
             self._decoder = decoder_for(response.headers.get("Content-Encoding"))
 
     @property
@@ -98,29 +98,29 @@ class AiohttpResponse:
         return self._response.content_type
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self._response.content.at_eof()
 
-    async def read(self, most: int = LARGEST_BODY) -> bytes:
+    async def read(self, limit: int = MAX_BODY_BYTES) -> bytes:
         """Raises OSError."""
         parts = []
-        while part := await self._chunk(most):
+        while part := await self._chunk(limit):
             parts.append(part)
         return b"".join(parts)
 
-    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
+    async def chunk(self, limit: int = MAX_STREAM_BYTES) -> bytes:
         """Raises OSError."""
-        return await self._chunk(most)
+        return await self._chunk(limit)
 
-    async def _chunk(self, most: int) -> bytes:
-        with _in_our_words():
+    async def _chunk(self, limit: int) -> bytes:
+        with _translate_errors():
             while data := await self._response.content.readany():
                 if self._decoder is not None:
-                    data = self._decoder.feed(data, most - self._size)
+                    data = self._decoder.feed(data, limit - self._size)
                 self._size += len(data)
-                if self._size > most:
+                if self._size > limit:
                     self._response.close()
-                    raise BodyTooLarge(f"its body has more than {declared_size(most)}")
+                    raise BodyTooLarge(f"the body is larger than {format_size(limit)}")
                 if data:
                     return data
             if self._decoder is not None:
@@ -128,19 +128,19 @@ class AiohttpResponse:
         return b""
 
     def close(self) -> None:
-        if self.is_whole:
+        if self.is_complete:
             self._response.release()
         else:
             self._response.close()
 
 
-class _Connection:
-    """The connection that one request went out on."""
+class _ConnectionUse:
+    """Whether one request was sent on a reused connection."""
 
-    __slots__ = ("was_used",)
+    __slots__ = ("is_reused",)
 
     def __init__(self) -> None:
-        self.was_used = False
+        self.is_reused = False
 
 
 def _reuse_trace() -> aiohttp.TraceConfig:
@@ -150,40 +150,40 @@ def _reuse_trace() -> aiohttp.TraceConfig:
 
 
 async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
-    context.trace_request_ctx.was_used = True
+    context.trace_request_ctx.is_reused = True
 
 
 @contextmanager
-def _in_our_words(connection: _Connection | None = None) -> Iterator[None]:
+def _translate_errors(connection: _ConnectionUse | None = None) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, ssl.SSLError, BadContent) as error:
-        raise _translated(error, was_used=connection is not None and connection.was_used) from error
+        raise _translated(error, is_reused=connection is not None and connection.is_reused) from error
 
 
-def _translated(error: Exception, *, was_used: bool) -> OSError:
-    words = str(error) or type(error).__name__
+def _translated(error: Exception, *, is_reused: bool) -> OSError:
+    message = str(error) or type(error).__name__
     match error:
         case aiohttp.ClientSSLError() | ssl.SSLError():
-            return TlsError(words)
+            return TlsError(message)
         case aiohttp.ClientProxyConnectionError():
             return ConnectError(
-                f"the proxy {error.host}:{error.port} is not reached ({error.os_error}); a server that needs no proxy "
-                "is to be named in NO_PROXY"
+                f"the proxy {error.host}:{error.port} is unreachable ({error.os_error}); to connect without a proxy, "
+                "add the server to NO_PROXY"
             )
         case aiohttp.ClientHttpProxyError():
-            return ConnectError(f"the proxy answers with {error.status} {error.message}")
+            return ConnectError(f"the proxy responded with {error.status} {error.message}")
         case aiohttp.ClientConnectorError():
             return ConnectError(str(error.os_error))
         case aiohttp.InvalidURL():
-            return InvalidUrl(words)
+            return InvalidUrl(message)
         case aiohttp.ConnectionTimeoutError():
-            return ConnectTimeout(words)
+            return ConnectTimeout(message)
         case TimeoutError():
             return error
         case aiohttp.ServerDisconnectedError() if not isinstance(error.message, str):
-            return ConnectionDropped(words)  # a part of an answer had come
-        case _ if isinstance(error, _DROPPED):
-            return StaleConnection(words) if was_used else ConnectionDropped(words)
+            return ConnectionDropped(message)  # a part of the response had arrived
+        case _ if isinstance(error, _DROP_ERRORS):
+            return StaleConnection(message) if is_reused else ConnectionDropped(message)
         case _:
-            return TransportError(words)
+            return TransportError(message)

@@ -1,4 +1,4 @@
-"""One connection to a server that speaks plain HTTP, used for one request after the other."""
+"""Plain HTTP connection to a server, used for one request after the other."""
 
 import asyncio
 import select
@@ -9,8 +9,8 @@ from multidict import CIMultiDict
 
 from .h1_parser import ProtocolError, ResponseHead, ResponseParser, ResponseTooLarge
 from .transport import (
-    LARGEST_BODY,
-    LARGEST_STREAM,
+    MAX_BODY_BYTES,
+    MAX_STREAM_BYTES,
     BodyTooLarge,
     ConnectionDropped,
     Headers,
@@ -18,36 +18,36 @@ from .transport import (
     TransportError,
 )
 
-_MOST_UNREAD = 256 * 1024
+_MAX_UNREAD_BYTES = 256 * 1024
 
 
 class ConnectionOwner(Protocol):
-    """Where a connection belongs while no answer is read from it."""
+    """The pool that a connection returns to when its response has been read."""
 
     @property
     def headers(self) -> Headers: ...
 
-    def give_back(self, line: "PlainConnection") -> None: ...
+    def release(self, connection: "PlainConnection") -> None: ...
 
-    def forget(self, line: "PlainConnection") -> None: ...
+    def discard(self, connection: "PlainConnection") -> None: ...
 
 
 class PlainConnection(asyncio.Protocol):
-    """One connection, and the answer to its last request. Raises WireError for one that breaks."""
+    """One connection, and the response to its last request. Methods raise TransportError if the connection fails."""
 
     def __init__(self, pool: ConnectionOwner) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reader: ResponseParser | None = None
+        self._parser: ResponseParser | None = None
         self._unread: list[bytes] = []
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self._wants_all = False
         self._is_paused = False
-        self._input: select.poll | None = None
-        self._broken: Exception | None = None
-        self._is_silent = True
-        self.has_answered = False  # to another request than for a page, as they are asked for at the start
+        self._poll: select.poll | None = None
+        self._error: Exception | None = None
+        self._has_no_bytes = True
+        self.has_answered = False  # only POST requests count: the pages of a probe are fetched with GET
         self.idle_since = 0.0
         self.sent_headers: Headers = pool.headers
 
@@ -56,24 +56,25 @@ class PlainConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def is_quiet(self) -> bool:
-        """Nothing has come since the last answer, neither bytes nor the end: not even what the loop has yet to read."""
-        return self._input is not None and not self._input.poll(0)
+    def has_no_input(self) -> bool:
+        """Whether neither bytes nor the end of the connection arrived since the last response, not even unread by the
+        event loop."""
+        return self._poll is not None and not self._poll.poll(0)
 
     def send(self, request: bytes) -> None:
         assert self._transport is not None
-        self._reader = ResponseParser()
+        self._parser = ResponseParser()
         self._unread.clear()
         self._wants_all = False
-        self._go_on()
-        self._is_silent = True
+        self._resume_reading()
+        self._has_no_bytes = True
         self._transport.write(request)
 
     async def head(self) -> ResponseHead:
-        reader = self._under_way
-        while reader.head is None:
-            await self._news()
-        return reader.head
+        parser = self._active_parser
+        while parser.head is None:
+            await self._wait_for_data()
+        return parser.head
 
     @property
     def status(self) -> int:
@@ -88,97 +89,98 @@ class PlainConnection(asyncio.Protocol):
         return self._head.content_type
 
     @property
-    def is_whole(self) -> bool:
-        """Nothing more of the answer comes, or is left to be read."""
-        return self._under_way.is_whole and not self._unread
+    def is_complete(self) -> bool:
+        """Whether the whole response was received and read."""
+        return self._active_parser.is_complete and not self._unread
 
-    async def read(self, most: int = LARGEST_BODY) -> bytes:
-        """The whole body."""
-        reader, self._wants_all = self._under_way, True
-        self._limit(reader, most)
-        self._go_on()
-        while not reader.is_whole:
-            await self._news()
+    async def read(self, limit: int = MAX_BODY_BYTES) -> bytes:
+        """Reads the whole body."""
+        parser, self._wants_all = self._active_parser, True
+        self._set_limit(parser, limit)
+        self._resume_reading()
+        while not parser.is_complete:
+            await self._wait_for_data()
         return self._take_unread()
 
-    async def chunk(self, most: int = LARGEST_STREAM) -> bytes:
-        """What has come of the body; empty at its end."""
-        if most != LARGEST_STREAM:
-            self._limit(self._under_way, most)
-        while not (self._unread or self._under_way.is_whole):
-            await self._news()
-        self._go_on()
+    async def chunk(self, limit: int = MAX_STREAM_BYTES) -> bytes:
+        """Reads the part of the body that has arrived; empty at its end."""
+        if limit != MAX_STREAM_BYTES:
+            self._set_limit(self._active_parser, limit)
+        while not (self._unread or self._active_parser.is_complete):
+            await self._wait_for_data()
+        self._resume_reading()
         return self._take_unread()
 
     def close(self) -> None:
-        """The answer is not needed any more. A connection that it was read from to its end is used again."""
-        reader, self._reader = self._reader, None
-        if reader is not None and reader.is_whole and reader.keeps_open and self.is_usable:
-            self._pool.give_back(self)
+        """Releases the connection to the pool if the response was read to its end; otherwise closes it."""
+        parser, self._parser = self._parser, None
+        if parser is not None and parser.is_complete and parser.keep_alive and self.is_usable:
+            self._pool.release(self)
         elif self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        wire = transport.get_extra_info("socket")
-        if wire is not None:  # an answer may take minutes: a server whose machine is gone shall be noticed
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._input = select.poll()
-            self._input.register(wire.fileno(), select.POLLIN)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
+        sock = transport.get_extra_info("socket")
+        if sock is not None:  # a response may take minutes: keepalive detects a dead machine
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        reader = self._reader
-        self._is_silent = False
-        if reader is None or reader.is_whole:
-            self._drop(reader)
+        parser = self._parser
+        self._has_no_bytes = False
+        if parser is None or parser.is_complete:
+            self._on_unexpected_data(parser)
             return
         try:
-            body = reader.feed(data)
+            body = parser.feed(data)
         except ProtocolError as error:
-            self._break(_translated(error))
+            self._fail(_translated(error))
             return
         if body:
             self._unread.append(body)
-        if self._waiting is not None and (reader.is_whole or not self._wants_all):
+        if self._waiter is not None and (parser.is_complete or not self._wants_all):
             self._wake()
-        elif not self._wants_all and not self._is_paused and sum(map(len, self._unread)) > _MOST_UNREAD:
+        elif not self._wants_all and not self._is_paused and sum(map(len, self._unread)) > _MAX_UNREAD_BYTES:
             self._is_paused = True
             cast(asyncio.Transport, self._transport).pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._input = None
-        self._pool.forget(self)
-        reader = self._reader
-        if reader is None or reader.is_whole:
+        self._transport = self._poll = None
+        self._pool.discard(self)
+        parser = self._parser
+        if parser is None or parser.is_complete:
             return
-        if reader.head is None:
-            dropped = StaleConnection if self.has_answered and self._is_silent else ConnectionDropped
-            self._break(dropped("Server disconnected" if exc is None else str(exc)))
+        if parser.head is None:
+            error_type = StaleConnection if self.has_answered and self._has_no_bytes else ConnectionDropped
+            self._fail(error_type("Server disconnected" if exc is None else str(exc)))
             return
         try:
-            reader.end()
+            parser.end()
         except ProtocolError as error:
-            self._break(TransportError(str(exc or error)))
+            self._fail(TransportError(str(exc or error)))
         else:
             self._wake()
 
-    def _drop(self, reader: ResponseParser | None) -> None:
-        """There is more than was asked for: whatever it is, the next answer cannot be told from it."""
-        if reader is None:
+    def _on_unexpected_data(self, parser: ResponseParser | None) -> None:
+        """Bytes that belong to no request: the connection is not reused, since the next response could not be told from
+        them."""
+        if parser is None:
             self.close()
         else:
-            reader.keeps_open = False
+            parser.keep_alive = False
 
     @property
-    def _under_way(self) -> ResponseParser:
-        if self._broken is not None:
-            raise self._broken
-        assert self._reader is not None
-        return self._reader
+    def _active_parser(self) -> ResponseParser:
+        if self._error is not None:
+            raise self._error
+        assert self._parser is not None
+        return self._parser
 
     @property
     def _head(self) -> ResponseHead:
-        head = self._under_way.head
+        head = self._active_parser.head
         assert head is not None
         return head
 
@@ -188,35 +190,34 @@ class PlainConnection(asyncio.Protocol):
         unread.clear()
         return body
 
-    def _limit(self, reader: ResponseParser, most: int) -> None:
+    def _set_limit(self, parser: ResponseParser, limit: int) -> None:
         try:
-            reader.limit(most)
+            parser.set_limit(limit)
         except ProtocolError as error:
-            self._break(broken := _translated(error))
-            raise broken from error
+            self._fail(failure := _translated(error))
+            raise failure from error
 
-    def _go_on(self) -> None:
-        """There is room again for more of the answer."""
+    def _resume_reading(self) -> None:
         if self._is_paused and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
 
-    async def _news(self) -> None:
-        if self._broken is None:
-            self._waiting = self._loop.create_future()
+    async def _wait_for_data(self) -> None:
+        if self._error is None:
+            self._waiter = self._loop.create_future()
             try:
-                await self._waiting
+                await self._waiter
             finally:
-                self._waiting = None
-        if self._broken is not None:
-            raise self._broken
+                self._waiter = None
+        if self._error is not None:
+            raise self._error
 
     def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    def _break(self, error: Exception) -> None:
-        self._broken = error
+    def _fail(self, error: Exception) -> None:
+        self._error = error
         self._wake()
         if self._transport is not None:
             self._transport.abort()
@@ -225,4 +226,4 @@ class PlainConnection(asyncio.Protocol):
 def _translated(error: ProtocolError) -> TransportError:
     if isinstance(error, ResponseTooLarge):
         return BodyTooLarge(str(error))
-    return TransportError(f"This is no answer in HTTP: {error}")
+    return TransportError(f"invalid HTTP response: {error}")

@@ -7,20 +7,20 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...core.content_encoding import BadContent, ContentDecoder, decoder_for
-from .transport import LARGEST_BODY, LARGEST_STREAM, declared_size
+from .transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, format_size
 
-_LONGEST_HEAD = 64 * 1024
-_MOST_FIELDS = 256
-_MOST_INTERIM = 16
-_LONGEST_KEPT = 256
-_SWITCHING = 101
-_FIRST_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
+_MAX_HEAD_BYTES = 64 * 1024
+_MAX_FIELDS = 256
+_MAX_INTERIM_RESPONSES = 16
+_MAX_CACHED_LINE = 256
+_SWITCHING_PROTOCOLS = 101
+_STATUS_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WITHOUT_BODY = (204, 304)
-_LONGEST_NUMBER = 18
-"""Digits of a Content-Length."""
-_LONGEST_LINE = 1024
-_LONGEST_TRAILERS = 64 * 1024
+_MAX_LENGTH_DIGITS = 18
+"""Digits of a Content-Length header."""
+_MAX_LINE_BYTES = 1024
+_MAX_TRAILER_BYTES = 64 * 1024
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 
 
@@ -46,92 +46,92 @@ class ResponseHead(NamedTuple):
 class ResponseParser:
     """Parser for one response. `feed` returns the part of the body that the bytes contain, decoded."""
 
-    __slots__ = ("_body", "_buffer", "_decoder", "_interim", "_most", "_size", "head", "is_whole", "keeps_open")
+    __slots__ = ("_body", "_buffer", "_decoder", "_interim", "_limit", "_size", "head", "is_complete", "keep_alive")
 
-    def __init__(self, most: int = LARGEST_STREAM) -> None:
-        """`most`: the limit of the body in bytes, after decoding."""
+    def __init__(self, limit: int = MAX_STREAM_BYTES) -> None:
+        """`limit`: the limit of the body in bytes, after decoding."""
         self.head: ResponseHead | None = None
-        self.is_whole = False
-        self.keeps_open = True
+        self.is_complete = False
+        self.keep_alive = True
         """Whether the connection can be used for another request."""
-        self._most = most
+        self._limit = limit
         self._size = 0
         self._interim = 0
         self._buffer = b""
         self._body: _Body | None = None
         self._decoder: ContentDecoder | None = None
 
-    def limit(self, most: int) -> None:
-        """Changes the limit of the body. Raises AnswerTooLarge if the body is known to exceed it."""
-        self._most = most if self._decoder is None else min(most, LARGEST_BODY)
-        coming = self._body.left if isinstance(self._body, _Sized) and self._decoder is None else 0
-        if self._size + coming > self._most:
+    def set_limit(self, limit: int) -> None:
+        """Changes the limit of the body. Raises ResponseTooLarge if the body is known to exceed it."""
+        self._limit = limit if self._decoder is None else min(limit, MAX_BODY_BYTES)
+        expected = self._body.left if isinstance(self._body, _FixedBody) and self._decoder is None else 0
+        if self._size + expected > self._limit:
             raise self._too_large()
 
     def feed(self, data: bytes) -> bytes:
-        """Raises BadAnswer."""
+        """Parses the next bytes, and returns their part of the body. Raises ProtocolError."""
         if self._body is None:
-            data = self._begin(data)
+            data = self._read_head(data)
             if self._body is None:
                 return b""
         body = self._body.feed(data)
         if self._decoder is not None:
             with _translated_content():
-                body = self._decoder.feed(body, self._most - self._size)
+                body = self._decoder.feed(body, self._limit - self._size)
         self._size += len(body)
-        if self._size > self._most:
+        if self._size > self._limit:
             raise self._too_large()
-        if self._body.is_over:
+        if self._body.is_finished:
             self._finish()
-            self.keeps_open = self.keeps_open and not self._body.has_more
+            self.keep_alive = self.keep_alive and not self._body.has_more
         return body
 
     def end(self) -> None:
-        """The connection was closed. Raises BadAnswer for an incomplete response."""
-        self.keeps_open = False
-        if not isinstance(self._body, _Open):
-            raise ProtocolError("the answer broke off before its end")
+        """The connection was closed. Raises ProtocolError for an incomplete response."""
+        self.keep_alive = False
+        if not isinstance(self._body, _UntilCloseBody):
+            raise ProtocolError("the response was truncated: the connection was closed before its end")
         self._finish()
 
     def _finish(self) -> None:
         if self._decoder is not None:
             with _translated_content():
                 self._decoder.close()
-        self.is_whole = True
+        self.is_complete = True
 
-    def _begin(self, data: bytes) -> bytes:
+    def _read_head(self, data: bytes) -> bytes:
         """Parses the head, and returns the bytes that follow it."""
         data = self._buffer + data if self._buffer else data
         while self._body is None:
             end = data.find(b"\r\n\r\n")
             if end < 0:
                 if data.count(b"\n") != data.count(b"\r\n"):
-                    raise ProtocolError("a line of its head does not end in CRLF")
-                if len(data) > _LONGEST_HEAD:
-                    raise ProtocolError(f"its head has more than {declared_size(_LONGEST_HEAD)}")
+                    raise ProtocolError("a header line does not end in CRLF")
+                if len(data) > _MAX_HEAD_BYTES:
+                    raise ProtocolError(f"the response head is larger than {format_size(_MAX_HEAD_BYTES)}")
                 self._buffer = data
                 return b""
-            if end > _LONGEST_HEAD:
-                raise ProtocolError(f"its head has more than {declared_size(_LONGEST_HEAD)}")
+            if end > _MAX_HEAD_BYTES:
+                raise ProtocolError(f"the response head is larger than {format_size(_MAX_HEAD_BYTES)}")
             head, data = data[:end], data[end + 4 :]
-            self._take(head)
+            self._parse_head(head)
         self._buffer = b""
         return data
 
-    def _take(self, head: bytes) -> None:
+    def _parse_head(self, head: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
-        minor, status = _status(first) if len(first) < _LONGEST_KEPT else _status.__wrapped__(first)
+        minor, status = _status(first) if len(first) < _MAX_CACHED_LINE else _status.__wrapped__(first)
         headers = _fields(lines)
-        if status < 200:  # the answer itself is still to come
+        if status < 200:  # the final response is still to come
             self._interim += 1
-            if status == _SWITCHING or self._interim > _MOST_INTERIM:
-                raise ProtocolError(f"it answers with {status}, which nobody asked for")
+            if status == _SWITCHING_PROTOCOLS or self._interim > _MAX_INTERIM_RESPONSES:
+                raise ProtocolError(f"unexpected interim status {status}")
             return
         self.head = ResponseHead(status, headers)
         connection = headers.get("connection", "").lower()
-        self.keeps_open = "close" not in connection and (minor != "0" or "keep-alive" in connection)
+        self.keep_alive = "close" not in connection and (minor != "0" or "keep-alive" in connection)
         if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
-            self.keeps_open = False  # RFC 9112, 6.1: bytes that follow may be smuggled
+            self.keep_alive = False  # RFC 9112, 6.1: bytes that follow may be smuggled
         self._body = _body_of(status, headers)
         if "content-encoding" in headers and status not in _WITHOUT_BODY:
             self._decode(headers["content-encoding"])
@@ -139,15 +139,15 @@ class ResponseParser:
     def _decode(self, encoding: str) -> None:
         with _translated_content():
             self._decoder = decoder_for(encoding)
-        self.limit(self._most)  # all that one packet stands for is unpacked at once
+        self.set_limit(self._limit)  # one packet is decompressed in one go, so the lower limit applies
 
     def _too_large(self) -> ResponseTooLarge:
-        return ResponseTooLarge(f"its body has more than {declared_size(self._most)}")
+        return ResponseTooLarge(f"the body is larger than {format_size(self._limit)}")
 
 
 @contextmanager
 def _translated_content() -> Iterator[None]:
-    """Raises BadAnswer for a body that is not what its Content-Encoding says."""
+    """Raises ProtocolError for a body that does not match its Content-Encoding."""
     try:
         yield
     except BadContent as error:
@@ -156,12 +156,12 @@ def _translated_content() -> Iterator[None]:
 
 def _fields(lines: list[str]) -> dict[str, str]:
     """Headers by name. Repeated ones are joined (RFC 9110, 5.3), folded ones unfolded."""
-    if len(lines) > _MOST_FIELDS:
-        raise ProtocolError(f"its head has {len(lines)} lines, more than {_MOST_FIELDS}")
+    if len(lines) > _MAX_FIELDS:
+        raise ProtocolError(f"the response head has {len(lines)} lines, more than {_MAX_FIELDS}")
     headers: dict[str, str] = {}
     last = ""
     for line in lines:
-        name, value = _field(line) if len(line) < _LONGEST_KEPT else _field.__wrapped__(line)
+        name, value = _field(line) if len(line) < _MAX_CACHED_LINE else _field.__wrapped__(line)
         if name in headers:
             headers[name] += f", {value}"
         elif name:
@@ -170,71 +170,71 @@ def _fields(lines: list[str]) -> dict[str, str]:
             headers[last] += f" {value}"
             continue
         else:
-            raise ProtocolError(f"its head has the line {line[:40]!r}")
+            raise ProtocolError(f"invalid header line {line[:40]!r}")
         last = name
     return headers
 
 
-# Servers send nearly the same lines each time, so what was parsed is cached.
+# Servers send nearly the same lines each time, so parsed lines are cached.
 @lru_cache(maxsize=64)
 def _status(line: str) -> tuple[str, int]:
-    """Minor version and status of a status line. Raises BadAnswer."""
-    found = _FIRST_LINE.fullmatch(line)
+    """Minor version and status of a status line. Raises ProtocolError."""
+    found = _STATUS_LINE.fullmatch(line)
     if found is None:
-        raise ProtocolError(f"it begins with {line[:40]!r}")
+        raise ProtocolError(f"invalid status line {line[:40]!r}")
     return found[1], int(found[2])
 
 
 @lru_cache(maxsize=1024)
 def _field(line: str) -> tuple[str, str]:
     """Name in lower case and value of a header line; no name for a line that continues the one before it.
-    Raises BadAnswer."""
+    Raises ProtocolError."""
     name, colon, value = line.partition(":")
     if "\r" in line or "\n" in line or "\0" in line:
-        raise ProtocolError("its head has a line end or a NUL inside of a line")
+        raise ProtocolError("a header line contains a line break or a NUL")
     if line[:1] in (" ", "\t"):
         return "", line.strip(" \t")
     if not (colon and _TOKEN.fullmatch(name)):
-        raise ProtocolError(f"its head has the line {line[:40]!r}")
+        raise ProtocolError(f"invalid header line {line[:40]!r}")
     return name.lower(), value.strip(" \t")
 
 
 def _body_of(status: int, headers: Mapping[str, str]) -> "_Body":
-    """Framing of the body, as the head announces it. Raises BadAnswer."""
+    """Framing of the body, as the head announces it. Raises ProtocolError."""
     if status in _WITHOUT_BODY:
-        return _Sized(0)
+        return _FixedBody(0)
     coding = headers.get("transfer-encoding")
     if coding is not None:
         if coding.lower() != "chunked":
-            raise ProtocolError(f"its Transfer-Encoding is {coding[:40]!r}, and only chunked is known")
-        return _Chunked()
+            raise ProtocolError(f"unsupported Transfer-Encoding {coding[:40]!r}: only chunked is supported")
+        return _ChunkedBody()
     length = headers.get("content-length")
-    return _Open() if length is None else _Sized(_length(length))
+    return _UntilCloseBody() if length is None else _FixedBody(_length(length))
 
 
-def _length(said: str) -> int:
-    """Value of Content-Length. The same length may be repeated. Raises BadAnswer for different ones."""
-    if len(said) <= _LONGEST_NUMBER and said.isascii() and said.isdecimal():
-        return int(said)
-    first, *others = {part.strip(" \t") for part in said.split(",")}
+def _length(value: str) -> int:
+    """Value of Content-Length. The same length may be repeated. Raises ProtocolError for different ones."""
+    if len(value) <= _MAX_LENGTH_DIGITS and value.isascii() and value.isdecimal():
+        return int(value)
+    first, *others = {part.strip(" \t") for part in value.split(",")}
     if others:
-        raise ProtocolError(f"it has several lengths: {said[:40]!r}")
+        raise ProtocolError(f"conflicting Content-Length values {value[:40]!r}")
     if not (first.isascii() and first.isdecimal()):
-        raise ProtocolError(f"its length is {first[:40]!r}")
-    if len(first) > _LONGEST_NUMBER:
-        raise ResponseTooLarge(f"its length is a number of {len(first)} digits")
+        raise ProtocolError(f"invalid Content-Length {first[:40]!r}")
+    if len(first) > _MAX_LENGTH_DIGITS:
+        raise ResponseTooLarge(f"its Content-Length has {len(first)} digits")
     return int(first)
 
 
 @lru_cache(maxsize=1024)
 def _chunk_size(line: bytes) -> int:
     found = _CHUNK_SIZE.fullmatch(line)
-    if found is None or b"\n" in line or b"\r" in line or len(line) > _LONGEST_LINE:
-        raise ProtocolError(f"the size of a chunk is {line[:40]!r}")
+    if found is None or b"\n" in line or b"\r" in line or len(line) > _MAX_LINE_BYTES:
+        raise ProtocolError(f"invalid chunk size {line[:40]!r}")
     return int(found[1], 16)
 
 
-class _Sized:
+class _FixedBody:
     """Body of a known length."""
 
     __slots__ = ("has_more", "left")
@@ -244,7 +244,7 @@ class _Sized:
         self.has_more = False
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return not self.left
 
     def feed(self, data: bytes) -> bytes:
@@ -255,21 +255,21 @@ class _Sized:
         return data
 
 
-class _Open:
+class _UntilCloseBody:
     """Body that ends with the connection."""
 
     __slots__ = ()
-    is_over = False
+    is_finished = False
     has_more = False
 
     def feed(self, data: bytes) -> bytes:
         return data
 
 
-class _Chunked:
+class _ChunkedBody:
     """Body in chunks, the last of size 0. Trailers are discarded."""
 
-    __slots__ = ("_buffer", "_left", "_needs_end", "_trailers", "has_more", "is_over")
+    __slots__ = ("_buffer", "_left", "_needs_end", "_trailers", "has_more", "is_finished")
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -279,14 +279,14 @@ class _Chunked:
         """The data of a chunk is complete, but not the CRLF after it."""
         self._trailers: int | None = None
         """Bytes of trailers so far; None before the last chunk."""
-        self.is_over = False
+        self.is_finished = False
         self.has_more = False
 
     def feed(self, data: bytes) -> bytes:
         data = self._buffer + data if self._buffer else data
         parts: list[bytes] = []
         at = 0
-        while not self.is_over:
+        while not self.is_finished:
             if self._left:
                 text = data[at : at + self._left]
                 if not text:
@@ -301,34 +301,34 @@ class _Chunked:
                 break
             if self._needs_end:
                 if end != at:
-                    raise ProtocolError("a chunk is longer than its size")
+                    raise ProtocolError("a chunk is longer than its declared size")
                 self._needs_end = False
             else:
-                self._take_line(data[at:end])
+                self._parse_line(data[at:end])
             at = end + 2
         self._buffer = data[at:]
-        self.has_more = self.is_over and bool(self._buffer)
-        if self._buffer and not self.is_over:
-            self._check_beginning()
+        self.has_more = self.is_finished and bool(self._buffer)
+        if self._buffer and not self.is_finished:
+            self._check_partial_line()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _check_beginning(self) -> None:
-        """Refuses a line without its end as soon as it cannot be valid, instead of waiting for more."""
+    def _check_partial_line(self) -> None:
+        """Rejects an incomplete line as soon as it cannot become valid, instead of waiting for more."""
         if self._needs_end and self._buffer != b"\r":
-            raise ProtocolError("a chunk is longer than its size")
-        if b"\n" in self._buffer or len(self._buffer) > _LONGEST_LINE:
-            raise ProtocolError(f"the size of a chunk has no end: {self._buffer[:40]!r}")
+            raise ProtocolError("a chunk is longer than its declared size")
+        if b"\n" in self._buffer or len(self._buffer) > _MAX_LINE_BYTES:
+            raise ProtocolError(f"unterminated chunk size {self._buffer[:40]!r}")
 
-    def _take_line(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         if self._trailers is not None:
             self._trailers += len(line) + 2
-            if self._trailers > _LONGEST_TRAILERS or len(line) > _LONGEST_LINE or b"\n" in line or b"\r" in line:
-                raise ProtocolError(f"its trailers have no end, or the line {line[:40]!r}")
-            self.is_over = not line
+            if self._trailers > _MAX_TRAILER_BYTES or len(line) > _MAX_LINE_BYTES or b"\n" in line or b"\r" in line:
+                raise ProtocolError(f"invalid or oversized trailers at {line[:40]!r}")
+            self.is_finished = not line
             return
         self._left = _chunk_size(line)
         if not self._left:
             self._trailers = 0
 
 
-_Body = _Sized | _Chunked | _Open
+_Body = _FixedBody | _ChunkedBody | _UntilCloseBody

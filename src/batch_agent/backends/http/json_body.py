@@ -1,4 +1,4 @@
-"""JSON as servers send it, with what is wrong with some of it put right."""
+"""JSON parser for responses, which repairs common mistakes of servers."""
 
 import math
 from typing import Any
@@ -10,17 +10,17 @@ from ...core.validation import DEEPEST, is_too_deep
 
 
 class BadJson(ValueError):
-    """It cannot be read; the message says why."""
+    """The data is not JSON that can be read; the message says why."""
 
 
 def loads(data: bytes) -> Any:
-    """Raises BadJson. A byte order mark is passed over, half of a surrogate pair becomes U+FFFD, NaN and Infinity
-    become null."""
+    """Parses JSON. A byte order mark is skipped, a lone surrogate becomes U+FFFD, NaN and Infinity become null. Raises
+    BadJson."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
         value = _repaired(data)
-    # Each level has two brackets, so this is looked into for few answers.
+    # Each level has two brackets, so the depth is computed for few responses only.
     if len(data) > 2 * DEEPEST and data.count(b"{") + data.count(b"[") > DEEPEST and is_too_deep(value):
         raise BadJson(f"nested more than {DEEPEST} levels deep")
     return value
@@ -30,7 +30,7 @@ def _repaired(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig"), parse_constant=_number, parse_float=_number)
     except RecursionError as error:
-        raise BadJson("nested too deep") from error
+        raise BadJson("nested too deeply") from error
     except ValueError as error:
         raise BadJson(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Which proxy the environment names for a server: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+"""Proxy settings of the environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
 
 import os
 from collections.abc import Mapping
@@ -12,43 +12,44 @@ _SCHEMES = ("http", "https")
 
 
 def proxy_of(url: URL, environ: Mapping[str, str] = os.environ) -> URL | None:
-    """None for a server that is reached directly: this machine, a name without a dot, which only a node of the same
-    cluster or network knows, and what NO_PROXY names. Raises BackendError for a proxy that cannot be used."""
+    """The proxy for `url`. None for servers that are reached directly: this machine, names without a dot (nodes of the
+    same cluster or network) and entries of NO_PROXY. Raises BackendError for a proxy that cannot be used."""
     host = (url.host or "").rstrip(".").lower()
-    name, said = _named(url.scheme, environ)
-    if not said or _is_near(host) or _is_exempt(host, url.port, _setting("NO_PROXY", environ)):
+    name, value = _proxy_variable(url.scheme, environ)
+    if not value or _is_local(host) or _is_exempt(host, url.port, _setting("NO_PROXY", environ)):
         return None
     try:
-        proxy = URL(said if "://" in said else f"http://{said}")
+        proxy = URL(value if "://" in value else f"http://{value}")
     except ValueError:
         proxy = URL()
     if proxy.scheme not in _SCHEMES or not proxy.host:
-        kind = f"a proxy of the kind {proxy.scheme!r}" if proxy.scheme else "no proxy"
+        kind = f"a {proxy.scheme!r} proxy" if proxy.scheme else "an invalid proxy URL"
         raise BackendError(
             ErrorKind.BAD_REQUEST,
-            f"{name} names {kind}, and only http:// and https:// proxies can be used. To reach {host} without one, "
-            f"add it to NO_PROXY.",
+            f"{name} is set to {kind}; only http:// and https:// proxies are supported. To reach {host} without a "
+            "proxy, add it to NO_PROXY.",
         )
     return proxy
 
 
-def _named(scheme: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The variable that counts, and what it says."""
+def _proxy_variable(scheme: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Name and value of the variable that applies."""
     for name in (f"{scheme.upper()}_PROXY", "ALL_PROXY"):
-        if said := _setting(name, environ):
-            return name, said
+        if value := _setting(name, environ):
+            return name, value
     return "", ""
 
 
 def _setting(name: str, environ: Mapping[str, str]) -> str:
-    """Small letters go before capitals. A CGI program's HTTP_PROXY is a header of who asks it, and no setting."""
-    small = environ.get(name.lower())
-    if small is not None:
-        return small.strip()
+    """Lower-case variables take precedence. In a CGI program HTTP_PROXY holds a header of its client, so it is
+    ignored."""
+    lower_case = environ.get(name.lower())
+    if lower_case is not None:
+        return lower_case.strip()
     return "" if name == "HTTP_PROXY" and "REQUEST_METHOD" in environ else environ.get(name, "").strip()
 
 
-def _is_near(host: str) -> bool:
+def _is_local(host: str) -> bool:
     if host.endswith(".localhost") or ("." not in host and ":" not in host):
         return True
     try:
@@ -59,16 +60,17 @@ def _is_near(host: str) -> bool:
 
 
 def _is_exempt(host: str, port: int | None, no_proxy: str) -> bool:
-    """`no_proxy`: names (with all below them), addresses, networks as in 10.0.0.0/8, each maybe with a port; or *."""
+    """`no_proxy`: domains (with their subdomains), addresses, networks as in 10.0.0.0/8, optionally with a port; or
+    *."""
     return any(_matches(entry.strip().lower(), host, port) for entry in no_proxy.split(",") if entry.strip())
 
 
 def _matches(entry: str, host: str, port: int | None) -> bool:
     if entry == "*":
         return True
-    name, colon, number = entry.rpartition(":")
-    if colon and number.isdecimal() and (":" not in name or name.endswith("]")):
-        if port != int(number):
+    name, colon, entry_port = entry.rpartition(":")
+    if colon and entry_port.isdecimal() and (":" not in name or name.endswith("]")):
+        if port != int(entry_port):
             return False
         entry = name
     entry = entry.strip("[]")

@@ -1,78 +1,78 @@
-"""Server-sent events, byte by byte: the same events for any chunking."""
+"""Incremental parser for server-sent events. The chunking of the bytes does not change the events."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 from ...core.errors import BackendError, ErrorKind
-from .transport import declared_size
+from .transport import format_size
 
 SseEvent = tuple[bytes, bytes]
-"""The data of an event, and its name, which nearly all of them lack."""
+"""Data and name of an event. Nearly all events have no name."""
 
-LARGEST_EVENT = 32 * 2**20
-"""Bytes of one event. The arguments of a tool call that writes a file may have some megabytes."""
+MAX_EVENT_BYTES = 32 * 2**20
+"""Limit of one event. The arguments of a tool call that writes a file may have some megabytes."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class SseParser:
-    """Feed it bytes, take what is complete. Comments and unknown fields are passed over, and so is an event that the
-    stream does not end with a blank line, as the standard has it."""
+    """Parser for one stream: `feed` returns the events that are complete. As the standard requires, comments, unknown
+    fields and an event without a final blank line are ignored."""
 
     def __init__(self) -> None:
-        self._has_begun = False
-        self._held = 0
-        """Bytes that have come since the last blank line, but for those of the chunk that it came with."""
+        self._has_started = False
+        self._pending_bytes = 0
+        """Bytes since the last blank line, without the rest of the chunk that contained it."""
         self._rest: list[bytes] = []
-        self._skips_newline = False
-        """The last chunk ended in a CR. It ends a line; an LF that follows is its second half."""
+        self._skip_newline = False
+        """Whether the last chunk ended in CR. An LF that follows belongs to the same line end."""
         self._data: list[bytes] = []
         self._name = b""
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """Raises BackendError for an event without an end."""
-        if not self._has_begun:
-            chunk = self._begin(chunk)
-        if self._skips_newline and chunk:
-            self._skips_newline = False
+        """Returns the events that `chunk` completes. Raises BackendError for an event that exceeds the limit."""
+        if not self._has_started:
+            chunk = self._skip_byte_order_mark(chunk)
+        if self._skip_newline and chunk:
+            self._skip_newline = False
             chunk = chunk.removeprefix(b"\n")
-        if self._held > LARGEST_EVENT:
+        if self._pending_bytes > MAX_EVENT_BYTES:
             raise BackendError(
                 ErrorKind.SERVER,
-                f"The server's stream has an event of more than {declared_size(LARGEST_EVENT)}: the rest was not read.",
+                f"The stream contains an event larger than {format_size(MAX_EVENT_BYTES)}; the rest was not read.",
             )
-        self._held += len(chunk)
+        self._pending_bytes += len(chunk)
         self._rest.append(chunk)
         if b"\n" not in chunk and b"\r" not in chunk:
-            return []  # a long line in many pieces is joined once, not for each of them
+            return []  # a long line in many chunks is joined once, not for each of them
         text = b"".join(self._rest)
         if b"\r" in text:
-            return self._events(self._any_lines(text))
+            return self._events(self._split_lines(text))
         if not self._data and not self._name and text.startswith(b"data: "):
-            whole, _, rest = text.rpartition(b"\n\n")
-            each = whole[6:].split(b"\n\ndata: ")
-            if whole and whole.count(b"\n") == 2 * (len(each) - 1):  # lines of data and blank ones, in turns
+            complete, _, rest = text.rpartition(b"\n\n")
+            events = complete[6:].split(b"\n\ndata: ")
+            if complete and complete.count(b"\n") == 2 * (len(events) - 1):  # data lines and blank lines alternate
                 self._rest = [rest] if rest else []
-                self._held = 0
-                return [(data, b"") for data in each]
+                self._pending_bytes = 0
+                return [(data, b"") for data in events]
         *lines, rest = text.split(b"\n")
         self._rest = [rest] if rest else []
         return self._events(lines)
 
-    def _begin(self, chunk: bytes) -> bytes:
-        """The first bytes of the stream without a byte order mark, however they are cut."""
+    def _skip_byte_order_mark(self, chunk: bytes) -> bytes:
+        """The first bytes of the stream without a byte order mark, which may span chunks."""
         self._rest.append(chunk)
         chunk = b"".join(self._rest)
         self._rest.clear()
         if len(chunk) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(chunk):
             self._rest.append(chunk)
             return b""
-        self._has_begun = True
+        self._has_started = True
         return chunk.removeprefix(_BYTE_ORDER_MARK)
 
-    def _any_lines(self, text: bytes) -> Iterator[bytes]:
-        """Lines that end in any of three ways."""
-        self._skips_newline = text.endswith(b"\r")
+    def _split_lines(self, text: bytes) -> Iterator[bytes]:
+        """Lines that end in CRLF, LF or CR."""
+        self._skip_newline = text.endswith(b"\r")
         start = 0
         for end in _LINE_END.finditer(text):
             yield text[start : end.start()]
@@ -82,7 +82,7 @@ class SseParser:
     def _events(self, lines: Iterable[bytes]) -> list[SseEvent]:
         events: list[SseEvent] = []
         for line in lines:
-            if line.startswith(b"data: "):  # nearly all of them
+            if line.startswith(b"data: "):  # nearly all lines
                 self._data.append(line[6:])
             elif line:
                 self._field(line)
@@ -91,7 +91,7 @@ class SseParser:
                     events.append((b"\n".join(self._data), self._name))
                     self._data.clear()
                 self._name = b""
-                self._held = 0
+                self._pending_bytes = 0
         return events
 
     def _field(self, line: bytes) -> None:

@@ -5,7 +5,7 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from ...backends.diagnostics import CheckState, DiagnosticCheck, examine
+from ...backends.diagnostics import CheckState, DiagnosticCheck, diagnose
 from ...core.safe_text import safe_text
 from ..signals import interruptible
 
@@ -27,13 +27,13 @@ def doctor(url: str = "local://", *, model: str | None = None) -> int:
     model
         The model's name; not needed where a server has only one.
     """
-    return interruptible(_examine(url, model))
+    return interruptible(_diagnose(url, model))
 
 
-async def _examine(url: str, model: str | None) -> int:
+async def _diagnose(url: str, model: str | None) -> int:
     console = Console(highlight=False)
     failed = False
-    async for check in examine(url, model, lambda text: print(safe_text(text), file=sys.stderr, flush=True)):
+    async for check in diagnose(url, model, lambda text: print(safe_text(text), file=sys.stderr, flush=True)):
         console.print(_line(check))
         failed = failed or check.state == "failed"
     console.print("This backend cannot be used as it is." if failed else "This backend can be used.")

@@ -11,7 +11,6 @@ from ...core.errors import SpecError
 from ...core.schema import JsonSchema, without_titles
 from . import BadArguments
 
-
 _MAX_PROBLEMS = 5
 _MAX_MESSAGE_CHARS = 300
 _MAX_NAME_CHARS = 64

@@ -125,7 +125,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch
         await ask(lines, server)
         await ask(lines, server)
         assert server.connections == 1
-        monkeypatch.setattr(connections, "_IDLE", -1.0)
+        monkeypatch.setattr(connections, "_MAX_IDLE", -1.0)
         await ask(lines, server)
         assert server.connections == 2
 
@@ -170,7 +170,7 @@ async def test_a_long_answer_that_is_read_slowly_comes_whole() -> None:
             got += chunk
             await asyncio.sleep(0.001)
         assert bytes(got) == b"".join(sent)
-        assert line.is_whole
+        assert line.is_complete
         line.close()
 
 
@@ -185,7 +185,7 @@ async def test_what_is_given_back_after_the_end_is_closed() -> None:
 
 async def test_a_header_with_a_line_end_is_refused() -> None:
     async with raw_server(hello) as server, lines_to(server) as lines:
-        with pytest.raises(ValueError, match="line end"):
+        with pytest.raises(ValueError, match="line break"):
             await lines.send("POST", URL(server.url), b"", {"x-session": "a\r\nHost: b"})
         assert await ask(lines, server) == b"Hello"
 

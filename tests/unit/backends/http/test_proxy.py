@@ -12,7 +12,7 @@ from yarl import URL
 from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.backends.http.connection_pool import ConnectionPool
 from batch_agent.backends.http.proxy import proxy_of
-from batch_agent.backends.http.transport import open_transport
+from batch_agent.backends.http.transport_selection import open_transport
 
 PROXY = "http://proxy:3128"
 
@@ -176,7 +176,7 @@ async def test_a_proxy_that_is_not_there_is_named_without_its_password(monkeypat
     async with raw_server(answer) as server:
         pass
     monkeypatch.setenv("HTTP_PROXY", server.url.replace("http://", "http://me:very-secret-word@"))
-    with pytest.raises(BackendError, match=r"proxy 127\.0\.0\.1:\d+ is not reached.*NO_PROXY") as raised:
+    with pytest.raises(BackendError, match=r"proxy 127\.0\.0\.1:\d+ is unreachable.*NO_PROXY") as raised:
         await BatchAgent.run(task="{it}", inputs=["Hi"], backend="http://far.invalid:8000/v1", progress=False)
     assert "very-secret-word" not in str(raised.value)
 

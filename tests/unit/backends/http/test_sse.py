@@ -95,10 +95,10 @@ def test_data_is_given_out_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("line", [b"x" * 1000, b"data: x\n"])
 def test_an_event_without_an_end_is_given_up(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LARGEST_EVENT", 10_000)
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 10_000)
     parser = SseParser()
     assert parser.feed(b"data: whole\n\n" * 5000) == [(b"whole", b"")] * 5000
-    with pytest.raises(BackendError, match="an event of more than 9"):
+    with pytest.raises(BackendError, match="an event larger than 9"):
         list(map(parser.feed, [line] * 5000))
 
 

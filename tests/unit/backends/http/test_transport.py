@@ -25,20 +25,20 @@ Make = Callable[..., Transport]
 NOWHERE = URL("http://127.0.0.1:9")
 
 
-def lines(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Transport:
-    return ConnectionPool(root, headers, keeps_alive=keeps_alive)
+def lines(headers: dict[str, str], *, keep_alive: bool = True, root: URL = NOWHERE) -> Transport:
+    return ConnectionPool(root, headers, keep_alive=keep_alive)
 
 
-def session(headers: dict[str, str], *, keeps_alive: bool = True, root: URL = NOWHERE) -> Transport:
-    return AiohttpTransport(headers, keeps_alive=keeps_alive)
+def session(headers: dict[str, str], *, keep_alive: bool = True, root: URL = NOWHERE) -> Transport:
+    return AiohttpTransport(headers, keep_alive=keep_alive)
 
 
 @pytest.fixture(params=[lines, session])
 async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     made: list[Transport] = []
 
-    def opened(url: str, headers: dict[str, str] | None = None, *, keeps_alive: bool = True) -> Transport:
-        made.append(request.param(headers or {}, keeps_alive=keeps_alive, root=URL(url)))
+    def opened(url: str, headers: dict[str, str] | None = None, *, keep_alive: bool = True) -> Transport:
+        made.append(request.param(headers or {}, keep_alive=keep_alive, root=URL(url)))
         return made[-1]
 
     yield opened
@@ -65,13 +65,13 @@ async def test_an_answer_has_its_status_headers_and_body(make: Make) -> None:
         answer: TransportResponse = await make(server.url).send("POST", URL(server.url), b"Hi", None)
         assert (answer.status, answer.content_type, answer.headers["X-Mark"]) == (200, "text/plain", "1")
         assert await answer.read() == b"Hello"
-        assert answer.is_whole
+        assert answer.is_complete
         answer.close()
 
 
 async def test_a_connection_is_used_again_unless_it_shall_not_be(make: Make) -> None:
     async with raw_server(hello) as server:
-        kept, closed = make(server.url), make(server.url, keeps_alive=False)
+        kept, closed = make(server.url), make(server.url, keep_alive=False)
         assert [await read(kept, server.url) for _ in range(3)] == [b"Hello"] * 3
         assert server.connections == 1
         assert [await read(closed, server.url) for _ in range(3)] == [b"Hello"] * 3
@@ -190,7 +190,7 @@ async def test_leaving_an_answer_early_ends_its_connection(make: Make) -> None:
     async with raw_server(endless) as server:
         answer = await make(server.url).send("POST", URL(server.url), b"", None)
         assert b"one" in await answer.chunk()
-        assert not answer.is_whole
+        assert not answer.is_complete
         answer.close()
         async with asyncio.timeout(20):
             await left.wait()
@@ -255,7 +255,7 @@ async def test_a_body_is_read_to_its_limit_and_its_connection_closed(make: Make)
         assert await answer.read(1000) == b"x" * 1000
         answer.close()
         answer = await wire.send("POST", URL(server.url), b"", None)
-        with pytest.raises(BodyTooLarge, match="more than 97"):
+        with pytest.raises(BodyTooLarge, match="larger than 97"):
             await answer.read(100_000)
         await gone.wait()
         answer.close()
@@ -303,6 +303,6 @@ async def test_a_page_is_asked_for_again_when_the_server_had_given_up_the_connec
 
     async with raw_server(answer) as server:
         found = server_at(server.url)
-        assert await found.page(URL(server.url), 20.0) == b"Hello"
+        assert await found.get(URL(server.url), 20.0) == b"Hello"
         await found.aclose()
     assert len(server.requests) == 2

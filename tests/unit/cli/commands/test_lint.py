@@ -90,7 +90,10 @@ def test_lint_counts_as_the_server_does(place: Path, sim: SimServer, call: Call)
         (("--task", "Do it.", "--inputs", "in.jsonl", "--fields", "txt"), "no 'txt'"),
         (("--task", "Do it.", "--inputs", "in.jsonl", "--fields", "q", "q"), "names a field twice"),
         (("--task", "{q}", "--inputs", "gone.jsonl"), "There is no 'gone.jsonl'"),
-        (("--task", "{q}", "--inputs", "in.jsonl", "--exact", "--backend", "carrier://pigeon"), "names no backend"),
+        (
+            ("--task", "{q}", "--inputs", "in.jsonl", "--exact", "--backend", "carrier://pigeon"),
+            "is not a known backend",
+        ),
     ],
 )
 def test_what_cannot_be_looked_at_is_one_clear_line(

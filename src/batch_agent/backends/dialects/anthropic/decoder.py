@@ -1,4 +1,4 @@
-"""Answers in the Anthropic Messages format, from Anthropic or from who speaks like it."""
+"""Decoder of responses in the Anthropic Messages format, from Anthropic and compatible servers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ....core.messages import ToolCall
 from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ...error_mapping import reported_error
 from ...http.sse import SseParser
-from ..response_body import any_object, object_or_empty, text_or_empty, token_count
+from ..response_body import object_or_empty, parse_object, text_or_empty, token_count
 
 _FINISH: Mapping[str, FinishReason] = {
     "tool_use": "calls",
@@ -21,30 +21,30 @@ _FINISH: Mapping[str, FinishReason] = {
 
 
 def decode_reply(body: bytes) -> list[Delta]:
-    """A plain answer as deltas. Raises BackendError for what is not of the format."""
-    answer = _object(body)
-    content, reason = answer.get("content"), answer.get("stop_reason")
+    """Decodes a response that is not streamed. Raises BackendError if it does not have the format."""
+    reply = _object(body)
+    content, reason = reply.get("content"), reply.get("stop_reason")
     if not isinstance(content, list):
-        raise BackendError(ErrorKind.SERVER, f"The answer has no content: {body[:200]!r}")
+        raise BackendError(ErrorKind.SERVER, f"The response has no content: {body[:200]!r}")
     if reason is None:
-        raise BackendError(ErrorKind.SERVER, "The server gave the answer up: it has no stop_reason.")
+        raise BackendError(ErrorKind.SERVER, "The server aborted the reply: it has no stop_reason.")
     blocks = [block for block in content if isinstance(block, dict)]
     deltas: list[Delta] = []
     for block in blocks:
         if block.get("type") == "tool_use":
-            is_cut_off = block is blocks[-1] and _FINISH.get(str(reason)) == "length"
-            deltas.append(_OpenCall(block).whole(is_cut_off=is_cut_off))
+            is_truncated = block is blocks[-1] and _FINISH.get(str(reason)) == "length"
+            deltas.append(_OpenCall(block).complete(is_truncated=is_truncated))
         else:
-            deltas += _said(block)
+            deltas += _block_deltas(block)
     made_calls = any(isinstance(delta, CallDelta) for delta in deltas)
     counts: dict[str, int] = {}
-    _count(answer.get("usage"), counts)
+    _count(reply.get("usage"), counts)
     return [*deltas, Finished(_finish(reason, made_calls), _usage(counts))]
 
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call of which more may come."""
+    """A tool call that may be incomplete."""
 
     block: dict[str, Any]
     index: Any = None
@@ -54,17 +54,17 @@ class _OpenCall:
     def arguments(self) -> str:
         return "".join(self.pieces) or _json_text(self.block.get("input"))
 
-    def whole(self, *, is_cut_off: bool) -> CallDelta:
-        """Of a call that was cut off before its first argument, nobody knows what it was to be given."""
+    def complete(self, *, is_truncated: bool) -> CallDelta:
+        """The complete call. The arguments of a call that was truncated before the first one are unknown, not empty."""
         name = text_or_empty(self.block.get("name"))
         if not name:
-            raise BackendError(ErrorKind.SERVER, "The answer has a tool call without a name.")
-        arguments = self.arguments or ("" if is_cut_off else "{}")
+            raise BackendError(ErrorKind.SERVER, "The response has a tool call without a name.")
+        arguments = self.arguments or ("" if is_truncated else "{}")
         return CallDelta(ToolCall(text_or_empty(self.block.get("id")), name, arguments))
 
 
 class AnthropicStreamDecoder:
-    """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is known to be whole."""
+    """Incremental decoder of a streamed response. A tool call is emitted as soon as it is known to be complete."""
 
     def __init__(self) -> None:
         self._events = SseParser()
@@ -82,11 +82,13 @@ class AnthropicStreamDecoder:
                 yield from self._event(_object(data, is_error=name == b"error"))
 
     def close(self) -> Iterator[Delta]:
-        """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
+        """The last deltas, after the end of the body. Raises BackendError for a truncated reply."""
         self._ended = True
         if self._reason is None:
-            raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
-        yield from self._close_call(is_cut_off=_FINISH.get(str(self._reason)) == "length")
+            raise BackendError(
+                ErrorKind.CONNECTION, "The response was truncated: the stream ended before the reply was complete."
+            )
+        yield from self._close_call(is_truncated=_FINISH.get(str(self._reason)) == "length")
         yield Finished(_finish(self._reason, self._made_calls), _usage(self._counts))
 
     @property
@@ -97,14 +99,14 @@ class AnthropicStreamDecoder:
         match event.get("type"):
             case "message_start":
                 _count(object_or_empty(event.get("message")).get("usage"), self._counts)
-                self._counts.pop("output_tokens", None)  # so far; how many it came to is told at the end
+                self._counts.pop("output_tokens", None)  # preliminary; the final count comes at the end
             case "content_block_start":
                 yield from self._close_call()
                 yield from self._start(event.get("index"), object_or_empty(event.get("content_block")))
             case "content_block_delta":
                 yield from self._add(event.get("index"), object_or_empty(event.get("delta")))
             case "content_block_stop":
-                # Without arguments it may have none, or be cut off: that shows only in what comes next.
+                # A call without arguments may have none, or be truncated: the next event shows which.
                 if self._call is not None and self._call.arguments:
                     yield from self._close_call()
             case "message_delta":
@@ -117,7 +119,7 @@ class AnthropicStreamDecoder:
         if block.get("type") == "tool_use":
             self._call = _OpenCall(block, index)
         else:
-            yield from _said(block)
+            yield from _block_deltas(block)
 
     def _add(self, index: Any, delta: dict[str, Any]) -> Iterator[Delta]:
         match delta:
@@ -128,25 +130,25 @@ class AnthropicStreamDecoder:
             case {"type": "signature_delta", "signature": str(signature)} if signature:
                 yield ReasoningDelta(signature=signature)
             case {"type": "input_json_delta", "partial_json": str(piece)}:
-                if self._call is not None and self._call.index == index:  # not one that the server makes itself
+                if self._call is not None and self._call.index == index:  # not a call of a server-side tool
                     self._call.pieces.append(piece)
 
-    def _close_call(self, *, is_cut_off: bool = False) -> Iterator[Delta]:
+    def _close_call(self, *, is_truncated: bool = False) -> Iterator[Delta]:
         call, self._call = self._call, None
         if call is not None:
             self._made_calls = True
-            yield call.whole(is_cut_off=is_cut_off)
+            yield call.complete(is_truncated=is_truncated)
 
 
 def _object(data: bytes, *, is_error: bool = False) -> dict[str, Any]:
-    value = any_object(data)
+    value = parse_object(data)
     if is_error or value.get("type") == "error" or value.get("error"):
         raise reported_error(value)
     return value
 
 
-def _said(block: dict[str, Any]) -> list[Delta]:
-    """What a block holds that is no call of ours. Kinds that are not known are passed over."""
+def _block_deltas(block: dict[str, Any]) -> list[Delta]:
+    """Deltas of a block that is not a tool call. Unknown types are ignored."""
     match block:
         case {"type": "text", "text": str(text)} if text:
             return [TextDelta(text)]
@@ -164,9 +166,9 @@ def _finish(reason: Any, made_calls: bool) -> FinishReason:
 
 
 def _count(usage: Any, counts: dict[str, int]) -> None:
-    """Later counts replace earlier ones; what a later one leaves out still holds."""
+    """Later counts replace earlier ones; omitted counts keep their value."""
     if isinstance(usage, dict):
-        counts |= {name: tokens for name, told in usage.items() if (tokens := token_count(told)) or told == 0}
+        counts |= {name: tokens for name, value in usage.items() if (tokens := token_count(value)) or value == 0}
 
 
 def _usage(counts: Mapping[str, int]) -> Usage:
@@ -176,7 +178,7 @@ def _usage(counts: Mapping[str, int]) -> Usage:
 
 
 def _json_text(value: Any) -> str:
-    """Arguments that came as data; nothing for none."""
+    """Arguments that were sent as JSON values, as text; empty if there are none."""
     if not value or isinstance(value, str):
         return value or ""
     return dumps(value).decode()

@@ -1,4 +1,4 @@
-"""Requests in the Anthropic Messages format."""
+"""Encoder of requests in the Anthropic Messages format."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,25 +12,27 @@ from ..dialect import EncodingCache, arguments_object, sanitized_id, split_at_ca
 from .decoder import AnthropicStreamDecoder, decode_reply
 
 PATH = "/messages"
-_LONGEST_ANSWER = 8192
-"""For whoever sets no limit: the API wants one."""
-_CACHED = {"type": "ephemeral"}
-_LATE = ("tool_choice", "output_config", "cache_control", "stream")
-"""What may differ from turn to turn, and so comes after the messages."""
-_KNOWN_ID = re.compile("[a-zA-Z0-9_-]+")
+_DEFAULT_MAX_TOKENS = 8192
+"""Used if the user sets no limit: the API requires one."""
+_EPHEMERAL = {"type": "ephemeral"}
+_TAIL_FIELDS = ("tool_choice", "output_config", "cache_control", "stream")
+"""Fields that may differ between turns, and therefore follow the messages."""
+_VALID_ID = re.compile("[a-zA-Z0-9_-]+")
 
 
 class AnthropicMessages:
-    """What a run's requests share is serialised once and comes first, so that turn n's bytes, up to the end of its
-    messages, are a prefix of turn n+1's. The API's cache reads the tools first, then the system prompt."""
+    """Anthropic Messages. The parts that a run's requests share are encoded once and come first, so that the bytes of
+    turn n, up to the end of its messages, are a prefix of those of turn n+1. The API's cache covers the tools first,
+    then the system prompt."""
 
     stream_type = "text/event-stream"
 
-    def __init__(self, *, longest_answer: int | None = None, strict_schema: bool = False) -> None:
-        """`strict_schema`: the server is Anthropic's own, with its rules; others are taken to be more lenient."""
-        self._max_tokens = min(_LONGEST_ANSWER, longest_answer or _LONGEST_ANSWER)
+    def __init__(self, *, max_output_tokens: int | None = None, strict_schema: bool = False) -> None:
+        """`strict_schema`: the server is Anthropic's own, with its rules; other servers are assumed to be more
+        lenient."""
+        self._max_tokens = min(_DEFAULT_MAX_TOKENS, max_output_tokens or _DEFAULT_MAX_TOKENS)
         self._is_strict = strict_schema
-        self._once = EncodingCache()
+        self._cache = EncodingCache()
 
     def path(self, request: Request) -> str:
         return PATH
@@ -40,16 +42,16 @@ class AnthropicMessages:
 
     def encode(self, request: Request) -> bytes:
         prompt, sampling = request.prompt, request.sampling
-        head = self._once.get((prompt, request.model, sampling), lambda: self._head(request))
-        changing = (prompt, sampling, request.answer_schema, request.may_call_tools, request.stream)
-        # A forced call is rare, and the name of its tool is another text each time.
+        head = self._cache.get((prompt, request.model, sampling), lambda: self._head(request))
+        shared_by_tail = (prompt, sampling, request.answer_schema, request.may_call_tools, request.stream)
+        # A forced call is rare, and the name of its tool is a new string object each time.
         tail = (
             self._tail(request)
             if request.must_call is not None
-            else self._once.get(changing, lambda: self._tail(request))
+            else self._cache.get(shared_by_tail, lambda: self._tail(request))
         )
-        mark = sampling.extra.get("cache_control", _CACHED)
-        return head + b",".join([self._message(message, mark) for message in request.messages]) + tail
+        cache_control = sampling.extra.get("cache_control", _EPHEMERAL)
+        return head + b",".join([self._message(message, cache_control) for message in request.messages]) + tail
 
     def decode_reply(self, body: bytes) -> list[Delta]:
         return decode_reply(body)
@@ -68,57 +70,62 @@ class AnthropicMessages:
         }
         body: dict[str, Any] = {"model": request.model}
         body |= {name: value for name, value in settings.items() if value is not None}
-        body |= {name: value for name, value in sampling.extra.items() if name not in _LATE}
+        body |= {name: value for name, value in sampling.extra.items() if name not in _TAIL_FIELDS}
         body |= _shared_prefix(prompt, sampling)
         return dumps(body)[:-1] + b',"messages":['
 
     def _tail(self, request: Request) -> bytes:
-        late = {name: value for name, value in request.sampling.extra.items() if name in _LATE}
+        tail_fields = {name: value for name, value in request.sampling.extra.items() if name in _TAIL_FIELDS}
         if request.prompt.tools and request.may_call_tools:
-            late.setdefault("cache_control", _CACHED)  # up to the last block: the next turn begins with all of it
+            tail_fields.setdefault(
+                "cache_control", _EPHEMERAL
+            )  # up to the last block: the next turn begins with the same bytes
             if request.must_call is not None:
                 name = request.must_call
-                late["tool_choice"] = {"type": "tool", "name": name} if name else {"type": "any"}
+                tail_fields["tool_choice"] = {"type": "tool", "name": name} if name else {"type": "any"}
         elif request.prompt.tools:
-            late["tool_choice"] = {"type": "none"}
+            tail_fields["tool_choice"] = {"type": "none"}
         if request.answer_schema is not None:
-            late["output_config"] = {**(late.get("output_config") or {}), "format": self._format(request.answer_schema)}
+            tail_fields["output_config"] = {
+                **(tail_fields.get("output_config") or {}),
+                "format": self._format(request.answer_schema),
+            }
         if request.stream:
-            late["stream"] = True
-        return b"]" + (b"," + dumps(late)[1:] if late else b"}")
+            tail_fields["stream"] = True
+        return b"]" + (b"," + dumps(tail_fields)[1:] if tail_fields else b"}")
 
     def _format(self, schema: JsonSchema) -> dict[str, Any]:
         strict = strict_form(schema, keeps_limits=False) if self._is_strict else None
         return {"type": "json_schema", "schema": strict or schema}
 
-    def _message(self, message: Message, mark: Any) -> bytes:
+    def _message(self, message: Message, cache_control: Any) -> bytes:
         match message:
             case User(text, shared):
                 parts = split_at_cache_mark(text, shared) if self._is_strict else None
                 if parts is None:
                     return dumps({"role": "user", "content": text})
-                first: dict[str, Any] = {"type": "text", "text": parts[0], "cache_control": mark}
+                first: dict[str, Any] = {"type": "text", "text": parts[0], "cache_control": cache_control}
                 return dumps({"role": "user", "content": [first, {"type": "text", "text": parts[1]}]})
             case Assistant():
-                return b'{"role":"assistant","content":[' + b",".join(self._said(message)) + b"]}"
+                return b'{"role":"assistant","content":[' + b",".join(self._assistant_blocks(message)) + b"]}"
             case ToolResults():
                 return dumps({"role": "user", "content": [_tool_result(result) for result in message.results]})
             case _:
                 assert_never(message)
 
-    def _said(self, message: Assistant) -> Iterator[bytes]:
+    def _assistant_blocks(self, message: Assistant) -> Iterator[bytes]:
         for thought in message.thoughts:
             if thought.signature or thought.redacted or (thought.text and not self._is_strict):
                 yield dumps(_thought(thought))
         if message.text.strip() or not message.calls:
-            # The API takes no blank text, and no message that says nothing.
+            # The API rejects blank text and empty messages.
             yield dumps({"type": "text", "text": message.text if message.text.strip() else "(empty)"})
         for call in message.calls:
             yield _tool_use(call)
 
 
 def _shared_prefix(prompt: Prompt, sampling: Sampling) -> dict[str, list[dict[str, Any]]]:
-    """The tools and the system prompt. Their last block carries the mark up to which the server caches for all."""
+    """The tools and the system prompt. Their last block carries the cache mark that all agents share."""
     prefix: dict[str, list[dict[str, Any]]] = {}
     if prompt.tools:
         prefix["tools"] = [
@@ -128,8 +135,8 @@ def _shared_prefix(prompt: Prompt, sampling: Sampling) -> dict[str, list[dict[st
     if prompt.system.strip():
         prefix["system"] = [{"type": "text", "text": prompt.system}]
     for blocks in list(prefix.values())[-1:]:
-        # The API wants the longest-lived mark first, so the user's own counts here too.
-        blocks[-1]["cache_control"] = sampling.extra.get("cache_control", _CACHED)
+        # The API requires the mark with the longest lifetime first, so the user's own mark applies here too.
+        blocks[-1]["cache_control"] = sampling.extra.get("cache_control", _EPHEMERAL)
     return prefix
 
 
@@ -140,11 +147,11 @@ def _thought(thought: Thought) -> dict[str, str]:
 
 
 def _tool_use(call: ToolCall) -> bytes:
-    """With the model's own arguments, byte for byte."""
-    block = dumps({"type": "tool_use", "id": sanitized_id(call, _KNOWN_ID), "name": call.name})
+    """A tool call with the model's own arguments, byte for byte."""
+    block = dumps({"type": "tool_use", "id": sanitized_id(call, _VALID_ID), "name": call.name})
     return block[:-1] + b',"input":' + arguments_object(call) + b"}"
 
 
 def _tool_result(result: ToolResult) -> dict[str, Any]:
-    block = {"type": "tool_result", "tool_use_id": sanitized_id(result.call, _KNOWN_ID), "content": result.content}
+    block = {"type": "tool_result", "tool_use_id": sanitized_id(result.call, _VALID_ID), "content": result.content}
     return {**block, "is_error": True} if result.is_error else block

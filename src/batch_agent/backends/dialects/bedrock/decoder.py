@@ -1,4 +1,4 @@
-"""Answers in the format of Amazon Bedrock's Converse API: plain, and as a stream of binary events."""
+"""Decoder of responses of Amazon Bedrock's Converse API: JSON, and streams of binary events."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from ....core.json import dumps
 from ....core.messages import ToolCall
 from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ...error_mapping import error_message, named_error
-from ..response_body import any_object, object_or_empty, text_or_empty, token_count
+from ..response_body import object_or_empty, parse_object, text_or_empty, token_count
 
 if TYPE_CHECKING:
     from botocore.eventstream import EventStreamBuffer, EventStreamMessage  # type: ignore[import-untyped]
@@ -26,21 +26,21 @@ _FINISH: Mapping[str, FinishReason] = {
 
 
 def decode_reply(body: bytes) -> list[Delta]:
-    """A plain answer as deltas. Raises BackendError for what is not of the format."""
-    answer = any_object(body)
-    content = object_or_empty(object_or_empty(answer.get("output")).get("message")).get("content")
+    """Decodes a response that is not streamed. Raises BackendError if it does not have the format."""
+    reply = parse_object(body)
+    content = object_or_empty(object_or_empty(reply.get("output")).get("message")).get("content")
     if not isinstance(content, list):
-        raise BackendError(ErrorKind.SERVER, f"The answer has no message: {body[:200]!r}")
-    deltas = [delta for block in content for delta in _whole(object_or_empty(block))]
+        raise BackendError(ErrorKind.SERVER, f"The response has no message: {body[:200]!r}")
+    deltas = [delta for block in content for delta in _block_deltas(object_or_empty(block))]
     made_calls = any(isinstance(delta, CallDelta) for delta in deltas)
-    return [*deltas, Finished(_finish(answer.get("stopReason"), made_calls), _usage(answer.get("usage")))]
+    return [*deltas, Finished(_finish(reply.get("stopReason"), made_calls), _usage(reply.get("usage")))]
 
 
 class BedrockStreamDecoder:
-    """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is whole."""
+    """Incremental decoder of a streamed response. A tool call is emitted as soon as it is complete."""
 
     def __init__(self) -> None:
-        """Raises BackendError where botocore, which reads the frames, is missing."""
+        """Raises BackendError if botocore, which parses the frames, is missing."""
         self._frames = _new_buffer()
         self._calls: dict[int, _OpenCall] = {}
         self._made_calls = False
@@ -51,13 +51,15 @@ class BedrockStreamDecoder:
     def feed(self, chunk: bytes) -> Iterator[Delta]:
         self._frames.add_data(chunk)
         while not self._ended and (frame := _next(self._frames)) is not None:
-            yield from self._event(_event_of(frame), any_object(frame.payload or b"{}"))
+            yield from self._event(_event_of(frame), parse_object(frame.payload or b"{}"))
 
     def close(self) -> Iterator[Delta]:
-        """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
+        """The last deltas, after the end of the body. Raises BackendError for a truncated reply."""
         self._ended = True
         if self._finish is None:
-            raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
+            raise BackendError(
+                ErrorKind.CONNECTION, "The response was truncated: the stream ended before the reply was complete."
+            )
         yield Finished(_finish(self._finish, self._made_calls), self._usage or Usage())
 
     @property
@@ -86,13 +88,13 @@ class BedrockStreamDecoder:
             use = object_or_empty(block["toolUse"])
             self._calls[index] = _OpenCall(text_or_empty(use.get("toolUseId")), text_or_empty(use.get("name")))
 
-    def _add(self, index: int, said: dict[str, Any]) -> Iterator[Delta]:
-        if text := text_or_empty(said.get("text")):
+    def _add(self, index: int, content: dict[str, Any]) -> Iterator[Delta]:
+        if text := text_or_empty(content.get("text")):
             yield TextDelta(text)
-        if "reasoningContent" in said:
-            yield from _thought(object_or_empty(said["reasoningContent"]))
+        if "reasoningContent" in content:
+            yield from _thought(object_or_empty(content["reasoningContent"]))
         if index in self._calls:
-            self._calls[index].arguments.append(text_or_empty(object_or_empty(said.get("toolUse")).get("input")))
+            self._calls[index].arguments.append(text_or_empty(object_or_empty(content.get("toolUse")).get("input")))
 
     def _close_call(self, index: int) -> Iterator[Delta]:
         call = self._calls.pop(index, None)
@@ -103,7 +105,7 @@ class BedrockStreamDecoder:
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call of which more may come."""
+    """A tool call that may be incomplete."""
 
     id: str
     name: str
@@ -114,57 +116,57 @@ def _new_buffer() -> "EventStreamBuffer":
     try:
         from botocore.eventstream import EventStreamBuffer
     except ImportError as error:
-        raise BackendError(ErrorKind.BAD_REQUEST, f"{NEEDS_BOTOCORE} It reads the streams.") from error
+        raise BackendError(ErrorKind.BAD_REQUEST, f"{NEEDS_BOTOCORE} It parses the streams.") from error
     return EventStreamBuffer()
 
 
 def _next(frames: "EventStreamBuffer") -> "EventStreamMessage | None":
-    """The next whole frame. botocore checks its sums, but takes a frame whose lengths contradict each other."""
+    """The next complete frame. botocore verifies checksums, but accepts a frame with contradictory lengths."""
     from botocore.eventstream import ParserError
 
     try:
         frame = next(frames, None)
     except (ParserError, KeyError, UnicodeDecodeError, struct.error) as error:
-        raise BackendError(ErrorKind.SERVER, "The server's stream is damaged: a frame cannot be read.") from error
+        raise BackendError(ErrorKind.SERVER, "The stream is corrupt: a frame cannot be parsed.") from error
     if frame is not None and frame.prelude.payload_length < 0:
-        raise BackendError(ErrorKind.SERVER, "The server's stream is damaged: a frame cannot be read.")
+        raise BackendError(ErrorKind.SERVER, "The stream is corrupt: a frame cannot be parsed.")
     return frame
 
 
 def _event_of(frame: "EventStreamMessage") -> str:
-    """The name of an event. Raises the error that a frame may carry in its place."""
+    """The name of an event. Raises BackendError for a frame that carries an error."""
     headers = frame.headers
     match headers.get(":message-type"):
         case "exception":
             name = str(headers.get(":exception-type"))
-            raise named_error([name], f"{name}: {error_message(any_object(frame.payload or b'{}'))}")
+            raise named_error([name], f"{name}: {error_message(parse_object(frame.payload or b'{}'))}")
         case "error":
             name = str(headers.get(":error-code"))
             raise named_error([name], f"{name}: {headers.get(':error-message')}")
     return str(headers.get(":event-type"))
 
 
-def _whole(block: dict[str, Any]) -> Iterator[Delta]:
+def _block_deltas(block: dict[str, Any]) -> Iterator[Delta]:
     if text := text_or_empty(block.get("text")):
         yield TextDelta(text)
     if "reasoningContent" in block:
-        said = object_or_empty(block["reasoningContent"])
-        yield from _thought({**said, **object_or_empty(said.get("reasoningText"))})
+        content = object_or_empty(block["reasoningContent"])
+        yield from _thought({**content, **object_or_empty(content.get("reasoningText"))})
     if "toolUse" in block:
         use = object_or_empty(block["toolUse"])
-        given = dumps(use["input"]).decode() if "input" in use else ""
-        yield _call(text_or_empty(use.get("toolUseId")), text_or_empty(use.get("name")), given)
+        arguments = dumps(use["input"]).decode() if "input" in use else ""
+        yield _call(text_or_empty(use.get("toolUseId")), text_or_empty(use.get("name")), arguments)
 
 
-def _thought(said: dict[str, Any]) -> Iterator[Delta]:
-    text, signature, redacted = (text_or_empty(said.get(name)) for name in ("text", "signature", "redactedContent"))
+def _thought(content: dict[str, Any]) -> Iterator[Delta]:
+    text, signature, redacted = (text_or_empty(content.get(name)) for name in ("text", "signature", "redactedContent"))
     if text or signature or redacted:
         yield ReasoningDelta(text, signature, redacted)
 
 
 def _call(id: str, name: str, arguments: str) -> CallDelta:
     if not name:
-        raise BackendError(ErrorKind.SERVER, "The answer has a tool call without a name.")
+        raise BackendError(ErrorKind.SERVER, "The response has a tool call without a name.")
     return CallDelta(ToolCall(id, name, arguments))
 
 
@@ -173,10 +175,10 @@ def _finish(reason: Any, made_calls: bool) -> FinishReason:
 
 
 def _usage(usage: Any) -> Usage:
-    """The service counts what it read from its cache, and what it wrote there, apart from the input."""
-    told = object_or_empty(usage)
+    """The service counts cache reads and cache writes separately from the input."""
+    counts = object_or_empty(usage)
     new, read, written, output = (
-        token_count(told.get(name))
+        token_count(counts.get(name))
         for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
     )
     return Usage(input=new + read + written, cached=read, output=output)

@@ -1,4 +1,4 @@
-"""Requests in the format of Amazon Bedrock's Converse API."""
+"""Encoder of requests to Amazon Bedrock's Converse API."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,22 +19,22 @@ Role = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class CacheSupport:
-    """Where a model takes cache points; a request may have four."""
+    """Positions where a model accepts cache points; a request may have four."""
 
     in_tools: bool
     after: tuple[int, ...]
-    """After which of the user's messages, counted from 1."""
+    """User messages that may end with a cache point, counted from 1."""
 
 
 _CLAUDE = CacheSupport(in_tools=True, after=(1, 2, 4))
 _NOVA = CacheSupport(in_tools=False, after=(1,))
-_CACHING = (
+_CACHE_SUPPORT = (
     (r"anthropic\.claude-3-5-haiku", _CLAUDE),
     (r"anthropic\.claude-3-7-sonnet", _CLAUDE),
     (r"anthropic\.claude-[a-z]+-\d", _CLAUDE),  # from Claude 4 on the family comes before the number
     (r"amazon\.nova-(micro|lite|pro|premier)", _NOVA),
 )
-_KEEPS_SCHEMA = (
+_SCHEMA_MODELS = (
     r"anthropic\.claude-(haiku|sonnet|opus)-4-5",
     r"anthropic\.claude-(sonnet|opus)-4-6",
     r"deepseek\.v3",
@@ -46,41 +46,42 @@ _KEEPS_SCHEMA = (
     r"qwen\.qwen3",
     r"zai\.glm-(4\.7|5)",
 )
-"""Those that the user guide and the model cards name. A model that is not here is asked in words."""
-_MOST_POINTS = 4
+"""Models that support schemas, from the user guide and the model cards. For other models the schema is part of the
+prompt."""
+_MAX_CACHE_POINTS = 4
 _CACHE_POINT = {"cachePoint": {"type": "default"}}
-_KNOWN_ID = re.compile("[a-zA-Z0-9_.:-]{1,64}")
-_NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_-]")
-_NOTHING = "(empty)"
-"""In place of a blank text, which the API refuses."""
+_VALID_ID = re.compile("[a-zA-Z0-9_.:-]{1,64}")
+_INVALID_NAME_CHARACTER = re.compile("[^a-zA-Z0-9_-]")
+_EMPTY_TEXT = "(empty)"
+"""Replaces blank text, which the API rejects."""
 
 
 @cache
 def cache_support(model: str) -> CacheSupport | None:
-    return next((found for pattern, found in _CACHING if _is_named(model, pattern)), None)
+    return next((found for pattern, found in _CACHE_SUPPORT if _matches(model, pattern)), None)
 
 
-def keeps_schema(model: str) -> bool:
-    """Whether this model's answers can be kept to a JSON schema."""
-    return any(_is_named(model, pattern) for pattern in _KEEPS_SCHEMA)
+def supports_schema(model: str) -> bool:
+    """Whether the service enforces a JSON schema for this model."""
+    return any(_matches(model, pattern) for pattern in _SCHEMA_MODELS)
 
 
-def _is_named(model: str, pattern: str) -> bool:
-    """Ids also come with a region in front (us.anthropic...) and at the end of an ARN."""
+def _matches(model: str, pattern: str) -> bool:
+    """Model ids may have a region prefix (us.anthropic...), or be the end of an ARN."""
     return re.search(rf"(^|[./]){pattern}", model) is not None
 
 
 class BedrockConverse:
-    """What a run's requests share is serialised once and comes first, so that turn n's bytes, up to its last content
-    block, are a prefix of turn n+1's."""
+    """Bedrock Converse. The parts that a run's requests share are encoded once and come first, so that the bytes of
+    turn n, up to its last content block, are a prefix of those of turn n+1."""
 
     stream_type = "application/vnd.amazon.eventstream"
 
     def __init__(self) -> None:
-        self._once = EncodingCache()
+        self._cache = EncodingCache()
 
     def path(self, request: Request) -> str:
-        """Percent-encoded: ids hold colons, and ARNs slashes."""
+        """Percent-encoded: ids contain colons, and ARNs slashes."""
         return f"/model/{quote(request.model, safe='')}/{'converse-stream' if request.stream else 'converse'}"
 
     def headers(self, request: Request) -> Mapping[str, str] | None:
@@ -88,8 +89,8 @@ class BedrockConverse:
 
     def encode(self, request: Request) -> bytes:
         shared = (request.prompt, request.model, request.sampling)
-        head = self._once.get(shared, lambda: _head(request)) if request.must_call is None else _head(request)
-        tail = self._once.get((request.sampling, request.answer_schema), lambda: _tail(request))
+        head = self._cache.get(shared, lambda: _head(request)) if request.must_call is None else _head(request)
+        tail = self._cache.get((request.sampling, request.answer_schema), lambda: _tail(request))
         return head + _messages(request) + tail
 
     def decode_reply(self, body: bytes) -> list[Delta]:
@@ -100,18 +101,18 @@ class BedrockConverse:
 
 
 def _head(request: Request) -> bytes:
-    prompt, sampling, caches = request.prompt, request.sampling, cache_support(request.model)
+    prompt, sampling, support = request.prompt, request.sampling, cache_support(request.model)
     body: dict[str, Any] = {}
-    # The cache reads the tools first, then the system prompt: one point at the end of both holds them for all agents.
+    # The cache covers the tools first, then the system prompt: one point at the end of both caches them for all agents.
     if prompt.tools:
         body["toolConfig"] = {"tools": [_tool(t.name, t.description, t.parameters) for t in prompt.tools]}
         if request.must_call is not None:
             name = request.must_call
             body["toolConfig"]["toolChoice"] = {"tool": {"name": name}} if name else {"any": {}}
-        if caches and caches.in_tools and not prompt.system.strip():
+        if support and support.in_tools and not prompt.system.strip():
             body["toolConfig"]["tools"].append(_CACHE_POINT)
     if prompt.system.strip():
-        body["system"] = [{"text": prompt.system}, *([_CACHE_POINT] if caches else [])]
+        body["system"] = [{"text": prompt.system}, *([_CACHE_POINT] if support else [])]
     settings = {
         "maxTokens": sampling.max_tokens,
         "temperature": sampling.temperature,
@@ -121,15 +122,15 @@ def _head(request: Request) -> bytes:
     if given := {name: value for name, value in settings.items() if value is not None}:
         body["inferenceConfig"] = given
     for name, value in sampling.extra.items():
-        if name != "outputConfig":  # it comes at the end, with the schema
-            ours = body.get(name)
-            body[name] = {**ours, **value} if isinstance(ours, dict) and isinstance(value, Mapping) else value
+        if name != "outputConfig":  # added at the end, with the schema
+            default = body.get(name)
+            body[name] = {**default, **value} if isinstance(default, dict) and isinstance(value, Mapping) else value
     return dumps(body)[:-1] + (b',"messages":[' if body else b'"messages":[')
 
 
 def _tail(request: Request) -> bytes:
-    """Nothing here forbids tool calls: the API has no such choice, and refuses a conversation with calls in it that
-    comes without its tools."""
+    """Tool calls are not forbidden here: the API has no such option, and rejects a conversation with calls but without
+    tools."""
     config: dict[str, Any] = dict(request.sampling.extra.get("outputConfig") or {})
     if request.answer_schema is not None:
         config["textFormat"] = _text_format(request.answer_schema)
@@ -147,12 +148,12 @@ def _tool(name: str, description: str, parameters: JsonSchema) -> dict[str, Any]
 
 
 def _messages(request: Request) -> bytes:
-    """All messages but for the end of the last, which `_tail` closes: roles must alternate, so whatever the same role
-    says next goes on in the same message."""
-    marked = _marked(request)
+    """All messages without the end of the last one, which `_tail` adds. Roles must alternate, so consecutive messages
+    of one role are joined."""
+    marked = _marked_messages(request)
     parts: list[bytes] = []
     last: Role | None = None
-    heard = 0
+    user_messages = 0
     for message in request.messages:
         role: Role = "assistant" if isinstance(message, Assistant) else "user"
         if role == last:
@@ -162,23 +163,23 @@ def _messages(request: Request) -> bytes:
         last = role
         parts.append(b",".join(_blocks(message, marks_shared=cache_support(request.model) is not None)))
         if role == "user":
-            heard += 1
-            if heard in marked:
+            user_messages += 1
+            if user_messages in marked:
                 parts.append(b"," + dumps(_CACHE_POINT))
     return b"".join(parts)
 
 
-def _marked(request: Request) -> tuple[int, ...]:
-    """The user's messages that end with a cache point, for agents with tools: they send their conversation again.
+def _marked_messages(request: Request) -> tuple[int, ...]:
+    """User messages that end with a cache point, for agents with tools, which send their conversation again.
 
-    A point at the end of the last message would cache the most, but it would move with each turn, and the bytes before
-    it with it. So points stand in fixed places, early and ever farther apart, and never depend on the turn."""
-    caches = cache_support(request.model) if request.prompt.tools else None
-    if caches is None:
+    A point at the end of the last message would cache the most, but would move with each turn and change the bytes
+    before it. Points are therefore at fixed positions, with growing distances, that do not depend on the turn."""
+    support = cache_support(request.model) if request.prompt.tools else None
+    if support is None:
         return ()
     first = request.messages[0]
     is_shared = isinstance(first, User) and split_at_cache_mark(first.text, first.shared) is not None
-    return caches.after[: _MOST_POINTS - 1 - is_shared]  # one is at the end of the shared prompt
+    return support.after[: _MAX_CACHE_POINTS - 1 - is_shared]  # one is at the end of the shared prompt
 
 
 def _blocks(message: Message, *, marks_shared: bool) -> Iterator[bytes]:
@@ -205,7 +206,7 @@ def _blocks(message: Message, *, marks_shared: bool) -> Iterator[bytes]:
 
 
 def _text(text: str) -> bytes:
-    return dumps({"text": text if text.strip() else _NOTHING})
+    return dumps({"text": text if text.strip() else _EMPTY_TEXT})
 
 
 def _reasoning(thought: Thought) -> bytes:
@@ -215,17 +216,17 @@ def _reasoning(thought: Thought) -> bytes:
 
 
 def _tool_use(call: ToolCall) -> bytes:
-    """With the model's own arguments, byte for byte."""
-    use = dumps({"toolUseId": sanitized_id(call, _KNOWN_ID), "name": _name(call)})
+    """A tool call with the model's own arguments, byte for byte."""
+    use = dumps({"toolUseId": sanitized_id(call, _VALID_ID), "name": _name(call)})
     return b'{"toolUse":' + use[:-1] + b',"input":' + arguments_object(call) + b"}}"
 
 
 def _tool_result(result: ToolResult) -> bytes:
-    said = [{"text": result.content if result.content.strip() else _NOTHING}]
-    block: dict[str, Any] = {"toolUseId": sanitized_id(result.call, _KNOWN_ID), "content": said}
+    content = [{"text": result.content if result.content.strip() else _EMPTY_TEXT}]
+    block: dict[str, Any] = {"toolUseId": sanitized_id(result.call, _VALID_ID), "content": content}
     return dumps({"toolResult": {**block, "status": "error"} if result.is_error else block})
 
 
 def _name(call: ToolCall) -> str:
-    """Models call tools that do not exist, by names that the API would not take back."""
-    return _NOT_IN_A_NAME.sub("_", call.name)[:64] or "_"
+    """The tool's name. Models call tools that do not exist, by names that the API would reject."""
+    return _INVALID_NAME_CHARACTER.sub("_", call.name)[:64] or "_"

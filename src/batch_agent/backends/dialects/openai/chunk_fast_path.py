@@ -1,4 +1,4 @@
-"""Chunks of a stream that differ in nothing but their text."""
+"""Fast path for the chunks of a stream that differ only in their text."""
 
 from collections.abc import Callable
 
@@ -8,24 +8,25 @@ from ....core.requests import ReasoningDelta, TextDelta
 
 ChunkText = tuple[type[TextDelta | ReasoningDelta], str]
 
-_MOST_LESSONS = 10
-"""In one stream. From servers that put something new into every chunk there is nothing to be learned."""
+_MAX_LEARNED = 10
+"""Attempts per stream to learn the shape of a chunk. Servers that vary every chunk never match."""
 
 
 class ChunkFastPath:
-    """Reads the text alone, a fraction of the work, where the JSON around it is known. What is read is the same:
-    another string in the place of a string changes nothing else."""
+    """Parses only the text of a chunk whose surrounding JSON is known, which is a fraction of the work. The result is
+    the same: replacing one string in JSON changes nothing else."""
 
     def __init__(self, read: Callable[[bytes], ChunkText | None]) -> None:
-        """`read`: what a chunk says; None for one that says nothing, or does more than that."""
+        """`read`: the text of a chunk; None for a chunk without text, or with anything besides text."""
         self.kind: type[TextDelta | ReasoningDelta] = TextDelta
         self._read = read
-        self._before = self._after = b"\n"  # in no JSON of one line
+        self._before = self._after = b"\n"  # never part of single-line JSON
         self._start = self._end = 0
-        self._lessons_left = _MOST_LESSONS
+        self._attempts_left = _MAX_LEARNED
 
     def text(self, data: bytes) -> str:
-        """What a chunk of the known shape says, in a delta of `kind`. Nothing for one that has to be read in full."""
+        """The text of a chunk of the known shape, for a delta of `kind`. Empty for a chunk that must be parsed in
+        full."""
         if not (data.startswith(self._before) and data.endswith(self._after)):
             return ""
         try:
@@ -35,17 +36,17 @@ class ChunkFastPath:
         return text if isinstance(text, str) else ""
 
     def learn(self, data: bytes) -> None:
-        """Keeps the shape of a chunk if it is one around a text."""
-        if not self._lessons_left:
+        """Remembers the shape of a chunk that contains only text."""
+        if not self._attempts_left:
             return
-        self._lessons_left -= 1
-        said = self._read(data)
-        if said is None:
+        self._attempts_left -= 1
+        parsed = self._read(data)
+        if parsed is None:
             return
-        kind, text = said
+        kind, text = parsed
         before, _, after = data.partition(orjson.dumps(text))
-        other = f"{text}?"
-        if self._read(before + orjson.dumps(other) + after) != (kind, other):
-            return  # the same text is elsewhere too, or is written in another way
+        changed = f"{text}?"
+        if self._read(before + orjson.dumps(changed) + after) != (kind, changed):
+            return  # the text occurs elsewhere too, or is escaped differently
         self.kind, self._before, self._after = kind, before, after
         self._start, self._end = len(before), -len(after)

@@ -1,4 +1,4 @@
-"""Answers in the OpenAI chat completions format, as many servers speak it, with their liberties."""
+"""Decoder of responses in the OpenAI chat completions format, including deviations of compatible servers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,69 +20,69 @@ _FINISH: Mapping[str, FinishReason] = {
     "content_filter": "refusal",
 }
 _DISPATCH = b"tool_call_dispatch"
-"""Dynamo's event for a call that is whole, ahead of its chunk."""
-_GIVEN_UP = ("abort", "error")
-"""How a server ends an answer that it could not finish."""
+"""Dynamo's event for a complete call, ahead of its chunk."""
+_ABORTED_REASONS = ("abort", "error")
+"""Finish reasons of a reply that the server could not complete."""
 
 
 def decode_reply(body: bytes) -> list[Delta]:
-    """A plain answer as deltas. Raises BackendError for what is not of the format."""
-    answer = read_object(body)
-    choice = _first_choice(answer)
+    """Decodes a response that is not streamed. Raises BackendError if it does not have the format."""
+    reply = read_object(body)
+    choice = _first_choice(reply)
     if choice is None:
-        raise BackendError(ErrorKind.SERVER, f"The answer has no choices: {body[:200]!r}")
+        raise BackendError(ErrorKind.SERVER, f"The response has no choices: {body[:200]!r}")
     message = choice.get("message")
     if not isinstance(message, dict):
         message = {"content": choice.get("text")}
-    thought, text = _said(message)
+    reasoning, text = _content_of(message)
     deltas: list[Delta] = []
-    if thought:
-        deltas.append(ReasoningDelta(thought))
+    if reasoning:
+        deltas.append(ReasoningDelta(reasoning))
     if text:
         deltas.append(TextDelta(text))
     made_calls = False
     if message.get("tool_calls"):
-        calls = [CallDelta(_whole_call(piece)) for piece in _pieces(message)]
+        calls = [CallDelta(_tool_call(part)) for part in _parts(message)]
         deltas += calls
         made_calls = bool(calls)
     finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
-    deltas.append(Finished(finish, openai_usage(answer.get("usage")) or Usage()))
+    deltas.append(Finished(finish, openai_usage(reply.get("usage")) or Usage()))
     return deltas
 
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call of which more may come."""
+    """A tool call that may be incomplete."""
 
     index: Any
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
 
-    def is_another(self, piece: "_Piece") -> bool:
-        """Servers number their calls, or give all of them the same number and tell them apart by their ids."""
-        return piece.index != self.index or bool(piece.name and piece.id and self.id and piece.id != self.id)
+    def is_another(self, part: "_CallPart") -> bool:
+        """Whether `part` begins another call. Some servers use one index for all calls, and distinguish them by id."""
+        return part.index != self.index or bool(part.name and part.id and self.id and part.id != self.id)
 
-    def add(self, piece: "_Piece") -> None:
-        self.id = self.id or piece.id
-        self.name = self.name or piece.name
-        self.arguments.append(piece.arguments)
+    def add(self, part: "_CallPart") -> None:
+        self.id = self.id or part.id
+        self.name = self.name or part.name
+        self.arguments.append(part.arguments)
 
-    def whole(self) -> CallDelta:
+    def complete(self) -> CallDelta:
         if not self.name:
-            raise BackendError(ErrorKind.SERVER, "The answer has a tool call without a name.")
+            raise BackendError(ErrorKind.SERVER, "The response has a tool call without a name.")
         return CallDelta(ToolCall(self.id, self.name, "".join(self.arguments)))
 
 
 class OpenAIStreamDecoder:
-    """Deltas from the bytes of a streamed answer. A tool call is given out as soon as it is whole. Tokens that came in
-    one chunk are one delta: nobody could have seen the first of them before the last."""
+    """Incremental decoder of a streamed response. A tool call is emitted as soon as it is complete. Tokens that arrive
+    in one chunk are joined into one delta."""
 
     def __init__(self) -> None:
         self._events = SseParser()
-        self._repeats = ChunkFastPath(_only_said)
+        self._fast_path = ChunkFastPath(_text_only_chunk)
         self._kind: type[TextDelta | ReasoningDelta] = TextDelta
-        self._pieces: list[str] = []
+        self._parts: list[str] = []
         self._call: _OpenCall | None = None
         self._dispatched: list[tuple[Any, str]] = []
         self._made_calls = False
@@ -95,12 +95,12 @@ class OpenAIStreamDecoder:
         deltas: list[Delta] = []
         try:
             self._read(chunk, deltas)
-        finally:  # what was said before an error is said
+        finally:  # deltas before an error are delivered
             self._join(deltas)
             yield from deltas
 
     def close(self) -> Iterator[Delta]:
-        """The last deltas, when the bytes are over. Raises BackendError for an answer that was cut off."""
+        """The last deltas, after the end of the body. Raises BackendError for a truncated reply."""
         deltas: list[Delta] = []
         self._close(deltas)
         yield from deltas
@@ -113,9 +113,9 @@ class OpenAIStreamDecoder:
         for data, name in self._events.feed(chunk):
             if self._ended:
                 return
-            text = "" if name else self._repeats.text(data)
+            text = "" if name else self._fast_path.text(data)
             if text:
-                self._say(self._repeats.kind, text, deltas)
+                self._append(self._fast_path.kind, text, deltas)
             else:
                 self._event(data.strip(), name, deltas)
 
@@ -126,12 +126,14 @@ class OpenAIStreamDecoder:
             self._dispatch(read_object(data), deltas)
         elif data:
             self._chunk(read_object(data), deltas)
-            self._repeats.learn(data)
+            self._fast_path.learn(data)
 
     def _close(self, deltas: list[Delta]) -> None:
         self._ended = True
         if self._finish is None:
-            raise BackendError(ErrorKind.CONNECTION, "The stream ended before the answer did.")
+            raise BackendError(
+                ErrorKind.CONNECTION, "The response was truncated: the stream ended before the reply was complete."
+            )
         self._close_call(deltas)
         self._join(deltas)
         deltas.append(Finished(_finish(self._finish, self._made_calls, self._refused), self._usage))
@@ -142,63 +144,63 @@ class OpenAIStreamDecoder:
         choice = _first_choice(chunk)
         if choice is None:
             return
-        said = choice.get("delta")
-        if not isinstance(said, dict):
-            said = {"content": choice.get("text")}
-        thought, text = _said(said)
-        if thought:
-            self._say(ReasoningDelta, thought, deltas)
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            delta = {"content": choice.get("text")}
+        reasoning, text = _content_of(delta)
+        if reasoning:
+            self._append(ReasoningDelta, reasoning, deltas)
         if text:
-            self._say(TextDelta, text, deltas)
-        if said.get("refusal"):
+            self._append(TextDelta, text, deltas)
+        if delta.get("refusal"):
             self._refused = True
-        if said.get("tool_calls"):
-            for piece in _pieces(said):
-                self._add(piece, deltas)
+        if delta.get("tool_calls"):
+            for part in _parts(delta):
+                self._add(part, deltas)
         if choice.get("finish_reason"):
             self._finish = choice["finish_reason"]
             self._close_call(deltas)
 
-    def _say(self, kind: type[TextDelta | ReasoningDelta], piece: str, deltas: list[Delta]) -> None:
+    def _append(self, kind: type[TextDelta | ReasoningDelta], part: str, deltas: list[Delta]) -> None:
         if kind is not self._kind:
             self._join(deltas)
             self._kind = kind
-        self._pieces.append(piece)
+        self._parts.append(part)
 
     def _join(self, deltas: list[Delta]) -> None:
-        if self._pieces:
-            deltas.append(self._kind("".join(self._pieces)))
-            self._pieces.clear()
+        if self._parts:
+            deltas.append(self._kind("".join(self._parts)))
+            self._parts.clear()
 
     def _dispatch(self, event: dict[str, Any], deltas: list[Delta]) -> None:
-        """A whole call that the server has parsed already; the chunks that repeat it are passed over."""
+        """A complete call that the server has parsed already; the chunks that repeat it are ignored."""
         self._close_call(deltas)
-        for piece in _pieces({"tool_calls": [event.get("tool_call")]}):
-            self._dispatched.append((piece.index, piece.id))
-            self._give(CallDelta(_whole_call(piece)), deltas)
+        for part in _parts({"tool_calls": [event.get("tool_call")]}):
+            self._dispatched.append((part.index, part.id))
+            self._emit(CallDelta(_tool_call(part)), deltas)
 
-    def _add(self, piece: "_Piece", deltas: list[Delta]) -> None:
-        if (piece.index, piece.id) in self._dispatched:
+    def _add(self, part: "_CallPart", deltas: list[Delta]) -> None:
+        if (part.index, part.id) in self._dispatched:
             return
-        if self._call is not None and self._call.is_another(piece):
+        if self._call is not None and self._call.is_another(part):
             self._close_call(deltas)
         if self._call is None:
-            self._call = _OpenCall(piece.index)
-        self._call.add(piece)
+            self._call = _OpenCall(part.index)
+        self._call.add(part)
 
     def _close_call(self, deltas: list[Delta]) -> None:
         call, self._call = self._call, None
         if call is not None:
-            self._give(call.whole(), deltas)
+            self._emit(call.complete(), deltas)
 
-    def _give(self, call: CallDelta, deltas: list[Delta]) -> None:
+    def _emit(self, call: CallDelta, deltas: list[Delta]) -> None:
         self._made_calls = True
         self._join(deltas)
         deltas.append(call)
 
 
-class _Piece(NamedTuple):
-    """A tool call, or the part of one that a chunk of a stream carries."""
+class _CallPart(NamedTuple):
+    """A tool call, or the part of a tool call in one chunk."""
 
     index: Any
     id: str
@@ -206,9 +208,9 @@ class _Piece(NamedTuple):
     arguments: str
 
 
-def _pieces(message: Mapping[str, Any]) -> Iterator[_Piece]:
-    listed = message.get("tool_calls")
-    for call in listed if isinstance(listed, list) else ():
+def _parts(message: Mapping[str, Any]) -> Iterator[_CallPart]:
+    entries = message.get("tool_calls")
+    for call in entries if isinstance(entries, list) else ():
         if not isinstance(call, dict):
             continue
         function = call.get("function")
@@ -217,40 +219,40 @@ def _pieces(message: Mapping[str, Any]) -> Iterator[_Piece]:
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else dumps(arguments).decode()
-        yield _Piece(call.get("index") or 0, str(call.get("id") or ""), str(function.get("name") or ""), arguments)
+        yield _CallPart(call.get("index") or 0, str(call.get("id") or ""), str(function.get("name") or ""), arguments)
 
 
-def _whole_call(piece: _Piece) -> ToolCall:
-    return ToolCall(piece.id, piece.name, piece.arguments)
+def _tool_call(part: _CallPart) -> ToolCall:
+    return ToolCall(part.id, part.name, part.arguments)
 
 
-def _first_choice(answer: dict[str, Any]) -> dict[str, Any] | None:
-    choices = answer.get("choices")
+def _first_choice(reply: dict[str, Any]) -> dict[str, Any] | None:
+    choices = reply.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return first if isinstance(first, dict) else None
 
 
-def _only_said(data: bytes) -> ChunkText | None:
-    """What a chunk says, where that is all there is in it."""
+def _text_only_chunk(data: bytes) -> ChunkText | None:
+    """The text of a chunk that contains nothing else."""
     try:
         chunk = read_object(data)
     except BackendError:
         return None
     choice = _first_choice(chunk) or {}
-    said = choice.get("delta")
-    if not isinstance(said, dict) or said.get("refusal") or said.get("tool_calls"):
+    delta = choice.get("delta")
+    if not isinstance(delta, dict) or delta.get("refusal") or delta.get("tool_calls"):
         return None
-    thought, text = _said(said)
-    if chunk.get("usage") or choice.get("finish_reason") or bool(thought) is bool(text):
+    reasoning, text = _content_of(delta)
+    if chunk.get("usage") or choice.get("finish_reason") or bool(reasoning) is bool(text):
         return None
-    return (ReasoningDelta, thought) if thought else (TextDelta, text)
+    return (ReasoningDelta, reasoning) if reasoning else (TextDelta, text)
 
 
-def _said(message: Mapping[str, Any]) -> tuple[str, str]:
-    """What was thought, then what was said; either may be empty."""
-    thought = message.get("reasoning_content") or message.get("reasoning")
+def _content_of(message: Mapping[str, Any]) -> tuple[str, str]:
+    """Reasoning and text of a message; either may be empty."""
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
     text = _text(message.get("content")) or _text(message.get("refusal"))
-    return thought if isinstance(thought, str) else "", text
+    return reasoning if isinstance(reasoning, str) else "", text
 
 
 def _text(content: Any) -> str:
@@ -262,8 +264,8 @@ def _text(content: Any) -> str:
 
 
 def _finish(reason: Any, made_calls: bool, refused: bool) -> FinishReason:
-    if reason in _GIVEN_UP:
-        raise BackendError(ErrorKind.SERVER, f"The server gave the answer up (finish_reason {reason!r}).")
+    if reason in _ABORTED_REASONS:
+        raise BackendError(ErrorKind.SERVER, f"The server aborted the reply (finish_reason {reason!r}).")
     if refused:
         return "refusal"
     if made_calls and reason != "length":

@@ -152,7 +152,7 @@ def test_an_answer_with_calls_ends_in_calls_unless_it_was_cut_off_or_refused(rea
 
 def test_an_answer_that_the_server_gave_up_is_no_answer() -> None:
     # vLLM says null for a request that it aborted.
-    with pytest.raises(BackendError, match="gave the answer up") as raised:
+    with pytest.raises(BackendError, match="aborted the reply") as raised:
         plain({"type": "text", "text": "half an ans"}, stop=None)
     assert raised.value.retryable
     with pytest.raises(BackendError) as raised:

@@ -239,7 +239,7 @@ def test_settings_by_their_names_here_and_no_seed() -> None:
 
 @pytest.mark.parametrize(("longest", "limit"), [(None, 8192), (4096, 4096), (64000, 8192)])
 def test_an_answer_is_always_limited(longest: int | None, limit: int) -> None:
-    dialect = AnthropicMessages(longest_answer=longest)
+    dialect = AnthropicMessages(max_output_tokens=longest)
     assert sent(request(), dialect)["max_tokens"] == limit
     assert sent(request(max_tokens=32000), dialect)["max_tokens"] == 32000
 

@@ -173,7 +173,7 @@ def sealed(total: int, headers: int, rest: bytes) -> bytes:
     ],
 )
 def test_a_damaged_frame_is_a_fault_of_the_server(damaged: bytes) -> None:
-    with pytest.raises(BackendError, match="damaged") as raised:
+    with pytest.raises(BackendError, match="stream is corrupt") as raised:
         streamed(damaged)
     assert raised.value.kind is ErrorKind.SERVER
 

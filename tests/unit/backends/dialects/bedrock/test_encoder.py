@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, cache_support, keeps_schema
+from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse, cache_support, supports_schema
 from batch_agent.core.messages import (
     Assistant,
     Message,
@@ -159,7 +159,7 @@ def test_which_models_take_cache_points(model: str, is_cached: bool) -> None:
     ],
 )
 def test_which_models_keep_to_a_schema(model: str, keeps: bool) -> None:
-    assert keeps_schema(model) is keeps
+    assert supports_schema(model) is keeps
 
 
 def test_an_answer_schema_goes_out_as_text_in_its_strict_form() -> None:
