@@ -94,14 +94,14 @@ def endpoints_of(url: str | Sequence[str]) -> list[str]:
         if each.startswith(_HOSTFILE):
             listed = [url_of(endpoint) for endpoint in parse_hostfile(each.removeprefix(_HOSTFILE))]
         for one in listed:
-            server = _server_of(one)
+            server = server_of(one)
             if server in found:
                 raise SpecError(f"{display_url(URL(one))} is listed twice among the endpoints.")
             found[server] = one
     return list(found.values())
 
 
-def _server_of(url: str) -> str:
+def server_of(url: str) -> str:
     """The same for all ways to name a server."""
     parsed = parse(url)
     return url if parsed.scheme in ("local", "bedrock") else str(address_of(parsed).root)

@@ -5,6 +5,7 @@ A slow endpoint holds up no other, and a prompt that is rejected affects no othe
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from math import ceil
 
 from .. import aio
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
@@ -13,6 +14,7 @@ from ..backends.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.retry import asks_for_less
 from ..schedule.routing import Ticket
+from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, refusal_delay
 from .failure_policy import RECLAIMED, blames_endpoint, goes_first, is_rejection, record_failure
 from .prompt_queue import DispatchOptions, PromptQueue
@@ -30,6 +32,7 @@ class Dispatcher:
         self,
         endpoint_pool: EndpointPool,
         states: Sequence[EndpointState],
+        share: PoolShare,
         endpoints: Sequence[int],
         send_prompts: SendPrompts,
         options: DispatchOptions,
@@ -40,6 +43,7 @@ class Dispatcher:
         self.endpoints = endpoints
         self.group: asyncio.TaskGroup
         self._states = states
+        self._share = share
         self._send_prompts = send_prompts
         self._options = options
         self._deliver = deliver
@@ -59,6 +63,7 @@ class Dispatcher:
         """Returns when each prompt has its response."""
         self._queue = PromptQueue(prompts, len(self.endpoints), self._options.max_batch_size)
         self._unanswered = len(prompts)
+        self._share.calls.add(self)
         try:
             async with asyncio.TaskGroup() as self.group:
                 while self._unanswered:
@@ -70,8 +75,10 @@ class Dispatcher:
                     self._changed.clear()
                     self._reclaim_stragglers()
         finally:
+            self._share.calls.discard(self)
             for batch in list(self._in_flight):  # cancelled before its request began
                 self._end(batch)
+            self._report_load()
 
     def _send_queued(self) -> None:
         while self._queue:
@@ -87,16 +94,39 @@ class Dispatcher:
         state = self._states[endpoint]
         if not self.endpoint_pool.routing.is_good(endpoint):
             return 1
-        if state.batches:
-            size = min(size, max(1, self._options.max_prompts - state.unfinished))
+        size = min(size, max(1, self._options.max_prompts - state.unfinished))
+        if self._share.membership.is_contended:
+            size = min(size, max(1, self._share.room_at(endpoint)))
         return self._queue.size_at(endpoint, size)
 
     def find_endpoint(self, count: int, avoided: Collection[int] = (), max_prompts: int | None = None) -> int | None:
         """The endpoint for a batch of this many prompts; None if none has room."""
         usable = self._usable()
         preferred = [endpoint for endpoint in usable if endpoint not in avoided]
-        most = self._options.max_prompts if max_prompts is None else max_prompts
-        return choose_endpoint(self._states, preferred or usable, count, most)
+        if max_prompts is not None:
+            return choose_endpoint(self._states, preferred or usable, count, max_prompts)
+        if self._share.membership.is_contended:
+            return self._find_shared(preferred or usable, count)
+        return choose_endpoint(self._states, preferred or usable, count, self._options.max_prompts)
+
+    def _find_shared(self, usable: Sequence[int], count: int) -> int | None:
+        """An endpoint with room while a run uses some of them too. As without a run, an endpoint that has work gets
+        more only if half of the batch fits."""
+        free = [endpoint for endpoint in usable if self._share.room_at(endpoint) > 0]
+        chosen = choose_endpoint(self._states, free, count, self._options.max_prompts)
+        if chosen is None or not self._states[chosen].batches:
+            return chosen
+        return chosen if self._share.room_at(chosen) >= ceil(count / 2) else None
+
+    def is_waiting_at(self, endpoint: int) -> bool:
+        return bool(self._queue) and endpoint in self._usable()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    def _report_load(self) -> None:
+        if self._share.membership.is_contended:
+            self._share.membership.changed()
 
     def _usable(self) -> list[int]:
         now = aio.now()
@@ -111,6 +141,7 @@ class Dispatcher:
         batch = PromptBatch(endpoint, prompts, is_unstreamed=self._options.is_unstreamed)
         self._in_flight[batch] = self.endpoint_pool.routing.sent(endpoint, len(prompts), aio.now())
         self._states[endpoint].on_sent(batch, aio.now())
+        self._report_load()
         return batch
 
     def ticket(self, batch: PromptBatch) -> Ticket:
@@ -121,6 +152,7 @@ class Dispatcher:
         self.endpoint_pool.routing.left(self._in_flight.pop(batch), aio.now())
         self._states[batch.endpoint].on_ended(batch)
         self._changed.set()
+        self._report_load()
 
     async def _run_batch(self, batch: PromptBatch) -> None:
         """Returns when each prompt of the batch is answered or queued again."""
@@ -191,6 +223,7 @@ class Dispatcher:
                     state.on_output(len(text), aio.now())
                 case PromptFinished(index):
                     state.on_answered(batch, index)
+                    self._report_load()
                     self._answer(prompt, event, batch.endpoint)
 
         return receive
@@ -217,6 +250,7 @@ class Dispatcher:
     def requeue(self, prompts: Sequence[PendingPrompt], *, first: bool = True) -> None:
         self._queue.put_back(prompts, first=first)
         self._changed.set()
+        self._report_load()
 
     def _reclaim_stragglers(self) -> None:
         """When the queue is empty, idle endpoints take over batches of slow ones."""

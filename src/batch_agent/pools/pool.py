@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import open_endpoint_pool, url_of
+from ..backends.connect import open_endpoint_pool, server_of, url_of
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
+from ..backends.endpoint_loads import endpoint_loads
 from ..backends.endpoint_pool import EndpointPool
 from ..backends.hostfile import Endpoint
 from ..channel import Channel
@@ -22,6 +23,7 @@ from ..core.requests import Sampling
 from ..core.safe_text import safe_text
 from ..core.validation import at_least, is_whole, text_or_none
 from .dispatcher import Dispatcher
+from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt
 from .patterns import checked_list
 from .prompt_queue import DispatchOptions
@@ -40,6 +42,7 @@ class _Core:
     endpoint_pool: EndpointPool
     transport: PromptTransport
     states: list[EndpointState]
+    share: PoolShare
     stack: AsyncExitStack
 
 
@@ -120,7 +123,10 @@ class VLLMPool:
             stack.push_async_callback(endpoint_pool.aclose)
             transport = PromptTransport(endpoint_pool, _notify, is_raw=self._raw)
             await transport.open()
-            return _Core(endpoint_pool, transport, [EndpointState() for _ in urls], stack.pop_all())
+            states = [EndpointState() for _ in urls]
+            share = PoolShare(endpoint_pool, states, self._options.max_prompts, endpoint_loads(), server_of)
+            stack.callback(share.membership.leave)
+            return _Core(endpoint_pool, transport, states, share, stack.pop_all())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -255,7 +261,9 @@ class VLLMPool:
         options = self._options
         if not in_batches:
             options = replace(options, max_batch_size=1, is_unstreamed=not self._raw)
-        await Dispatcher(core.endpoint_pool, core.states, self._indices, send, options, deliver).run(pending)
+        await Dispatcher(core.endpoint_pool, core.states, core.share, self._indices, send, options, deliver).run(
+            pending
+        )
         return [responses[index] for index in range(len(all_prompts))]
 
     def _sampling_for(self, max_tokens: int | None) -> Sampling:
