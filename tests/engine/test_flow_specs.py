@@ -37,53 +37,53 @@ MAPPED = FLOW.map("a", "A {it}", output_schema=Review)
 @pytest.mark.parametrize(
     ("flow", "match"),
     [
-        (FLOW, "needs a stage that asks a model"),
-        (FLOW.filter(bool), "needs a stage that asks a model"),
-        (FLOW.map("a", "A {that}"), r"Stage 'a' names the field \{that\}.*they have: it, kind.*\{\{that\}\}"),
-        (MAPPED.map("b", "B {a} {c}"), r"Stage 'b' names the field \{c\}.*they have: a, it, kind"),
+        (FLOW, "needs a stage that calls a model"),
+        (FLOW.filter(bool), "needs a stage that calls a model"),
+        (FLOW.map("a", "A {that}"), r"Stage 'a' uses the field \{that\}.*they have: it, kind.*\{\{that\}\}"),
+        (MAPPED.map("b", "B {a} {c}"), r"Stage 'b' uses the field \{c\}.*they have: a, it, kind"),
         (MAPPED.map("b", "B {a.verdct}"), r"\{a.verdct\}, which the answer of 'a' does not have \(it has: verdict\)"),
         (FLOW.map("a", "A {it}").map("b", "B {a.verdict}"), r"answer of 'a' does not have \(it has: none\)"),
-        (FLOW.map("a", "A {it} {a}"), r"names the field \{a\}"),
-        (MAPPED.map("b", Fields("B", "c")), r"names the field \{c\}"),
-        (MAPPED.reduce("r", "R {it}"), r"Stage 'r' names the field \{it\}.*they have: n, results"),
-        (MAPPED.reduce("r", "R").map("b", "B {it}"), r"Stage 'b' names the field \{it\}.*they have: n, r"),
-        (MAPPED.reduce("r", "R").map("b", "B {group}"), r"Stage 'b' names the field \{group\}"),
-        (MAPPED.reduce("r", "R", group_by="sort"), r"Stage 'r' names the field \{sort\}"),
+        (FLOW.map("a", "A {it} {a}"), r"uses the field \{a\}"),
+        (MAPPED.map("b", Fields("B", "c")), r"uses the field \{c\}"),
+        (MAPPED.reduce("r", "R {it}"), r"Stage 'r' uses the field \{it\}.*they have: n, results"),
+        (MAPPED.reduce("r", "R").map("b", "B {it}"), r"Stage 'b' uses the field \{it\}.*they have: n, r"),
+        (MAPPED.reduce("r", "R").map("b", "B {group}"), r"Stage 'b' uses the field \{group\}"),
+        (MAPPED.reduce("r", "R", group_by="sort"), r"Stage 'r' uses the field \{sort\}"),
         (MAPPED.reduce("r", "R", group_by="a.sort"), r"the answer of 'a' does not have"),
         (FLOW.map("it", "A {it}"), "'it' is a field of the inputs, and step 'it'"),
         (FLOW.expand("kind", list).map("a", "A"), "'kind' is a field of the inputs, and step 'kind'"),
         (MAPPED.map("a", "A {it}"), "Two steps are called 'a' and 'a'"),
         (MAPPED.map("A", "A {it}"), "Two steps are called 'a' and 'A'"),
         (MAPPED.expand("a", list), "Two steps are called"),
-        (FLOW.map("n", "A {it}"), "'n' has a meaning of its own"),
+        (FLOW.map("n", "A {it}"), "'n' is a reserved name"),
         (FLOW.map("a b", "A {it}"), "letters, digits and _"),
         (FLOW.map("../up", "A {it}"), "letters, digits and _"),
         (FLOW.map("", "A {it}"), "letters, digits and _"),
         (FLOW.map(5, "A {it}"), "letters, digits and _"),  # type: ignore[arg-type]
-        (FLOW.map("a", " "), "Stage 'a': its task must be a text"),
-        (FLOW.map("a", None), "Stage 'a': its task must be a text"),  # type: ignore[arg-type]
-        (FLOW.reduce("a", Fields("Sum")), "the task of a reduce is a text"),  # type: ignore[arg-type]
+        (FLOW.map("a", " "), "Stage 'a': task must be a non-empty string"),
+        (FLOW.map("a", None), "Stage 'a': task must be a non-empty string"),  # type: ignore[arg-type]
+        (FLOW.reduce("a", Fields("Sum")), "the task of a reduce must be a string"),  # type: ignore[arg-type]
         (FLOW.map("a", "A", on_failure="ignore"), "on_failure must be 'keep', 'skip' or 'stop'; got 'ignore'"),  # type: ignore[arg-type]
-        (FLOW.map("a", "A", max_inflight=3), "Stage 'a': max_inflight= is the same for all stages: give it to Flow"),
-        (FLOW.map("a", "A", checkpoint_dir="x"), "checkpoint_dir= is the same for all stages"),
-        (FLOW.map("a", "A", max_usd=3), "max_usd= is the same for all stages"),
+        (FLOW.map("a", "A", max_inflight=3), "Stage 'a': max_inflight= applies to all stages: pass it to Flow"),
+        (FLOW.map("a", "A", checkpoint_dir="x"), "checkpoint_dir= applies to all stages"),
+        (FLOW.map("a", "A", max_usd=3), "max_usd= applies to all stages"),
         (FLOW.map("a", "A", temprature=3), "Stage 'a': Unknown option 'temprature'. Did you mean 'temperature'"),  # type: ignore[call-arg]
         (FLOW.map("a", "A", max_tokens=0), "Stage 'a': max_tokens"),
         (FLOW.map("a", "A", model=3), "Stage 'a': model"),  # type: ignore[arg-type]
-        (FLOW.filter("it").map("a", "A"), "filter.* takes a function"),  # type: ignore[arg-type]
-        (FLOW.filter(slow).map("a", "A"), "filter.* takes a function that is not async"),
-        (FLOW.expand("e", ["x"]).map("a", "A"), "expand.'e'.* takes a function"),  # type: ignore[arg-type]
-        (FLOW.expand("e", slow_list).map("a", "A"), "expand.'e'.* not async"),
-        (FLOW.reduce("r", "R", group_by=5), "group_by= takes a function that gives the key"),  # type: ignore[arg-type]
-        (FLOW.reduce("r", "R", group_by=slow_list), "group_by= takes a function that is not async"),
-        (FLOW.reduce("r", "R", group_by="results"), "'results' has a meaning of its own"),
-        (FLOW.reduce("kind", "R", group_by="kind"), "'kind' has a meaning of its own"),
-        (FLOW.reduce("r", "R", shown="it"), "shown= takes a function"),  # type: ignore[arg-type]
+        (FLOW.filter("it").map("a", "A"), "filter.* must be a function"),  # type: ignore[arg-type]
+        (FLOW.filter(slow).map("a", "A"), "filter.* must not be an async function"),
+        (FLOW.expand("e", ["x"]).map("a", "A"), "expand.'e'.* must be a function"),  # type: ignore[arg-type]
+        (FLOW.expand("e", slow_list).map("a", "A"), "expand.'e'.* must not be an async function"),
+        (FLOW.reduce("r", "R", group_by=5), "group_by= must be a function that returns the key"),  # type: ignore[arg-type]
+        (FLOW.reduce("r", "R", group_by=slow_list), "group_by= must not be an async function"),
+        (FLOW.reduce("r", "R", group_by="results"), "'results' is a reserved name"),
+        (FLOW.reduce("kind", "R", group_by="kind"), "'kind' is a reserved name"),
+        (FLOW.reduce("r", "R", shown="it"), "shown= must be a function"),  # type: ignore[arg-type]
         (Flow([{"index": 1}], backend=BACKEND).expand("e", list).map("a", "A"), "'index' is a field of the inputs"),
-        (Flow(["x"], backend=BACKEND).map("a", "A {b} {c}"), r"names the field \{b\}.*they have: input"),
+        (Flow(["x"], backend=BACKEND).map("a", "A {b} {c}"), r"uses the field \{b\}.*they have: input"),
     ],
 )
-async def test_what_cannot_work_is_refused(flow: Flow, match: str) -> None:
+async def test_invalid_flows_are_rejected(flow: Flow, match: str) -> None:
     with pytest.raises(SpecError, match=match):
         await flow.run()
     assert not BACKEND.requests
@@ -107,7 +107,7 @@ async def test_what_may_work_is_not_refused(flow: Flow) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"task": "A {it}"}, "Each stage of a flow has a task of its own"),
+        ({"task": "A {it}"}, "Each stage of a flow has its own task"),
         ({"tsk": 1}, "Unknown option 'tsk'"),
         ({"max_inflight": 0}, "max_inflight"),
     ],
@@ -122,17 +122,17 @@ def test_options_of_a_flow_are_checked_at_once(options: dict[str, Any], match: s
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"inputs": []}, "give plan_inputs= instead"),
+        ({"inputs": []}, "use plan_inputs= instead"),
         ({"plan_output_schema": None}, "plan_output_schema must be a list"),
         ({"plan_output_schema": str}, "plan_output_schema must be a list"),
-        ({"plan_output_schema": Review}, "a list called 'items'"),
-        ({"plan_options": {"on_failure": "keep"}}, "'on_failure' is no option here"),
-        ({"task": "Do {thing}"}, r"Stage 'map' names the field \{thing\}.*they have: index, item, plan, topic"),
+        ({"plan_output_schema": Review}, "a list field 'items'"),
+        ({"plan_options": {"on_failure": "keep"}}, "'on_failure' is not supported here"),
+        ({"task": "Do {thing}"}, r"Stage 'map' uses the field \{thing\}.*they have: index, item, plan, topic"),
         ({"plan_inputs": {"item": 1, "topic": 2}}, "'item' is a field of the inputs"),
-        ({"plan_inputs": {"about": 1}}, r"Stage 'plan' names the field \{topic\}"),
+        ({"plan_inputs": {"about": 1}}, r"Stage 'plan' uses the field \{topic\}"),
     ],
 )
-async def test_a_plan_that_cannot_work_is_refused(options: dict[str, Any], match: str) -> None:
+async def test_invalid_plans_are_rejected(options: dict[str, Any], match: str) -> None:
     usual: dict[str, Any] = {
         "plan_prompt": "Plan {topic}",
         "plan_inputs": {"topic": "x"},

@@ -188,7 +188,7 @@ async def test_an_item_that_is_expanded_into_no_list_is_an_error(made: Any) -> N
     [item] = outcome.items
     assert item.error is not None
     assert item.error.kind is ErrorKind.CALLBACK
-    assert f"must give a list, not {type(made).__name__}" in item.error.message
+    assert f"must return a list, not {type(made).__name__}" in item.error.message
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ trees = st.integers(1, 4).flatmap(lambda depth: st.tuples(st.just(depth), shapes
 
 
 @given(trees, st.integers(0, 1000))
-def test_item_positions_do_not_depend_on_the_order_of_arrival(tree: tuple[int, Tree], seed: int) -> None:
+def test_indices_follow_the_order_of_positions_not_of_messages(tree: tuple[int, Tree], seed: int) -> None:
     depth, shape = tree
     places = ItemOrder(depth - 1)
     heard = list(expansions(shape, depth))
@@ -48,35 +48,35 @@ def test_item_positions_do_not_depend_on_the_order_of_arrival(tree: tuple[int, T
     all_of_them = list(positions(shape, depth))
     rank = {position: place for place, position in enumerate(all_of_them)}
     for position, count in heard:
-        known = {each: places.place(each) for each in all_of_them}
+        known = {each: places.index(each) for each in all_of_them}
         assert all(place in (None, rank[each]) for each, place in known.items())
         places.expanded(position, count)
-    assert [places.place(each) for each in all_of_them] == list(range(len(all_of_them)))
+    assert [places.index(each) for each in all_of_them] == list(range(len(all_of_them)))
     assert places.total(len(shape)) == len(all_of_them)
 
 
 @given(trees)
-def test_a_position_is_known_once_all_before_it_are(tree: tuple[int, Tree]) -> None:
+def test_an_index_is_known_once_everything_before_it_is(tree: tuple[int, Tree]) -> None:
     depth, shape = tree
     places = ItemOrder(depth - 1)
     heard = sorted(expansions(shape, depth))
     for number, position in enumerate(positions(shape, depth)):
         while heard and heard[0][0] <= position:
             places.expanded(*heard.pop(0))
-        assert places.place(position) == number
+        assert places.index(position) == number
 
 
 def test_without_expansions_every_position_is_known_at_once() -> None:
     places = ItemOrder(0)
-    assert [places.place((number,)) for number in (5, 0, 10**9)] == [5, 0, 10**9]
+    assert [places.index((number,)) for number in (5, 0, 10**9)] == [5, 0, 10**9]
     assert places.total(7) == 7
 
 
 def test_an_unknown_item_delays_the_positions_after_it() -> None:
     places = ItemOrder(1)
     places.expanded((1,), 3)
-    assert places.place((1, 0)) is None
+    assert places.index((1, 0)) is None
     assert places.total(2) is None
     places.expanded((0,), 2)
-    assert places.place((1, 2)) == 4
+    assert places.index((1, 2)) == 4
     assert places.total(2) == 5

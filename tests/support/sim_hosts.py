@@ -1,4 +1,4 @@
-"""Simulated engines in this process, which can be looked into, made to behave oddly, killed and started again."""
+"""Simulated engines in this process, which can be inspected, made to misbehave, killed and restarted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,7 +16,7 @@ from batch_agent.sim.server import SimRoutes
 
 COMPLETIONS, CHAT, BATCH = "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch"
 Odd = Callable[[str, Any, ClientConnection], bool]
-"""Answers in the engine's place, or lets it through with False. Sees the path and what was posted."""
+"""Answers instead of the engine, or lets it through with False. Sees the path and what was posted."""
 
 QUICK = SimConfig(zero_latency=True)
 STEPS = SimConfig(step_base_ms=2, step_us_per_seq=0, prefill_us_per_token=0, step_ns_per_kv_token=0)

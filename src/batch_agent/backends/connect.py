@@ -96,14 +96,14 @@ def endpoints_of(url: str | Sequence[str]) -> list[str]:
         if given.startswith(_HOSTFILE_SCHEME):
             endpoints = [backend_url(each) for each in parse_hostfile(given.removeprefix(_HOSTFILE_SCHEME))]
         for endpoint in endpoints:
-            server = _server_of(endpoint)
+            server = server_of(endpoint)
             if server in found:
                 raise SpecError(f"{display_url(URL(endpoint))} is listed twice among the endpoints.")
             found[server] = endpoint
     return list(found.values())
 
 
-def _server_of(url: str) -> str:
+def server_of(url: str) -> str:
     """The same string for all ways to write the URL of one server."""
     parsed = parse(url)
     return url if parsed.scheme in ("local", "bedrock") else str(address_of(parsed).root)

@@ -1,12 +1,16 @@
 """Slots: the right to a request in flight. Waiting costs nothing; nobody polls."""
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 from ..core.events import Event, LimitChanged, Paused, Resumed
 from ..core.protocols import EventSink, ServerLoad
 from ..core.run_reports import LimitChange
 from ..schedule.concurrency_limit import InflightLimit, LimitDecision
+from ..schedule.endpoint_load import EndpointLoads, EndpointMembership
 from ..schedule.fair_share import Demand
 from ..schedule.health import Health
 from ..schedule.overload_detector import OverloadDetector
@@ -40,6 +44,8 @@ class Slots:
         self._events = events
         self._began = asyncio.get_running_loop().time()
         self.history: list[LimitChange] = []
+        self.share: SlotShare | None = None
+        """Set while prompt pools in this process may use the same endpoints."""
 
     @property
     def is_full(self) -> bool:
@@ -54,12 +60,18 @@ class Slots:
         return self._admission.waiting
 
     @property
+    def is_paused(self) -> bool:
+        return self._pause is not None
+
+    @property
     def limit(self) -> int:
         return self._limit.current if self._portion is None else min(self._portion, self._limit.current)
 
     @property
     def _now_allowed(self) -> int:
         allowed = self.limit if self._bound is None else min(self._bound, self.limit)
+        if self.share is not None and self.share.membership.is_contended:
+            allowed = min(allowed, self.share.allowed())
         return allowed if self._at_first is None else min(self._at_first, allowed)
 
     def bound(self, most: int | None) -> None:
@@ -91,6 +103,8 @@ class Slots:
     async def acquire(self, rank: Priority) -> "HeldSlot":
         if not self._admission.take():
             await self._wait(rank)
+        elif self.share is not None and self.share.membership.is_contended:
+            self.share.membership.changed()
         return HeldSlot(self)
 
     def succeeded(self, seconds: float) -> None:
@@ -162,6 +176,7 @@ class Slots:
         ticket = self._admission.wait(rank)
         granted = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = granted
+        self._tell_clients()
         try:
             await granted
         except asyncio.CancelledError:
@@ -170,10 +185,13 @@ class Slots:
                 self._give_back()
             else:
                 self._admission.leave(ticket)
+                self._tell_clients()
             raise
 
     def _give_back(self) -> None:
         self._wake(self._admission.release())
+        if self.share is not None and self.share.membership.is_contended:
+            self.share.membership.changed()
 
     def _wake(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
@@ -187,6 +205,18 @@ class Slots:
         self._fit()
         self.history.append(LimitChange(asyncio.get_running_loop().time() - self._began, *change))
         self._emit(LimitChanged(*change))
+
+    def refit(self) -> None:
+        """Other clients of the endpoints use more or less, or want more or less."""
+        if self._pause is None:
+            granted = self._admission.resize(self._now_allowed)
+            self._wake(granted)
+            if granted:
+                self._tell_clients()
+
+    def _tell_clients(self) -> None:
+        if self.share is not None and self.share.membership.is_contended:
+            self.share.membership.changed()
 
     def _fit(self) -> None:
         if self._pause is None:
@@ -209,6 +239,47 @@ class HeldSlot:
         if self._slots is not None:
             slots, self._slots = self._slots, None
             slots._give_back()
+
+
+class SlotShare:
+    """The part of its endpoints that a run may use now, alongside prompt pools in the same process. Its requests
+    are assumed to be spread evenly over the endpoints."""
+
+    kind: Literal["run"] = "run"
+
+    def __init__(self, slots: Slots, loads: EndpointLoads, addresses: Sequence[str]) -> None:
+        self._slots = slots
+        self._endpoints = len(set(addresses))
+        self.membership: EndpointMembership = loads.join(self, addresses)
+
+    def allowed(self) -> int:
+        """Slots at all endpoints together."""
+        return sum(map(self.membership.allowed_at, self.membership.addresses))
+
+    def limit_at(self, address: str) -> int:
+        return -(-self._slots.limit // self._endpoints)
+
+    def in_flight_at(self, address: str) -> int:
+        return -(-self._slots.in_use // self._endpoints)
+
+    def is_waiting_at(self, address: str) -> bool:
+        return self._slots.waiting > 0 and not self._slots.is_paused
+
+    def on_load_changed(self) -> None:
+        self._slots.refit()
+
+
+@contextmanager
+def shared_slots(slots: Slots, loads: EndpointLoads, addresses: Sequence[str]) -> Iterator[None]:
+    """Counts the slots in the load of these endpoints, and limits them while a pool uses one of these too."""
+    share = SlotShare(slots, loads, addresses)
+    slots.share = share
+    slots.refit()
+    try:
+        yield
+    finally:
+        slots.share = None
+        share.membership.leave()
 
 
 def _pause(retry_after: float | None) -> float:

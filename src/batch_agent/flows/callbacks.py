@@ -1,4 +1,4 @@
-"""Functions of the user's in a flow, and what became of those that raised."""
+"""User functions of a flow, and the record of those that raised."""
 
 import logging
 
@@ -12,33 +12,33 @@ _log = logging.getLogger("batch_agent")
 
 
 class Callbacks:
-    """Failures of the functions of one flow: each is an event, a line in the log for the first of each function, and
-    an item of the flow's result."""
+    """Failures of the user functions of one flow. Each is an event and a failed item of the flow's result; the first of
+    each function is also logged."""
 
     def __init__(self, events: EventSink | None = None, *, logs: bool = True) -> None:
         self._events = events
         self._logs = logs
         self._failed: list[Item] = []
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def raised(self, where: str, item: Item, error: Exception) -> AgentError:
-        """What is wrong with the item: the function at `where` raised."""
-        said = f"{type(error).__name__}: {error}"
-        reason = AgentError(ErrorKind.CALLBACK, f"{where} raised for item {item_position(item)}: {said}")
+        """Records that the function at `where` raised for this item, and returns the item's error."""
+        detail = f"{type(error).__name__}: {error}"
+        reason = AgentError(ErrorKind.CALLBACK, f"{where} raised for item {item_position(item)}: {detail}")
         self._failed.append(item.failed(where, reason))
         if self._events is not None:
-            self._events.emit(CallbackFailed(where, item_position(item), said))
-        if self._logs and where not in self._told:
-            self._told.add(where)
-            _log.warning("%s; later ones are counted only", reason.message, exc_info=error)
+            self._events.emit(CallbackFailed(where, item_position(item), detail))
+        if self._logs and where not in self._logged:
+            self._logged.add(where)
+            _log.warning("%s; further failures of this function are only counted", reason.message, exc_info=error)
         return reason
 
     @property
     def failed(self) -> tuple[Item, ...]:
-        """The items, in order."""
+        """The failed items, in order."""
         return tuple(sorted(self._failed, key=lambda item: item.position))
 
 
 def item_position(item: Item) -> str:
-    """As people read it: 3, or 3.0 for the first of what item 3 was expanded into."""
+    """The position as text: 3, or 3.0 for the first item that item 3 was expanded into."""
     return ".".join(map(str, item.position))

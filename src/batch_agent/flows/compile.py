@@ -1,4 +1,4 @@
-"""From the steps of a flow to a spec for each of its stages; what cannot work is refused before anything is sent."""
+"""Compiler from the steps of a flow to a spec for each stage. Invalid flows are rejected before anything is sent."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,25 +19,25 @@ from .steps import Expand, Filter, FlowStep, Map, ModelStep, Reduce
 _RESULTS = "\n\nResults:\n{results}"
 
 Known = Mapping[str, Any]
-"""The fields of items at some point, each with the schema of the answer that it is, or _ANYTHING."""
+"""The fields of items at some step, each with the schema of its answer, or _ANYTHING."""
 _ANYTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledStage:
-    """A stage with what it needs to know of the others."""
+    """A stage, with what it needs to know of the steps before it."""
 
     step: ModelStep
     options: Mapping[str, Any]
-    """As a spec takes them, but for the inputs."""
+    """Options of its spec, without the inputs."""
     answers: tuple[str, ...]
-    """What came of its items so far, by the names of steps: the stages since they were expanded, or what into."""
+    """Names of the fields that hold its items' answers: the stages since the last expansion, or the expansion."""
     hidden: tuple[str, ...]
-    """Stages before that, whose answers many items have in common."""
+    """Stages before the last expansion, whose answers many items share."""
     expansions: int
-    """How often its items were expanded."""
+    """Expansions before this stage."""
     names: tuple[str, ...] = ()
-    """The fields that its items have, as far as they are known."""
+    """The known fields of its items."""
 
     def spec(self, inputs: Any) -> BatchSpec:
         try:
@@ -47,19 +47,19 @@ class CompiledStage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
-    """What items went through."""
+class _History:
+    """The steps that items have passed."""
 
     stages: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     into: str | None = None
     expansions: int = 0
 
-    def asked(self, name: str) -> "_Before":
+    def mapped(self, name: str) -> "_History":
         return replace(self, stages=(*self.stages, name))
 
-    def expanded(self, name: str) -> "_Before":
-        return _Before((), (*self.hidden, *self.stages), name, self.expansions + 1)
+    def expanded(self, name: str) -> "_History":
+        return _History((), (*self.hidden, *self.stages), name, self.expansions + 1)
 
     def compiled(self, step: ModelStep, options: Mapping[str, Any], known: Known | None = None) -> CompiledStage:
         answers = self.stages or (() if self.into is None else (self.into,))
@@ -67,11 +67,11 @@ class _Before:
 
 
 def compile_flow(steps: Sequence[FlowStep], options: Mapping[str, Any], first: Sequence[Known]) -> list[CompiledStage]:
-    """Of steps that were checked. `options`: for all stages; `first`: the fields of the first input, or none. Raises
+    """Compiles validated steps. `options`: for all stages; `first`: the fields of the first input, or empty. Raises
     SpecError."""
     known: Known | None = dict.fromkeys(first[0], _ANYTHING) if first else None
     _check_clashes(steps, known or {})
-    before = _Before()
+    before = _History()
     compiled: list[CompiledStage] = []
     for step in steps:
         match step:
@@ -83,29 +83,29 @@ def compile_flow(steps: Sequence[FlowStep], options: Mapping[str, Any], first: S
             case Map(name):
                 step = replace(step, task=_named(step.task, known))
                 _check_fields(name, certain_fields(template_of(step.task)), known)
-                _check_words(step, known)
+                _check_spelling(step, known)
                 compiled.append(before.compiled(step, options, known))
-                known, before = _with(known, {name: _schema(step, options)}), before.asked(name)
+                known, before = _with(known, {name: _schema(step, options)}), before.mapped(name)
             case Reduce(name):
                 step = replace(step, task=_with_results(step.task))
-                told = _told(step, known)
-                said = {**told, "results": str, **dict.fromkeys(step.given, str)}
-                _check_fields(name, certain_fields(parse_template(step.task)), said)
-                _check_words(step, said)
+                group_fields = _group_fields(step, known)
+                available = {**group_fields, "results": str, **dict.fromkeys(step.given, str)}
+                _check_fields(name, certain_fields(parse_template(step.task)), available)
+                _check_spelling(step, available)
                 compiled.append(before.compiled(step, options))
-                known, before = {**told, name: _schema(step, options)}, _Before((name,))
+                known, before = {**group_fields, name: _schema(step, options)}, _History((name,))
     return compiled
 
 
 def text_name(steps: Sequence[FlowStep]) -> str:
-    """What an input that is a plain text is called: as the first task calls it."""
-    made = {"index"}
+    """The field name of a plain-text input: the only field of the first task."""
+    generated = {"index"}
     for step in steps:
         match step:
             case Expand(name):
-                made.add(name)
+                generated.add(name)
             case Map():
-                fields = [path for path in certain_fields(template_of(step.task)) if root_of(path) not in made]
+                fields = [path for path in certain_fields(template_of(step.task)) if root_of(path) not in generated]
                 return fields[0] if len(fields) == 1 else "input"
             case Reduce():
                 break
@@ -115,7 +115,7 @@ def text_name(steps: Sequence[FlowStep]) -> str:
 
 
 def certain_fields(template: Template) -> list[str]:
-    """Those that are no text in braces, each once."""
+    """The fields that are certainly not literal text in braces, each once."""
     cells = enumerate(template.cell_names)
     return list(dict.fromkeys(path for cell, path in cells if cell in template.certain_cells))
 
@@ -123,19 +123,19 @@ def certain_fields(template: Template) -> list[str]:
 def _check_clashes(steps: Sequence[FlowStep], known: Known) -> None:
     for step in steps:
         if isinstance(step, Reduce):
-            return  # from there on, items have nothing of the inputs
+            return  # items after a reduce have no fields of the inputs
         if isinstance(step, Filter):
             continue
         for name in (step.name, "index") if isinstance(step, Expand) else (step.name,):
             if name in known:
                 raise SpecError(
-                    f"{name!r} is a field of the inputs, and step {step.name!r} gives items a field of this name too: "
-                    "rename one of them."
+                    f"{name!r} is a field of the inputs, and step {step.name!r} adds a field of the same name: rename "
+                    "one of them."
                 )
 
 
-def _told(step: Reduce, known: Known | None) -> Known:
-    """What a reduce says of a group beside its results, and its item has afterwards."""
+def _group_fields(step: Reduce, known: Known | None) -> Known:
+    """The fields of a group besides its results, which the reduced item keeps."""
     if step.group_by is None:
         return {"n": int}
     by = [step.group_by] if isinstance(step.group_by, str) else []
@@ -167,7 +167,7 @@ def _check_fields(stage: str, fields: Iterable[str], known: Known | None) -> Non
             continue
         root, rest = steps_of(path)[0].name, steps_of(path)[1:]
         if root not in known:
-            have, where, near = sorted(known), "items do not have there (they have", nearest(path, known)
+            have, where, near = sorted(known), "items do not have at this step (they have", nearest(path, known)
         elif (parts := _parts(known[root])) is not None and rest[0].name not in parts:
             have, where = parts, f"the answer of {root!r} does not have (it has"
             near = f"{root}.{found}" if (found := nearest(rest[0].name, parts)) else None
@@ -175,18 +175,18 @@ def _check_fields(stage: str, fields: Iterable[str], known: Known | None) -> Non
             continue
         meant = f"Did you mean {{{near}}}? " if near else ""
         raise SpecError(
-            f"Stage {stage!r} names the field {{{path}}}, which {where}: {', '.join(have) or 'none'}). {meant}Write "
-            f"{{{{{path}}}}} if the braces are meant as text."
+            f"Stage {stage!r} uses the field {{{path}}}, which {where}: {', '.join(have) or 'none'}). {meant}Write "
+            f"{{{{{path}}}}} for literal braces."
         )
 
 
-def _check_words(step: ModelStep, known: Known | None) -> None:
+def _check_spelling(step: ModelStep, known: Known | None) -> None:
     if known is not None:
         check_names(template_of(step.task), list(known), f"Stage {step.name!r}: ")
 
 
 def _parts(schema: Any) -> list[str] | None:
-    """The fields of an answer; None where nobody knows them."""
+    """The fields of an answer; None if they are unknown."""
     if schema is None or schema in (str, int, float, bool):
         return []
     if isinstance(schema, type) and issubclass(schema, BaseModel) and schema.model_config.get("extra") != "allow":

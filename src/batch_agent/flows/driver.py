@@ -1,4 +1,4 @@
-"""A flow under way: its stages are opened together, and run side by side."""
+"""Driver of a flow: opens all stages together, and runs them concurrently."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -23,7 +23,7 @@ from ..run.resources import open_resources
 from ..run.setup import RunSetup
 from .callbacks import Callbacks
 from .compile import CompiledStage, compile_flow, text_name
-from .complete_checkpoints import NoEvents, called_once, marked_plans, unseen
+from .complete_checkpoints import NoEvents, marked_plans, trial_spec, with_cached_function
 from .map_step import MapInputs, MapNode, fields_of
 from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
 from .reduce_step import ReduceNode
@@ -35,7 +35,7 @@ from .validation import check_steps
 Worker = MapNode | MapInputs | ReduceNode
 
 _CAPACITY = 1024
-"""Inputs between two stages, beyond which a stage that can wait does so."""
+"""Inputs that may wait between two stages; then the first one pauses if it can."""
 
 
 async def drive(
@@ -47,11 +47,11 @@ async def drive(
     """Raises SpecError and BackendError before anything is sent, RunStopped (with what was done) and StoreError."""
     check_steps(steps)
     if options.get("out") is not None:
-        raise SpecError("out= is one file: give it to a stage, as in .map(name, task, out='results.parquet').")
+        raise SpecError("out= is one file: pass it to a stage, as in .map(name, task, out='results.parquet').")
     if options.get("store") is not None or options.get("cluster") is not None:
         raise SpecError(
-            "A flow runs in one process: leave store= and cluster= out. The stage with the most agents can be a run of "
-            "its own: BatchAgent.run(..., store='redis://...')."
+            "A flow runs in one process: omit store= and cluster=. Run the stage with the most agents as a run "
+            "of its own instead: BatchAgent.run(..., store='redis://...')."
         )
     async with AsyncExitStack() as stack:
         spend = options.get("spend")
@@ -62,37 +62,37 @@ async def drive(
                 source = await _source(inputs)
                 plans = marked_plans(steps, options)
                 if plans is not None:
-                    steps = list(map(called_once, steps))
+                    steps = list(map(with_cached_function, steps))
                     plans = plans if await _is_finished(steps, source, options, plans) else None
-                stages = await _opened(steps, source, options, events, deadline, stack, plans)
-        return await _driven(steps, stages, source, deadline, Callbacks(events))
+                stages = await _open_stages(steps, source, options, events, deadline, stack, plans)
+        return await _run_stages(steps, stages, source, deadline, Callbacks(events))
 
 
 async def _source(inputs: Any) -> JobSource:
     inputs = await gather_inputs(inputs)
     if isinstance(inputs, list):
-        inputs = tuple(inputs)  # what becomes of the list meanwhile does not change how many there are
+        inputs = tuple(inputs)  # later changes of the list do not change the number of inputs
     return JobSource(inputs)
 
 
 async def _is_finished(
     steps: Sequence[FlowStep], source: JobSource, options: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Whether the checkpoints hold all results: tried, without a trace."""
+    """Whether the checkpoints hold all results: determined by a trial run without side effects."""
     values = source.rows if source.rows is not None else await source.ahead(MOST_READ_AHEAD)
     if values is None:
         return False
     inputs, deadline = JobSource(values), RunDeadline(None)
     try:
         async with AsyncExitStack() as stack:
-            stages = await _opened(steps, inputs, options, NoEvents(), deadline, stack, plans, unseen)
-            await _driven(steps, stages, inputs, deadline, Callbacks(logs=False))
-    except BatchAgentError:  # it has to be asked, and whatever else is wrong is told then
+            stages = await _open_stages(steps, inputs, options, NoEvents(), deadline, stack, plans, trial_spec)
+            await _run_stages(steps, stages, inputs, deadline, Callbacks(logs=False))
+    except BatchAgentError:  # the model is needed; other errors are reported by the real run
         return False
     return True
 
 
-async def _opened(
+async def _open_stages(
     steps: Sequence[FlowStep],
     source: JobSource,
     options: Mapping[str, Any],
@@ -102,11 +102,11 @@ async def _opened(
     plans: Sequence[Mapping[str, Any]] | None,
     adapted: Callable[[BatchSpec], BatchSpec] = lambda spec: spec,
 ) -> list["_Stage"]:
-    """All stages, for as long as the stack. `plans`: as `open_resources` takes them."""
+    """Opens all stages until the stack is closed. `plans`: as for `open_resources`."""
     first = [fields_of(value, text_name(steps)) for value in await source.peek()]
-    given = source.rows if source.rows is not None else _Rest(source)
+    values = source.rows if source.rows is not None else _Rest(source)
     stages = [
-        _Stage(each, given if at == 0 and isinstance(steps[0], Map) else None, events, adapted)
+        _Stage(each, values if at == 0 and isinstance(steps[0], Map) else None, events, adapted)
         for at, each in enumerate(compile_flow(steps, options, first))
     ]
     if events is not None:
@@ -117,24 +117,24 @@ async def _opened(
     return stages
 
 
-async def _driven(
+async def _run_stages(
     steps: Sequence[FlowStep],
     stages: Sequence["_Stage"],
     source: JobSource,
     deadline: RunDeadline,
     callbacks: Callbacks,
 ) -> FlowResult:
-    """With all stages open."""
+    """Runs the flow, with all stages open."""
     sink = ResultNode()
-    head, workers = _chain(steps, stages, sink, source.total, callbacks)
+    head, workers = _build_nodes(steps, stages, sink, source.total, callbacks)
     for worker in workers:
         if isinstance(worker, ReduceNode):
             await worker.open()
-    work = [worker.go() for worker in workers]
+    work = [worker.run() for worker in workers]
     if stages[0].feed is not None:
         work.append(_pump(source, text_name(steps), head, deadline))
     try:
-        await _side_by_side(work)
+        await _run_concurrently(work)
     except RunStopped as stopped:
         stopped.flow = _result(sink, stages, callbacks)
         stopped.results = [result for report in stopped.flow.stages.values() for result in report.results]
@@ -152,7 +152,7 @@ class _Stage:
         events: EventSink | None,
         adapted: Callable[[BatchSpec], BatchSpec],
     ) -> None:
-        """`inputs`: those of the flow, for a stage that reads them itself."""
+        """`inputs`: those of the flow, for its first stage; otherwise None."""
         name = compiled.step.name
         own_events = None if events is None else StageEvents(name, events)
         self.compiled = compiled
@@ -167,13 +167,13 @@ class _Stage:
             return ReduceNode(self.compiled, step, self.agents, then, callbacks)
         if self.feed is None:
             return MapInputs(step, text, self.agents, then, total)
-        return MapNode(step, _shown(template_of(step.task).fields), self.agents, then)
+        return MapNode(step, _fields_of_paths(template_of(step.task).fields), self.agents, then)
 
 
-def _chain(
+def _build_nodes(
     steps: Sequence[FlowStep], stages: Sequence[_Stage], sink: ResultNode, total: int | None, callbacks: Callbacks
 ) -> tuple[FlowNode, list[Worker]]:
-    """The first node, and all that have agents."""
+    """The first node, and all nodes that run agents."""
     left = list(stages)
     then: FlowNode = sink
     workers: list[Worker] = []
@@ -192,10 +192,10 @@ def _chain(
 
 
 async def _pump(source: JobSource, text: str, head: FlowNode, deadline: RunDeadline) -> None:
-    """For a flow that does not begin with agents. Inputs that have not come by the deadline stay where they are."""
+    """Sends the inputs to the first node, for a flow that does not begin with agents. Stops at the deadline."""
     count = 0
     if source.total is not None:
-        await head.hear(ItemExpected(source.total))
+        await head.receive(ItemExpected(source.total))
     while True:
         try:
             async with deadline.limit():
@@ -206,21 +206,21 @@ async def _pump(source: JobSource, text: str, head: FlowNode, deadline: RunDeadl
             if not deadline.has_passed:
                 raise
             break
-        await head.hear(Item((count,), fields_of(value, text)))
+        await head.receive(Item((count,), fields_of(value, text)))
         count += 1
     if source.total is None:
-        await head.hear(ItemExpected(count))
-    for missing in range(count, source.total or 0):  # there are fewer than their length said
-        await head.hear(ItemDropped((missing,)))
-    await head.hear(StageClosed())
+        await head.receive(ItemExpected(count))
+    for missing in range(count, source.total or 0):  # fewer than their length
+        await head.receive(ItemDropped((missing,)))
+    await head.receive(StageClosed())
 
 
-async def _side_by_side(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Until all are done, or one has failed: then the others are called off."""
+async def _run_concurrently(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Returns when all are done; if one fails, cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]
-            await asyncio.wait(tasks)  # a group that fails while it is left does not take its cancel() back (3.11)
+            await asyncio.wait(tasks)  # on 3.11, a group that fails on exit leaves its own cancel() pending
     except BaseExceptionGroup as failures:
         if is_being_cancelled():
             raise asyncio.CancelledError from None
@@ -231,13 +231,13 @@ def _result(sink: ResultNode, stages: Sequence[_Stage], callbacks: Callbacks) ->
     return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages}, callbacks.failed)
 
 
-def _shown(paths: Sequence[str]) -> tuple[str, ...]:
-    """The fields that paths begin with; a field may have a dot in its name."""
+def _fields_of_paths(paths: Sequence[str]) -> tuple[str, ...]:
+    """The fields of the paths; a field's name may contain a dot."""
     return tuple(dict.fromkeys(name for path in paths for name in (path, root_of(path))))
 
 
 class _Rest(AsyncIterator[Any]):
-    """Inputs of which the first was looked at."""
+    """The inputs of a source whose first input was peeked at."""
 
     def __init__(self, source: JobSource) -> None:
         self._source = source

@@ -1,10 +1,10 @@
-"""The places of items in the order of their positions, each known as soon as it can be."""
+"""Index of each item in the order of positions, known as soon as the items before it are counted."""
 
 Position = tuple[int, ...]
 
 
 class ItemOrder:
-    """A position is the number of an input, and after each expansion the number among what became of it."""
+    """Maps positions to indices. A position is the index of an input, followed by an index for each expansion."""
 
     def __init__(self, expansions: int) -> None:
         self._length = expansions + 1
@@ -14,22 +14,22 @@ class ItemOrder:
     def expanded(self, position: Position, count: int) -> None:
         self._counts[position] = count
 
-    def place(self, position: Position) -> int | None:
-        """None while it is not known what became of all before it."""
-        place = 0
+    def index(self, position: Position) -> int | None:
+        """None while an item before it may still be expanded."""
+        index = 0
         for depth, number in enumerate(position):
             offset = self._offset(position[:depth], number)
             if offset is None:
                 return None
-            place += offset
-        return place
+            index += offset
+        return index
 
     def total(self, inputs: int) -> int | None:
-        """All places of so many inputs."""
+        """The number of items from this many inputs."""
         return self._offset((), inputs)
 
     def _offset(self, parent: Position, number: int) -> int | None:
-        """Places under the first so many children of a position."""
+        """Items under the first `number` children of a position."""
         if len(parent) + 1 == self._length:
             return number
         offsets = self._offsets.setdefault(parent, [0])

@@ -1,4 +1,4 @@
-"""The steps of a flow under way: each hears from the one before it, and hands items on as soon as they are ready."""
+"""Nodes of a running flow: each receives messages from the step before it, and forwards items when they are ready."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,20 +12,20 @@ from .item_order import Position
 from .result import Item
 from .steps import Expand, Filter
 
-MOST_EXPANDED = 1_000_000
-"""Items of one: an endless generator must come to an end."""
+MAX_EXPANDED = 1_000_000
+"""Items that one item may be expanded into: a bound for endless generators."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemDropped:
-    """No item comes from there."""
+    """No item with this position will come."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class ItemExpanded:
-    """So many positions are in the place of this one."""
+    """An item was replaced by this many items."""
 
     position: Position
     count: int
@@ -33,28 +33,28 @@ class ItemExpanded:
 
 @dataclass(frozen=True, slots=True)
 class ItemExpected:
-    """How many inputs there are. Said as soon as it is known, before `StageClosed` at the latest."""
+    """The number of inputs. Sent as soon as it is known, before `StageClosed` at the latest."""
 
     inputs: int
 
 
 @dataclass(frozen=True, slots=True)
 class StageClosed:
-    """That was all."""
+    """The end of all messages."""
 
 
 NodeMessage = Item | ItemDropped | ItemExpanded | ItemExpected | StageClosed
-"""Of every position comes an item, or that it is gone, or what it was expanded into."""
+"""Each position has one of: an item, `ItemDropped`, `ItemExpanded`."""
 
 
 class FlowNode(Protocol):
-    """A step under way."""
+    """A step of a running flow."""
 
-    async def hear(self, news: NodeMessage) -> None: ...
+    async def receive(self, message: NodeMessage) -> None: ...
 
 
 class ResultNode:
-    """The end: keeps what comes."""
+    """The end of a flow: collects the items."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []
@@ -63,13 +63,13 @@ class ResultNode:
     def items(self) -> tuple[Item, ...]:
         return tuple(sorted(self._items, key=lambda item: item.position))
 
-    async def hear(self, news: NodeMessage) -> None:
-        if isinstance(news, Item):
-            self._items.append(news)
+    async def receive(self, message: NodeMessage) -> None:
+        if isinstance(message, Item):
+            self._items.append(message)
 
 
 class FilterNode:
-    """Lets through what the function says; errors pass."""
+    """Drops items for which the user function is false. Failed items pass."""
 
     def __init__(self, step: Filter, after: str, then: FlowNode, callbacks: Callbacks) -> None:
         self._step = step
@@ -77,10 +77,10 @@ class FilterNode:
         self._where = f"the filter after {after!r}" if after else "the first filter"
         self._then = then
 
-    async def hear(self, news: NodeMessage) -> None:
-        if isinstance(news, Item) and news.ok:
-            news = self._filtered(news)
-        await self._then.hear(news)
+    async def receive(self, message: NodeMessage) -> None:
+        if isinstance(message, Item) and message.ok:
+            message = self._filtered(message)
+        await self._then.receive(message)
 
     def _filtered(self, item: Item) -> Item | ItemDropped:
         try:
@@ -90,35 +90,35 @@ class FilterNode:
 
 
 class ExpandNode:
-    """Makes many of one. An error stays one."""
+    """Replaces an item by several. A failed item stays one."""
 
     def __init__(self, step: Expand, then: FlowNode, callbacks: Callbacks) -> None:
         self._step = step
         self._callbacks = callbacks
         self._then = then
 
-    async def hear(self, news: NodeMessage) -> None:
-        match news:
+    async def receive(self, message: NodeMessage) -> None:
+        match message:
             case Item():
-                await self._expand(news)
+                await self._expand(message)
             case ItemDropped(position):
-                await self._then.hear(ItemExpanded(position, 0))
+                await self._then.receive(ItemExpanded(position, 0))
             case _:
-                await self._then.hear(news)
+                await self._then.receive(message)
 
     async def _expand(self, item: Item) -> None:
-        made = self._made(item) if item.ok else [item]
-        await self._then.hear(ItemExpanded(item.position, len(made)))
-        for number, each in enumerate(made):
-            await self._then.hear(replace(each, position=(*item.position, number)))
+        items = self._expanded(item) if item.ok else [item]
+        await self._then.receive(ItemExpanded(item.position, len(items)))
+        for number, each in enumerate(items):
+            await self._then.receive(replace(each, position=(*item.position, number)))
 
-    def _made(self, item: Item) -> list[Item]:
+    def _expanded(self, item: Item) -> list[Item]:
         name = self._step.name
         values: list[Any] = []
         try:
-            for value in listed(self._step.into(item)):
-                if len(values) == MOST_EXPANDED:
-                    raise ValueError(f"it gives more than {MOST_EXPANDED:,} items")
+            for value in expanded_values(self._step.into(item)):
+                if len(values) == MAX_EXPANDED:
+                    raise ValueError(f"it returned more than {MAX_EXPANDED:,} items")
                 values.append(value)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             where = f"expand({name!r})"
@@ -126,10 +126,10 @@ class ExpandNode:
         return [item.with_fields(**{name: value, "index": number}) for number, value in enumerate(values)]
 
 
-def listed(values: Any) -> Iterable[Any]:
-    """What a function expands an item into. Raises TypeError."""
+def expanded_values(values: Any) -> Iterable[Any]:
+    """The values that a user function returned. Raises TypeError if they are not a list."""
     if isinstance(values, str | bytes | Mapping | BaseModel) or not isinstance(values, Iterable):
-        raise TypeError(f"it must give a list, not {type(values).__name__}")
-    if isinstance(values, set | frozenset):  # whose order is another in every process
+        raise TypeError(f"it must return a list, not {type(values).__name__}")
+    if isinstance(values, set | frozenset):  # its order differs between processes
         return sorted(values, key=repr)
     return values

@@ -1,4 +1,4 @@
-"""What stages that ask a model have in common: their inputs, their results, and what becomes of failures."""
+"""Runner of one stage's agents: its inputs, its results, and what happens to failures."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ from .result import Item, OnFailure
 
 @dataclass(frozen=True, slots=True)
 class StageEvents:
-    """Says of everything that happens in a stage which one it is."""
+    """Event sink that adds the name of the stage."""
 
     stage: str
     events: EventSink
@@ -33,23 +33,23 @@ class StageEvents:
 
 
 class StageRunner:
-    """The agents of one stage, and what they did."""
+    """The agents of one stage, and their results."""
 
     def __init__(self, name: str, feed: Channel[Any] | None, events: EventSink | None) -> None:
-        """`feed`: None for a stage that reads the inputs of the flow itself."""
+        """`feed`: the channel of its inputs; None for a stage that reads the inputs of the flow."""
         self.name = name
         self.skipped = 0
         self._feed = feed
         self._events = events
         self.resources: RunResources | None = None
-        """Set once the stages are open."""
+        """Set when the stages are open."""
         self._put = 0
         self._results: list[tuple[Position, AgentResult]] = []
         self._began: float | None = None
         self._ended = 0.0
 
-    def ask(self, value: Any) -> int:
-        """Puts one in line; the number by which its result will be known."""
+    def submit(self, value: Any) -> int:
+        """Queues an input and returns the index of its result."""
         assert self._feed is not None
         if self._events is not None:
             self._events.emit(ItemQueued())
@@ -58,7 +58,7 @@ class StageRunner:
         number, self._put = self._put, self._put + 1
         return number
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         if self._feed is not None:
             await self._feed.room()
 
@@ -66,20 +66,20 @@ class StageRunner:
         if self._feed is not None:
             self._feed.close()
 
-    async def go(self, deliver: Callable[[AgentResult], Awaitable[None]]) -> None:
+    async def run(self, deliver: Callable[[AgentResult], Awaitable[None]]) -> None:
         if self._feed is None:
             self._begin()
         assert self.resources is not None
         await execute(self.resources, deliver)
 
-    def keep(self, position: Position, result: AgentResult) -> None:
-        """For the report."""
+    def record(self, position: Position, result: AgentResult) -> None:
+        """Adds a result to the report."""
         self._results.append((position, result))
         self._ended = aio.now()
 
     def report(self) -> StageReport:
-        """So far."""
-        ordered = [result for _, result in sorted(self._results, key=lambda kept: (kept[0], kept[1].index))]
+        """The report on the results so far."""
+        ordered = [result for _, result in sorted(self._results, key=lambda recorded: (recorded[0], recorded[1].index))]
         if self._feed is not None:
             ordered = [replace(result, index=index) for index, result in enumerate(ordered)]
         if (resources := self.resources) is None:
@@ -104,14 +104,14 @@ class StageRunner:
 async def forward_failure(
     agents: StageRunner, item: Item, error: AgentError, policy: OnFailure, then: FlowNode
 ) -> None:
-    """Raises RunStopped where that is the policy."""
+    """Applies `on_failure` to an item. Raises RunStopped if it is 'stop'."""
     if policy == "stop":
         raise RunStopped(
             error.kind,
-            f"Stage {agents.name!r} must not fail (on_failure='stop'), and did for item {item_position(item)}: {error}",
+            f"Stage {agents.name!r} failed for item {item_position(item)} (on_failure='stop'): {error}",
         )
     if policy == "skip":
         agents.skipped += 1
-        await then.hear(ItemDropped(item.position))
+        await then.receive(ItemDropped(item.position))
     else:
-        await then.hear(item.failed(agents.name, error))
+        await then.receive(item.failed(agents.name, error))

@@ -1,4 +1,4 @@
-"""The steps of a flow, as they were asked for."""
+"""Steps of a flow, as the user defined them."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import field
@@ -16,7 +16,7 @@ Shown = Callable[[Item], Any]
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """An agent for each item; its answer is the item's field of this name from then on."""
+    """An agent per item, whose answer becomes the item's field `name`."""
 
     name: str
     task: str | Fields
@@ -26,14 +26,14 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Items for which the function says no leave the flow."""
+    """Items for which the function is false leave the flow."""
 
     keep: Keep
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Many items of one, each with a field of this name, and its number as `index`."""
+    """Several items for one, each with a field `name`, and its `index`."""
 
     name: str
     into: Into
@@ -41,19 +41,19 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """An agent that makes one answer of all items, or of those of each group."""
+    """An agent that reduces all items, or each group, to one answer."""
 
     name: str
     task: str
     group_by: str | GroupBy | None = None
     shown: Shown | None = None
-    """What the agent sees of an item; None: its answers since it was expanded, and what else of it is short."""
+    """What the agent sees of an item; None: its answers since it was expanded, and its short fields."""
     on_failure: OnFailure = "keep"
     options: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    """Further fields of the task, by name: known when the first item arrives, and the same for all that are asked."""
+    """Further fields of the task, by name: known when the first item arrives, and the same for all agents."""
 
 
 FlowStep = Map | Filter | Expand | Reduce
 ModelStep = Map | Reduce
-"""A step that asks a model."""
+"""A step that calls a model."""

@@ -1,4 +1,4 @@
-"""What can be wrong with the steps of a flow, whatever its inputs are."""
+"""Validation of the steps of a flow, independent of its inputs."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ from .steps import Expand, Filter, FlowStep, Map, ModelStep, Reduce
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _RESERVED = frozenset({"n", "group", "results", "index"})
-_OF_THE_FLOW = frozenset(
+_FLOW_OPTIONS = frozenset(
     {
         "inputs",
         "checkpoint_dir",
@@ -27,44 +27,44 @@ _OF_THE_FLOW = frozenset(
         "limits",
     }
 )
-"""What all stages share cannot be said of one."""
+"""Options that all stages share, and no single stage can have."""
 _POLICIES = ("keep", "skip", "stop")
 
 
 def check_steps(steps: Sequence[FlowStep]) -> None:
     """Raises SpecError."""
     if not any(isinstance(step, Map | Reduce) for step in steps):
-        raise SpecError("A flow needs a stage that asks a model: add .map(...) or .reduce(...).")
+        raise SpecError("A flow needs a stage that calls a model: add .map(...) or .reduce(...).")
     seen: dict[str, str] = {}
     for step in steps:
         if isinstance(step, Filter):
-            _check_function("filter(...)", step.keep, "says whether an item stays: lambda item: item['review'].ok")
+            _check_function("filter(...)", step.keep, "returns whether to keep an item: lambda item: item['review'].ok")
             continue
         _check_name(step.name)
-        if step.name.lower() in seen:  # some file systems do not tell A from a, and a stage has a folder
+        if step.name.lower() in seen:  # a stage has a folder, and some file systems ignore case
             other = seen[step.name.lower()]
-            raise SpecError(f"Two steps are called {other!r} and {step.name!r}: give one another name.")
+            raise SpecError(f"Two steps are called {other!r} and {step.name!r}: rename one of them.")
         seen[step.name.lower()] = step.name
         if isinstance(step, Expand):
-            _check_function(f"expand({step.name!r}, ...)", step.into, "gives a list for an item")
+            _check_function(f"expand({step.name!r}, ...)", step.into, "returns a list for an item")
         else:
             _check_stage(step)
 
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SpecError(f"A step's name is made of letters, digits and _, and begins with a letter; got {name!r}.")
+        raise SpecError(f"A step's name must consist of letters, digits and _, and begin with a letter; got {name!r}.")
     if name in _RESERVED:
-        raise SpecError(f"{name!r} has a meaning of its own in a flow: give the step another name.")
+        raise SpecError(f"{name!r} is a reserved name in a flow: rename the step.")
 
 
 def _check_stage(step: ModelStep) -> None:
     if not isinstance(step.task, str | Fields) or (isinstance(step.task, str) and not step.task.strip()):
-        raise SpecError(f"Stage {step.name!r}: its task must be a text that says what each agent should do.")
+        raise SpecError(f"Stage {step.name!r}: task must be a non-empty string.")
     if step.on_failure not in _POLICIES:
         raise SpecError(f"Stage {step.name!r}: on_failure must be 'keep', 'skip' or 'stop'; got {step.on_failure!r}.")
-    if misplaced := sorted(_OF_THE_FLOW.intersection(step.options)):
-        raise SpecError(f"ModelStep {step.name!r}: {misplaced[0]}= is the same for all stages: give it to Flow(...).")
+    if misplaced := sorted(_FLOW_OPTIONS.intersection(step.options)):
+        raise SpecError(f"Stage {step.name!r}: {misplaced[0]}= applies to all stages: pass it to Flow(...).")
     if isinstance(step, Reduce):
         _check_reduce(step)
 
@@ -72,17 +72,17 @@ def _check_stage(step: ModelStep) -> None:
 def _check_reduce(step: Reduce) -> None:
     where = f"Stage {step.name!r}"
     if not isinstance(step.task, str):
-        raise SpecError(f"{where}: the task of a reduce is a text.")
+        raise SpecError(f"{where}: the task of a reduce must be a string.")
     if step.group_by is not None and not isinstance(step.group_by, str):
-        _check_function(f"{where}: group_by=", step.group_by, "gives the key of a group, or the name of a field")
+        _check_function(f"{where}: group_by=", step.group_by, "returns the key of a group, or the name of a field")
     if step.group_by in ("n", "results", step.name):
-        raise SpecError(f"{where}: {step.group_by!r} has a meaning of its own there: group by lambda item: item[...].")
+        raise SpecError(f"{where}: {step.group_by!r} is a reserved name: use group_by=lambda item: item[...].")
     if step.shown is not None:
-        _check_function(f"{where}: shown=", step.shown, "gives what is shown of an item")
+        _check_function(f"{where}: shown=", step.shown, "returns what is shown of an item")
 
 
 def _check_function(where: str, function: Any, purpose: str) -> None:
     if not callable(function):
-        raise SpecError(f"{where} takes a function that {purpose}; got {function!r}.")
+        raise SpecError(f"{where} must be a function that {purpose}; got {function!r}.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise SpecError(f"{where} takes a function that is not async: what takes time belongs into a stage or a tool.")
+        raise SpecError(f"{where} must not be an async function: do slow work in a stage or a tool.")

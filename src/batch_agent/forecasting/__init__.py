@@ -1,4 +1,4 @@
-"""What a run will be, before it: from its plan, from a few agents that were really run, and from a rehearsal."""
+"""Forecast of a run: from its plan, a canary of a few real agents, and a simulation."""
 
 from .behaviour import Runs, behaviour_of
 from .calibration import ServerSpeeds, speeds_of

@@ -1,4 +1,4 @@
-"""What a canary shows of the agents: how many turns they take, how much they say, how long their tools take."""
+"""Behaviour of agents, measured on a canary: turns, output tokens and tool times."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,26 +11,25 @@ from ..core.run_reports import PrefixReport
 from .model import AgentProfile, Behaviour, ExpectedTurn
 
 Runs = Sequence[Sequence[AgentResult]]
-"""Agents that started together, in the order in which these groups ran, one after the other."""
+"""Groups of agents that started together, in the order in which the groups ran."""
 
 
 def behaviour_of(runs: Runs, report: PrefixReport, *, chars_per_token: float = 4.0, lead: int = 0) -> Behaviour | None:
-    """None where no agent came to an answer. `chars_per_token`: as the report was made with; `lead`: characters with
-    which all tasks begin.
+    """None if no agent has an answer. `chars_per_token`: the value used for the report; `lead`: characters that all
+    tasks begin with.
 
-    A result tells the tokens of all its turns together. How they fall on the turns is told by what was said: prompts
-    are in proportion to the characters in them, and answers too."""
-    seen = [_Seen.of(result, chars_per_token) for result in answered(runs)]
-    if not seen:
+    A result has the tokens of all its turns together. They are divided among the turns in proportion to characters."""
+    measured = [_MeasuredAgent.of(result, chars_per_token) for result in answered(runs)]
+    if not measured:
         return None
-    estimated = sum(each.prompts(report.shared_tokens - lead / chars_per_token) for each in seen)
-    counted = sum(each.result.usage.input for each in seen)
+    estimated = sum(each.prompts(report.shared_tokens - lead / chars_per_token) for each in measured)
+    counted = sum(each.result.usage.input for each in measured)
     scale = counted / estimated if counted and estimated else 1.0
     later = [result for run in runs[1:] for result in run] or [result for run in runs for result in run][1:]
     cached = sum(result.usage.cached for result in later) / max(1, sum(result.usage.input for result in later))
     return Behaviour(
-        tuple(each.life(scale) for each in seen),
-        _source(sum(map(len, runs)), len(seen)),
+        tuple(each.profile(scale) for each in measured),
+        _source(sum(map(len, runs)), len(measured)),
         scale=scale,
         counts_cached=any(result.usage.cached for run in runs for result in run),
         cached=cached,
@@ -46,44 +45,44 @@ def answered(runs: Runs) -> list[AgentResult]:
 
 
 def tool_seconds(result: AgentResult) -> float:
-    """For which an agent waited for its tools."""
+    """Seconds that an agent waited for its tools."""
     return sum(_waited(message) for message in result.transcript if isinstance(message, ToolResults))
 
 
 def _waited(message: ToolResults) -> float:
-    """The calls of a turn run at the same time; what was known already took none."""
+    """The calls of a turn run concurrently; cached results took no time."""
     return max((result.seconds for result in message.results if result.source in ("executed", "shared")), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One agent's conversation, in tokens as they are estimated from characters."""
+class _MeasuredAgent:
+    """One agent's conversation, in tokens estimated from characters."""
 
     result: AgentResult
     task: float
     turns: AgentProfile
 
     @classmethod
-    def of(cls, result: AgentResult, chars_per_token: float) -> "_Seen":
+    def of(cls, result: AgentResult, chars_per_token: float) -> "_MeasuredAgent":
         first, *rest = result.transcript or (User(""),)
         task = len(first.text) if isinstance(first, User) else 0
         turns = _turns(rest, chars_per_token)
-        if len(turns) != result.turns:  # an answer that was asked again leaves one place for two turns
+        if len(turns) != result.turns:  # a repaired answer leaves one message for two turns
             turns = _evenly(turns, result.turns)
         return cls(result, task / chars_per_token, turns)
 
     def prompts(self, shared: float) -> float:
-        """Of all turns together, where all tasks begin after `shared` tokens."""
+        """Prompt tokens of all turns, if all tasks begin after `shared` tokens."""
         count = len(self.turns)
         return count * (shared + self.task) + sum((count - at) * turn.added for at, turn in enumerate(self.turns, 1))
 
-    def life(self, scale: float) -> AgentProfile:
-        said = sum(turn.output for turn in self.turns)
+    def profile(self, scale: float) -> AgentProfile:
+        total = sum(turn.output for turn in self.turns)
         output = self.result.usage.output
         return tuple(
             replace(
                 turn,
-                output=max(1, round(output * turn.output / said if said else output / len(self.turns))),
+                output=max(1, round(output * turn.output / total if total else output / len(self.turns))),
                 added=round(turn.added * scale),
             )
             for turn in self.turns
@@ -95,9 +94,9 @@ def _turns(messages: Sequence[Message], chars_per_token: float) -> AgentProfile:
     for message in messages:
         match message:
             case Assistant(text, calls):
-                said = len(text) + sum(len(call.name) + len(call.arguments) for call in calls)
-                said += sum(len(thought.text) for thought in message.thoughts)
-                turns.append(ExpectedTurn(round(said / chars_per_token), round(said / chars_per_token)))
+                chars = len(text) + sum(len(call.name) + len(call.arguments) for call in calls)
+                chars += sum(len(thought.text) for thought in message.thoughts)
+                turns.append(ExpectedTurn(round(chars / chars_per_token), round(chars / chars_per_token)))
             case ToolResults(results) if turns:
                 given = round(sum(len(result.content) for result in results) / chars_per_token)
                 turns[-1] = replace(turns[-1], added=turns[-1].added + given, tool_seconds=_waited(message))

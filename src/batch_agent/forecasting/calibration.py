@@ -1,4 +1,4 @@
-"""What a canary shows of the server: how long a step, a prompt token and a further sequence in the batch take."""
+"""Speed of a server, measured on a canary: time of a step, of a prompt token, and of a further sequence in a batch."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,57 +13,57 @@ from .model import AgentProfile, Behaviour, prompts
 from .simulation import SimulationSetup, simulate
 
 _TYPICAL = SimConfig()
-_WORTH_TIMING = 256
-"""Prompt tokens of which the time can be told from that of a step."""
+_MIN_TIMED_TOKENS = 256
+"""Prompt tokens whose time can be distinguished from that of a step."""
 _HALVINGS = 12
-_LATE = 0.005
-"""Seconds by which a busy client may see the end of an answer too late."""
-_UNSURE = 0.5
-_PLENTY = 1 << 15
+_CLIENT_DELAY = 0.005
+"""Seconds by which a busy client may notice the end of an answer late."""
+_MAX_UNCERTAINTY = 0.5
+_AMPLE_BLOCKS = 1 << 15
 """Blocks: a canary never fills the cache."""
-_MOST_BLOCKS = 1 << 10
-"""Of one context: a rehearsal of longer ones has larger blocks, or it would take long."""
+_MAX_CONTEXT_BLOCKS = 1 << 10
+"""Of one context: longer ones are simulated with larger blocks, to save time."""
 _PARTIAL_BLOCK = _TYPICAL.block_size / 2
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSpeeds:
-    """Of one server. The engine's numbers are as `SimConfig` means them, of its memory apart."""
+    """Speeds of one server. The engine is a `SimConfig` without the size of its memory."""
 
     engine: SimConfig | None
-    """None where turns were not streamed, or nothing could be told apart in them."""
+    """None if turns were not streamed, or were too short to measure."""
     overhead: float
-    """Seconds that a request takes beside the engine's own time."""
+    """Seconds of a request outside the engine."""
     turn_seconds: float
-    """From a request to its first token, or to its end where turns were not streamed; on average."""
+    """Mean time from a request to its first token, or to its end if turns were not streamed."""
     seconds_per_token: float
-    """For each further token; 0 where turns were not streamed."""
+    """Time of each further token; 0 if turns were not streamed."""
     basis: tuple[str, ...] = ()
 
 
 def speeds_of(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> ServerSpeeds | None:
-    """None where no agent came to an answer. Best from a canary whose first run is one agent alone and whose second
-    is several at once: the first shows a step and a prompt token, the second what company costs. Blocks for some
-    tenths of a second, and runs an event loop: from a coroutine, call it in a thread."""
+    """None if no agent has an answer. Best measured on a canary whose first group is one agent and whose second is
+    several at once: the first gives the time of a step and of a prompt token, the second the cost of concurrency.
+    Blocks for some tenths of a second, and runs an event loop: from a coroutine, call it in a thread."""
     timed = [_Timed(result) for result in answered(runs)]
     if not timed:
         return None
     if not all(each.is_streamed for each in timed):
         turn = fmean(each.model_seconds / len(each.ttft) for each in timed)
-        return ServerSpeeds(None, 0.0, turn, 0.0, ("The canary was not streamed: only whole turns were timed.",))
+        return ServerSpeeds(None, 0.0, turn, 0.0, ("The canary was not streamed, so only whole turns were timed.",))
     first_token = fmean(second for each in timed for second in each.ttft)
     per_token = fmean(each.step for each in timed)
     engine, overhead, basis = _engine(runs, behaviour, report)
     return ServerSpeeds(engine, overhead, first_token, per_token, basis)
 
 
-_Seen = tuple["_Timed", AgentProfile]
+_TimedAgent = tuple["_Timed", AgentProfile]
 
 
 def _engine(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> tuple[SimConfig | None, float, tuple[str, ...]]:
-    """The engine, the overhead of a request, and what they rest on."""
-    lives = iter(behaviour.lives)
-    groups = [[(_Timed(result), next(lives)) for result in answered([run])] for run in runs]
+    """The engine, the overhead of a request, and the basis of both."""
+    profiles = iter(behaviour.profiles)
+    groups = [[(_Timed(result), next(profiles)) for result in answered([run])] for run in runs]
     groups = sorted(filter(None, groups), key=len)
     alone = [each for group in groups if len(group) == len(groups[0]) for each in group]
     step = median(timed.step for timed, _ in alone)
@@ -71,48 +71,48 @@ def _engine(runs: Runs, behaviour: Behaviour, report: PrefixReport) -> tuple[Sim
         return None, 0.0, ("The canary's answers were too short to time a step.",)
     first = round(report.prompt_tokens * behaviour.scale)
     shared = min(first, round(report.shared_tokens * behaviour.scale))
-    context = fmean(prompts(life, first)[-1] for _, life in alone)
+    context = fmean(prompts(profile, first)[-1] for _, profile in alone)
     per_token, overhead, of_prompts = _prompt_token(alone, step)
 
-    def engine(company: float) -> SimConfig:
-        return _config(step, company, context, per_token)
+    def engine(batch_cost: float) -> SimConfig:
+        return _config(step, batch_cost, context, per_token)
 
-    crowd = groups[-1]
-    stage = SimulationSetup(shared, first, len(crowd), is_fixed=True, is_warm=True)
-    company, of_company = _cost_of_company(crowd, stage, engine, overhead, step=step, context=context)
-    together = ("No canary ran alone: a step may be quicker than was seen.",) if len(groups[0]) > 1 else ()
-    return engine(company), overhead, (of_prompts, of_company, *together)
+    concurrent = groups[-1]
+    setup = SimulationSetup(shared, first, len(concurrent), is_fixed=True, is_warm=True)
+    batch_cost, of_batch = _batch_cost(concurrent, setup, engine, overhead, step=step, context=context)
+    together = ("No canary ran alone: a step may be faster than measured.",) if len(groups[0]) > 1 else ()
+    return engine(batch_cost), overhead, (of_prompts, of_batch, *together)
 
 
-def _cost_of_company(
-    crowd: list[_Seen],
-    stage: SimulationSetup,
+def _batch_cost(
+    concurrent: list[_TimedAgent],
+    setup: SimulationSetup,
     engine: Callable[[float], SimConfig],
     overhead: float,
     *,
     step: float,
     context: float,
 ) -> tuple[float, str]:
-    """Seconds by which a further sequence makes a step longer, and in words what that rests on: agents that ran at once
-    are rehearsed until they decode for as long as was seen, which accounts for the prompts between their steps."""
-    if len(crowd) == 1:
-        typical = _company(_TYPICAL, context)
+    """Seconds by which a further sequence makes a step longer, and the basis of that number. The concurrent agents are
+    simulated until they decode for as long as measured, which accounts for the prompts between their steps."""
+    if len(concurrent) == 1:
+        typical = _sequence_cost(_TYPICAL, context)
         share = typical / (_TYPICAL.step_base_ms * 1e-3 + typical)
-        return share * step, "No canaries ran at once: what company costs a step is taken from a typical engine."
-    cast = [life for _, life in crowd]
-    seen = sum(timed.decoding for timed, _ in crowd)
-    company = _solve(lambda each: simulate(cast, stage, engine(each), overhead).decoding, seen, most=step)
-    told = f"What company costs a step was seen with {len(crowd)} at once; for more it is extrapolated."
-    tokens = sum(turn.output for life in cast for turn in life)
-    unsure = _LATE * sum(map(len, cast)) / (tokens * (len(crowd) - 1))
-    if unsure > _UNSURE * company:
-        told = f"{told} They were too few, or said too little, to be sure of it: a larger canary tells more."
-    return company, told
+        return share * step, "No canaries ran concurrently: the cost of concurrency is that of a typical engine."
+    profiles = [profile for _, profile in concurrent]
+    measured = sum(timed.decoding for timed, _ in concurrent)
+    cost = _solve(lambda each: simulate(profiles, setup, engine(each), overhead).decoding, measured, upper=step)
+    basis = f"The cost of concurrency was measured with {len(concurrent)} agents; for more it is extrapolated."
+    tokens = sum(turn.output for profile in profiles for turn in profile)
+    uncertainty = _CLIENT_DELAY * sum(map(len, profiles)) / (tokens * (len(concurrent) - 1))
+    if uncertainty > _MAX_UNCERTAINTY * cost:
+        basis = f"{basis} There were too few agents, or too short answers, for a precise value: use a larger canary."
+    return cost, basis
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """One agent's time, as its result tells it."""
+    """The times of one agent's result."""
 
     result: AgentResult
 
@@ -126,7 +126,7 @@ class _Timed:
 
     @property
     def model_seconds(self) -> float:
-        """Without what it waited for slots and tools."""
+        """Time without waits for slots and tools."""
         timing = self.result.timing
         return max(0.0, timing.total - timing.queued - tool_seconds(self.result))
 
@@ -144,67 +144,71 @@ class _Timed:
         return self.result.usage.input - self.result.usage.cached
 
 
-def _prompt_token(alone: list[_Seen], step: float) -> tuple[float, float, str]:
-    """Seconds for a prompt token that is not cached, seconds that a request takes beside the engine, and in words what
-    the first rests on. An agent's first turn computes much, its later ones little: the difference is the prompt's."""
+def _prompt_token(alone: list[_TimedAgent], step: float) -> tuple[float, float, str]:
+    """Seconds of an uncached prompt token, seconds of a request outside the engine, and the basis of the first. An
+    agent's first turn computes many tokens, its later turns few: the difference is the time of the prompt."""
     typical = _TYPICAL.prefill_us_per_token / (_TYPICAL.step_base_ms * 1e3) * step
     first, later = _first_tokens(alone, step)
-    if median(tokens for tokens, _ in first) < _WORTH_TIMING:
-        beside = median(seconds - tokens * typical for tokens, seconds in later or first)
-        return typical, max(0.0, beside), "Prompts were too short to time them: a prompt token is taken as typical."
+    if median(tokens for tokens, _ in first) < _MIN_TIMED_TOKENS:
+        overhead = median(seconds - tokens * typical for tokens, seconds in later or first)
+        return (
+            typical,
+            max(0.0, overhead),
+            "Prompts were too short to time: the time of a prompt token is a typical one.",
+        )
     tokens, seconds = (median(column) for column in zip(*first, strict=True))
-    told = f"Prompt tokens were timed on the canary's first turn: {tokens:,.0f} that were not cached."
+    basis = f"Prompt tokens were timed on the canary's first turn: {tokens:,.0f} uncached tokens."
     if not later:
-        return max(0.0, seconds / tokens), 0.0, told
+        return max(0.0, seconds / tokens), 0.0, basis
     few, briefly = (median(column) for column in zip(*later, strict=True))
     if tokens < 2 * few:
-        return max(0.0, seconds / tokens), 0.0, told
+        return max(0.0, seconds / tokens), 0.0, basis
     each = max(0.0, (seconds - briefly) / (tokens - few))
-    return each, max(0.0, briefly - each * few), told
+    return each, max(0.0, briefly - each * few), basis
 
 
-def _first_tokens(alone: list[_Seen], step: float) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Of first turns and of later ones: prompt tokens computed, and seconds to the first token without its step. What
-    a later turn computes is what is new in it beside the last answer, which the cache has. Where nothing is said to be
-    cached, all turns are like first ones."""
+def _first_tokens(alone: list[_TimedAgent], step: float) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """For first turns and for later ones: prompt tokens computed, and seconds to the first token without its step. A
+    later turn computes its new tokens except the last answer, which is cached. If the server reports no cached tokens,
+    all turns count as first ones."""
     first, later = [], []
-    for timed, life in alone:
+    for timed, profile in alone:
         if not timed.result.usage.cached:
-            first.append((timed.computed / len(life), fmean(timed.ttft) - step))
+            first.append((timed.computed / len(profile), fmean(timed.ttft) - step))
             continue
-        new = [max(0, turn.added - turn.output) + _PARTIAL_BLOCK for turn in life[:-1]]
+        new = [max(0, turn.added - turn.output) + _PARTIAL_BLOCK for turn in profile[:-1]]
         first.append((max(1.0, timed.computed - sum(new)), timed.ttft[0] - step))
         later += [(tokens, seconds - step) for tokens, seconds in zip(new, timed.ttft[1:], strict=False)]
     return first, later
 
 
-def _company(config: SimConfig, context: float) -> float:
+def _sequence_cost(config: SimConfig, context: float) -> float:
     """Seconds by which a further sequence with such a context makes a step longer."""
     return config.step_us_per_seq * 1e-6 + config.step_ns_per_kv_token * 1e-9 * context
 
 
-def _config(step: float, company: float, context: float, per_token: float) -> SimConfig:
-    """The typical engine, as fast as was seen. What is seen of a further sequence is divided between the sequence and
-    its context as in the typical engine; for agents like the canary that is the same whatever the division."""
-    share = company / _company(_TYPICAL, context)
+def _config(step: float, batch_cost: float, context: float, per_token: float) -> SimConfig:
+    """The typical engine, scaled to the measured speed. The cost of a further sequence is divided between the sequence
+    and its context as in the typical engine; for agents like the canary the division makes no difference."""
+    share = batch_cost / _sequence_cost(_TYPICAL, context)
     return replace(
         _TYPICAL,
-        step_base_ms=max(0.0, step - company) * 1e3,
+        step_base_ms=max(0.0, step - batch_cost) * 1e3,
         step_us_per_seq=_TYPICAL.step_us_per_seq * share,
         step_ns_per_kv_token=_TYPICAL.step_ns_per_kv_token * share,
         prefill_us_per_token=per_token * 1e6,
-        block_size=max(_TYPICAL.block_size, 1 << (int(context) // _MOST_BLOCKS).bit_length()),
-        num_blocks=_PLENTY,
+        block_size=max(_TYPICAL.block_size, 1 << (int(context) // _MAX_CONTEXT_BLOCKS).bit_length()),
+        num_blocks=_AMPLE_BLOCKS,
     )
 
 
-def _solve(decoding: Callable[[float], float], seen: float, *, most: float) -> float:
-    """For which cost of company, at most `most`, the rehearsed agents decode for as long as was seen."""
-    least = 0.0
+def _solve(decoding: Callable[[float], float], measured: float, *, upper: float) -> float:
+    """The cost of a further sequence, up to `upper`, with which the simulation decodes for as long as measured."""
+    lower = 0.0
     for _ in range(_HALVINGS):
-        middle = (least + most) / 2
-        if decoding(middle) > seen:
-            most = middle
+        middle = (lower + upper) / 2
+        if decoding(middle) > measured:
+            upper = middle
         else:
-            least = middle
-    return (least + most) / 2
+            lower = middle
+    return (lower + upper) / 2

@@ -1,4 +1,4 @@
-"""What a run will be, before it: its prompts, a few of its agents if wanted, and a rehearsal of the rest."""
+"""Forecast of a run from its spec: plans the prompts, runs a canary if requested, and simulates the rest."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,13 +22,15 @@ from .model import Behaviour, Forecast
 
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
-    """`canary`: agents that are really run, spread over the inputs: the first alone, then the others at once. With a
-    checkpoint their answers count for the run. Raises SpecError for inputs whose number nobody knows."""
-    from . import behaviour_of, forecast, speeds_of  # brings the simulator, which a run does not need
+    """`canary`: real agents to run, spread over the inputs: the first alone, then the others concurrently. With a
+    checkpoint, the run reuses their answers. Raises SpecError if the number of inputs is unknown."""
+    from . import behaviour_of, forecast, speeds_of  # imports the simulator, which a run does not need
 
     at_least("canary", canary, 0)
     if spec.runtime is not None:
-        raise SpecError(f"A plan cannot tell what the programs of {spec.runtime.name} will ask. Run a few inputs.")
+        raise SpecError(
+            f"A plan cannot predict the requests of programs ({spec.runtime.name}). Run a few inputs instead."
+        )
     async with open_preview(RunSetup.validate(spec, events)) as preview:
         runs = await _canary(spec, preview, canary, events)
         report, traits = preview.report(), preview.server.traits
@@ -57,14 +59,14 @@ async def _canary(
 ) -> list[list[AgentResult]]:
     rows = preview.inputs.rows
     if count and rows is None:
-        raise SpecError("A canary is chosen among all inputs: give them as a list.")
+        raise SpecError("A canary is chosen from all inputs: pass them as a list.")
     if not count or not rows:
         return []
     chosen = _spread(len(rows), min(count, len(rows)))
-    asked = replace(spec, backend=preview.server, context=replace(spec.context, streaming=True), on_result=None)
+    canary_spec = replace(spec, backend=preview.server, context=replace(spec.context, streaming=True), on_result=None)
     quiet = _OnlyNotices(events)
-    quiet.emit(Notice(f"Running {len(chosen)} agents ahead ..."))
-    return [await _run(asked, only, quiet) for only in (chosen[:1], chosen[1:]) if only]
+    quiet.emit(Notice(f"Running a canary of {len(chosen)} agents ..."))
+    return [await _run(canary_spec, only, quiet) for only in (chosen[:1], chosen[1:]) if only]
 
 
 async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[AgentResult]:
@@ -74,7 +76,7 @@ async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[
 
 @dataclass(frozen=True, slots=True)
 class _OnlyNotices:
-    """A canary is no run of its own."""
+    """Event sink of a canary: forwards notices only."""
 
     events: EventSink | None
 
@@ -84,10 +86,10 @@ class _OnlyNotices:
 
 
 def _spread(rows: int, count: int) -> list[int]:
-    """So many, evenly over all."""
+    """`count` indices, spread evenly over `rows`."""
     return [(2 * number + 1) * rows // (2 * count) for number in range(count)]
 
 
 def _price(spec: BatchSpec, preview: RunResources) -> Price | None:
-    """None where nobody knows it, as for a server of one's own."""
+    """None if it is unknown, as for a self-hosted server."""
     return known_price(preview.plan.rules.model, preview.server.traits.name, spec.spend.prices)

@@ -1,4 +1,4 @@
-"""The forecast: tokens by counting, time by rehearsing the run, cost from both."""
+"""The forecast: tokens by counting, time by simulating the run, cost from both."""
 
 from bisect import bisect_right
 from dataclasses import replace
@@ -17,13 +17,13 @@ from .calibration import ServerSpeeds
 from .model import AgentProfile, Behaviour, Forecast, prompts
 from .simulation import ConstantLatencyServer, SimulationResult, SimulationSetup, simulate, simulate_constant
 
-_ENOUGH_TURNS = 800
-_MOST_TURNS = 2_400
-"""Rehearsed: some three seconds of CPU. More agents than that makes come at the rate of these."""
+_MIN_SIMULATED_TURNS = 800
+_MAX_SIMULATED_TURNS = 2_400
+"""About three seconds of CPU. Further agents are assumed to finish at the same rate."""
 _WAVES = 2.5
-"""Agents to rehearse for each that can be alive at once: of the rate, the first and the last tell nothing."""
-_UNSURE = 0.1
-_ROOMY = 2
+"""Simulated agents per concurrent one: the first and the last say nothing about the rate."""
+_MAX_UNCERTAINTY = 0.1
+_MEMORY_FACTOR = 2
 
 
 def forecast(
@@ -36,30 +36,30 @@ def forecast(
     max_inflight: int | None = None,
     agents: int | None = None,
 ) -> Forecast:
-    """Blocks for up to some seconds, and runs an event loop: from a coroutine, call it in a thread. `agents` is for
-    inputs that the report could not count; raises SpecError where nobody knows their number."""
+    """Blocks for up to some seconds, and runs an event loop: from a coroutine, call it in a thread. `agents`: the
+    number of inputs, if the report could not count them. Raises SpecError if it is unknown."""
     count = report.agents if agents is None else agents
     if count is None:
-        raise SpecError("A plan needs to know how many inputs there are: give a list, or agents=...")
+        raise SpecError("The number of inputs is unknown: pass a list, or agents=...")
     work = _Workload(count, report, behaviour, traits, max_inflight)
-    rehearsal, basis = _rehearsed(work, speeds)
-    usage = work.usage(None if traits.managed_cache else rehearsal)
+    simulated, basis = _simulated(work, speeds)
+    usage = work.usage(None if traits.managed_cache else simulated)
     return Forecast(
         agents=count,
         usage=usage,
-        inflight=work.stage.inflight if rehearsal is None else rehearsal.inflight,
+        inflight=work.setup.inflight if simulated is None else simulated.inflight,
         behaviour=behaviour,
-        basis=(*_words(work), *basis),
+        basis=(*_basis(work), *basis),
         shared=work.shared_share,
         residents=work.residents,
-        seconds=None if rehearsal is None else _seconds(rehearsal, count),
+        seconds=None if simulated is None else _seconds(simulated, count),
         usd=None if price is None else price.of(usage),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Workload:
-    """The run that is asked about."""
+    """The run to forecast."""
 
     agents: int
     report: PrefixReport
@@ -69,7 +69,7 @@ class _Workload:
 
     @property
     def first(self) -> int:
-        """Tokens of a first prompt, as the server counts them."""
+        """Tokens of a first prompt, in the server's count."""
         return max(1, round(self.report.prompt_tokens * self.behaviour.scale))
 
     @property
@@ -77,10 +77,10 @@ class _Workload:
         return min(self.first - 1, round(self.report.shared_tokens * self.behaviour.scale))
 
     @property
-    def found(self) -> int:
-        """Tokens of a first prompt that are in the cache already, for all but the first, and on average: groups share
-        more than all do. Places are counted without that, as the ledger does."""
-        if self.has_places or self.report.predicted is None or self.agents < 2:
+    def cached_first(self) -> int:
+        """Mean number of cached tokens of a first prompt, except for the first agent: groups share more than all agents
+        do. With residency only the part that all share counts, as in the ledger."""
+        if self.has_residency or self.report.predicted is None or self.agents < 2:
             return self.shared
         return min(self.first - 1, round(self.report.predicted * self.first * self.agents / (self.agents - 1)))
 
@@ -91,23 +91,23 @@ class _Workload:
         return self.shared / self.first * (self.agents - 1) / self.agents if self.agents else None
 
     @property
-    def has_places(self) -> bool:
-        """Whether agents come back to contexts in a cache whose size is known."""
-        comes_back = any(len(life) > 1 for life in self.behaviour.lives)
-        return comes_back and self.traits.kv_tokens is not None and not self.traits.managed_cache
+    def has_residency(self) -> bool:
+        """Whether agents return to contexts in a cache of known size."""
+        returns = any(len(profile) > 1 for profile in self.behaviour.profiles)
+        return returns and self.traits.kv_tokens is not None and not self.traits.managed_cache
 
     @property
-    def stage(self) -> SimulationSetup:
+    def setup(self) -> SimulationSetup:
         is_fixed = self.max_inflight is not None or self.traits.fixed_inflight or self.traits.managed_cache
         inflight = self.max_inflight or self.traits.inflight
         return SimulationSetup(
-            self.found, self.first, inflight, is_fixed, self.traits.kv_tokens if self.has_places else None
+            self.cached_first, self.first, inflight, is_fixed, self.traits.kv_tokens if self.has_residency else None
         )
 
     @property
     def residents(self) -> int | None:
-        """Asked of the ledger that will decide it, once it knows how agents grow."""
-        if not self.has_places:
+        """Computed by the KV ledger that the run will use, after it has seen how agents grow."""
+        if not self.has_residency:
             return None
         ledger, grown = KvLedger(self.traits.kv_tokens, float(self.shared)), round(self.behaviour.grown)
         for agent in range(self.agents + 1):
@@ -122,39 +122,39 @@ class _Workload:
 
     @property
     def alive(self) -> int:
-        """Agents that are under way at once, about."""
-        most = self.stage.inflight if self.stage.is_fixed else max(self.stage.inflight, SimConfig().max_num_seqs)
-        return min(self.agents, self.residents or most)
+        """Approximate number of concurrent agents."""
+        limit = self.setup.inflight if self.setup.is_fixed else max(self.setup.inflight, SimConfig().max_num_seqs)
+        return min(self.agents, self.residents or limit)
 
     @property
-    def worth_rehearsing(self) -> int:
+    def simulated_agents(self) -> int:
         turns = self.behaviour.turns
-        count = max(_ENOUGH_TURNS / turns, _WAVES * self.alive)
-        if count * turns > _MOST_TURNS:
-            count = min(_MOST_TURNS / turns, self.alive)  # one wave, as good as it can be
+        count = max(_MIN_SIMULATED_TURNS / turns, _WAVES * self.alive)
+        if count * turns > _MAX_SIMULATED_TURNS:
+            count = min(_MAX_SIMULATED_TURNS / turns, self.alive)  # at most one wave
         return min(self.agents, max(1, int(count)))
 
-    def cast(self, count: int) -> list[AgentProfile]:
-        """Lives as they were seen, in turn; how long tools take is drawn from all that was seen, because agents whose
-        tools take equally long would move in step."""
-        lives = self.behaviour.lives
-        waits = sorted(turn.tool_seconds for life in lives for turn in life[:-1])
+    def profiles(self, count: int) -> list[AgentProfile]:
+        """The measured profiles in rotation, with tool times drawn from all measured ones: agents with equal tool times
+        would move in lockstep."""
+        profiles = self.behaviour.profiles
+        waits = sorted(turn.tool_seconds for profile in profiles for turn in profile[:-1])
         return [
             tuple(
-                replace(turn, tool_seconds=_draw(waits, f"{agent}.{at}")) if at + 1 < len(life) else turn
-                for at, turn in enumerate(life)
+                replace(turn, tool_seconds=_draw(waits, f"{agent}.{at}")) if at + 1 < len(profile) else turn
+                for at, turn in enumerate(profile)
             )
-            for agent, life in ((agent, lives[agent % len(lives)]) for agent in range(count))
+            for agent, profile in ((agent, profiles[agent % len(profiles)]) for agent in range(count))
         ]
 
-    def usage(self, rehearsal: SimulationResult | None) -> Usage:
-        """Of all agents. A later turn finds what came before it in the cache, or as much as it did in a rehearsal."""
-        lengths = [prompts(life, self.first) for life in self.behaviour.lives]
+    def usage(self, simulated: SimulationResult | None) -> Usage:
+        """Tokens of all agents. The turns before are cached, or as much of them as in the simulation."""
+        lengths = [prompts(profile, self.first) for profile in self.behaviour.profiles]
         later = fmean(sum(each[1:]) for each in lengths)
-        found = later - fmean(_new(life) for life in self.behaviour.lives)
-        if rehearsal is not None and rehearsal.later_turns.input:
-            found = later * rehearsal.later_turns.cached / rehearsal.later_turns.input
-        cached = (self.shared_share or 0.0) * self.first + max(0.0, found)
+        cached_later = later - fmean(_new(profile) for profile in self.behaviour.profiles)
+        if simulated is not None and simulated.later_turns.input:
+            cached_later = later * simulated.later_turns.cached / simulated.later_turns.input
+        cached = (self.shared_share or 0.0) * self.first + max(0.0, cached_later)
         if not self.behaviour.is_assumed and not self.behaviour.counts_cached:
             cached = 0.0
         elif self.behaviour.cached is not None and self.traits.managed_cache:
@@ -166,54 +166,54 @@ class _Workload:
         )
 
 
-def _new(life: AgentProfile) -> int:
-    """Prompt tokens that no turn before has computed or said."""
-    return sum(max(0, turn.added - turn.output) for turn in life[:-1])
+def _new(profile: AgentProfile) -> int:
+    """Prompt tokens that no earlier turn has computed or generated."""
+    return sum(max(0, turn.added - turn.output) for turn in profile[:-1])
 
 
 def _draw(waits: list[float], name: str) -> float:
-    place = Random(name).random() * (len(waits) - 1)  # noqa: S311 - the same in every forecast
-    low = int(place)
-    return waits[low] + (place - low) * (waits[min(low + 1, len(waits) - 1)] - waits[low])
+    position = Random(name).random() * (len(waits) - 1)  # noqa: S311 - the same in every forecast
+    low = int(position)
+    return waits[low] + (position - low) * (waits[min(low + 1, len(waits) - 1)] - waits[low])
 
 
-def _rehearsed(work: _Workload, speeds: ServerSpeeds | None) -> tuple[SimulationResult | None, list[str]]:
+def _simulated(work: _Workload, speeds: ServerSpeeds | None) -> tuple[SimulationResult | None, list[str]]:
     if speeds is None or not work.agents:
-        return None, ["How long it takes is not known: run a canary to learn it."]
-    count = work.worth_rehearsing
-    cast = work.cast(count)
+        return None, ["The duration is unknown: run a canary to measure it."]
+    count = work.simulated_agents
+    profiles = work.profiles(count)
     basis = [*speeds.basis] if not work.traits.managed_cache else []
     if count < work.agents:
-        fewer = ", which are fewer than can be alive at once" if count < work.alive else ""
-        basis.append(f"{count:,} agents were rehearsed{fewer}; the others are taken to come at the same rate.")
+        fewer = " (fewer than can run at once)" if count < work.alive else ""
+        basis.append(f"{count:,} agents were simulated{fewer}; the others are assumed to finish at the same rate.")
     if work.traits.managed_cache:
         basis.append(
-            f"Time is from the canary's own, at {work.stage.inflight} requests in flight; the service may allow more, "
-            "or refuse some."
+            f"The duration is based on the canary's times, with {work.setup.inflight} requests in flight; the service "
+            "may allow more, or refuse some."
         )
         return simulate_constant(
-            cast, work.stage, ConstantLatencyServer(speeds.turn_seconds, speeds.seconds_per_token)
+            profiles, work.setup, ConstantLatencyServer(speeds.turn_seconds, speeds.seconds_per_token)
         ), basis
     if speeds.engine is None:
-        return None, [*basis, "How long it takes is not known: a canary has to be streamed."]
-    config = _config(work, speeds.engine, cast)
-    rehearsal = simulate(cast, work.stage, config, speeds.overhead)
+        return None, [*basis, "The duration is unknown: the canary must be streamed."]
+    config = _config(work, speeds.engine, profiles)
+    simulated = simulate(profiles, work.setup, config, speeds.overhead)
     if work.traits.kv_running_tokens is None and work.traits.kv_tokens is None:
-        basis.append("The size of the KV cache is not known: it is taken to be large enough.")
+        basis.append("The size of the KV cache is unknown; it is assumed to be large enough.")
     elif work.traits.kv_running_tokens not in (None, work.traits.kv_tokens):
-        basis.append("What a slower tier of the KV cache keeps was not rehearsed.")
-    if rehearsal.inflight >= config.max_num_seqs:
-        basis.append(f"The server is taken to run at most {config.max_num_seqs} requests at once.")
-    return rehearsal, basis
+        basis.append("The slower tier of the KV cache was not simulated.")
+    if simulated.inflight >= config.max_num_seqs:
+        basis.append(f"The server is assumed to run at most {config.max_num_seqs} requests at once.")
+    return simulated, basis
 
 
-def _config(work: _Workload, engine: SimConfig, cast: list[AgentProfile]) -> SimConfig:
-    """With the server's memory; of more than the agents could ever use, twice that is enough."""
-    needed = work.shared + sum(prompts(life, work.first)[-1] + life[-1].output for life in cast)
-    blocks = 1 + _ROOMY * needed // engine.block_size
+def _config(work: _Workload, engine: SimConfig, profiles: list[AgentProfile]) -> SimConfig:
+    """The engine with the server's memory, limited to twice what the agents could ever use."""
+    needed = work.shared + sum(prompts(profile, work.first)[-1] + profile[-1].output for profile in profiles)
+    blocks = 1 + _MEMORY_FACTOR * needed // engine.block_size
     room = work.traits.kv_running_tokens or work.traits.kv_tokens
     if room is not None:
-        longest = max(prompts(life, work.first)[-1] + life[-1].output for life in cast)
+        longest = max(prompts(profile, work.first)[-1] + profile[-1].output for profile in profiles)
         blocks = min(blocks, max(room, longest + engine.block_size) // engine.block_size)
     return replace(
         engine,
@@ -223,31 +223,31 @@ def _config(work: _Workload, engine: SimConfig, cast: list[AgentProfile]) -> Sim
     )
 
 
-def _seconds(rehearsal: SimulationResult, agents: int) -> float:
-    """Of a run of so many agents: those beyond the rehearsed ones come at the rate at which agents ended while others
-    still waited to start."""
-    count = len(rehearsal.ends)
+def _seconds(simulated: SimulationResult, agents: int) -> float:
+    """Duration of a run of this many agents: those beyond the simulated ones finish at the rate at which agents ended
+    while others still waited to start."""
+    count = len(simulated.ends)
     more = agents - count
     if more <= 0:
-        return rehearsal.seconds
-    last_start = rehearsal.starts[-1]
+        return simulated.seconds
+    last_start = simulated.starts[-1]
     begin = count // 4
-    steady = bisect_right(rehearsal.ends, last_start) - begin
+    steady = bisect_right(simulated.ends, last_start) - begin
     if steady < begin:
-        return rehearsal.seconds * agents / count
-    span = last_start - rehearsal.ends[begin]
-    return rehearsal.seconds + more * span / steady
+        return simulated.seconds * agents / count
+    span = last_start - simulated.ends[begin]
+    return simulated.seconds + more * span / steady
 
 
-def _words(work: _Workload) -> list[str]:
+def _basis(work: _Workload) -> list[str]:
     behaviour = work.behaviour
-    words = [f"What agents do: {behaviour.source}."]
-    if (error := behaviour.output_error) is not None and error > _UNSURE:
-        words.append(f"The canary's answers differ in length: output tokens are give or take {error:.0%}.")
+    basis = [f"Behaviour of agents: {behaviour.source}."]
+    if (error := behaviour.output_error) is not None and error > _MAX_UNCERTAINTY:
+        basis.append(f"The canary's answers differ in length: output tokens are uncertain by {error:.0%}.")
     if not behaviour.is_assumed and not behaviour.counts_cached:
-        words.append("The server said of no token that it was cached: none is expected to be.")
+        basis.append("The server reported no cached tokens: none are expected.")
     if behaviour.tool_seconds:
-        words.append("Tools are taken to be as quick for many agents as for few.")
+        basis.append("Tools are assumed to be as fast for many agents as for few.")
     if work.traits.managed_cache and behaviour.is_assumed:
-        words.append("What the service's own cache keeps is taken to be all that is sent again.")
-    return words
+        basis.append("The service's cache is assumed to keep everything that is sent again.")
+    return basis

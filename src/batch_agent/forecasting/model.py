@@ -1,4 +1,4 @@
-"""What a run will be, as far as it can be told before it, and how that compares with what it was."""
+"""Data of a forecast: expected turns, behaviour of agents, the forecast, and its comparison with the run."""
 
 from statistics import fmean, stdev
 
@@ -12,11 +12,11 @@ class ExpectedTurn:
     """One turn of an agent."""
 
     output: int
-    """Tokens that the model says."""
+    """Tokens that the model generates."""
     added: int
-    """Tokens by which the prompt of the next turn is longer: the answer as it is sent back, and what tools gave."""
+    """Tokens by which the next prompt is longer: the answer as it is sent back, and tool results."""
     tool_seconds: float = 0.0
-    """For which the agent waits for its tools, after this turn."""
+    """Seconds that the agent waits for its tools after this turn."""
 
 
 AgentProfile = tuple[ExpectedTurn, ...]
@@ -25,17 +25,17 @@ AgentProfile = tuple[ExpectedTurn, ...]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What agents do: the lives of some, of which the others are taken to be like one or another."""
+    """Profiles of some agents, which stand for all."""
 
-    lives: tuple[AgentProfile, ...]
+    profiles: tuple[AgentProfile, ...]
     source: str = "assumed"
-    """Or: canary of 4."""
+    """`assumed`, or for example `canary of 4`."""
     scale: float = 1.0
-    """Tokens that the server counts for each one that the plan has estimated."""
+    """Tokens in the server's count per token estimated by the plan."""
     counts_cached: bool = True
-    """Whether the server says what it took from its cache."""
+    """Whether the server reports cached tokens."""
     cached: float | None = None
-    """Share of a canary's prompts that was cached, of those who were not the first; None where nobody ran."""
+    """Cached share of the canary's prompts, without its first agent; None without a canary."""
 
     @classmethod
     def assumed(cls, *, has_tools: bool, max_turns: int = 10, max_tokens: int | None = None) -> "Behaviour":
@@ -43,8 +43,8 @@ class Behaviour:
         answer = ExpectedTurn(min(max_tokens or _ANSWER, _ANSWER), 0)
         if not has_tools:
             return cls(((answer,),))
-        said = min(max_tokens or _CALL, _CALL)
-        calling = ExpectedTurn(said, said + _RESULT, _TOOL_SECONDS)
+        call = min(max_tokens or _CALL, _CALL)
+        calling = ExpectedTurn(call, call + _RESULT, _TOOL_SECONDS)
         return cls(((*[calling] * min(_CALLING_TURNS, max_turns - 1), answer),))
 
     @property
@@ -53,68 +53,69 @@ class Behaviour:
 
     @property
     def turns(self) -> float:
-        return fmean(map(len, self.lives))
+        return fmean(map(len, self.profiles))
 
     @property
     def output(self) -> float:
-        """Tokens that an agent says in its life."""
-        return fmean(sum(turn.output for turn in life) for life in self.lives)
+        """Mean output tokens of an agent."""
+        return fmean(sum(turn.output for turn in profile) for profile in self.profiles)
 
     @property
     def output_error(self) -> float | None:
-        """How far that may be off because few were asked, as a share of it; None where it cannot be told."""
-        said = [sum(turn.output for turn in life) for life in self.lives]
-        return stdev(said) / len(said) ** 0.5 / self.output if len(said) > 1 and self.output else None
+        """Standard error of `output`, as a share of it; None if it is unknown."""
+        outputs = [sum(turn.output for turn in profile) for profile in self.profiles]
+        return stdev(outputs) / len(outputs) ** 0.5 / self.output if len(outputs) > 1 and self.output else None
 
     @property
     def grown(self) -> float:
-        """Tokens by which an agent's context is longer than its first prompt when it ends."""
-        return fmean(grown(life) for life in self.lives)
+        """Mean tokens by which an agent's last context is longer than its first prompt."""
+        return fmean(grown(profile) for profile in self.profiles)
 
     @property
     def tool_seconds(self) -> float:
-        """For which an agent waits for its tools in its life."""
-        return fmean(sum(turn.tool_seconds for turn in life) for life in self.lives)
+        """Mean seconds that an agent waits for its tools."""
+        return fmean(sum(turn.tool_seconds for turn in profile) for profile in self.profiles)
 
 
-def prompts(life: AgentProfile, first: int) -> tuple[int, ...]:
+def prompts(profile: AgentProfile, first: int) -> tuple[int, ...]:
     """The length of each turn's prompt."""
     lengths = [first]
-    for turn in life[:-1]:
+    for turn in profile[:-1]:
         lengths.append(lengths[-1] + turn.added)
     return tuple(lengths)
 
 
-def grown(life: AgentProfile) -> int:
-    return prompts(life, 0)[-1] + life[-1].output
+def grown(profile: AgentProfile) -> int:
+    """Tokens by which the last context is longer than the first prompt."""
+    return prompts(profile, 0)[-1] + profile[-1].output
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Of one run. What is None cannot be told from what is known; `basis` says what would help."""
+    """Forecast of one run. Fields that are None are unknown; `basis` says what would help."""
 
     agents: int
     usage: Usage
-    """Tokens of all agents together."""
+    """Tokens of all agents."""
     inflight: int
-    """Requests in flight at most."""
+    """The most requests in flight."""
     behaviour: Behaviour
     basis: tuple[str, ...] = ()
-    """What this rests on and what is not known, in words."""
+    """Assumptions and unknowns, as sentences."""
     shared: float | None = None
-    """Share of the first prompts that is expected from the prefix cache."""
+    """Expected cached share of the first prompts."""
     residents: int | None = None
-    """Agents whose contexts fit the KV cache at once; None where nobody knows, or nobody comes back to a context."""
+    """Agents whose contexts fit the KV cache at once; None if unknown, or if agents have a single turn."""
     seconds: float | None = None
     usd: float | None = None
 
     @property
     def computed(self) -> int:
-        """Prompt tokens that are not taken from a cache."""
+        """Prompt tokens that are not cached."""
         return self.usage.input - self.usage.cached
 
     def against(self, results: Results, seconds: float, usd: float | None = None) -> "Comparison":
-        """The run as it was: what came out of it, how long it took, what it cost."""
+        """Comparison with the actual results, duration and cost of the run."""
         used = sum((result.usage for result in results), NO_USAGE)
         turns = sum(result.turns for result in results)
         residents = results.scheduling.max_residents
@@ -146,13 +147,13 @@ class Compared:
 
     @property
     def ratio(self) -> float | None:
-        """Forecast by fact; None where either is not known, or there was nothing."""
+        """Forecast divided by fact; None if either is unknown, or the fact is 0."""
         return None if self.forecast is None or not self.fact else self.forecast / self.fact
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Forecast and fact."""
+    """Forecast and actual values."""
 
     rows: tuple[Compared, ...]
 

@@ -1,4 +1,4 @@
-"""A run in virtual time: the scheduling that the real one will have, before a server that is simulated."""
+"""Simulation of a run in virtual time: the real scheduler in front of a simulated server."""
 
 import asyncio
 from collections.abc import Sequence as Many
@@ -24,38 +24,39 @@ from ..sim.kv_engine.sequence import Sequence
 from ..virtual_time import run_virtual
 from .model import AgentProfile, prompts
 
-_ONCE = 10**9
-"""Tokens that may gather before the engine reports them: it reports the first, and then only the end."""
-_OWN = 1 << 24
-_MOST_TURNS = 1_000
+_NEVER_BETWEEN = 10**9
+"""Tokens between two progress reports of the engine: it reports only the first token and the end."""
+_AGENT_BLOCKS = 1 << 24
+"""Distance between the block hashes of two agents."""
+_MAX_TURNS = 1_000
 _TOOL = ToolCall("", "tool", "{}")
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationSetup:
-    """What a rehearsal is given beside its agents."""
+    """Parameters of a simulation."""
 
     shared: int
     """Tokens that all prompts begin with."""
     first: int
-    """Tokens of a first prompt, the shared ones too."""
+    """Tokens of a first prompt, including the shared ones."""
     inflight: int
     is_fixed: bool
-    """Whether the number of requests in flight stays as it is."""
+    """Whether the limit of requests in flight is fixed."""
     kv_tokens: int | None = None
-    """What residents may hold; None: places are not counted."""
+    """Capacity for residents; None: residency is not limited."""
     is_warm: bool = False
-    """Whether the server has the shared part in its cache when the first agent comes."""
+    """Whether the shared prefix is cached before the first agent."""
 
 
 @dataclass(slots=True)
 class SimulationResult:
-    """What happened, in seconds from its start."""
+    """Outcome of a simulation, in seconds from its start."""
 
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
     decoding: float = 0.0
-    """Of all turns, from their first tokens on."""
+    """Sum over all turns of the time after the first token."""
     later_turns: Usage = NO_USAGE
     inflight: int = 0
 
@@ -65,15 +66,15 @@ class SimulationResult:
 
 
 class ServerModel(Protocol):
-    """Answers sequences, in the time of the running loop."""
+    """A server that answers sequences, in the time of the running event loop."""
 
     async def answer(self, sequence: Sequence) -> float:
-        """Returns when the answer is whole; how long it took from its first token on."""
+        """Returns when the answer is complete, with the time since its first token."""
         ...
 
 
 class SimulatedServer:
-    """The engine of `batch_agent.sim` without its HTTP. `overhead`: seconds that a request takes beside it."""
+    """The engine of `batch_agent.sim` without HTTP. `overhead`: seconds of a request outside the engine."""
 
     def __init__(self, config: SimConfig, overhead: float = 0.0) -> None:
         self._engine = SimEngine(config)
@@ -88,22 +89,22 @@ class SimulatedServer:
         loop = asyncio.get_running_loop()
         if self._overhead:
             await asyncio.sleep(self._overhead)
-        self._go_on()
+        self._advance()
         done, first = loop.create_future(), [0.0]
         self._waiting[sequence] = done, first
         self._engine.add(sequence, loop.time())
-        self._go_on()
+        self._advance()
         await done
         return loop.time() - first[0]
 
     async def load(self) -> ServerLoad:
-        self._go_on()
+        self._advance()
         engine, scheduler = self._engine, self._engine.scheduler
         computed = scheduler.query_tokens - scheduler.hit_tokens + engine.counters.generation_tokens
         used = engine.pool.used / engine.pool.num_blocks
         return ServerLoad(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed)
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         loop = asyncio.get_running_loop()
         for progress in self._engine.advance(loop.time()):
             done, first = self._waiting[progress.sequence]
@@ -115,12 +116,12 @@ class SimulatedServer:
         if self._timer is not None:
             self._timer.cancel()
         wake_at = self._engine.wake_at
-        self._timer = None if wake_at is None else loop.call_at(wake_at, self._go_on)
+        self._timer = None if wake_at is None else loop.call_at(wake_at, self._advance)
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantLatencyServer:
-    """Takes as long for every turn, whatever else it is asked: a service whose machines are its own affair."""
+    """A server whose latency does not depend on load, like a managed service."""
 
     turn_seconds: float
     seconds_per_token: float = 0.0
@@ -133,80 +134,80 @@ class ConstantLatencyServer:
 
 
 def simulate(
-    cast: Many[AgentProfile], stage: SimulationSetup, config: SimConfig, overhead: float = 0.0
+    profiles: Many[AgentProfile], setup: SimulationSetup, config: SimConfig, overhead: float = 0.0
 ) -> SimulationResult:
-    """On a simulated engine. Blocks, and runs an event loop: from a coroutine, call it in a thread."""
+    """Simulates a run on a simulated engine. Blocks, and runs an event loop: from a coroutine, call it in a thread."""
 
     async def main() -> SimulationResult:
         server = SimulatedServer(config, overhead)
-        if stage.is_warm and config.prefix_caching:
-            server.warm(_hashes(0, stage.shared, stage.shared, config.block_size), config.block_size)
-        return await _Simulation(cast, stage, server, config).run()
+        if setup.is_warm and config.prefix_caching:
+            server.warm(_hashes(0, setup.shared, setup.shared, config.block_size), config.block_size)
+        return await _Simulation(profiles, setup, server, config).run()
 
     return run_virtual(main())
 
 
 def simulate_constant(
-    cast: Many[AgentProfile], stage: SimulationSetup, server: ConstantLatencyServer
+    profiles: Many[AgentProfile], setup: SimulationSetup, server: ConstantLatencyServer
 ) -> SimulationResult:
-    """On a service that is as quick however much it is asked. Blocks as `simulate` does."""
+    """Simulates a run on a service of constant latency. Blocks like `simulate`."""
 
     async def main() -> SimulationResult:
-        return await _Simulation(cast, stage, server, SimConfig(prefix_caching=False)).run()
+        return await _Simulation(profiles, setup, server, SimConfig(prefix_caching=False)).run()
 
     return run_virtual(main())
 
 
 class _Simulation:
-    """One rehearsal under way."""
+    """A running simulation."""
 
     def __init__(
-        self, cast: Many[AgentProfile], stage: SimulationSetup, server: ServerModel, config: SimConfig
+        self, profiles: Many[AgentProfile], setup: SimulationSetup, server: ServerModel, config: SimConfig
     ) -> None:
-        self._cast = cast
-        self._stage = stage
+        self._profiles = profiles
+        self._setup = setup
         self._server = server
         self._config = config
         residency = None
-        if stage.kv_tokens is not None:
-            residency = Residency(KvLedger(stage.kv_tokens), stage.shared, chars_per_token=1.0)
-        slots = Slots(InflightLimit(stage.inflight, stage.is_fixed))
-        self._gate = AdmissionController(slots, residency, shared_chars=stage.shared)
-        self._seen = SimulationResult()
+        if setup.kv_tokens is not None:
+            residency = Residency(KvLedger(setup.kv_tokens), setup.shared, chars_per_token=1.0)
+        slots = Slots(InflightLimit(setup.inflight, setup.is_fixed))
+        self._gate = AdmissionController(slots, residency, shared_chars=setup.shared)
+        self._result = SimulationResult()
         self._in_flight = 0
 
     async def run(self) -> SimulationResult:
-        task = "x" * (self._stage.first - self._stage.shared)
+        task = "x" * (self._setup.first - self._setup.shared)
         async with monitor_load(self._server, self._gate), asyncio.TaskGroup() as group:
-            for index, life in enumerate(self._cast):
+            for index, profile in enumerate(self._profiles):
                 job = Job(index, str(index), None, task)
                 slot = await self._gate.first_turn(job, ())
-                self._seen.starts.append(aio.now())
-                group.create_task(self._live(job, life, slot))
-        return self._seen
+                self._result.starts.append(aio.now())
+                group.create_task(self._run_agent(job, profile, slot))
+        return self._result
 
-    async def _live(self, job: Job, life: AgentProfile, slot: HeldSlot) -> None:
-        for at, prompt in enumerate(prompts(life, self._stage.first)):
+    async def _run_agent(self, job: Job, profile: AgentProfile, slot: HeldSlot) -> None:
+        for at, prompt in enumerate(prompts(profile, self._setup.first)):
             if at:
-                slot = await self._gate.next_turn(job, _MOST_TURNS - at)
-            usage = await self._turn(job, prompt, life[at].output)
+                slot = await self._gate.next_turn(job, _MAX_TURNS - at)
+            usage = await self._turn(job, prompt, profile[at].output)
             slot.release()
             if at:
-                self._seen.later_turns += usage
-            if at + 1 < len(life):
+                self._result.later_turns += usage
+            if at + 1 < len(profile):
                 with self._gate.while_waiting(job.key, [_TOOL], None):
-                    await asyncio.sleep(life[at].tool_seconds)
+                    await asyncio.sleep(profile[at].tool_seconds)
         self._gate.leave(job.key)
-        self._seen.ends.append(aio.now())
+        self._result.ends.append(aio.now())
 
     async def _turn(self, job: Job, prompt: int, output: int) -> Usage:
         started, size = aio.now(), self._config.block_size
-        hashes = _hashes(job.index, prompt + output, self._stage.shared, size) if self._config.prefix_caching else ()
-        sequence = Sequence(prompt, output, hashes, emit_every=_ONCE)
+        hashes = _hashes(job.index, prompt + output, self._setup.shared, size) if self._config.prefix_caching else ()
+        sequence = Sequence(prompt, output, hashes, emit_every=_NEVER_BETWEEN)
         self._in_flight += 1
-        self._seen.inflight = max(self._seen.inflight, self._in_flight)
+        self._result.inflight = max(self._result.inflight, self._in_flight)
         decoding = await self._server.answer(sequence)
-        self._seen.decoding += decoding
+        self._result.decoding += decoding
         self._in_flight -= 1
         usage = Usage(prompt, sequence.cached, output)
         self._gate.answered(job.key, Replied(Reply("", "stop", usage), 0.0, aio.now() - started))
@@ -214,6 +215,6 @@ class _Simulation:
 
 
 def _hashes(agent: int, tokens: int, shared: int, block_size: int) -> list[int]:
-    """The full blocks of an agent's context; those below `shared` are everybody's."""
+    """Hashes of the full blocks of an agent's context; those below `shared` are the same for all agents."""
     full, common = tokens // block_size, shared // block_size
-    return [*range(-common, 0), *range(agent * _OWN, agent * _OWN + full - common)]
+    return [*range(-common, 0), *range(agent * _AGENT_BLOCKS, agent * _AGENT_BLOCKS + full - common)]

@@ -1,4 +1,4 @@
-"""A forecast in plain lines."""
+"""Text output of a forecast."""
 
 from .model import Comparison, Forecast
 
@@ -6,22 +6,22 @@ from .model import Comparison, Forecast
 def forecast_lines(forecast: Forecast) -> list[str]:
     usage, behaviour = forecast.usage, forecast.behaviour
     shared = "" if forecast.shared is None else f", {forecast.shared:.0%} of first prompts shared"
-    told = [
-        f"agents   {forecast.agents:,} of {behaviour.turns:.1f} turns, {behaviour.output:,.0f} tokens said, "
+    lines = [
+        f"agents   {forecast.agents:,} of {behaviour.turns:.1f} turns, {behaviour.output:,.0f} output tokens, "
         f"{behaviour.tool_seconds:.1f} s of tools each",
         f"prompts  {usage.input:,} tokens, {usage.cached:,} cached, {forecast.computed:,} computed{shared}",
         f"output   {usage.output:,} tokens",
     ]
     if forecast.residents is not None:
-        told.append(f"memory   contexts of {forecast.residents:,} agents fit the KV cache at once")
-    took = "not known" if forecast.seconds is None else _duration(forecast.seconds)
-    told.append(f"time     {took}, with up to {forecast.inflight:,} requests in flight")
-    told.append(f"cost     {'not known' if forecast.usd is None else f'${forecast.usd:,.4f}'}")
-    return [*told, *(f"- {each}" for each in forecast.basis)]
+        lines.append(f"memory   contexts of {forecast.residents:,} agents fit the KV cache at once")
+    duration = "unknown" if forecast.seconds is None else _duration(forecast.seconds)
+    lines.append(f"time     {duration}, with up to {forecast.inflight:,} requests in flight")
+    lines.append(f"cost     {'unknown' if forecast.usd is None else f'${forecast.usd:,.4f}'}")
+    return [*lines, *(f"- {each}" for each in forecast.basis)]
 
 
 def compared_lines(comparison: Comparison) -> list[str]:
-    """What was forecast beside what was; rows of which neither is known are left out."""
+    """Forecast and actual values side by side; rows with neither are left out."""
     rows = [row for row in comparison.rows if (row.forecast, row.fact) != (None, None)]
     head = f"{'':14}{'forecast':>14}{'fact':>14}{'ratio':>8}"
     return [head, *(f"{row.name:14}{_n(row.forecast):>14}{_n(row.fact):>14}{_n(row.ratio):>8}" for row in rows)]

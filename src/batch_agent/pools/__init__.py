@@ -1,4 +1,4 @@
-"""Pools of endpoints that serve one model: many prompts in a request, and patterns of asking many agents."""
+"""Pools of endpoints that serve one model: many prompts in a request, and patterns over many agents."""
 
 from ..backends.hostfile import Endpoint, parse_hostfile
 from .aggregators import best_of, concat, failure_report, majority_vote, statistics, structured_merge, top_k

@@ -1,10 +1,10 @@
-"""Many responses made into one result, without asking anybody.
+"""Aggregators: functions that turn many responses into one result, without calling a model.
 
-Responses that failed are left out, and `failure_report` tells of them. `include_failures` takes them in with the text
-that they have: what there is of an answer that was cut off at max_tokens, and an empty one of any other."""
+Failed responses are left out; `failure_report` lists them. With `include_failures` they count with the text that they
+have: the beginning of an answer that was cut off at max_tokens, otherwise an empty string."""
 
 import json
-import statistics as of_numbers
+import statistics as stats
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import isfinite, nan
@@ -12,15 +12,15 @@ from typing import Any
 
 from ..core.errors import SpecError
 from .response import Response
-from .response_checks import nothing
+from .response_checks import failed_response
 
 Score = Callable[[Response], float]
 
 
 def majority_vote(responses: Sequence[Response], include_failures: bool = False) -> tuple[str, float]:
-    """The text that most have, and their share. Case and the space around a text do not count: the winner is in lower
-    case. Of several with as many votes the one that comes first wins. ("", 0.0) if there are no votes."""
-    votes = Counter(response.text.strip().lower() for response in _counted(responses, include_failures))
+    """The most frequent text, and its share of the votes. Case and surrounding whitespace are ignored: the winner is in
+    lower case. In a tie, the text that comes first wins. ("", 0.0) if there are no votes."""
+    votes = Counter(response.text.strip().lower() for response in _included(responses, include_failures))
     if not votes:
         return "", 0.0
     winner = max(votes, key=lambda text: votes[text])
@@ -28,40 +28,43 @@ def majority_vote(responses: Sequence[Response], include_failures: bool = False)
 
 
 def concat(responses: Sequence[Response], separator: str = "\n", include_failures: bool = False) -> str:
-    """Their texts, in their order."""
-    return separator.join(response.text for response in _counted(responses, include_failures))
+    """The texts, joined in order."""
+    return separator.join(response.text for response in _included(responses, include_failures))
 
 
 def best_of(responses: Sequence[Response], score_fn: Score, include_failures: bool = False) -> Response:
-    """The one with the highest score, and of several the first. A failed response if there is none to choose."""
-    counted = _counted(responses, include_failures)
-    if counted:
-        return max(counted, key=score_fn)
+    """The response with the highest score; in a tie, the first. A failed response if there is none to choose from."""
+    included = _included(responses, include_failures)
+    if included:
+        return max(included, key=score_fn)
     if responses:
-        return nothing(responses, "best_of", "response")
+        return failed_response(responses, "best_of", "response")
     return Response(0, error="best_of: there are no responses to choose from.")
 
 
 def top_k(responses: Sequence[Response], k: int, score_fn: Score, include_failures: bool = False) -> list[Response]:
-    """The `k` with the highest scores, the best first; those with the same score in their order. Raises SpecError for a
-    negative `k`."""
+    """The `k` responses with the highest scores, best first; ties keep their order. Raises SpecError if `k` is
+    negative."""
     if k < 0:
-        raise SpecError(f"k is {k}: top_k gives 0 responses or more.")
-    return sorted(_counted(responses, include_failures), key=score_fn, reverse=True)[:k]
+        raise SpecError(f"k must be >= 0; got {k}.")
+    return sorted(_included(responses, include_failures), key=score_fn, reverse=True)[:k]
 
 
 def structured_merge(
     responses: Sequence[Response], include_failures: bool = False
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The values that the texts are as JSON, in one list: of arrays each of their values, everything else as it is. And
-    for each text that is no JSON `{"index", "agent_index", "error"}`."""
+    """The values of all texts parsed as JSON, in one list: arrays are flattened, other values are appended. And for
+    each text that is not valid JSON, `{"index", "agent_index", "error"}`."""
     merged: list[Any] = []
     errors: list[dict[str, Any]] = []
-    for response in _counted(responses, include_failures):
+    for response in _included(responses, include_failures):
         try:
             value = json.loads(response.text)
-        except (ValueError, RecursionError) as error:  # also a number of too many digits; and too many brackets
-            errors.append(_named(response, str(error)))
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # too many digits; nested too deeply
+            errors.append(_failure(response, str(error)))
         else:
             merged += value if isinstance(value, list) else [value]
     return merged, errors
@@ -70,21 +73,22 @@ def structured_merge(
 def statistics(
     responses: Sequence[Response], extract_fn: Score | None = None, include_failures: bool = False
 ) -> dict[str, float]:
-    """`mean`, `std` (of a sample; 0 for one number), `median`, `min` and `max` of the numbers that the texts are, or
-    that `extract_fn` finds; `count` of them, and `skipped`: how many of the responses have none. All are nan if there
-    is no number at all, for 0 would be one.
+    """`mean`, `std` (of a sample; 0 for one number), `median`, `min` and `max` of the texts as numbers, or of what
+    `extract_fn` returns; `count`, the numbers, and `skipped`, the responses without one. Without any number the values
+    are nan, because 0 would look like a result.
 
-    A response has no number if its text is none, if `extract_fn` raises ValueError, and if it is infinite or nan."""
-    counted = _counted(responses, include_failures)
-    found = [_number(response, extract_fn or _as_number) for response in counted]
+    A response has no number if its text is not a number, if `extract_fn` raises ValueError, or if the number is
+    infinite or nan."""
+    included = _included(responses, include_failures)
+    found = [_number(response, extract_fn or _as_number) for response in included]
     numbers = [number for number in found if number is not None]
     counts = {"count": len(numbers), "skipped": len(found) - len(numbers)}
     if not numbers:
         return dict.fromkeys(("mean", "std", "median", "min", "max"), nan) | counts
     return {
-        "mean": of_numbers.mean(numbers),
-        "std": of_numbers.stdev(numbers) if len(numbers) > 1 else 0.0,
-        "median": of_numbers.median(numbers),
+        "mean": stats.mean(numbers),
+        "std": stats.stdev(numbers) if len(numbers) > 1 else 0.0,
+        "median": stats.median(numbers),
         "min": min(numbers),
         "max": max(numbers),
     } | counts
@@ -92,7 +96,7 @@ def statistics(
 
 def failure_report(responses: Sequence[Response]) -> dict[str, Any]:
     """`total`, `success_count`, `failure_count`, and `failures`: `{"index", "agent_index", "error"}` for each."""
-    failures = [_named(response, response.error) for response in responses if not response.success]
+    failures = [_failure(response, response.error) for response in responses if not response.success]
     return {
         "total": len(responses),
         "success_count": len(responses) - len(failures),
@@ -101,11 +105,11 @@ def failure_report(responses: Sequence[Response]) -> dict[str, Any]:
     }
 
 
-def _counted(responses: Sequence[Response], include_failures: bool) -> list[Response]:
+def _included(responses: Sequence[Response], include_failures: bool) -> list[Response]:
     return [response for response in responses if include_failures or response.success]
 
 
-def _named(response: Response, error: str | None) -> dict[str, Any]:
+def _failure(response: Response, error: str | None) -> dict[str, Any]:
     return {"index": response.index, "agent_index": response.agent_index, "error": error}
 
 

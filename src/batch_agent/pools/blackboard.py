@@ -1,4 +1,4 @@
-"""Agents that work together on a board: each reads what is there, and adds to its own section."""
+"""Blackboard: agents read a shared board, and each adds to its own section."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -7,7 +7,7 @@ from typing import Any
 from ..core.errors import SpecError
 from .protocol import Pool
 from .response import Response
-from .response_checks import need_agents, no_answer
+from .response_checks import no_answer_error, require_agents
 
 BoardState = dict[str, list[str]]
 PromptFn = Callable[[str, BoardState], str]
@@ -18,10 +18,10 @@ class Blackboard:
     """A board of named sections. The agents whose endpoint has the field `role=<section>` add to that section."""
 
     def __init__(self, sections: Sequence[str], prompt_fn: PromptFn) -> None:
-        """`prompt_fn(section, board)` is what agents of a section are asked. Raises SpecError for no sections, and for
-        one that is there twice."""
+        """`prompt_fn(section, board)` returns the prompt for the agents of a section. Raises SpecError if there are no
+        sections, or if one is repeated."""
         if isinstance(sections, str) or not sections or len(set(sections)) < len(sections):
-            raise SpecError(f"sections is {sections!r}: a board needs a list of names, each of them once.")
+            raise SpecError(f"sections must be a non-empty list of distinct names; got {sections!r}.")
         self._board: BoardState = {section: [] for section in sections}
         self._failures: dict[str, list[Response]] = {section: [] for section in sections}
         self._prompt_fn = prompt_fn
@@ -29,65 +29,64 @@ class Blackboard:
 
     @property
     def board(self) -> BoardState:
-        """The board itself: what is put on it before a run, agents read."""
+        """The board itself. Agents also read what was added to it before a run."""
         return self._board
 
     @property
     def failures(self) -> dict[str, list[Response]]:
-        """Responses that are not on the board because they failed, by section."""
+        """Failed responses, which are not on the board, by section."""
         return self._failures
 
     @property
     def round(self) -> int:
-        """Rounds that are over."""
+        """Completed rounds."""
         return self._round
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy of it all, for JSON."""
+        """A copy of the round and the board, for JSON."""
         return {"round": self._round, "board": deepcopy(self._board)}
 
     async def run(self, pool: Pool, max_rounds: int = 10, convergence_fn: ConvergenceFn | None = None) -> BoardState:
-        """The board after `max_rounds` more rounds, or after the round that `convergence_fn(board)` is content with.
+        """The board after `max_rounds` more rounds, or after the first round for which `convergence_fn(board)` is true.
 
-        In a round the sections are asked one after the other, in their order: each reads what sections before it have
-        just written. The agents of a section are asked at once and do not see one another's answers. A section for
-        which there are no agents is left as it is; roles that are no section are not asked.
+        In a round the sections take turns, in order: each reads what the sections before it have just written. The
+        agents of a section work concurrently and do not see each other's answers. A section without agents stays as it
+        is; agents whose role is not a section are not used.
 
-        Raises SpecError, before anything is asked, where no section has an agent, and BackendError where a whole round
-        brings no answer; what was written before stays on the board. What the two functions raise comes through."""
-        crews = self._crews(pool, max_rounds)
+        Raises SpecError, before anything is sent, if no section has an agent, and BackendError if a whole round has no
+        answer; the board keeps what was written before. Exceptions of the two functions are propagated."""
+        pools = self._section_pools(pool, max_rounds)
         for _ in range(max_rounds):
-            await self._play(crews)
+            await self._run_round(pools)
             self._round += 1
             if convergence_fn is not None and convergence_fn(self._board):
                 break
         return self._board
 
-    def _crews(self, pool: Pool, max_rounds: int) -> dict[str, Pool]:
-        """Who adds to which section. Raises SpecError."""
-        need_agents(pool, "Blackboard")
+    def _section_pools(self, pool: Pool, max_rounds: int) -> dict[str, Pool]:
+        """The agents of each section. Raises SpecError."""
+        require_agents(pool, "Blackboard")
         if max_rounds < 1:
-            raise SpecError(f"max_rounds is {max_rounds}: a board needs one round at least.")
+            raise SpecError(f"max_rounds must be >= 1; got {max_rounds}.")
         every = {section: pool.by_tag("role", section) for section in self._board}
-        crews = {section: crew for section, crew in every.items() if crew.size}
-        if not crews:
+        pools = {section: agents for section, agents in every.items() if agents.size}
+        if not pools:
             roles = sorted({each.fields["role"] for each in pool.endpoints if "role" in each.fields})
             raise SpecError(
-                f"No endpoint has a role that is a section of the board: sections are {list(self._board)}, roles are "
-                f"{roles}. Write role=<section> behind the address of an endpoint."
+                f"No endpoint has the role of a section: the sections are {list(self._board)}, the roles are {roles}. "
+                "Add role=<section> to an endpoint in the hostfile."
             )
-        return crews
+        return pools
 
-    async def _play(self, crews: dict[str, Pool]) -> None:
-        """One round."""
-        heard: list[Response] = []
-        for section, crew in crews.items():
-            responses = await crew.broadcast_prompt(self._prompt_fn(section, self._board))
+    async def _run_round(self, pools: dict[str, Pool]) -> None:
+        received: list[Response] = []
+        for section, agents in pools.items():
+            responses = await agents.broadcast_prompt(self._prompt_fn(section, self._board))
             self._board[section] += [response.text for response in responses if response.success]
             self._failures[section] += [response for response in responses if not response.success]
-            heard += responses
-        if not any(response.success for response in heard):
-            raise no_answer(heard, f"Round {self._round + 1} of the board")
+            received += responses
+        if not any(response.success for response in received):
+            raise no_answer_error(received, f"Round {self._round + 1} of the board")
 
 
 async def blackboard(
@@ -97,5 +96,5 @@ async def blackboard(
     max_rounds: int = 10,
     convergence_fn: ConvergenceFn | None = None,
 ) -> BoardState:
-    """A new board after a run: see `Blackboard`."""
+    """Runs a new board and returns its sections: see `Blackboard`."""
     return await Blackboard(sections, prompt_fn).run(pool, max_rounds, convergence_fn)

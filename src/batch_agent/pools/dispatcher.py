@@ -1,9 +1,11 @@
-"""Many prompts to several endpoints, in lists: nobody waits for a slow one, and a prompt that no server takes costs the
-others nothing."""
+"""Dispatcher: sends the prompts of one call to the endpoints of a pool, many in a request.
+
+A slow endpoint holds up no other, and a prompt that is rejected affects no other prompt."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from math import ceil
 
 from .. import aio
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
@@ -12,14 +14,15 @@ from ..backends.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.retry import asks_for_less
 from ..schedule.routing import Ticket
-from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, pause
-from .failure_policy import TAKEN_BACK, are_next, blames_endpoint, is_refusal, record_failure
+from .endpoint_share import PoolShare
+from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, refusal_delay
+from .failure_policy import RECLAIMED, blames_endpoint, goes_first, is_rejection, record_failure
 from .prompt_queue import DispatchOptions, PromptQueue
-from .prompt_transport import AskList, OnPrompt
-from .response import Response, response_of
+from .prompt_transport import OnPrompt, SendPrompts
+from .response import NO_END, Response, response_of
 from .second_opinion import SecondOpinion
 
-_TICK = 0.2
+_CHECK_INTERVAL = 0.2
 
 
 class Dispatcher:
@@ -27,222 +30,257 @@ class Dispatcher:
 
     def __init__(
         self,
-        fleet: EndpointPool,
-        lanes: Sequence[EndpointState],
-        places: Sequence[int],
-        ask: AskList,
-        orders: DispatchOptions,
+        endpoint_pool: EndpointPool,
+        states: Sequence[EndpointState],
+        share: PoolShare,
+        endpoints: Sequence[int],
+        send_prompts: SendPrompts,
+        options: DispatchOptions,
         deliver: Callable[[Response], None],
     ) -> None:
-        """`places`: of the endpoints that may be asked."""
-        self.fleet = fleet
-        self._lanes = lanes
-        self.places = places
-        self._ask_list = ask
-        self._orders = orders
-        self._deliver = deliver
-        self._line: PromptQueue
-        self._under_way: dict[PromptBatch, Ticket] = {}
-        self._unanswered = 0
-        self._answered_chars = 0
-        self._answered = 0
-        self._changed = asyncio.Event()
+        """`states`: of all endpoints; `endpoints`: indices of those that may be used."""
+        self.endpoint_pool = endpoint_pool
+        self.endpoints = endpoints
         self.group: asyncio.TaskGroup
+        self._states = states
+        self._share = share
+        self._send_prompts = send_prompts
+        self._options = options
+        self._deliver = deliver
+        self._queue: PromptQueue
+        self._in_flight: dict[PromptBatch, Ticket] = {}
+        self._unanswered = 0
+        self._answered = 0
+        self._answered_chars = 0
+        self._changed = asyncio.Event()
         self._down_since: float | None = None
-        self._looked = 0.0
         self._second_opinion = SecondOpinion(self)
+        self._checked_at = 0.0
         self._slow: set[int] = set()
-        """Endpoints that seemed to be, when it was last looked."""
+        """Endpoints that seemed slow at the last check."""
 
-    async def run(self, asked: Sequence[PendingPrompt]) -> None:
-        """Returns when each has its response."""
-        self._line = PromptQueue(asked, len(self.places), self._orders.longest)
-        self._unanswered = len(asked)
+    async def run(self, prompts: Sequence[PendingPrompt]) -> None:
+        """Returns when each prompt has its response."""
+        self._queue = PromptQueue(prompts, len(self.endpoints), self._options.max_batch_size)
+        self._unanswered = len(prompts)
+        self._share.calls.add(self)
         try:
             async with asyncio.TaskGroup() as self.group:
                 while self._unanswered:
-                    self._fill()
-                    self._give_up_if_down()
+                    self._send_queued()
+                    self._fail_if_all_down()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_TICK):
+                        async with asyncio.timeout(_CHECK_INTERVAL):
                             await self._changed.wait()
                     self._changed.clear()
-                    self._take_back()
+                    self._reclaim_stragglers()
         finally:
-            for batch in list(self._under_way):  # called off before its request began
-                self._ended(batch)
+            self._share.calls.discard(self)
+            for batch in list(self._in_flight):  # cancelled before its request began
+                self._end(batch)
+            self._report_load()
 
-    def _fill(self) -> None:
-        while self._line:
-            size = self._line.size
-            place = self.free(size, self._line.head.avoids)
-            if place is None:
+    def _send_queued(self) -> None:
+        while self._queue:
+            size = self._queue.size
+            endpoint = self.find_endpoint(size, self._queue.head.avoids)
+            if endpoint is None:
                 return
-            batch = self.begin(place, self._line.next_list(self._size_for(place, size)))
-            self.group.create_task(self._work(batch))
+            batch = self.start_batch(endpoint, self._queue.next_batch(self._size_for(endpoint, size)))
+            self.group.create_task(self._run_batch(batch))
 
-    def _size_for(self, place: int, size: int) -> int:
+    def _size_for(self, endpoint: int, size: int) -> int:
         """An endpoint that may be down gets a single prompt."""
-        lane = self._lanes[place]
-        if not self.fleet.routing.is_good(place):
+        state = self._states[endpoint]
+        if not self.endpoint_pool.routing.is_good(endpoint):
             return 1
-        if lane.batches:
-            size = min(size, max(1, self._orders.most - lane.unfinished))
-        return self._line.size_at(place, size)
+        size = min(size, max(1, self._options.max_prompts - state.unfinished))
+        if self._share.membership.is_contended:
+            size = min(size, max(1, self._share.room_at(endpoint)))
+        return self._queue.size_at(endpoint, size)
 
-    def free(self, count: int, avoided: Collection[int] = (), most: int | None = None) -> int | None:
-        """Where a list of so many prompts goes, if anybody may be given it."""
+    def find_endpoint(self, count: int, avoided: Collection[int] = (), max_prompts: int | None = None) -> int | None:
+        """The endpoint for a batch of this many prompts; None if none has room."""
         usable = self._usable()
-        others = [place for place in usable if place not in avoided]
-        return choose_endpoint(self._lanes, others or usable, count, self._orders.most if most is None else most)
+        preferred = [endpoint for endpoint in usable if endpoint not in avoided]
+        if max_prompts is not None:
+            return choose_endpoint(self._states, preferred or usable, count, max_prompts)
+        if self._share.membership.is_contended:
+            return self._find_shared(preferred or usable, count)
+        return choose_endpoint(self._states, preferred or usable, count, self._options.max_prompts)
+
+    def _find_shared(self, usable: Sequence[int], count: int) -> int | None:
+        """An endpoint with room while a run uses some of them too. As without a run, an endpoint that has work gets
+        more only if half of the batch fits."""
+        free = [endpoint for endpoint in usable if self._share.room_at(endpoint) > 0]
+        chosen = choose_endpoint(self._states, free, count, self._options.max_prompts)
+        if chosen is None or not self._states[chosen].batches:
+            return chosen
+        return chosen if self._share.room_at(chosen) >= ceil(count / 2) else None
+
+    def is_waiting_at(self, endpoint: int) -> bool:
+        return bool(self._queue) and endpoint in self._usable()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    def _report_load(self) -> None:
+        if self._share.membership.is_contended:
+            self._share.membership.changed()
 
     def _usable(self) -> list[int]:
         now = aio.now()
         return [
-            place
-            for place in self.fleet.routing.usable(now)
-            if place in self.places and self._lanes[place].rests_until <= now
+            endpoint
+            for endpoint in self.endpoint_pool.routing.usable(now)
+            if endpoint in self.endpoints and self._states[endpoint].paused_until <= now
         ]
 
-    def begin(self, place: int, asked: Sequence[PendingPrompt]) -> PromptBatch:
-        """It counts from now on, not only when its request is sent: else all would go where one may."""
-        batch = PromptBatch(place, asked, is_whole=self._orders.are_whole)
-        self._under_way[batch] = self.fleet.routing.sent(place, len(asked), aio.now())
-        self._lanes[place].began(batch, aio.now())
+    def start_batch(self, endpoint: int, prompts: Sequence[PendingPrompt]) -> PromptBatch:
+        """Counts a batch as in flight before its request is sent, so that the next one goes elsewhere."""
+        batch = PromptBatch(endpoint, prompts, is_unstreamed=self._options.is_unstreamed)
+        self._in_flight[batch] = self.endpoint_pool.routing.sent(endpoint, len(prompts), aio.now())
+        self._states[endpoint].on_sent(batch, aio.now())
+        self._report_load()
         return batch
 
     def ticket(self, batch: PromptBatch) -> Ticket:
-        """Of one that is under way."""
-        return self._under_way[batch]
+        """The routing ticket of a batch in flight."""
+        return self._in_flight[batch]
 
-    def _ended(self, batch: PromptBatch) -> None:
-        self.fleet.routing.left(self._under_way.pop(batch), aio.now())
-        self._lanes[batch.place].ended(batch)
+    def _end(self, batch: PromptBatch) -> None:
+        self.endpoint_pool.routing.left(self._in_flight.pop(batch), aio.now())
+        self._states[batch.endpoint].on_ended(batch)
         self._changed.set()
+        self._report_load()
 
-    async def _work(self, batch: PromptBatch) -> None:
-        """A list, and whatever it takes until each of its prompts is answered, or in line again."""
-        ticket = self._under_way[batch]
+    async def _run_batch(self, batch: PromptBatch) -> None:
+        """Returns when each prompt of the batch is answered or queued again."""
+        ticket = self._in_flight[batch]
         error = await self.send(batch)
         if error is None:
             return
-        if not is_refusal(batch, error):
-            self.try_again(batch, error)
-        elif len(batch.asked) > 1:
-            await self._second_opinion.on_list(batch.left, EndpointRejection(batch.place, ticket, error))
+        if not is_rejection(batch, error):
+            self.retry(batch, error)
+        elif len(batch.prompts) > 1:
+            await self._second_opinion.on_batch(batch.unanswered, EndpointRejection(batch.endpoint, ticket, error))
         else:
-            self._second_opinion.on_prompt(batch.asked[0], EndpointRejection(batch.place, ticket, error))
+            self._second_opinion.on_prompt(batch.prompts[0], EndpointRejection(batch.endpoint, ticket, error))
 
-    def try_again(self, batch: PromptBatch, error: BackendError) -> None:
-        """After a request that broke off, or was taken back."""
-        hopeless = record_failure(batch, error, self._lanes[batch.place], self.places)
-        again = [each for each in batch.left if each not in hopeless]
-        if asks_for_less(error) and again and self._lanes[batch.place].rests_until <= aio.now():
-            self.group.create_task(self._wait(again, pause(max(each.waits for each in again) - 1, error.retry_after)))
+    def retry(self, batch: PromptBatch, error: BackendError) -> None:
+        """Queues the prompts of a request that broke off or was reclaimed, or fails those that failed too often."""
+        hopeless = record_failure(batch, error, self._states[batch.endpoint], self.endpoints)
+        again = [prompt for prompt in batch.unanswered if prompt not in hopeless]
+        if asks_for_less(error) and again and self._states[batch.endpoint].paused_until <= aio.now():
+            delay = refusal_delay(max(prompt.refusals for prompt in again) - 1, error.retry_after)
+            self.group.create_task(self._requeue_later(again, delay))
         else:
-            self.again(again, come_next=are_next(error))
-        for each in hopeless:
-            self.fail(each, error, batch.place)
+            self.requeue(again, first=goes_first(error))
+        for prompt in hopeless:
+            self.fail(prompt, error, batch.endpoint)
 
-    async def _wait(self, asked: Sequence[PendingPrompt], seconds: float) -> None:
-        """The others go on meanwhile: the endpoint refused only these."""
+    async def _requeue_later(self, prompts: Sequence[PendingPrompt], seconds: float) -> None:
+        """Other prompts are sent meanwhile: the endpoint refused only these."""
         await asyncio.sleep(seconds)
-        self.again(asked)
+        self.requeue(prompts)
 
     async def send(self, batch: PromptBatch) -> BackendError | None:
-        """One request. What went wrong, if anything; who is not answered is still open in the batch."""
-        fleet, lane, ticket = self.fleet, self._lanes[batch.place], self._under_way[batch]
+        """Sends one request and returns its error, if any. Unanswered prompts are still open in the batch."""
+        pool, state, ticket = self.endpoint_pool, self._states[batch.endpoint], self._in_flight[batch]
         try:
             async with asyncio.timeout(None) as batch.scope:
-                await self._ask_list(batch.place, [each.prompt for each in batch.asked], self._hearing(batch))
+                prompts = [prompt.prompt for prompt in batch.prompts]
+                await self._send_prompts(batch.endpoint, prompts, self._receiver(batch))
         except BackendError as error:
-            if blames_endpoint(batch, error, lane) or not fleet.routing.is_good(batch.place):
-                fleet.record_failure(ticket, batch.place, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
-                fleet.mark_down(batch.place, error)
+            if blames_endpoint(batch, error, state) or not pool.routing.is_good(batch.endpoint):
+                pool.record_failure(ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
+                pool.mark_down(batch.endpoint, error)
             if asks_for_less(error):
-                lane.refused(batch, error.retry_after, aio.now())
+                state.on_refused(batch, error.retry_after, aio.now())
             return error
         except TimeoutError:
-            return TAKEN_BACK
+            return RECLAIMED
         else:
-            fleet.routing.done(ticket, aio.now())
-            fleet.mark_up(batch.place)
-            return BackendError(ErrorKind.SERVER, "The answer has no end.") if batch.open else None
+            pool.routing.done(ticket, aio.now())
+            pool.mark_up(batch.endpoint)
+            return BackendError(ErrorKind.SERVER, NO_END) if batch.open else None
         finally:
-            self._ended(batch)
+            self._end(batch)
 
-    def _hearing(self, batch: PromptBatch) -> OnPrompt:
-        lane = self._lanes[batch.place]
+    def _receiver(self, batch: PromptBatch) -> OnPrompt:
+        state = self._states[batch.endpoint]
 
-        def hear(event: PromptEvent) -> None:
+        def receive(event: PromptEvent) -> None:
             if event.index not in batch.open:
                 return
-            asked = batch.asked[event.index]
+            prompt = batch.prompts[event.index]
             if not batch.accepted.is_set():
-                lane.accepted(batch, aio.now())
+                state.on_accepted(batch, aio.now())
             match event:
                 case PromptDelta(_, text):
-                    asked.received.append(text)
-                    asked.chars += len(text)
-                    lane.heard(len(text), aio.now())
+                    prompt.received.append(text)
+                    prompt.chars += len(text)
+                    state.on_output(len(text), aio.now())
                 case PromptFinished(index):
-                    lane.answered(batch, index)
-                    self._answer(asked, event, batch.place)
+                    state.on_answered(batch, index)
+                    self._report_load()
+                    self._answer(prompt, event, batch.endpoint)
 
-        return hear
+        return receive
 
-    def _answer(self, asked: PendingPrompt, done: PromptFinished, place: int) -> None:
-        for refusal in asked.refusals:  # by others
-            self.fleet.blame(refusal)
-        asked.refusals.clear()
+    def _answer(self, prompt: PendingPrompt, done: PromptFinished, endpoint: int) -> None:
+        for rejection in prompt.rejections:  # other endpoints rejected what this one has answered
+            self.endpoint_pool.blame(rejection)
+        prompt.rejections.clear()
         self._answered += 1
-        self._answered_chars += asked.chars
-        text, url = "".join(asked.received), self.fleet.members[place].url
-        self._hand_over(response_of(asked.index, text, done.finish, done.usage, url, place))
+        self._answered_chars += prompt.chars
+        text, url = "".join(prompt.received), self.endpoint_pool.members[endpoint].url
+        self._complete(response_of(prompt.index, text, done.finish, done.usage, url, endpoint))
 
-    def fail(self, asked: PendingPrompt, error: BackendError, place: int) -> None:
-        url = self.fleet.members[place].url if place >= 0 else ""
-        self._hand_over(Response(asked.index, "", str(error), error.kind, endpoint=url, agent_index=place))
+    def fail(self, prompt: PendingPrompt, error: BackendError, endpoint: int) -> None:
+        """`endpoint`: -1 if the prompt was not sent."""
+        url = self.endpoint_pool.members[endpoint].url if endpoint >= 0 else ""
+        self._complete(Response(prompt.index, "", str(error), error.kind, endpoint=url, agent_index=endpoint))
 
-    def _hand_over(self, response: Response) -> None:
+    def _complete(self, response: Response) -> None:
         self._unanswered -= 1
         self._changed.set()
         self._deliver(response)
 
-    def again(self, asked: Sequence[PendingPrompt], *, come_next: bool = True) -> None:
-        """They are in line again."""
-        self._line.take_again(asked, come_next=come_next)
+    def requeue(self, prompts: Sequence[PendingPrompt], *, first: bool = True) -> None:
+        self._queue.put_back(prompts, first=first)
         self._changed.set()
+        self._report_load()
 
-    def _take_back(self) -> None:
-        """When nothing is in line any more, who is done helps those who are slow."""
+    def _reclaim_stragglers(self) -> None:
+        """When the queue is empty, idle endpoints take over batches of slow ones."""
         now = aio.now()
-        if self._line or now < self._looked + _TICK:
+        if self._queue or now < self._checked_at + _CHECK_INTERVAL:
             return
-        self._looked = now
-        found = find_stragglers(self._lanes, self._usable(), self._under_way, self._usual_chars, now)
-        slow, self._slow = self._slow, {batch.place for batch in found}
-        for batch in found:  # of who seemed slow twice: answers come in bursts, and one may be half read
-            if batch.place in slow and batch.scope is not None:
-                batch.is_taken_back = True
+        self._checked_at = now
+        found = find_stragglers(self._states, self._usable(), self._in_flight, self._typical_chars, now)
+        slow, self._slow = self._slow, {batch.endpoint for batch in found}
+        for batch in found:  # only at the second check in a row: output comes in bursts, and one may be half read
+            if batch.endpoint in slow and batch.scope is not None:
+                batch.is_reclaimed = True
                 batch.scope.reschedule(now)
 
     @property
-    def _usual_chars(self) -> float:
-        """Of an answer. Those that are there first are the short ones: the others get at least as long as the longest
-        is by now, and as much again while few are there."""
+    def _typical_chars(self) -> float:
+        """Expected length of an answer. Short answers finish first, so the longest one in progress counts too: twice
+        while few answers are complete."""
         answered = self._answered_chars / self._answered if self._answered else 0.0
-        opened = (each.chars for lane in self._lanes for batch in lane.batches for each in batch.left)
+        in_progress = (prompt.chars for state in self._states for batch in state.batches for prompt in batch.unanswered)
         share = self._answered / max(1, self._answered + self._unanswered)
-        return max(1.0, answered, (2.0 - share) * max(opened, default=0))
+        return max(1.0, answered, (2.0 - share) * max(in_progress, default=0))
 
-    def _give_up_if_down(self) -> None:
+    def _fail_if_all_down(self) -> None:
         now = aio.now()
-        if any(self.fleet.routing.is_counted_on(place) for place in self.places):
+        if any(self.endpoint_pool.routing.is_counted_on(endpoint) for endpoint in self.endpoints):
             self._down_since = None
             return
         self._down_since = now if self._down_since is None else self._down_since
-        if now - self._down_since >= self._orders.patience:
-            error = self.fleet.no_endpoint_error((), self.places)
-            for asked in self._line.dissolve():
-                self.fail(asked, error, -1)
+        if now - self._down_since >= self._options.patience:
+            error = self.endpoint_pool.no_endpoint_error((), self.endpoints)
+            for prompt in self._queue.drain():
+                self.fail(prompt, error, -1)

@@ -1,4 +1,4 @@
-"""What is under way at each endpoint, and how fast it gets on. Time is an argument."""
+"""Prompts and batches in flight at each endpoint, and how fast it answers them. Time is an argument."""
 
 import asyncio
 import sys
@@ -10,258 +10,276 @@ from ..backends.failover import EndpointRejection
 from ..schedule.backoff import Backoff
 from ..schedule.overload_detector import OverloadDetector
 
-_MEMORY = 2.0
-"""Seconds over which a speed is averaged."""
-_SOONEST = 0.25
-"""Seconds of work before a speed is believed."""
+_PACE_MEMORY = 2.0
+"""Seconds over which the pace is averaged."""
+_MIN_PACE_SECONDS = 0.25
+"""Seconds of work before the pace is trusted."""
 _WORTH_MOVING = 0.6
-"""Work is taken from an endpoint if it is done elsewhere in this share of the time that it would take here."""
-_MOST_DONE = 0.5
-"""What was generated so far is lost: work is not moved that is half done."""
-_LEAST_LEFT = 0.1
-"""Of an answer of usual length, for one that is already longer."""
-_LISTS_EACH = 4
-"""Lists of an endpoint: what it turns out to be slow with can be taken back in so many parts."""
-_WORTH_LISTS = 8
-"""Prompts in a list that is worth to be split further."""
+"""A batch is reclaimed if another endpoint would finish it within this share of the time that it would take here."""
+_MAX_PROGRESS = 0.5
+"""Reclaiming loses what was generated: a batch that is further than this stays."""
+_MIN_REMAINING = 0.1
+"""Assumed remaining share of an answer that is already longer than the typical one."""
+_BATCHES_PER_ENDPOINT = 4
+"""Batches that an endpoint's share is split into: a slow endpoint gives its work back in these units."""
+_MIN_SPLIT_SIZE = 8
+"""Prompts in a batch that is worth splitting further."""
 _BACKOFF = Backoff(first=0.5, longest=30.0)
-"""For an endpoint that has too much to do and does not say for how long."""
-_SOON = 1.0
-_LATE = 5.0
-"""Times as long as others take to begin an answer, and no less than `_SOON` seconds: one that says nothing for longer
-does not get to it."""
-_LONG = 5.0
-"""Seconds that an answer which comes whole may take, whatever others take."""
+"""For an overloaded endpoint that sends no Retry-After."""
+_MIN_SILENT_SECONDS = 1.0
+_SILENT_FACTOR = 5.0
+"""An endpoint is silent if it takes this many times as long as the others to begin an answer, and at least
+`_MIN_SILENT_SECONDS`."""
+_MIN_UNSTREAMED_SECONDS = 5.0
+"""Seconds that an answer which is not streamed may always take."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingPrompt:
-    """A prompt on its way to an answer."""
+    """A prompt without a response."""
 
     index: int
     prompt: str
     received: list[str] = field(default_factory=list)
     chars: int = 0
     failures: int = 0
-    """How often a request that it was in broke off."""
+    """Requests with this prompt that broke off."""
     avoids: set[int] = field(default_factory=set)
-    """Endpoints where that was, or which it was taken from: others come first."""
-    company: int = sys.maxsize
-    """Prompts in a list that it may be in: half as many each time that one breaks off, for it may be why."""
-    waits: int = 0
-    """How often an endpoint had no time for it."""
+    """Endpoints where a request broke off, or from which it was reclaimed: other endpoints are preferred."""
+    max_batch_size: int = sys.maxsize
+    """Halved each time a request breaks off, because this prompt may be the cause."""
+    refusals: int = 0
+    """Times that an endpoint turned it away because of load."""
     moves: int = 0
-    refusals: list[EndpointRejection] = field(default_factory=list)
-    """By endpoints that it was sent to alone."""
+    """Times that it was reclaimed from an endpoint."""
+    rejections: list[EndpointRejection] = field(default_factory=list)
+    """By endpoints that received it alone."""
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
+        """Drops the partial answer, before the prompt is sent again."""
         self.received.clear()
         self.chars = 0
 
-    def broke_off(self, place: int, company: int) -> None:
-        """So did a request with so many prompts. The first time may have been chance."""
+    def on_interrupted(self, endpoint: int, batch_size: int) -> None:
+        """A request with this many prompts broke off. The first time may have been chance."""
         self.failures += 1
-        self.avoids.add(place)
+        self.avoids.add(endpoint)
         if self.failures > 1:
-            self.company = max(1, ceil(company / 2))
+            self.max_batch_size = max(1, ceil(batch_size / 2))
 
 
 @dataclass(slots=True, eq=False)
 class PromptBatch:
-    """A list of prompts in one request."""
+    """The prompts of one request."""
 
-    place: int
-    asked: Sequence[PendingPrompt]
-    is_whole: bool = False
-    """Its answer comes all at once: how far it is cannot be seen."""
+    endpoint: int
+    prompts: Sequence[PendingPrompt]
+    is_unstreamed: bool = False
+    """The answer arrives in one piece, so its progress is unknown."""
     number: int = 0
-    """Of those that its endpoint was sent."""
+    """Sequence number at its endpoint."""
     open: set[int] = field(default_factory=set)
-    """Places in the list that have no answer yet."""
-    began_at: float = 0.0
-    is_taken_back: bool = False
+    """Indices of the prompts without a complete answer."""
+    sent_at: float = 0.0
+    is_reclaimed: bool = False
     scope: asyncio.Timeout | None = None
     """Ends the request when it is rescheduled to now."""
     accepted: asyncio.Event = field(default_factory=asyncio.Event)
-    """The server has begun to answer: none of the prompts is one that it refuses."""
+    """Set when the server begins to answer: it rejects none of the prompts."""
 
     def __post_init__(self) -> None:
-        self.open = set(range(len(self.asked)))
+        self.open = set(range(len(self.prompts)))
 
     @property
-    def left(self) -> list[PendingPrompt]:
-        return [self.asked[at] for at in sorted(self.open)]
+    def unanswered(self) -> list[PendingPrompt]:
+        return [self.prompts[at] for at in sorted(self.open)]
 
     @property
     def moves(self) -> int:
-        """How often one of the prompts that are left was taken from an endpoint."""
-        return max((each.moves for each in self.left), default=0)
+        """The most times that one of the unanswered prompts was reclaimed."""
+        return max((prompt.moves for prompt in self.unanswered), default=0)
 
-    def progress(self, usual: float) -> float:
-        """The share of its open answers that is there, on average."""
-        left = self.left
-        return sum(asked.chars for asked in left) / (usual * len(left)) if left and usual else 0.0
+    def progress(self, typical_chars: float) -> float:
+        """Mean share of the unanswered prompts' answers that has arrived."""
+        prompts = self.unanswered
+        if not (prompts and typical_chars):
+            return 0.0
+        return sum(prompt.chars for prompt in prompts) / (typical_chars * len(prompts))
 
 
 @dataclass(slots=True)
 class EndpointState:
-    """One endpoint: lists under way, and how fast answers get longer while there are any."""
+    """One endpoint: its batches in flight, and how fast its answers grow."""
 
     batches: list[PromptBatch] = field(default_factory=list)
     unfinished: int = 0
-    """Prompts without an answer."""
+    """Prompts without a complete answer."""
     pace: float | None = None
-    """Characters per second of one answer. It hardly depends on how many there are, as long as all are worked on: who
-    has less to do does not look slower for it."""
-    start: float | None = None
-    """Seconds before it begins to answer a list, lately."""
+    """Characters per second of one answer. It hardly depends on the number of answers, as long as the server works on
+    all of them: an endpoint with less to do does not look slower."""
+    start_seconds: float | None = None
+    """Recent time from sending a batch to the first output."""
     slowest_start: float = 0.0
-    heard_at: float = -inf
-    rests_until: float = -inf
-    """It has asked to be left alone until then."""
+    last_output_at: float = -inf
+    paused_until: float = -inf
+    """The endpoint is overloaded and gets nothing before this time."""
     _sent: int = 0
-    """Lists, so far."""
-    _tests: OverloadDetector = field(default_factory=OverloadDetector)
-    _refusals: int = 0
-    """Times in a row that it refused most."""
+    """Batches sent so far."""
+    _overload: OverloadDetector = field(default_factory=OverloadDetector)
+    _pauses: int = 0
+    """Consecutive pauses without output in between."""
     _since: float = 0.0
     _busy: float = 0.0
     _chars: float = 0.0
     _seconds: float = 0.0
     _prompt_seconds: float = 0.0
 
-    def began(self, batch: PromptBatch, now: float) -> None:
+    def on_sent(self, batch: PromptBatch, now: float) -> None:
         if not self.batches:
             self._since = now
-        batch.began_at = now
+        batch.sent_at = now
         self._sent += 1
         batch.number = self._sent
         self.batches.append(batch)
         self.unfinished += len(batch.open)
 
-    def accepted(self, batch: PromptBatch, now: float) -> None:
-        """It begins to answer."""
-        seconds = now - batch.began_at
-        self.start = seconds if self.start is None else (self.start + seconds) / 2
+    def on_accepted(self, batch: PromptBatch, now: float) -> None:
+        """The server begins to answer."""
+        seconds = now - batch.sent_at
+        self.start_seconds = seconds if self.start_seconds is None else (self.start_seconds + seconds) / 2
         self.slowest_start = max(self.slowest_start, seconds)
         batch.accepted.set()
 
-    def heard(self, chars: int, now: float) -> None:
-        """More of an answer has come."""
-        self.heard_at = now
-        self._refusals = 0
+    def on_output(self, chars: int, now: float) -> None:
+        """An answer has grown by this many characters."""
+        self.last_output_at = now
+        self._pauses = 0
         passed, self._since = now - self._since, now
         self._busy += passed
-        kept = exp(-passed / _MEMORY)
+        kept = exp(-passed / _PACE_MEMORY)
         self._chars = self._chars * kept + chars
         self._seconds = self._seconds * kept + passed
         self._prompt_seconds = self._prompt_seconds * kept + passed * self.unfinished
-        if self._busy >= _SOONEST and self._prompt_seconds > 0:
+        if self._busy >= _MIN_PACE_SECONDS and self._prompt_seconds > 0:
             self.pace = self._chars / self._prompt_seconds
 
-    def answered(self, batch: PromptBatch, at: int) -> None:
-        """The answer at this place of a list is whole."""
-        if at in batch.open:
-            batch.open.remove(at)
+    def on_answered(self, batch: PromptBatch, index: int) -> None:
+        """The answer to the prompt with this index in the batch is complete."""
+        if index in batch.open:
+            batch.open.remove(index)
             self.unfinished -= 1
 
-    def ended(self, batch: PromptBatch) -> None:
+    def on_ended(self, batch: PromptBatch) -> None:
         self.batches.remove(batch)
         self.unfinished -= len(batch.open)
 
-    def refused(self, batch: PromptBatch, retry_after: float | None, now: float) -> bool:
-        """It has no time for this list. Whether it has none for anybody: it refuses most, and rests for a while."""
-        is_first = now >= self.rests_until  # or else it has said so already, to another list
-        if not (self._tests.is_news(batch.number) and self._tests.are_most(batch.number, self._sent)):
+    def on_refused(self, batch: PromptBatch, retry_after: float | None, now: float) -> bool:
+        """Returns whether the endpoint is overloaded: it refuses most batches, and is paused."""
+        is_first = now >= self.paused_until  # otherwise another batch has started this pause
+        if not (self._overload.is_news(batch.number) and self._overload.are_most(batch.number, self._sent)):
             return not is_first
         if is_first:
-            self.rests_until = now + pause(self._refusals, retry_after)
-            self._refusals += 1
+            self.paused_until = now + refusal_delay(self._pauses, retry_after)
+            self._pauses += 1
         return True
 
     def is_silent(self, batch: PromptBatch) -> bool:
-        """Whether nothing at all was heard since it has this list."""
-        return self.heard_at <= batch.began_at
+        """Whether the endpoint has sent no output at all since it received this batch."""
+        return self.last_output_at <= batch.sent_at
 
-    def seconds_left(self, usual: float, now: float) -> float | None:
-        """Until its answers are all there, if they get as long as is usual; None where nobody knows. One that is
-        silent is slower than it was."""
+    def seconds_left(self, typical_chars: float, now: float) -> float | None:
+        """Time until all its answers are complete, if they get as long as is typical; None if its pace is unknown. An
+        endpoint that is silent is slower than it was."""
         if not self.batches:
             return 0.0
         if self.pace is None:
             return None
         silent = now - self._since
-        chars = sum(max(usual - asked.chars, _LEAST_LEFT * usual) for batch in self.batches for asked in batch.left)
-        pace = self.pace * min(1.0, self._seconds / (self._seconds + max(0.0, silent - _SOONEST)))
+        chars = sum(
+            max(typical_chars - prompt.chars, _MIN_REMAINING * typical_chars)
+            for batch in self.batches
+            for prompt in batch.unanswered
+        )
+        pace = self.pace * min(1.0, self._seconds / (self._seconds + max(0.0, silent - _MIN_PACE_SECONDS)))
         return chars / (self.unfinished * pace) if pace > 0 and self.unfinished else float("inf")
 
 
-def pause(before: int, retry_after: float | None) -> float:
-    """Seconds to wait after a refusal, and so many before it."""
-    return _BACKOFF.delay(before) if retry_after is None else min(retry_after, _BACKOFF.longest)
+def refusal_delay(attempt: int, retry_after: float | None) -> float:
+    """Seconds to wait after a refusal that follows this many others."""
+    return _BACKOFF.delay(attempt) if retry_after is None else min(retry_after, _BACKOFF.longest)
 
 
-def fair_list(count: int, places: int) -> int:
-    """Prompts in a list, of so many for so many endpoints."""
-    each = ceil(count / max(1, places))
-    parts = _LISTS_EACH if each >= _LISTS_EACH * _WORTH_LISTS else 2 if each >= 2 * _WORTH_LISTS else 1
+def fair_batch_size(prompts: int, endpoints: int) -> int:
+    """Prompts per batch, for this many prompts on this many endpoints."""
+    each = ceil(prompts / max(1, endpoints))
+    parts = _BATCHES_PER_ENDPOINT if each >= _BATCHES_PER_ENDPOINT * _MIN_SPLIT_SIZE else 1
+    if parts == 1 and each >= 2 * _MIN_SPLIT_SIZE:
+        parts = 2
     return max(1, ceil(each / parts))
 
 
-def choose_endpoint(lanes: Sequence[EndpointState], usable: Iterable[int], count: int, most: int) -> int | None:
-    """Where a list of so many prompts is done first; None while that one has no room for half of it. `most`: prompts
-    that an endpoint may have under way."""
-    known = [lane.pace for lane in lanes if lane.pace is not None]
+def choose_endpoint(states: Sequence[EndpointState], usable: Iterable[int], count: int, max_prompts: int) -> int | None:
+    """The endpoint that would finish a batch of `count` prompts first; None while it has no room for half of it.
+    `max_prompts`: prompts that an endpoint may have in flight."""
+    known = [state.pace for state in states if state.pace is not None]
     mean = sum(known) / len(known) if known else 1.0
-    best = min(usable, key=lambda at: (lanes[at].unfinished + count) / (lanes[at].pace or mean), default=None)
-    if best is None or (lanes[best].batches and lanes[best].unfinished + ceil(count / 2) > most):
-        return None  # who waits for the quick one is done before those that the slow one takes
+    best = min(usable, key=lambda at: (states[at].unfinished + count) / (states[at].pace or mean), default=None)
+    if best is None or (states[best].batches and states[best].unfinished + ceil(count / 2) > max_prompts):
+        return None  # waiting for the fast endpoint is quicker than a slow one with room
     return best
 
 
 def find_stragglers(
-    lanes: Sequence[EndpointState], usable: Sequence[int], own: Collection[PromptBatch], usual: float, now: float
+    states: Sequence[EndpointState],
+    usable: Sequence[int],
+    own: Collection[PromptBatch],
+    typical_chars: float,
+    now: float,
 ) -> list[PromptBatch]:
-    """Of `own` lists those that would be done sooner elsewhere: all that an endpoint says nothing to, else of the
-    endpoint which ends last the one with the least progress."""
-    if silent := _unheard(lanes, usable, own, now):
+    """Those of the `own` batches that another endpoint would finish sooner: all batches of a silent endpoint, otherwise
+    the batch with the least progress at the endpoint that would finish last."""
+    if silent := _silent_batches(states, usable, own, now):
         return silent
-    own = [batch for batch in own if not batch.is_whole]
-    lefts = {at: left for at, lane in enumerate(lanes) if (left := lane.seconds_left(usual, now)) is not None}
-    helpers = [at for at in usable if at in lefts and lanes[at].pace is not None]
-    slow = max({batch.place for batch in own if batch.place in lefts}, key=lambda at: lefts[at], default=None)
-    quick = min((at for at in helpers if at != slow), key=lambda at: lefts[at], default=None)
+    own = [batch for batch in own if not batch.is_unstreamed]
+    remaining = {
+        at: left for at, state in enumerate(states) if (left := state.seconds_left(typical_chars, now)) is not None
+    }
+    helpers = [at for at in usable if at in remaining and states[at].pace is not None]
+    slow = max(
+        {batch.endpoint for batch in own if batch.endpoint in remaining}, key=lambda at: remaining[at], default=None
+    )
+    quick = min((at for at in helpers if at != slow), key=lambda at: remaining[at], default=None)
     if slow is None or quick is None:
         return []
-    there = lefts[quick] + usual / (lanes[quick].pace or 1.0)
-    if there >= _WORTH_MOVING * lefts[slow]:
+    elsewhere = remaining[quick] + typical_chars / (states[quick].pace or 1.0)
+    if elsewhere >= _WORTH_MOVING * remaining[slow]:
         return []
     movable = [
         batch
-        for batch in lanes[slow].batches
-        if batch in own and not batch.is_taken_back and not batch.moves and batch.progress(usual) < _MOST_DONE
+        for batch in states[slow].batches
+        if batch in own and not batch.is_reclaimed and not batch.moves and batch.progress(typical_chars) < _MAX_PROGRESS
     ]
-    return sorted(movable, key=lambda each: each.progress(usual))[:1]
+    return sorted(movable, key=lambda batch: batch.progress(typical_chars))[:1]
 
 
-def _unheard(
-    lanes: Sequence[EndpointState], usable: Sequence[int], own: Collection[PromptBatch], now: float
+def _silent_batches(
+    states: Sequence[EndpointState], usable: Sequence[int], own: Collection[PromptBatch], now: float
 ) -> list[PromptBatch]:
-    starts = [lane.start for lane in lanes if lane.start is not None]
-    late = max(_SOON, _LATE * max(starts, default=0.0))
-    late_whole = max(_LONG, _LATE * max(lane.slowest_start for lane in lanes))
+    starts = [state.start_seconds for state in states if state.start_seconds is not None]
+    streamed = max(_MIN_SILENT_SECONDS, _SILENT_FACTOR * max(starts, default=0.0))
+    unstreamed = max(_MIN_UNSTREAMED_SECONDS, _SILENT_FACTOR * max(state.slowest_start for state in states))
     return [
         batch
         for batch in own
-        if not batch.is_taken_back
-        and _is_unheard(batch, lanes, now, late_whole if batch.is_whole else late)
-        and any(lanes[at].start is not None for at in usable if at != batch.place)
+        if not batch.is_reclaimed
+        and _is_late(batch, states, now, unstreamed if batch.is_unstreamed else streamed)
+        and any(states[at].start_seconds is not None for at in usable if at != batch.endpoint)
     ]
 
 
-def _is_unheard(batch: PromptBatch, lanes: Sequence[EndpointState], now: float, late: float) -> bool:
-    if now - batch.began_at <= late:
+def _is_late(batch: PromptBatch, states: Sequence[EndpointState], now: float, limit: float) -> bool:
+    if now - batch.sent_at <= limit:
         return False
-    if batch.is_whole:  # others of the same endpoint may be done: this one may still hang, or only be long
+    if batch.is_unstreamed:  # output of other batches says nothing: this one may hang, or only be long
         return not batch.moves
-    return lanes[batch.place].is_silent(batch) and batch.moves < len(lanes)
+    return states[batch.endpoint].is_silent(batch) and batch.moves < len(states)

@@ -1,4 +1,4 @@
-"""What it means for prompts, and for an endpoint, that a request of theirs went wrong."""
+"""What a failed request means for its prompts and for its endpoint."""
 
 from collections.abc import Collection
 
@@ -6,61 +6,62 @@ from ..core.errors import BackendError, ErrorKind
 from ..schedule.retry import asks_for_less
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch
 
-REFUSED = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
-"""The server has read the list, and would say the same again."""
-TAKEN_BACK = BackendError(ErrorKind.CONNECTION, "It was taken back, to be done elsewhere.")
-_MAYBE_THEIRS = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT, *REFUSED})
-"""What prompts may have brought about; not that nobody is there."""
-_MOST_FAILURES = 3
-"""Requests that may break off under a prompt, at two endpoints where there are two, before it is given up."""
-_MOST_FAILURES_AT_ONE = 6
-_MOST_WAITS = 10
-"""Refusals for want of time before a prompt is given up."""
+_REJECTIONS = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
+"""The server has read the request, and would reject it again."""
+RECLAIMED = BackendError(ErrorKind.CONNECTION, "The request was cancelled, to be sent to another endpoint.")
+_PROMPT_MAY_CAUSE = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT, *_REJECTIONS})
+"""Errors that a prompt may have caused; an endpoint that cannot be reached is not among them."""
+_MAX_FAILURES = 3
+"""Requests with a prompt that may break off, on two endpoints if there are two, before the prompt fails."""
+_MAX_FAILURES_ON_ONE_ENDPOINT = 6
+_MAX_REFUSALS = 10
+"""Times that a prompt is turned away because of load before it fails."""
 
 
-def is_refusal(batch: PromptBatch, error: BackendError) -> bool:
-    """Whether one of its prompts is such that the server takes no list with it."""
-    return error.kind in REFUSED and not batch.accepted.is_set()
+def is_rejection(batch: PromptBatch, error: BackendError) -> bool:
+    """Whether the server rejects the batch because of one of its prompts."""
+    return error.kind in _REJECTIONS and not batch.accepted.is_set()
 
 
 def record_failure(
-    batch: PromptBatch, error: BackendError, lane: EndpointState, places: Collection[int]
+    batch: PromptBatch, error: BackendError, state: EndpointState, endpoints: Collection[int]
 ) -> list[PendingPrompt]:
-    """Notes it for each prompt that is left. Those which are to be given up; `places`: who may be asked."""
-    left, is_alone = batch.left, len(batch.asked) == 1
-    is_mute = error.kind is ErrorKind.TURN_TIMEOUT and lane.start is None
-    for each in left:
-        if error is TAKEN_BACK:
-            each.avoids.add(batch.place)
-            each.moves += 1
+    """Counts the failure for each unanswered prompt, and returns those that fail for good. `endpoints`: those that may
+    be used."""
+    prompts, is_single = batch.unanswered, len(batch.prompts) == 1
+    for prompt in prompts:
+        if error is RECLAIMED:
+            prompt.avoids.add(batch.endpoint)
+            prompt.moves += 1
         elif asks_for_less(error):
-            each.waits += 1
-        elif error.kind in _MAYBE_THEIRS:
-            each.broke_off(batch.place, len(left))
-    if error is TAKEN_BACK:
+            prompt.refusals += 1
+        elif error.kind in _PROMPT_MAY_CAUSE:
+            prompt.on_interrupted(batch.endpoint, len(prompts))
+    if error is RECLAIMED:
         return []
-    if is_mute:  # and will not say more to fewer
-        return [each for each in left if each.avoids.issuperset(places)]
+    if error.kind is ErrorKind.TURN_TIMEOUT and state.start_seconds is None:  # smaller batches would not help
+        return [prompt for prompt in prompts if prompt.avoids.issuperset(endpoints)]
     if asks_for_less(error):
-        return [each for each in left if each.waits >= _MOST_WAITS]
-    if error.kind in REFUSED and is_alone:
-        return left
-    return [each for each in left if is_alone and error.kind in _MAYBE_THEIRS and _is_hopeless(each, places)]
+        return [prompt for prompt in prompts if prompt.refusals >= _MAX_REFUSALS]
+    if error.kind in _REJECTIONS and is_single:
+        return prompts
+    may_fail = is_single and error.kind in _PROMPT_MAY_CAUSE
+    return [prompt for prompt in prompts if may_fail and _is_hopeless(prompt, endpoints)]
 
 
-def are_next(error: BackendError) -> bool:
-    """Whether these prompts are the next to be sent. Not where nobody took them: then another finds out who is back,
-    for it may be theirs after all."""
-    return error is TAKEN_BACK or error.kind in _MAYBE_THEIRS
+def goes_first(error: BackendError) -> bool:
+    """Whether the unanswered prompts are sent again before all others. Not if the endpoint could not be reached:
+    other prompts should probe it then, in case these are the cause after all."""
+    return error is RECLAIMED or error.kind in _PROMPT_MAY_CAUSE
 
 
-def blames_endpoint(batch: PromptBatch, error: BackendError, lane: EndpointState) -> bool:
-    """Not if the same befell these prompts before, or if the endpoint goes on with others."""
+def blames_endpoint(batch: PromptBatch, error: BackendError, state: EndpointState) -> bool:
+    """Whether the endpoint is at fault: not if these prompts failed before, or if it answers others meanwhile."""
     if error.kind is ErrorKind.TURN_TIMEOUT:
-        return lane.is_silent(batch)
-    return error.kind not in _MAYBE_THEIRS or not any(each.failures for each in batch.asked)
+        return state.is_silent(batch)
+    return error.kind not in _PROMPT_MAY_CAUSE or not any(prompt.failures for prompt in batch.prompts)
 
 
-def _is_hopeless(asked: PendingPrompt, places: Collection[int]) -> bool:
-    is_shown = len(asked.avoids) > 1 or len(places) == 1
-    return asked.failures >= (_MOST_FAILURES if is_shown else _MOST_FAILURES_AT_ONE)
+def _is_hopeless(prompt: PendingPrompt, endpoints: Collection[int]) -> bool:
+    is_confirmed = len(prompt.avoids) > 1 or len(endpoints) == 1
+    return prompt.failures >= (_MAX_FAILURES if is_confirmed else _MAX_FAILURES_ON_ONE_ENDPOINT)

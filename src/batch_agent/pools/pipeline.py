@@ -1,4 +1,4 @@
-"""Stages of agents, one after another: what one gives is what the next is asked about."""
+"""Pipeline: stages of agents, in which the output of one stage is the input of the next."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from ..core.fast_dataclass import dataclass
 from .prompt_template import fill_template, require_placeholder
 from .protocol import Pool
 from .response import Response
-from .response_checks import answered, need_agents, no_answer
+from .response_checks import answered, no_answer_error, require_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,24 +17,23 @@ class Stage:
 
     name: str
     prompt_template: str
-    """`{input}` is the place of what the stage before gave, or of the first input."""
+    """`{input}` stands for the output of the previous stage, or for the initial input."""
     n_agents: int
-    """How many are asked, all of them the same; fewer where the pool has no more."""
+    """Agents that receive the prompt; fewer if the pool has fewer."""
     output_transform: Callable[[list[Response]], Any] | None = None
-    """Makes of the responses what the next stage is given. It sees those that failed too. None: the answers, one below
-    the other."""
+    """Computes the stage's output from the responses, including failed ones. None: the answers, one per line."""
     output_filter: Callable[[Response], bool] | None = None
-    """Which responses the transform sees; None: all."""
+    """Selects the responses that are used; None: all."""
 
 
 async def run_pipeline(pool: Pool, stages: Sequence[Stage], initial_input: Any, reuse_agents: bool = True) -> Any:
-    """What the last stage gives. All stages have the first agents of the pool, or, without `reuse_agents`, each has
-    agents of its own.
+    """The output of the last stage. All stages use the first agents of the pool, or, without `reuse_agents`, each stage
+    has its own agents.
 
-    Raises SpecError, before anything is asked, for no stages, an empty pool, a stage without agents and a template
-    without its place; BackendError, with the name of the stage, where no agent of a stage has an answer, or where its
-    filter leaves none and there is no transform to say what that means. What your functions raise comes through."""
-    pools = _pools(pool, stages, reuse_agents)
+    Raises SpecError, before anything is sent, for no stages, an empty pool, a stage without agents and a template
+    without its placeholder; BackendError, with the name of the stage, if no agent of a stage has an answer, or if its
+    filter leaves no response and it has no transform. Exceptions of your functions are propagated."""
+    pools = _stage_pools(pool, stages, reuse_agents)
     value = initial_input
     for stage, agents in zip(stages, pools, strict=True):
         responses = await agents.broadcast_prompt(fill_template(stage.prompt_template, input=str(value)))
@@ -45,20 +44,20 @@ async def run_pipeline(pool: Pool, stages: Sequence[Stage], initial_input: Any, 
 pipeline = run_pipeline
 
 
-def _pools(pool: Pool, stages: Sequence[Stage], reuse_agents: bool) -> list[Pool]:
-    """Who does what. Raises SpecError."""
-    need_agents(pool, "run_pipeline")
+def _stage_pools(pool: Pool, stages: Sequence[Stage], reuse_agents: bool) -> list[Pool]:
+    """The agents of each stage. Raises SpecError."""
+    require_agents(pool, "run_pipeline")
     if not stages:
-        raise SpecError("run_pipeline has nothing to do: there are no stages.")
+        raise SpecError("run_pipeline needs at least one stage.")
     pools, start = [], 0
     for stage in stages:
         require_placeholder(f"prompt_template of stage {stage.name!r}", stage.prompt_template, "input")
         if stage.n_agents < 1:
-            raise SpecError(f"Stage {stage.name!r} has n_agents={stage.n_agents}: it needs one at least.")
+            raise SpecError(f"Stage {stage.name!r}: n_agents must be >= 1; got {stage.n_agents}.")
         if start >= pool.size:
             raise SpecError(
-                f"No agent is left for stage {stage.name!r}: the stages before it have all {pool.size}. Lower their "
-                "n_agents, or let stages share agents with reuse_agents=True."
+                f"No agent is left for stage {stage.name!r}: the stages before it use all {pool.size}. Lower their "
+                "n_agents, or share agents between stages with reuse_agents=True."
             )
         stop = min(start + stage.n_agents, pool.size)
         pools.append(pool.slice(start, stop))
@@ -69,15 +68,17 @@ def _pools(pool: Pool, stages: Sequence[Stage], reuse_agents: bool) -> list[Pool
 def _output(stage: Stage, responses: list[Response]) -> Any:
     where = f"Stage {stage.name!r}"
     if not any(response.success for response in responses):
-        raise no_answer(responses, where)
-    kept = responses if stage.output_filter is None else [each for each in responses if stage.output_filter(each)]
+        raise no_answer_error(responses, where)
+    kept = responses
+    if stage.output_filter is not None:
+        kept = [response for response in responses if stage.output_filter(response)]
     if stage.output_transform is not None:
         return stage.output_transform(kept)
     if not kept:
         raise BackendError(
-            ErrorKind.INVALID_OUTPUT, f"{where}: its output_filter left none of {len(responses)} responses."
+            ErrorKind.INVALID_OUTPUT, f"{where}: its output_filter removed all {len(responses)} responses."
         )
     usable = answered(kept, where)
     if not usable:
-        raise no_answer(kept, where)
+        raise no_answer_error(kept, where)
     return "\n".join(response.text for response in usable)

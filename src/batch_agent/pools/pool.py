@@ -1,4 +1,4 @@
-"""A pool of endpoints that serve the same model: prompts in, one response for each, in order."""
+"""Pool of endpoints that serve the same model: prompts in, one response for each, in order."""
 
 import asyncio
 import logging
@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import backend_url, open_endpoint_pool
+from ..backends.connect import backend_url, server_of
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
+from ..backends.endpoint_loads import endpoint_loads
 from ..backends.endpoint_pool import EndpointPool
 from ..backends.hostfile import Endpoint
 from ..channel import Channel
@@ -22,11 +23,12 @@ from ..core.requests import Sampling
 from ..core.safe_text import safe_text
 from ..core.validation import at_least, is_whole, text_or_none
 from .dispatcher import Dispatcher
+from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt
-from .patterns import listed
+from .patterns import checked_list
 from .prompt_queue import DispatchOptions
 from .prompt_transport import OnPrompt, PromptTransport
-from .response import Response, response_of
+from .response import NO_END, Response, response_of
 from .settings import check_environment, check_flags, check_sampling, check_seconds, endpoint_of, from_environment
 
 _log = logging.getLogger("batch_agent")
@@ -35,20 +37,21 @@ OnResponse = Callable[[Response], Any]
 
 @dataclass(slots=True)
 class _Core:
-    """What a pool and its sub-pools share."""
+    """Resources that a pool and its sub-pools share."""
 
-    fleet: EndpointPool
-    wires: PromptTransport
-    lanes: list[EndpointState]
+    endpoint_pool: EndpointPool
+    transport: PromptTransport
+    states: list[EndpointState]
+    share: PoolShare
     stack: AsyncExitStack
 
 
 class VLLMPool:
     """`async with VLLMPool(parse_hostfile("agents.hostfile"), model="...") as pool`.
 
-    Prompts go to whoever is done with them first, many in one request. A prompt that no server takes, or an endpoint
-    that dies, costs the other prompts nothing. By a prompt is meant what a user says: the model's chat template is put
-    around it, unless `raw=True`."""
+    A prompt goes to the endpoint that will answer it first, with many others in one request. A prompt that the server
+    rejects, or an endpoint that dies, affects no other prompt. A prompt is a user's message: the model's chat template
+    is applied to it, unless `raw=True`."""
 
     def __init__(
         self,
@@ -64,11 +67,11 @@ class VLLMPool:
         patience: float = 30.0,
         sampling: Sampling | None = None,
     ) -> None:
-        """`max_tokens`: of an answer (None: what AURORA_SWARM_MAX_TOKENS says, or 512); `max_tokens_aggregation`: of
-        agents that put others' together (None: what AURORA_SWARM_MAX_TOKENS_AGGREGATION says, or twice max_tokens);
-        `timeout`: seconds in which an endpoint must say something; what is a request of its own is said as a whole;
-        `prompts_per_endpoint`: how many it has at once; `patience`: seconds for which endpoints are waited for when all
-        are down. Raises SpecError."""
+        """`max_tokens`: of an answer (default: the value of AURORA_SWARM_MAX_TOKENS, or 512); `max_tokens_aggregation`:
+        of an answer that merges others (default: the value of AURORA_SWARM_MAX_TOKENS_AGGREGATION, or twice
+        max_tokens); `timeout`: seconds until an endpoint's next output, or until the whole answer of a prompt that is
+        sent alone; `prompts_per_endpoint`: the most in flight at one endpoint; `patience`: seconds to wait for an
+        endpoint when all are down. Raises SpecError."""
         check_environment()
         max_tokens = from_environment("MAX_TOKENS") or 512 if max_tokens is None else max_tokens
         at_least("max_tokens", max_tokens, 1)
@@ -76,36 +79,37 @@ class VLLMPool:
             max_tokens_aggregation = from_environment("MAX_TOKENS_AGGREGATION")
         at_least("max_tokens_aggregation", 1 if max_tokens_aggregation is None else max_tokens_aggregation, 1)
         at_least("prompts_per_endpoint", prompts_per_endpoint, 1)
-        check_seconds("timeout", timeout, is_zero_fine=False)
-        check_seconds("patience", patience, is_zero_fine=True)
+        check_seconds("timeout", timeout, may_be_zero=False)
+        check_seconds("patience", patience, may_be_zero=True)
         text_or_none("model", model)
         check_flags(use_batch=use_batch, raw=raw)
         check_sampling(sampling)
         if isinstance(endpoints, str) or not isinstance(endpoints, Sequence) or not endpoints:
-            raise SpecError(f"VLLMPool takes a list of endpoints, such as ['gpu1:8000']; got {endpoints!r}.")
-        self.endpoints: list[Endpoint] = [endpoint_of(each) for each in endpoints]
+            raise SpecError(f"endpoints must be a non-empty list, such as ['gpu1:8000']; got {endpoints!r}.")
+        self.endpoints: list[Endpoint] = [endpoint_of(given) for given in endpoints]
         self.max_tokens = max_tokens
         self.max_tokens_aggregation = max_tokens_aggregation or 2 * max_tokens
         self.use_batch = use_batch
         self.timeout = timeout
         self._model = model
         self._raw = raw
-        self._orders = DispatchOptions(most=prompts_per_endpoint, patience=patience)
+        self._options = DispatchOptions(max_prompts=prompts_per_endpoint, patience=patience)
         self._sampling = sampling or Sampling()
-        encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens))  # or it is refused in mid-call
-        self._places = list(range(len(self.endpoints)))
+        encode(["Hi"], "", replace(self._sampling, max_tokens=max_tokens))  # fails here, not in a call
+        self._indices = list(range(len(self.endpoints)))
+        """Of the endpoints, in the list of the whole pool."""
         self._core: list[_Core] = []
-        self._opening = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Raises SpecError for endpoints that do not fit together, BackendError if none can be reached."""
+        """Raises SpecError for endpoints with different models, BackendError if none can be reached."""
         if self._core:
-            raise SpecError("The pool is open already.")
+            raise SpecError("The pool is already open.")
         await self._opened()
         return self
 
     async def _opened(self) -> _Core:
-        async with self._opening:
+        async with self._open_lock:
             if not self._core:
                 self._core.append(await self._connect())
         return self._core[0]
@@ -113,11 +117,16 @@ class VLLMPool:
     async def _connect(self) -> _Core:
         urls = [backend_url(endpoint) for endpoint in self.endpoints]
         async with AsyncExitStack() as stack:
-            fleet = await open_endpoint_pool(urls, self._model, uses_tools=False, notify=_notify, timeout=self.timeout)
-            stack.push_async_callback(fleet.aclose)
-            wires = PromptTransport(fleet, _notify, is_raw=self._raw)
-            await wires.open()
-            return _Core(fleet, wires, [EndpointState() for _ in urls], stack.pop_all())
+            endpoint_pool = await open_endpoint_pool(
+                urls, self._model, uses_tools=False, notify=_notify, timeout=self.timeout
+            )
+            stack.push_async_callback(endpoint_pool.aclose)
+            transport = PromptTransport(endpoint_pool, _notify, is_raw=self._raw)
+            await transport.open()
+            states = [EndpointState() for _ in urls]
+            share = PoolShare(endpoint_pool, states, self._options.max_prompts, endpoint_loads(), server_of)
+            stack.callback(share.membership.leave)
+            return _Core(endpoint_pool, transport, states, share, stack.pop_all())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -125,55 +134,55 @@ class VLLMPool:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections, of sub-pools too. A pool that was used without `async with` is closed by this."""
+        """Closes the connections of this pool and its sub-pools. Only needed without `async with`."""
         if self._core:
             await self._core.pop().stack.aclose()
 
     @property
     def size(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     @property
     def requests(self) -> int:
-        """Sent so far, by this pool and its sub-pools."""
-        return self._open.wires.requests
+        """Requests sent so far by this pool and its sub-pools."""
+        return self._open.transport.requests
 
     def by_tag(self, key: str, value: str | None = None) -> Self:
-        """A pool of those with this tag, or with this value of a field."""
+        """A pool of the endpoints with this tag, or with this value of a field."""
         wanted = key if value is None else f"{key}={value}"
-        return self._of([at for at, endpoint in enumerate(self.endpoints) if endpoint.has(wanted)])
+        return self._select([at for at, endpoint in enumerate(self.endpoints) if endpoint.has(wanted)])
 
     def select(self, indices: Sequence[int]) -> Self:
-        """A pool of the endpoints with these numbers."""
-        return self._of(list(indices))
+        """A pool of the endpoints with these indices."""
+        return self._select(list(indices))
 
     def slice(self, start: int, stop: int) -> Self:
-        """A pool of neighbours, as of a list."""
-        return self._of(list(range(self.size))[start:stop])
+        """A pool of the endpoints from `start` to `stop`, like a slice of a list."""
+        return self._select(list(range(self.size))[start:stop])
 
     def sample(self, n: int) -> Self:
-        """So many, by chance; all of them, in any case, if there are no more."""
+        """A pool of `n` random endpoints; of all, if there are fewer."""
         at_least("n", n, 0)
-        return self._of(sorted(random.sample(range(self.size), min(n, self.size))))
+        return self._select(sorted(random.sample(range(self.size), min(n, self.size))))
 
     def drain(self, agent_index: int) -> None:
-        """It gets nothing new; what is under way goes on."""
-        self._open.fleet.routing.drain(self._place(agent_index))
+        """Sends no more prompts to this endpoint; prompts in flight are finished."""
+        self._open.endpoint_pool.routing.drain(self._index(agent_index))
 
     def undrain(self, agent_index: int) -> None:
-        """It is given prompts again."""
-        self._open.fleet.routing.undrain(self._place(agent_index))
+        """Sends prompts to this endpoint again."""
+        self._open.endpoint_pool.routing.undrain(self._index(agent_index))
 
     async def post(self, agent_index: int, prompt: str, max_tokens: int | None = None) -> Response:
-        """One prompt to one endpoint, whatever it has to do. A failure is a response too."""
-        place, received = self._place(agent_index), list[PromptEvent]()
+        """Sends one prompt to one endpoint, regardless of its load. A failure is a response too."""
+        endpoint, received = self._index(agent_index), list[PromptEvent]()
         core = await self._opened()
-        how = self._how(max_tokens)
+        sampling = self._sampling_for(max_tokens)
         if not _is_prompt(prompt):
-            return _no_prompt(0, prompt)
-        url = core.fleet.members[place].url
+            return _invalid_prompt(0, prompt)
+        url = core.endpoint_pool.members[endpoint].url
         try:
-            await core.wires.alone(place, prompt, how, self.timeout, received.append)
+            await core.transport.send_single(endpoint, prompt, sampling, self.timeout, received.append)
         except BackendError as error:
             return Response(0, "", str(error), error.kind, endpoint=url, agent_index=agent_index)
         return _response(received, url, agent_index)
@@ -181,30 +190,30 @@ class VLLMPool:
     async def post_batch(
         self, agent_index: int, prompts: Sequence[str], max_tokens: int | None = None
     ) -> list[Response]:
-        """Many prompts to one endpoint."""
-        responses = await self.select([agent_index])._send(prompts, max_tokens, None, in_lists=self.use_batch)
+        """Sends many prompts to one endpoint."""
+        responses = await self.select([agent_index])._send(prompts, max_tokens, None, in_batches=self.use_batch)
         return [replace(each, agent_index=agent_index) if each.agent_index == 0 else each for each in responses]
 
     async def send_all(
         self, prompts: Sequence[str], max_tokens: int | None = None, *, on_response: OnResponse | None = None
     ) -> list[Response]:
-        """Each prompt as a request of its own, to whoever has least to do."""
-        return await self._send(prompts, max_tokens, on_response, in_lists=False)
+        """Sends each prompt in its own request, to the endpoint with the least load."""
+        return await self._send(prompts, max_tokens, on_response, in_batches=False)
 
     async def send_all_batched(
         self, prompts: Sequence[str], max_tokens: int | None = None, *, on_response: OnResponse | None = None
     ) -> list[Response]:
-        """Many prompts in each request. `on_response` sees each response as it comes."""
-        return await self._send(prompts, max_tokens, on_response, in_lists=self.use_batch)
+        """Sends many prompts in each request. `on_response` receives each response when it is complete."""
+        return await self._send(prompts, max_tokens, on_response, in_batches=self.use_batch)
 
     async def stream(self, prompts: Sequence[str], max_tokens: int | None = None) -> AsyncIterator[Response]:
-        """Responses as they come. Leaving early calls off the rest."""
-        came: Channel[Response] = Channel(math.inf)
-        work = self._send(prompts, max_tokens, came.put, in_lists=self.use_batch)
+        """Yields responses as they complete. Leaving early cancels the rest."""
+        completed: Channel[Response] = Channel(math.inf)
+        work = self._send(prompts, max_tokens, completed.put, in_batches=self.use_batch)
         sending = asyncio.get_running_loop().create_task(work)
-        sending.add_done_callback(lambda _: came.close())
+        sending.add_done_callback(lambda _: completed.close())
         try:
-            async for response in came:
+            async for response in completed:
                 yield response
             sending.result()
         finally:
@@ -212,20 +221,20 @@ class VLLMPool:
             await asyncio.wait([sending])
 
     async def broadcast_prompt(self, prompt: str, max_tokens: int | None = None) -> list[Response]:
-        """The same prompt to every endpoint."""
+        """Sends the same prompt to every endpoint."""
         self._check_size()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.post(at, prompt, max_tokens)) for at in range(self.size)]
         return [replace(task.result(), index=at) for at, task in enumerate(tasks)]
 
     async def _send(
-        self, prompts: Sequence[str], max_tokens: int | None, on_response: OnResponse | None, *, in_lists: bool
+        self, prompts: Sequence[str], max_tokens: int | None, on_response: OnResponse | None, *, in_batches: bool
     ) -> list[Response]:
         self._check_size()
         core = await self._opened()
-        how, all_prompts = self._how(max_tokens), listed("prompts", prompts)
+        sampling, all_prompts = self._sampling_for(max_tokens), checked_list("prompts", prompts)
         responses: dict[int, Response] = {}
-        local = {place: at for at, place in enumerate(self._places)}
+        local = {endpoint: at for at, endpoint in enumerate(self._indices)}
 
         def deliver(response: Response) -> None:
             if response.agent_index >= 0:
@@ -237,41 +246,45 @@ class VLLMPool:
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException:  # noqa: BLE001 - a user's function may raise anything
-                    _log.exception("on_response raised for prompt %d; the others go on", response.index)
+                    _log.exception("on_response raised for prompt %d; the other prompts continue", response.index)
 
-        async def ask(place: int, some: Sequence[str], hear: OnPrompt) -> None:
-            if in_lists:
-                await core.wires.ask(place, some, how, self.timeout, hear)
+        async def send(endpoint: int, batch: Sequence[str], on_event: OnPrompt) -> None:
+            if in_batches:
+                await core.transport.send(endpoint, batch, sampling, self.timeout, on_event)
             else:
-                await core.wires.alone(place, some[0], how, self.timeout, hear)
+                await core.transport.send_single(endpoint, batch[0], sampling, self.timeout, on_event)
 
         for index, prompt in enumerate(all_prompts):
             if not _is_prompt(prompt):
-                deliver(_no_prompt(index, prompt))
-        asked = [PendingPrompt(index, prompt) for index, prompt in enumerate(all_prompts) if _is_prompt(prompt)]
-        orders = self._orders if in_lists else replace(self._orders, longest=1, are_whole=not self._raw)
-        await Dispatcher(core.fleet, core.lanes, self._places, ask, orders, deliver).run(asked)
+                deliver(_invalid_prompt(index, prompt))
+        pending = [PendingPrompt(index, prompt) for index, prompt in enumerate(all_prompts) if _is_prompt(prompt)]
+        options = self._options
+        if not in_batches:
+            options = replace(options, max_batch_size=1, is_unstreamed=not self._raw)
+        await Dispatcher(core.endpoint_pool, core.states, core.share, self._indices, send, options, deliver).run(
+            pending
+        )
         return [responses[index] for index in range(len(all_prompts))]
 
-    def _how(self, max_tokens: int | None) -> Sampling:
-        context = self._open.fleet.traits.context_tokens
+    def _sampling_for(self, max_tokens: int | None) -> Sampling:
+        context = self._open.endpoint_pool.traits.context_tokens
         wanted = self.max_tokens if max_tokens is None else max_tokens
         at_least("max_tokens", wanted, 1)
         return replace(self._sampling, max_tokens=wanted if context is None else min(wanted, context))
 
     def _check_size(self) -> None:
         if not self.size:
-            raise SpecError("This pool has no endpoints: nothing has the tag, or the index, that was asked for.")
+            raise SpecError("This pool has no endpoints: none matched the tag or the indices it was selected by.")
 
-    def _place(self, agent_index: int) -> int:
+    def _index(self, agent_index: int) -> int:
         if not is_whole(agent_index) or not 0 <= agent_index < self.size:
-            raise SpecError(f"This pool has {self.size} endpoints, from 0 on; there is no number {agent_index!r}.")
-        return self._places[agent_index]
+            raise SpecError(f"agent_index must be from 0 to {self.size - 1}; got {agent_index!r}.")
+        return self._indices[agent_index]
 
-    def _of(self, indices: Sequence[int]) -> Self:
+    def _select(self, indices: Sequence[int]) -> Self:
         chosen = type(self).__new__(type(self))
         chosen.__dict__ |= self.__dict__
-        chosen._places = [self._place(at) for at in indices]
+        chosen._indices = [self._index(at) for at in indices]
         chosen.endpoints = [self.endpoints[at] for at in indices]
         return chosen
 
@@ -282,20 +295,20 @@ class VLLMPool:
         return self._core[0]
 
 
-def _response(events: Sequence[PromptEvent], url: str, place: int) -> Response:
+def _response(events: Sequence[PromptEvent], url: str, agent_index: int) -> Response:
     text = "".join(event.text for event in events if isinstance(event, PromptDelta))
     done = next((event for event in events if isinstance(event, PromptFinished)), None)
     if done is None:
-        return Response(0, text, "The answer has no end.", ErrorKind.SERVER, endpoint=url, agent_index=place)
-    return response_of(0, text, done.finish, done.usage, url, place)
+        return Response(0, text, NO_END, ErrorKind.SERVER, endpoint=url, agent_index=agent_index)
+    return response_of(0, text, done.finish, done.usage, url, agent_index)
 
 
-def _is_prompt(given: Any) -> bool:
-    return isinstance(given, str) and bool(given)
+def _is_prompt(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def _no_prompt(index: int, given: Any) -> Response:
-    return Response(index, "", f"A prompt must be a text that is not empty; got {given!r}.", ErrorKind.BAD_INPUT)
+def _invalid_prompt(index: int, value: Any) -> Response:
+    return Response(index, "", f"A prompt must be a non-empty string; got {value!r}.", ErrorKind.BAD_INPUT)
 
 
 def _notify(text: str) -> None:

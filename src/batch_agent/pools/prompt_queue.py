@@ -1,86 +1,89 @@
-"""Prompts that wait to be sent, in order. Nothing here waits itself."""
+"""Queue of the prompts that wait to be sent, and the size of their batches."""
 
 from collections import deque
 from collections.abc import Sequence
 
 from ..core.fast_dataclass import dataclass
-from .endpoint_state import PendingPrompt, fair_list
+from .endpoint_state import PendingPrompt, fair_batch_size
 
-_FIRST_LIST = 16
-_MOST_CHARS = 400_000
-"""Characters in a list: a server reads all of it before it begins."""
+_FIRST_BATCH = 16
+_MAX_CHARS = 400_000
+"""Characters in a batch: a server reads all of it before it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchOptions:
-    """How much is sent at once."""
+    """Limits of one call of a pool."""
 
-    most: int = 512
-    """Prompts that an endpoint has under way."""
-    longest: int = 128
-    """Prompts in a list; 1: each goes alone."""
-    are_whole: bool = False
-    """Answers come all at once, not piece by piece."""
+    max_prompts: int = 512
+    """Prompts in flight at an endpoint."""
+    max_batch_size: int = 128
+    """Prompts in a request; 1: each prompt is sent alone."""
+    is_unstreamed: bool = False
+    """Answers arrive in one piece."""
     patience: float = 30.0
-    """Seconds for which endpoints are waited for when all are down."""
+    """Seconds to wait for an endpoint when all are down."""
 
 
 class PromptQueue:
-    """Who is sent next, with how many others in one list."""
+    """Prompts in the order in which they are sent, and how many go into the next batch."""
 
-    def __init__(self, asked: Sequence[PendingPrompt], places: int, longest: int) -> None:
-        """`places`: how many endpoints there are. `longest`: prompts in a list."""
-        self._asked = deque(asked)
-        self._list_size = min(longest, fair_list(len(asked), places))
-        self._first_list: int | None = None
-        """Prompts in the first list of each endpoint, if that is shorter."""
-        self._begun: set[int] = set()
-        """Endpoints that were sent a list."""
-        if self._list_size > 2 * _FIRST_LIST:
-            self._first_list = _FIRST_LIST
-            self._list_size = min(longest, fair_list(len(asked) - _FIRST_LIST * places, places))
+    def __init__(self, prompts: Sequence[PendingPrompt], endpoints: int, max_batch_size: int) -> None:
+        """`endpoints`: how many there are."""
+        self._prompts = deque(prompts)
+        self._batch_size = min(max_batch_size, fair_batch_size(len(prompts), endpoints))
+        self._first_batch: int | None = None
+        """Prompts in the first batch of each endpoint, if it is smaller."""
+        self._started: set[int] = set()
+        """Endpoints that have received a batch."""
+        if self._batch_size > 2 * _FIRST_BATCH:
+            self._first_batch = _FIRST_BATCH
+            rest = len(prompts) - _FIRST_BATCH * endpoints
+            self._batch_size = min(max_batch_size, fair_batch_size(rest, endpoints))
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._prompts)
 
     @property
     def head(self) -> PendingPrompt:
-        return self._asked[0]
+        return self._prompts[0]
 
     @property
     def size(self) -> int:
-        """Prompts in the next list, wherever it goes."""
-        return min(self._list_size, self.head.company, len(self._asked))
+        """Prompts in the next batch, at any endpoint."""
+        return min(self._batch_size, self.head.max_batch_size, len(self._prompts))
 
-    def size_at(self, place: int, size: int) -> int:
-        """A server reads all of a list before it begins with any of it: the first one is short, so that it has
-        something to do while it reads the others."""
-        if self._first_list is None or place in self._begun:
+    def size_at(self, endpoint: int, size: int) -> int:
+        """The size of the next batch at this endpoint. A server reads a whole batch before it begins to answer, so its
+        first batch is small: it has something to do while it reads the next ones."""
+        if self._first_batch is None or endpoint in self._started:
             return size
-        self._begun.add(place)
-        return min(size, self._first_list)
+        self._started.add(endpoint)
+        return min(size, self._first_batch)
 
-    def next_list(self, size: int) -> list[PendingPrompt]:
-        """Those under which a request broke off are among themselves."""
-        taken, chars = [self._asked.popleft()], 0
-        while self._asked and len(taken) < size:
-            following = self._asked[0]
+    def next_batch(self, size: int) -> list[PendingPrompt]:
+        """Removes at most `size` prompts. Prompts with failed requests are not mixed with others."""
+        taken, chars = [self._prompts.popleft()], 0
+        while self._prompts and len(taken) < size:
+            following = self._prompts[0]
             chars += len(following.prompt)
-            if chars > _MOST_CHARS or following.failures != taken[0].failures or len(taken) >= following.company:
+            is_separate = following.failures != taken[0].failures or len(taken) >= following.max_batch_size
+            if chars > _MAX_CHARS or is_separate:
                 break
-            taken.append(self._asked.popleft())
+            taken.append(self._prompts.popleft())
         return taken
 
-    def take_again(self, asked: Sequence[PendingPrompt], *, come_next: bool) -> None:
-        for each in asked:
-            each.begin_anew()
-        if come_next:
-            self._asked.extendleft(reversed(asked))
+    def put_back(self, prompts: Sequence[PendingPrompt], *, first: bool) -> None:
+        """Queues prompts again, before all others or behind them."""
+        for prompt in prompts:
+            prompt.reset()
+        if first:
+            self._prompts.extendleft(reversed(prompts))
         else:
-            self._asked.extend(asked)
+            self._prompts.extend(prompts)
 
-    def dissolve(self) -> list[PendingPrompt]:
-        """All of them, who are in line no more."""
-        asked = list(self._asked)
-        self._asked.clear()
-        return asked
+    def drain(self) -> list[PendingPrompt]:
+        """Removes all prompts."""
+        prompts = list(self._prompts)
+        self._prompts.clear()
+        return prompts

@@ -1,4 +1,4 @@
-"""How prompts go to the endpoints of a pool: many in a request where that can be done, each alone where not."""
+"""Transport of prompts to the endpoints of a pool: many in a request where the server accepts that, otherwise one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,187 +12,194 @@ from ..core.messages import Prompt, User
 from ..core.requests import Finished, Request, Sampling, TextDelta
 from .chat_template import ChatTemplate, find_chat_template, has_batch_route
 
-_KNOW_VLLM = ("vllm", "sim")
+_VLLM_FLAVORS = ("vllm", "sim")
+"""Flavors that accept vLLM's extensions."""
 _NO_PROMPT = Prompt("")
 _PROBE = Sampling(max_tokens=1)
-_PROBES = ("Hi", "Ho")
-_PROBE_PATIENCE = 60.0
-_ASKED_FOR_TEMPLATE = 3
-"""Endpoints that are asked for the chat template before it is taken to be hidden."""
+_PROBE_PROMPTS = ("Hi", "Ho")
+_PROBE_TIMEOUT = 60.0
+_MAX_TEMPLATE_PROBES = 3
+"""Endpoints that are queried for the chat template before it is considered hidden."""
 _NOT_IMPLEMENTED = 501
 
 OnPrompt = Callable[[PromptEvent], None]
-AskList = Callable[[int, Sequence[str], OnPrompt], Awaitable[None]]
-"""Sends a list to an endpoint, by its place. Raises BackendError."""
+SendPrompts = Callable[[int, Sequence[str], OnPrompt], Awaitable[None]]
+"""Sends prompts to the endpoint with this index. Raises BackendError."""
 
 
 class PromptTransport:
-    """The chat template is found out once, for all serve the same model; who takes lists is, where one is refused."""
+    """Sends prompts in the format that each endpoint accepts.
 
-    def __init__(self, fleet: EndpointPool, notify: Callable[[str], None], *, is_raw: bool) -> None:
-        self._fleet = fleet
+    All endpoints serve one model, so the chat template is determined once. Whether an endpoint accepts batches is
+    determined when it rejects one."""
+
+    def __init__(self, endpoint_pool: EndpointPool, notify: Callable[[str], None], *, is_raw: bool) -> None:
+        self._pool = endpoint_pool
         self._notify = notify
         self._is_raw = is_raw
-        self._wrapping: ChatTemplate | None = ChatTemplate() if is_raw else None
-        self._are_chats = False
-        self._take_lists: dict[int, bool] = {}
-        """By endpoint, from when one was taken, or refused."""
+        self._template: ChatTemplate | None = ChatTemplate() if is_raw else None
+        self._sends_chats = False
+        """Batches are conversations: the server applies its template itself."""
+        self._accepts_batches: dict[int, bool] = {}
+        """By endpoint, once it has accepted or rejected a batch."""
         self._only_standard: set[int] = set()
-        """Endpoints that refuse what only vLLM takes."""
-        self._finding_out = asyncio.Lock()
-        self._is_said = False
+        """Endpoints that reject vLLM's extensions."""
+        self._probe_lock = asyncio.Lock()
+        self._is_reported = False
         self.requests = 0
 
     async def open(self) -> None:
-        """Finds out how a list of prompts gets the model's chat template."""
-        there = [member.backend for member in self._fleet.members if isinstance(member.backend, HttpBackend)]
-        for backend in there[:_ASKED_FOR_TEMPLATE]:
-            if self._wrapping is None:
-                self._wrapping = await find_chat_template(backend.server, self._fleet.traits.model)
-        if self._wrapping is None:
-            self._are_chats = bool(there) and await has_batch_route(there[0].server)
-            if not self._are_chats:
-                self._say("the server does not show its chat template")
+        """Determines how the prompts of a batch get the model's chat template."""
+        backends = [member.backend for member in self._pool.members if isinstance(member.backend, HttpBackend)]
+        for backend in backends[:_MAX_TEMPLATE_PROBES]:
+            if self._template is None:
+                self._template = await find_chat_template(backend.server, self._pool.traits.model)
+        if self._template is None:
+            self._sends_chats = bool(backends) and await has_batch_route(backends[0].server)
+            if not self._sends_chats:
+                self._report_single("the server does not show its chat template")
 
-    async def ask(
-        self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: OnPrompt
+    async def send(
+        self, endpoint: int, prompts: Sequence[str], sampling: Sampling, timeout: float, on_event: OnPrompt
     ) -> None:
-        """Raises BackendError; what was told as done stays done."""
-        backend = await self._fleet.members[place].get_backend(self._fleet.traits.model)
-        may_list = (self._wrapping is not None or self._are_chats) and self._take_lists.get(place, True)
-        if may_list and isinstance(backend, HttpBackend):
-            await self._list(place, backend, prompts, sampling, patience, hear)
+        """Raises BackendError; prompts that were reported as finished stay finished."""
+        backend = await self._pool.members[endpoint].get_backend(self._pool.traits.model)
+        may_batch = (self._template is not None or self._sends_chats) and self._accepts_batches.get(endpoint, True)
+        if may_batch and isinstance(backend, HttpBackend):
+            await self._send_batch(endpoint, backend, prompts, sampling, timeout, on_event)
         else:
-            await self._each_alone(place, prompts, sampling, patience, hear)
+            await self._send_each(endpoint, prompts, sampling, timeout, on_event)
 
-    async def alone(
-        self, place: int, prompt: str, sampling: Sampling, patience: float, hear: OnPrompt, at: int = 0
+    async def send_single(
+        self, endpoint: int, prompt: str, sampling: Sampling, timeout: float, on_event: OnPrompt, index: int = 0
     ) -> None:
-        """As a conversation, for which the server has its template; raw ones as a list of one."""
-        backend = await self._fleet.members[place].get_backend(self._fleet.traits.model)
+        """Sends one prompt as a conversation, to which the server applies its template; a raw one as a batch of one."""
+        backend = await self._pool.members[endpoint].get_backend(self._pool.traits.model)
         if self._is_raw and isinstance(backend, HttpBackend):
-            await self._list(place, backend, [prompt], sampling, patience, lambda event: hear(_at(event, at)))
+            await self._send_batch(
+                endpoint, backend, [prompt], sampling, timeout, lambda event: on_event(_with_index(event, index))
+            )
             return
         self.requests += 1
-        request = Request(_NO_PROMPT, (User(prompt),), self._fleet.traits.model, sampling)
+        request = Request(_NO_PROMPT, (User(prompt),), self._pool.traits.model, sampling)
         try:
-            async with asyncio.timeout(patience), backend.stream(request) as deltas:
+            async with asyncio.timeout(timeout), backend.stream(request) as deltas:
                 async for delta in deltas:
                     match delta:
                         case TextDelta(text):
-                            hear(PromptDelta(at, text))
+                            on_event(PromptDelta(index, text))
                         case Finished(reason, usage):
-                            hear(PromptFinished(at, reason, usage))
+                            on_event(PromptFinished(index, reason, usage))
                         case _:
                             pass
         except TimeoutError as error:
-            message = f"{self._fleet.members[place].url} has said nothing for {patience:g} s."
+            message = f"{self._pool.members[endpoint].url} did not answer within {timeout:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
 
-    async def _list(
+    async def _send_batch(
         self,
-        place: int,
+        endpoint: int,
         backend: HttpBackend,
         prompts: Sequence[str],
         sampling: Sampling,
-        patience: float,
-        hear: OnPrompt,
+        timeout: float,
+        on_event: OnPrompt,
     ) -> None:
-        wrapping, wire = self._wrapping or ChatTemplate(), self._wire(place, backend)
+        template, client = self._template or ChatTemplate(), self._client(endpoint, backend)
         self.requests += 1
 
-        def taken(event: PromptEvent) -> None:
-            self._take_lists.setdefault(place, True)
-            hear(event)
+        def receive(event: PromptEvent) -> None:
+            self._accepts_batches.setdefault(endpoint, True)
+            on_event(event)
 
         try:
-            await wire.send([wrapping.around(prompt) for prompt in prompts], sampling, patience, taken)
+            await client.send([template.render(prompt) for prompt in prompts], sampling, timeout, receive)
         except BackendError as error:
-            if not _may_mean_no_lists(error):
+            if not _may_mean_no_batches(error):
                 raise
-            async with self._finding_out:
-                if place not in self._take_lists:
-                    await self._find_out(place, backend, error)
-            may_go_alone = not self._take_lists.get(place, True) and not (self._is_raw and len(prompts) == 1)
-            if not may_go_alone and self._wire(place, backend) == wire:
+            async with self._probe_lock:
+                if endpoint not in self._accepts_batches:
+                    await self._probe_batches(endpoint, backend, error)
+            may_split = not self._accepts_batches.get(endpoint, True) and not (self._is_raw and len(prompts) == 1)
+            if not may_split and self._client(endpoint, backend) == client:
                 raise
-            await self.ask(place, prompts, sampling, patience, hear)
+            await self.send(endpoint, prompts, sampling, timeout, on_event)
 
-    async def _each_alone(
-        self, place: int, prompts: Sequence[str], sampling: Sampling, patience: float, hear: OnPrompt
+    async def _send_each(
+        self, endpoint: int, prompts: Sequence[str], sampling: Sampling, timeout: float, on_event: OnPrompt
     ) -> None:
-        """Raises one of the errors, after all have come to their end."""
+        """Raises the first error after all requests have ended."""
         errors: list[BackendError] = []
 
-        async def one(at: int, prompt: str) -> None:
+        async def send_one(index: int, prompt: str) -> None:
             try:
-                await self.alone(place, prompt, sampling, patience, hear, at)
+                await self.send_single(endpoint, prompt, sampling, timeout, on_event, index)
             except BackendError as error:
                 errors.append(error)
 
         async with asyncio.TaskGroup() as group:
-            for at, prompt in enumerate(prompts):
-                group.create_task(one(at, prompt))
+            for index, prompt in enumerate(prompts):
+                group.create_task(send_one(index, prompt))
         if errors:
             raise errors[0]
 
-    async def _find_out(self, place: int, backend: HttpBackend, refusal: BackendError) -> None:
-        """Whether a list was refused for one of its prompts, for being one, or for what only vLLM knows."""
-        error = await self._refusal(place, backend)
-        if error is not None and _may_mean_no_lists(error) and not self._wire(place, backend).only_standard:
-            self._only_standard.add(place)
-            error = await self._refusal(place, backend)
+    async def _probe_batches(self, endpoint: int, backend: HttpBackend, rejection: BackendError) -> None:
+        """Determines whether the server rejected a prompt, batches in general, or vLLM's extensions."""
+        error = await self._probe_error(endpoint, backend)
+        if error is not None and _may_mean_no_batches(error) and not self._client(endpoint, backend).only_standard:
+            self._only_standard.add(endpoint)
+            error = await self._probe_error(endpoint, backend)
             if error is not None:
-                self._only_standard.discard(place)
+                self._only_standard.discard(endpoint)
         if error is None:
-            self._take_lists[place] = True
-        elif _may_mean_no_lists(error) and await self._takes_one(place):
-            self._take_lists[place] = False
-            self._say(f"the server takes no lists ({refusal})")
+            self._accepts_batches[endpoint] = True
+        elif _may_mean_no_batches(error) and await self._accepts_single(endpoint):
+            self._accepts_batches[endpoint] = False
+            self._report_single(f"the server does not accept lists of prompts ({rejection})")
 
-    async def _refusal(self, place: int, backend: HttpBackend) -> BackendError | None:
-        """Of a list that no server has anything against."""
-        wrapping = self._wrapping or ChatTemplate()
+    async def _probe_error(self, endpoint: int, backend: HttpBackend) -> BackendError | None:
+        """The server's error for a batch of harmless prompts."""
+        template = self._template or ChatTemplate()
         self.requests += 1
         try:
-            prompts = [wrapping.around(prompt) for prompt in _PROBES]
-            await self._wire(place, backend).send(prompts, _PROBE, _PROBE_PATIENCE, lambda _: None)
+            prompts = [template.render(prompt) for prompt in _PROBE_PROMPTS]
+            await self._client(endpoint, backend).send(prompts, _PROBE, _PROBE_TIMEOUT, lambda _: None)
         except BackendError as error:
             return error
         return None
 
-    async def _takes_one(self, place: int) -> bool:
-        """A prompt that no server has anything against. One that refuses this too has nothing against lists."""
+    async def _accepts_single(self, endpoint: int) -> bool:
+        """Whether the server accepts one harmless prompt. If it rejects this too, batches are not the reason."""
         if self._is_raw:
             return True
         try:
-            await self.alone(place, _PROBES[0], _PROBE, _PROBE_PATIENCE, lambda _: None)
+            await self.send_single(endpoint, _PROBE_PROMPTS[0], _PROBE, _PROBE_TIMEOUT, lambda _: None)
         except BackendError as error:
-            return not _may_mean_no_lists(error)
+            return not _may_mean_no_batches(error)
         return True
 
-    def _say(self, why: str) -> None:
-        if not self._is_said:
-            self._is_said = True
-            self._notify(f"{self._fleet.traits.name}: each prompt is a request of its own, because {why}.")
+    def _report_single(self, reason: str) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            self._notify(f"{self._pool.traits.name}: each prompt is sent in its own request, because {reason}.")
 
-    def _wire(self, place: int, backend: HttpBackend) -> BatchCompletionClient:
+    def _client(self, endpoint: int, backend: HttpBackend) -> BatchCompletionClient:
         return BatchCompletionClient(
             backend.server,
-            self._fleet.traits.model,
-            are_chats=self._are_chats,
+            self._pool.traits.model,
+            are_chats=self._sends_chats,
             is_raw=self._is_raw,
-            only_standard=backend.traits.name not in _KNOW_VLLM or place in self._only_standard,
+            only_standard=backend.traits.name not in _VLLM_FLAVORS or endpoint in self._only_standard,
         )
 
 
-def _may_mean_no_lists(error: BackendError) -> bool:
+def _may_mean_no_batches(error: BackendError) -> bool:
     return error.kind in (ErrorKind.BAD_REQUEST, ErrorKind.NOT_FOUND) or error.status == _NOT_IMPLEMENTED
 
 
-def _at(event: PromptEvent, at: int) -> PromptEvent:
+def _with_index(event: PromptEvent, index: int) -> PromptEvent:
     match event:
         case PromptDelta(_, text):
-            return PromptDelta(at, text)
+            return PromptDelta(index, text)
         case PromptFinished(_, finish, usage):
-            return PromptFinished(at, finish, usage)
+            return PromptFinished(index, finish, usage)

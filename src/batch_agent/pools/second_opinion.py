@@ -1,96 +1,120 @@
-"""Second opinions on what an endpoint refused: whether the endpoint is at fault, or one of the prompts, and which."""
+"""Second opinion on a rejected batch: whether the endpoint is at fault or a prompt, and which prompt."""
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
+from ..backends.endpoint_pool import EndpointPool
 from ..backends.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
+from ..schedule.routing import Ticket
 from .endpoint_state import PendingPrompt, PromptBatch
-from .failure_policy import is_refusal
+from .failure_policy import is_rejection
 
-if TYPE_CHECKING:
-    from .dispatcher import Dispatcher
+
+class BatchSender(Protocol):
+    """What a second opinion needs of the dispatcher."""
+
+    endpoint_pool: EndpointPool
+    endpoints: Sequence[int]
+    group: asyncio.TaskGroup
+
+    def find_endpoint(
+        self, count: int, avoided: Collection[int] = (), max_prompts: int | None = None
+    ) -> int | None: ...
+
+    def start_batch(self, endpoint: int, prompts: Sequence[PendingPrompt]) -> PromptBatch: ...
+
+    def ticket(self, batch: PromptBatch) -> Ticket: ...
+
+    async def send(self, batch: PromptBatch) -> BackendError | None: ...
+
+    def retry(self, batch: PromptBatch, error: BackendError) -> None: ...
+
+    def requeue(self, prompts: Sequence[PendingPrompt], *, first: bool = True) -> None: ...
+
+    def fail(self, prompt: PendingPrompt, error: BackendError, endpoint: int) -> None: ...
 
 
 class SecondOpinion:
-    """Of one call of a pool."""
+    """The rejections of one call of a pool."""
 
-    def __init__(self, sending: "Dispatcher") -> None:
-        self._sending = sending
+    def __init__(self, sender: BatchSender) -> None:
+        self._sender = sender
 
-    async def on_list(self, asked: list[PendingPrompt], refusal: EndpointRejection) -> None:
-        """Whether another endpoint takes a list that one has refused. If not, a prompt in it is to blame."""
-        place = self._sending.free(len(asked), {refusal.endpoint}, most=sys.maxsize)
-        if place is None or place == refusal.endpoint or refusal.error.kind is not ErrorKind.BAD_REQUEST:
-            await self._isolate(asked)
+    async def on_batch(self, prompts: list[PendingPrompt], rejection: EndpointRejection) -> None:
+        """Sends the batch to another endpoint. If that one rejects it too, a prompt in it is at fault."""
+        endpoint = self._sender.find_endpoint(len(prompts), {rejection.endpoint}, max_prompts=sys.maxsize)
+        if endpoint is None or endpoint == rejection.endpoint or rejection.error.kind is not ErrorKind.BAD_REQUEST:
+            await self._isolate(prompts)
             return
-        batch = self._sending.begin(place, asked)
-        failed = await self._refusal(batch)
-        if failed is None:
-            self._sending.fleet.blame(refusal)
-        elif is_refusal(batch, failed):
-            await self._isolate(batch.left)
+        batch = self._sender.start_batch(endpoint, prompts)
+        error = await self._rejection(batch)
+        if error is None:
+            self._sender.endpoint_pool.blame(rejection)
+        elif is_rejection(batch, error):
+            await self._isolate(batch.unanswered)
         else:
-            self._sending.try_again(batch, failed)
+            self._sender.retry(batch, error)
 
-    def on_prompt(self, asked: PendingPrompt, refusal: EndpointRejection) -> None:
-        """One endpoint may be wrong about a prompt, two are not."""
-        places = {each.endpoint for each in asked.refusals} | {refusal.endpoint}
-        is_counted_on = self._sending.fleet.routing.is_counted_on
-        others = [at for at in self._sending.places if at not in places and is_counted_on(at)]
-        if len(places) > 1 or not others or refusal.error.kind is not ErrorKind.BAD_REQUEST:
-            self._sending.fail(asked, refusal.error, refusal.endpoint)
+    def on_prompt(self, prompt: PendingPrompt, rejection: EndpointRejection) -> None:
+        """Sends the prompt to another endpoint. It fails when two have rejected it."""
+        rejected_by = {each.endpoint for each in prompt.rejections} | {rejection.endpoint}
+        is_counted_on = self._sender.endpoint_pool.routing.is_counted_on
+        others = [at for at in self._sender.endpoints if at not in rejected_by and is_counted_on(at)]
+        if len(rejected_by) > 1 or not others or rejection.error.kind is not ErrorKind.BAD_REQUEST:
+            self._sender.fail(prompt, rejection.error, rejection.endpoint)
             return
-        asked.refusals.append(refusal)
-        asked.avoids.add(refusal.endpoint)
-        asked.company = 1
-        self._sending.again([asked])
+        prompt.rejections.append(rejection)
+        prompt.avoids.add(rejection.endpoint)
+        prompt.max_batch_size = 1
+        self._sender.requeue([prompt])
 
     async def _isolate(self, suspects: list[PendingPrompt]) -> None:
-        """Finds the prompt for which a list was refused, with one request for each halving. Those that turn out not to
-        be it are answered, or in line again."""
+        """Finds the prompt that a batch was rejected for by bisection, with one request per step. The other prompts are
+        answered or queued again."""
         cleared: list[PendingPrompt] = []
-        refusal: EndpointRejection | None = None
+        rejection: EndpointRejection | None = None
         while len(suspects) > 1:
             half, rest = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
-            place = self._sending.free(len(half), most=sys.maxsize)
-            if place is None:
+            endpoint = self._sender.find_endpoint(len(half), max_prompts=sys.maxsize)
+            if endpoint is None:
                 cleared += suspects
                 break
-            batch = self._sending.begin(place, half)
-            ticket = self._sending.ticket(batch)
-            failed = await self._refusal(batch)
-            if failed is None:
-                suspects, refusal = rest, None
-            elif is_refusal(batch, failed):
+            batch = self._sender.start_batch(endpoint, half)
+            ticket = self._sender.ticket(batch)
+            error = await self._rejection(batch)
+            if error is None:
+                suspects, rejection = rest, None
+            elif is_rejection(batch, error):
                 cleared += rest
-                suspects, refusal = half, EndpointRejection(place, ticket, failed)
+                suspects, rejection = half, EndpointRejection(endpoint, ticket, error)
             else:
-                self._sending.try_again(batch, failed)
+                self._sender.retry(batch, error)
                 cleared += rest
                 break
         else:
-            if refusal is not None:
-                self.on_prompt(suspects[0], refusal)
-            else:  # perhaps the server only minded that there were so many
-                suspects[0].company = 1
+            if rejection is not None:
+                self.on_prompt(suspects[0], rejection)
+            else:  # the server may have rejected only the size of the batch
+                suspects[0].max_batch_size = 1
                 cleared += suspects
-        self._sending.again(cleared)
+        self._sender.requeue(cleared)
 
-    async def _refusal(self, batch: PromptBatch) -> BackendError | None:
-        """What is wrong with a list. Nothing as soon as the server begins to answer: what comes after that is seen to
-        on the side."""
-        sending = self._sending.group.create_task(self._sending.send(batch))
-        begins = self._sending.group.create_task(batch.accepted.wait())
-        await asyncio.wait([sending, begins], return_when=asyncio.FIRST_COMPLETED)
-        begins.cancel()
+    async def _rejection(self, batch: PromptBatch) -> BackendError | None:
+        """Sends a batch and returns its error, or None as soon as the server begins to answer. A later error is
+        handled in the background."""
+        sending = self._sender.group.create_task(self._sender.send(batch))
+        accepted = self._sender.group.create_task(batch.accepted.wait())
+        await asyncio.wait([sending, accepted], return_when=asyncio.FIRST_COMPLETED)
+        accepted.cancel()
         if sending.done():
             return sending.result()
-        self._sending.group.create_task(self._see_to(batch, sending))
+        self._sender.group.create_task(self._retry_if_failed(batch, sending))
         return None
 
-    async def _see_to(self, batch: PromptBatch, sending: "asyncio.Task[BackendError | None]") -> None:
+    async def _retry_if_failed(self, batch: PromptBatch, sending: "asyncio.Task[BackendError | None]") -> None:
         error = await sending
         if error is not None:
-            self._sending.try_again(batch, error)
+            self._sender.retry(batch, error)

@@ -1,4 +1,4 @@
-"""Arguments of a pool, and the environment variables that stand for them."""
+"""Validation of a pool's arguments, and the environment variables that replace them."""
 
 import os
 from typing import Any
@@ -14,15 +14,15 @@ def from_environment(name: str) -> int | None:
     if not value:
         return None
     if not value.isdecimal():
-        raise SpecError(f"The environment variable AURORA_SWARM_{name} must be a whole number; it is {value!r}.")
+        raise SpecError(f"The environment variable AURORA_SWARM_{name} must be an integer; got {value!r}.")
     return int(value)
 
 
 def check_environment() -> None:
     if os.environ.get("AURORA_SWARM_PROXY_URL"):
         raise SpecError(
-            "The environment variable AURORA_SWARM_PROXY_URL is not used here: write the proxy's addresses as "
-            "endpoints, such as http://proxy:9090/host1/8000, and unset it."
+            "The environment variable AURORA_SWARM_PROXY_URL is not supported: use the proxy's addresses as endpoints, "
+            "such as http://proxy:9090/host1/8000, and unset it."
         )
 
 
@@ -35,7 +35,7 @@ def endpoint_of(given: Endpoint | str | tuple[str, int]) -> Endpoint:
         case str():
             return parse_hostfile([given])[0]
         case _:
-            raise SpecError(f"An endpoint is a text, such as 'gpu1:8000', or a host with its port; got {given!r}.")
+            raise SpecError(f"An endpoint must be a string, such as 'gpu1:8000', or (host, port); got {given!r}.")
 
 
 def check_flags(**flags: Any) -> None:
@@ -49,10 +49,8 @@ def check_sampling(given: Any) -> None:
         raise SpecError(f"sampling must be a Sampling or None; got {given!r}.")
 
 
-def check_seconds(name: str, seconds: Any, *, is_zero_fine: bool) -> None:
-    if not is_number(seconds) or not (seconds > 0 or (is_zero_fine and seconds == 0)):
-        raise SpecError(
-            f"{name} must be a number of seconds {'of at least' if is_zero_fine else 'above'} 0; got {seconds!r}."
-        )
+def check_seconds(name: str, seconds: Any, *, may_be_zero: bool) -> None:
+    if not is_number(seconds) or not (seconds > 0 or (may_be_zero and seconds == 0)):
+        raise SpecError(f"{name} must be a number of seconds {'>=' if may_be_zero else '>'} 0; got {seconds!r}.")
     if seconds > LONGEST:
         raise SpecError(f"{name} must be at most {LONGEST:,.0f} seconds; got {seconds!r}.")

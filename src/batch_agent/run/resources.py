@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..aio import RunDeadline, startup_deadline
 from ..backends.connect import TrialRequest, connect
+from ..backends.endpoint_loads import addresses_of, endpoint_loads
 from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError
 from ..core.events import ToolsUsed
@@ -26,6 +27,7 @@ from ..engine.context_window import ContextWindow, open_window
 from ..engine.gc_tuning import relaxed_gc
 from ..engine.inputs import JobSource
 from ..engine.monitor import monitor_load, sample_gauges
+from ..engine.slots import shared_slots
 from ..engine.summarizer import Summarizer
 from ..plan.compile import Plan, prefix_chars
 from ..plan.layout import Layout
@@ -320,7 +322,10 @@ class _Opener:
         first = {id(run.gate): run for run in runs}
         names: Counter[str] = Counter()
         for gate, _ in self._ways.values():
-            server = first[id(gate)].server
+            run = first[id(gate)]
+            server, spec = run.server, run.setup.spec
+            if isinstance(spec.backend, str | Sequence) and not run.is_finished:
+                self._stack.enter_context(shared_slots(gate.slots, endpoint_loads(), addresses_of(spec.backend)))
             if isinstance(server, ReportsLoad) or gate.residency is not None:
                 await self._stack.enter_async_context(monitor_load(server, gate))
             if self._events is not None:

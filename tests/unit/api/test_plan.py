@@ -72,9 +72,9 @@ async def test_a_canary_of_more_agents_than_there_are_is_all_of_them(sim: SimSer
 
 
 async def test_inputs_that_are_read_lazily_cannot_be_planned(sim: SimServer) -> None:
-    with pytest.raises(SpecError, match="how many inputs"):
+    with pytest.raises(SpecError, match="The number of inputs is unknown"):
         await BatchAgent.plan(**options(sim, inputs=iter(ROWS)))
-    with pytest.raises(SpecError, match="give them as a list"):
+    with pytest.raises(SpecError, match="pass them as a list"):
         await BatchAgent.plan(canary=2, **options(sim, inputs=iter(ROWS)))
 
 
@@ -95,5 +95,5 @@ class Sink:
 async def test_a_plan_tells_what_it_waits_for_and_no_more(sim: SimServer) -> None:
     sink = Sink()
     await BatchAgent.plan(canary=2, events=sink, **options(sim))
-    assert Notice("Running 2 agents ahead ...") in sink.events
+    assert Notice("Running a canary of 2 agents ...") in sink.events
     assert all(isinstance(event, Notice) for event in sink.events)

@@ -88,10 +88,10 @@ def test_what_holds_itself_is_said_to_have_no_end() -> None:
 @pytest.mark.slow
 def test_sets_are_written_alike_in_every_process(programs: Programs) -> None:
     code = (
-        "from batch_agent.flows.reduce_prompt import written\n"
+        "from batch_agent.flows.reduce_prompt import to_json_text\n"
         "from pydantic import BaseModel\n"
         "class Found(BaseModel):\n    tags: set[str]\n"
-        "print(written({'a': set('abcdefgh'), 'b': Found(tags=set('stuvwxyz'))}))"
+        "print(to_json_text({'a': set('abcdefgh'), 'b': Found(tags=set('stuvwxyz'))}))"
     )
     program = programs.start(code)
     assert program.wait() == 0

@@ -56,7 +56,7 @@ def test_tokens_are_counted_from_the_plan_alone() -> None:
     assert any("canary" in words for words in told.basis)
 
 
-def test_a_life_that_varies_is_counted_as_it_was_seen() -> None:
+def test_profiles_that_vary_are_counted_as_measured() -> None:
     told = forecast(REPORT, Behaviour((TWO_TURNS, (ExpectedTurn(7, 0),))), traits())
     assert told.usage.input == 5 * 230 + 5 * 100
     assert told.usage.output == 5 * 15 + 5 * 7
@@ -70,8 +70,8 @@ def test_the_time_of_one_agent_is_that_of_its_steps() -> None:
 
 def test_tool_waits_and_overheads_take_their_time() -> None:
     report = replace(REPORT, agents=1, shared_tokens=0, prompt_tokens=11, predicted=0.0)
-    life = (ExpectedTurn(1, 2, 3.0), ExpectedTurn(1, 0))
-    told = forecast(report, Behaviour((life,)), traits(), speeds=speeds(overhead=0.5))
+    profile = (ExpectedTurn(1, 2, 3.0), ExpectedTurn(1, 0))
+    told = forecast(report, Behaviour((profile,)), traits(), speeds=speeds(overhead=0.5))
     # 11 and 13 tokens are less than a block, so that the second prompt is computed whole.
     assert told.seconds == pytest.approx(0.5 + 0.020 + 3.0 + 0.5 + 0.022)
 
@@ -84,17 +84,17 @@ def test_a_service_answers_in_rounds_as_large_as_may_be_in_flight() -> None:
     assert told.usage.cached == 10 * 100 * 0.5 * 0.9  # the first agent finds nothing
 
 
-def test_residency_is_counted_as_by_the_ledger() -> None:
-    life = (ExpectedTurn(10, 70), ExpectedTurn(30, 0))
+def test_residents_are_counted_by_the_kv_ledger() -> None:
+    profile = (ExpectedTurn(10, 70), ExpectedTurn(30, 0))
     report = replace(REPORT, shared_tokens=100, prompt_tokens=200)
     # Nine tenths of 1,000, less the 100 that are shared, by 100 own and 100 grown.
-    assert forecast(report, Behaviour((life,)), traits(kv_tokens=1000)).residents == 4
-    assert forecast(report, Behaviour((life,)), traits(kv_tokens=100_000)).residents == 10
-    assert forecast(report, Behaviour((life,)), traits(kv_tokens=None)).residents is None
+    assert forecast(report, Behaviour((profile,)), traits(kv_tokens=1000)).residents == 4
+    assert forecast(report, Behaviour((profile,)), traits(kv_tokens=100_000)).residents == 10
+    assert forecast(report, Behaviour((profile,)), traits(kv_tokens=None)).residents is None
     assert forecast(report, once(5), traits(kv_tokens=1000)).residents is None, "nobody comes back"
 
 
-def test_agents_beyond_the_rehearsed_ones_come_at_their_rate() -> None:
+def test_agents_beyond_the_simulated_ones_finish_at_the_same_rate() -> None:
     few, many, more = (
         forecast(replace(REPORT, agents=agents), once(5), traits(), speeds=speeds(), max_inflight=4).seconds
         for agents in (800, 1600, 2400)
@@ -106,7 +106,7 @@ def test_agents_beyond_the_rehearsed_ones_come_at_their_rate() -> None:
     assert many / few == pytest.approx(2, rel=0.02)
 
 
-def test_what_is_not_known_of_the_memory_is_said() -> None:
+def test_unknown_memory_is_stated_in_the_basis() -> None:
     def basis(**changes: Any) -> str:
         return " ".join(forecast(REPORT, once(5), traits(**changes), speeds=speeds()).basis)
 
@@ -127,9 +127,9 @@ def test_slots_of_the_server_are_all_that_runs_at_once() -> None:
     assert told.inflight == 2
 
 
-def test_inputs_of_unknown_length_need_a_count() -> None:
+def test_an_unknown_number_of_inputs_is_rejected() -> None:
     report = replace(REPORT, agents=None, predicted=None)
-    with pytest.raises(SpecError, match="how many inputs"):
+    with pytest.raises(SpecError, match="The number of inputs is unknown"):
         forecast(report, once(5), traits())
     assert forecast(report, once(5), traits(), agents=5).usage.input == 500
 
@@ -155,10 +155,10 @@ def test_a_simulation_is_deterministic_also_inside_a_running_loop() -> None:
 def test_more_agents_never_take_less_time(
     agents: int, more: int, inflight: int, turns: int, tool_seconds: float
 ) -> None:
-    life = (*[ExpectedTurn(5, 20, tool_seconds)] * (turns - 1), ExpectedTurn(8, 0))
+    profile = (*[ExpectedTurn(5, 20, tool_seconds)] * (turns - 1), ExpectedTurn(8, 0))
     took = [
         forecast(
-            replace(REPORT, agents=count), Behaviour((life,)), traits(), speeds=speeds(), max_inflight=inflight
+            replace(REPORT, agents=count), Behaviour((profile,)), traits(), speeds=speeds(), max_inflight=inflight
         ).seconds
         for count in (agents, agents + more)
     ]
@@ -212,27 +212,27 @@ def test_a_canary_shows_turns_tokens_and_tools() -> None:
     # Estimated: 2 x (120 + 100) and 30 in the second prompt, which is what was counted.
     assert behaviour is not None
     assert behaviour.scale == 1.0
-    assert behaviour.lives == ((ExpectedTurn(30, 30, 0.5), ExpectedTurn(30, 10)),)
+    assert behaviour.profiles == ((ExpectedTurn(30, 30, 0.5), ExpectedTurn(30, 10)),)
     assert behaviour.source == "canary of 1"
     assert (behaviour.turns, behaviour.output, behaviour.tool_seconds, behaviour.grown) == (2, 60, 0.5, 60)
 
 
-def test_what_the_server_counts_scales_what_the_plan_estimated() -> None:
+def test_the_servers_token_count_scales_the_plans_estimate() -> None:
     report = replace(REPORT, shared_tokens=145, prompt_tokens=220)
     behaviour = behaviour_of([[result(usage=Usage(940, 0, 60))]], report, lead=100)
     assert behaviour is not None
     assert behaviour.scale == 2.0
-    assert behaviour.lives[0][0].added == 60
+    assert behaviour.profiles[0][0].added == 60
     told = forecast(report, behaviour, traits())
     assert told.usage == Usage(10 * 940, 0, 600), "a server that says nothing of its cache will not"
 
 
-def test_an_answer_that_was_asked_again_is_a_turn_too() -> None:
+def test_a_repaired_answer_counts_as_a_turn() -> None:
     behaviour = behaviour_of([[result(turns=3, usage=Usage(700, 0, 60))]], REPORT)
     assert behaviour is not None
-    [life] = behaviour.lives
-    assert len(life) == 3
-    assert [turn.output for turn in life] == [20, 20, 20]
+    [profile] = behaviour.profiles
+    assert len(profile) == 3
+    assert [turn.output for turn in profile] == [20, 20, 20]
 
 
 def test_a_canary_without_an_answer_shows_nothing() -> None:
@@ -240,14 +240,14 @@ def test_a_canary_without_an_answer_shows_nothing() -> None:
     assert behaviour_of([[failed]], REPORT) is None
     behaviour = behaviour_of([[failed], [result()]], REPORT)
     assert behaviour is not None
-    assert len(behaviour.lives) == 1
+    assert len(behaviour.profiles) == 1
     assert behaviour.source == "canary of 2 (1 failed)"
     assert speeds_of([[failed]], behaviour, REPORT) is None
 
 
-def test_few_answers_of_many_lengths_are_said_to_be_unsure() -> None:
+def test_few_answers_of_different_lengths_are_reported_as_uncertain() -> None:
     behaviour = Behaviour(((ExpectedTurn(10, 0),), (ExpectedTurn(100, 0),)), "canary of 2", cached=0.0)
-    assert any("give or take" in words for words in forecast(REPORT, behaviour, traits()).basis)
+    assert any("uncertain by" in words for words in forecast(REPORT, behaviour, traits()).basis)
 
 
 def test_a_canary_finds_the_engine_that_it_ran_on() -> None:
@@ -273,12 +273,12 @@ def said(prompt: int, cached: int, output: int, ttft: list[float | None], decodi
     return AgentResult(0, "k", usage=Usage(prompt, cached, output), turns=len(ttft), timing=timing)
 
 
-def test_later_turns_tell_the_overhead_of_a_request_from_its_prompt() -> None:
-    life = (ExpectedTurn(11, 11), ExpectedTurn(11, 0))
+def test_later_turns_separate_the_overhead_of_a_request_from_its_prompt() -> None:
+    profile = (ExpectedTurn(11, 11), ExpectedTurn(11, 0))
     # 0.1 s beside the engine; 1,000 tokens of 1 ms in the first turn, half a block of them in the second.
     ttft: list[float | None] = [0.1 + 0.01 + 1.0, 0.1 + 0.01 + 0.008]
     alone = said(2011, 1003, 22, ttft, 20 * 0.01)
-    found = speeds_of([[alone]], Behaviour((life,), cached=0.0), replace(REPORT, prompt_tokens=1000))
+    found = speeds_of([[alone]], Behaviour((profile,), cached=0.0), replace(REPORT, prompt_tokens=1000))
     assert found is not None
     assert found.engine is not None
     assert found.overhead == pytest.approx(0.1, abs=0.002)
@@ -286,10 +286,10 @@ def test_later_turns_tell_the_overhead_of_a_request_from_its_prompt() -> None:
     assert any("typical" in words for words in found.basis), "nobody ran in company"
 
 
-def test_where_nothing_is_cached_every_turn_times_its_prompt() -> None:
+def test_without_a_cache_every_turn_times_its_prompt() -> None:
     alone = said(3000, 0, 22, [0.01 + 1.0, 0.01 + 2.0], 20 * 0.01)
-    life = (ExpectedTurn(11, 1000), ExpectedTurn(11, 0))
-    found = speeds_of([[alone]], Behaviour((life,), counts_cached=False, cached=0.0), REPORT)
+    profile = (ExpectedTurn(11, 1000), ExpectedTurn(11, 0))
+    found = speeds_of([[alone]], Behaviour((profile,), counts_cached=False, cached=0.0), REPORT)
     assert found is not None
     assert found.engine is not None
     assert found.engine.prefill_us_per_token == pytest.approx(1000)
@@ -303,7 +303,7 @@ def test_prompts_too_short_to_time_are_taken_as_typical() -> None:
     assert found.overhead == pytest.approx(0.04 - 0.02 - 100 * 100e-6)
 
 
-def test_answers_too_short_to_time_tell_no_step() -> None:
+def test_answers_too_short_to_time_give_no_step_time() -> None:
     found = speeds_of([[said(100, 0, 1, [0.04], 0.0)]], once(1), REPORT)
     assert found is not None
     assert found.engine is None
@@ -319,7 +319,7 @@ def test_without_streaming_only_whole_turns_are_timed() -> None:
     assert any("streamed" in words for words in told.basis)
 
 
-def test_a_forecast_is_held_against_the_run() -> None:
+def test_a_forecast_is_compared_with_the_run() -> None:
     told = replace(forecast(REPORT, Behaviour((TWO_TURNS,)), traits(kv_tokens=400)), seconds=12.0)
     results = Results([result(usage=Usage(230, 100, 30))] * 10, Scheduling(max_residents=2))
     compared = told.against(results, 10.0)
@@ -333,14 +333,14 @@ def test_a_forecast_is_held_against_the_run() -> None:
         compared.row("weather")
 
 
-def test_it_can_be_read() -> None:
+def test_a_forecast_is_printed_as_text() -> None:
     told = "\n".join(forecast_lines(forecast(REPORT, once(5), traits(), speeds=speeds(), price=Price(1, 1, 1))))
     assert "10 of 1.0 turns" in told
     assert "72% of first prompts shared" in told
     assert "1,000 tokens" in told
 
 
-def test_without_a_canary_tools_are_taken_to_be_called() -> None:
-    assert Behaviour.assumed(has_tools=False, max_tokens=50).lives == ((ExpectedTurn(50, 0),),)
+def test_without_a_canary_tool_calls_are_assumed() -> None:
+    assert Behaviour.assumed(has_tools=False, max_tokens=50).profiles == ((ExpectedTurn(50, 0),),)
     assert Behaviour.assumed(has_tools=True).turns == 3
     assert Behaviour.assumed(has_tools=True, max_turns=2).turns == 2

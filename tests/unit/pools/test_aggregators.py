@@ -35,7 +35,7 @@ def test_of_texts_with_as_many_votes_the_first_wins() -> None:
     assert majority_vote(said("a", "b", "b", "a", "c")) == ("a", 0.4)
 
 
-def test_a_failed_agent_has_no_vote() -> None:
+def test_failed_responses_have_no_vote() -> None:
     assert majority_vote([*said("yes"), failed(), failed()]) == ("yes", 1.0)
 
 
@@ -45,7 +45,7 @@ def test_an_answer_that_was_cut_off_votes_only_if_failures_are_included() -> Non
     assert majority_vote(responses, include_failures=True) == ("yes", 2 / 3)
 
 
-def test_an_included_failure_without_a_text_is_a_vote_for_nothing() -> None:
+def test_an_included_failure_without_text_votes_for_the_empty_string() -> None:
     assert majority_vote([*said("no"), failed(), failed()], include_failures=True) == ("", 2 / 3)
 
 
@@ -76,7 +76,7 @@ def test_the_best_of_failures_is_a_failure_that_names_them() -> None:
     best = best_of([failed("no route", ErrorKind.UNAVAILABLE), failed("gone")], length)
     assert not best.success
     assert best.kind is ErrorKind.UNAVAILABLE
-    assert best.error == "best_of: no answer came from 2 of 2: response 0 (no route), response 1 (gone)."
+    assert best.error == "best_of: 2 of 2 have no answer: response 0 (no route), response 1 (gone)."
 
 
 def test_the_best_of_nothing_is_a_failure() -> None:
@@ -91,8 +91,8 @@ def test_the_best_come_first_and_equals_in_their_order() -> None:
     assert top_k([*responses, cut("eeee")], 1, length, include_failures=True)[0].text == "eeee"
 
 
-def test_fewer_than_no_responses_cannot_be_had() -> None:
-    with pytest.raises(SpecError, match="k is -1"):
+def test_a_negative_k_is_rejected() -> None:
+    with pytest.raises(SpecError, match="k must be >= 0; got -1"):
         top_k(said("a"), -1, length)
 
 
@@ -100,7 +100,7 @@ def test_json_arrays_are_joined_and_other_values_stay_as_they_are() -> None:
     assert structured_merge(said("[1, [2]]", '{"a": 3}', "null", "[]")) == ([1, [2], {"a": 3}, None], [])
 
 
-def test_a_response_that_is_not_json_is_named_and_the_others_are_merged() -> None:
+def test_invalid_json_is_reported_and_the_others_are_merged() -> None:
     merged, errors = structured_merge([*said("[1]", "sorry", "[2]"), failed()])
     assert merged == [1, 2]
     assert errors == [{"index": 1, "agent_index": 1, "error": "Expecting value: line 1 column 1 (char 0)"}]
@@ -113,7 +113,7 @@ def test_no_text_can_break_a_merge(text: str) -> None:
     assert [error["index"] for error in errors] == [0]
 
 
-def test_an_included_failure_without_a_text_is_no_json() -> None:
+def test_an_included_failure_without_text_is_invalid_json() -> None:
     assert structured_merge([failed(), cut("[1]")]) == ([], [])
     merged, errors = structured_merge([failed(), cut("[1]")], include_failures=True)
     assert merged == [1]
@@ -132,24 +132,24 @@ def test_statistics_are_those_of_a_sample() -> None:
     }
 
 
-def test_one_number_does_not_spread() -> None:
+def test_one_number_has_no_deviation() -> None:
     assert statistics(said("5"))["std"] == 0.0
 
 
-def test_texts_that_are_no_numbers_are_skipped_and_counted() -> None:
+def test_texts_that_are_not_numbers_are_skipped_and_counted() -> None:
     found = statistics([*said("about 7", "4", "nan", "inf", "-1e999", ""), failed()])
     assert (found["mean"], found["count"], found["skipped"]) == (4.0, 1, 5)
     assert statistics([*said("4"), cut("8")], include_failures=True)["mean"] == 6.0
 
 
 @pytest.mark.parametrize("responses", [[], [failed()], said("none", "nothing")])
-def test_no_numbers_are_not_taken_for_zeros(responses: list[Response]) -> None:
+def test_statistics_without_numbers_are_nan(responses: list[Response]) -> None:
     found = statistics(responses)
     assert all(isnan(found[name]) for name in ("mean", "std", "median", "min", "max"))
     assert found["count"] == 0
 
 
-def test_a_number_can_be_looked_for_and_need_not_be_found() -> None:
+def test_numbers_can_be_extracted_and_may_be_missing() -> None:
     def last_word(response: Response) -> float:
         return int(response.text.split()[-1])
 
@@ -157,7 +157,7 @@ def test_a_number_can_be_looked_for_and_need_not_be_found() -> None:
     assert (found["mean"], found["count"], found["skipped"]) == (5.0, 2, 2)
 
 
-def test_a_bug_in_what_looks_for_numbers_is_not_hidden() -> None:
+def test_other_exceptions_of_extract_fn_are_propagated() -> None:
     def broken(response: Response) -> float:
         raise KeyError(response.text)
 

@@ -38,7 +38,7 @@ async def test_there_are_as_many_rounds_as_are_allowed() -> None:
     assert len(board.board["ideas"]) == 10
 
 
-async def test_a_run_ends_after_the_round_that_is_good_enough() -> None:
+async def test_a_run_ends_after_the_round_that_converges() -> None:
     board = Blackboard(SECTIONS, shown)
     pool = FakePool(with_roles("ideas", "doubts"), numbered)
     await board.run(pool, convergence_fn=lambda state: len(state["ideas"]) == 3)
@@ -46,7 +46,7 @@ async def test_a_run_ends_after_the_round_that_is_good_enough() -> None:
     assert len(pool.asked) == 6
 
 
-async def test_another_run_goes_on_from_what_is_on_the_board() -> None:
+async def test_a_second_run_continues_from_the_board() -> None:
     board = Blackboard(SECTIONS, shown)
     board.board["doubts"].append("is it so?")
     pool = FakePool(with_roles("ideas"), numbered)
@@ -65,7 +65,7 @@ async def test_a_snapshot_does_not_change_any_more() -> None:
     assert snapshot == {"round": 1, "board": {"ideas": ["0 ideas: 0"], "doubts": []}}
 
 
-async def test_roles_that_are_no_section_are_not_asked_and_sections_without_agents_stay_empty() -> None:
+async def test_roles_without_a_section_are_unused_and_sections_without_agents_stay_empty() -> None:
     endpoints = [*with_roles("ideas", "cook"), Endpoint("gpu2", tags=frozenset({"doubts"}))]
     pool = FakePool(endpoints, numbered)
     board = await Blackboard(SECTIONS, shown).run(pool, max_rounds=1)
@@ -75,11 +75,11 @@ async def test_roles_that_are_no_section_are_not_asked_and_sections_without_agen
 
 async def test_if_no_section_has_an_agent_sections_and_roles_are_named() -> None:
     pool = FakePool([*with_roles("idea", "cook"), Endpoint("gpu2")], numbered)
-    with pytest.raises(SpecError, match=r"sections are \['ideas', 'doubts'\], roles are \['cook', 'idea'\]"):
+    with pytest.raises(SpecError, match=r"sections are \['ideas', 'doubts'\], the roles are \['cook', 'idea'\]"):
         await Blackboard(SECTIONS, shown).run(pool)
 
 
-async def test_what_failed_is_not_on_the_board_but_can_be_looked_at() -> None:
+async def test_failed_responses_are_kept_apart_from_the_board() -> None:
     pool = FakePool(with_roles("ideas", "ideas", "doubts"), lambda asked: failed() if asked.agent == 1 else "note")
     board = Blackboard(SECTIONS, shown)
     await board.run(pool, max_rounds=2)
@@ -94,7 +94,7 @@ async def test_a_round_without_any_answer_ends_the_run_and_leaves_the_board() ->
 
     board = Blackboard(SECTIONS, shown)
     pool = FakePool(with_roles("ideas", "doubts"), only_once)
-    with pytest.raises(BackendError, match=r"Round 2 of the board: no answer came from 2 of 2: .*gpu0: gone") as error:
+    with pytest.raises(BackendError, match=r"Round 2 of the board: 2 of 2 have no answer: .*gpu0: gone") as error:
         await board.run(pool)
     assert error.value.kind is ErrorKind.CONNECTION
     assert board.round == 1
@@ -103,20 +103,20 @@ async def test_a_round_without_any_answer_ends_the_run_and_leaves_the_board() ->
 
 @pytest.mark.parametrize("sections", [[], ["a", "a"], "ideas"])
 def test_sections_are_a_list_of_different_names(sections: list[str]) -> None:
-    with pytest.raises(SpecError, match="a board needs a list of names, each of them once"):
+    with pytest.raises(SpecError, match="sections must be a non-empty list of distinct names"):
         Blackboard(sections, shown)
 
 
-async def test_what_cannot_work_is_refused_before_anybody_is_asked() -> None:
+async def test_invalid_arguments_are_rejected_before_anything_is_sent() -> None:
     pool = FakePool(with_roles("ideas"), numbered)
-    with pytest.raises(SpecError, match="max_rounds is 0"):
+    with pytest.raises(SpecError, match="max_rounds must be >= 1; got 0"):
         await Blackboard(SECTIONS, shown).run(pool, max_rounds=0)
-    with pytest.raises(SpecError, match="Blackboard has nobody to ask"):
+    with pytest.raises(SpecError, match="Blackboard: the pool has no endpoints"):
         await Blackboard(SECTIONS, shown).run(FakePool([]))
     assert pool.asked == []
 
 
-async def test_a_board_can_be_had_in_one_call() -> None:
+async def test_a_board_can_be_run_in_one_call() -> None:
     pool = FakePool(with_roles("ideas"), numbered)
     board = await blackboard(pool, SECTIONS, shown, max_rounds=5, convergence_fn=lambda _: True)
     assert board == {"ideas": ["0 ideas: 0"], "doubts": []}

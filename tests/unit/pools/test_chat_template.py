@@ -52,23 +52,23 @@ async def _server(server: RawServer) -> AsyncIterator[ServerClient]:
         await found.aclose()
 
 
-async def test_what_stands_around_a_message_is_found() -> None:
+async def test_the_text_around_a_message_is_found() -> None:
     async with showing(lambda text: f"<bos><user>{text}<end><model>", begins="<bos>") as server:
         assert await find_chat_template(server, "m") == ChatTemplate("<bos><user>", "<end><model>")
 
 
-async def test_a_template_that_trims_is_followed_in_that() -> None:
+async def test_a_template_that_strips_whitespace_is_reproduced() -> None:
     async with showing(lambda text: f"<user>{text.strip()}<end>") as server:
         found = await find_chat_template(server, "m")
     assert found is not None
-    assert found.around("  hello \n") == "<user>hello<end>"
+    assert found.render("  hello \n") == "<user>hello<end>"
 
 
-async def test_a_template_that_does_not_trim_keeps_every_space() -> None:
+async def test_a_template_that_does_not_strip_keeps_whitespace() -> None:
     async with showing(lambda text: f"<user>\n{text}\n<end>") as server:
         found = await find_chat_template(server, "m")
     assert found is not None
-    assert found.around("  hello \n") == "<user>\n  hello \n\n<end>"
+    assert found.render("  hello \n") == "<user>\n  hello \n\n<end>"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_a_template_that_does_not_trim_keeps_every_space() -> None:
         lambda text: "<user>",
     ],
 )
-async def test_a_template_that_does_more_is_left_to_the_server(template: Template) -> None:
+async def test_a_template_that_does_more_is_applied_by_the_server(template: Template) -> None:
     async with showing(template) as server:
         assert await find_chat_template(server, "m") is None
 
@@ -99,7 +99,7 @@ async def test_a_template_that_does_more_is_left_to_the_server(template: Templat
         (302, b""),
     ],
 )
-async def test_a_server_that_shows_nothing_of_use_is_no_error(status: int, body: bytes) -> None:
+async def test_a_server_without_a_usable_template_causes_no_error(status: int, body: bytes) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(status, body)
 
@@ -108,7 +108,7 @@ async def test_a_server_that_shows_nothing_of_use_is_no_error(status: int, body:
         assert not await has_batch_route(server)
 
 
-async def test_a_server_that_is_gone_is_no_error() -> None:
+async def test_an_unreachable_server_causes_no_error() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         line.reset()
 

@@ -1,4 +1,4 @@
-"""Prompts find the endpoints that do them, whoever is slow, busy, dead or back again."""
+"""Prompts reach an endpoint that answers them, if others are slow, busy, dead or restarted."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from tests.support.sim_hosts import CHAT, COMPLETIONS, STEPS, Host, pool_of, soon, up
 
 from batch_agent import ErrorKind, Response
-from batch_agent.pools import endpoint_state as lanes
+from batch_agent.pools import endpoint_state
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import ClientConnection
 
@@ -48,22 +48,22 @@ async def test_long_prompts_make_short_lists() -> None:
     assert max(map(len, host.lists())) <= 4
 
 
-async def test_an_endpoint_has_no_more_at_once_than_it_may() -> None:
+async def test_an_endpoint_has_no_more_prompts_in_flight_than_allowed() -> None:
     host = Host(STEPS)
     most = 0
 
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         nonlocal most
-        most = max(most, pool._open.lanes[0].unfinished)
+        most = max(most, pool._open.states[0].unfinished)
         return False
 
     async with pool_of(host, prompts_per_endpoint=10) as pool:
         host.odd = odd
         assert are_fine(await pool.send_all_batched(numbered(50)))
-    assert most <= 13  # a list is sent to who has nothing, however long it is
+    assert most <= 10
 
 
-async def test_results_from_before_an_endpoint_died_are_kept_and_the_rest_is_sent_once_to_others(
+async def test_answers_of_an_endpoint_that_dies_are_kept_and_the_rest_is_sent_once_elsewhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     hosts = [Host(STEPS) for _ in range(3)]
@@ -108,7 +108,7 @@ async def test_an_endpoint_that_was_down_at_the_start_gets_work_when_it_is_back(
     async with pool_of(there, away) as pool, up(away):
         async with asyncio.timeout(60):
             used: set[int] = set()
-            while used != {0, 1} or pool._open.fleet.members[1].is_down:
+            while used != {0, 1} or pool._open.endpoint_pool.members[1].is_down:
                 responses = await pool.send_all_batched(numbered(40))
                 assert are_fine(responses)
                 used = {response.agent_index for response in responses}
@@ -140,17 +140,17 @@ async def test_all_down_for_a_moment_costs_no_prompt() -> None:
             host.kill()
         async with asyncio.TaskGroup() as group:
             call = group.create_task(pool.send_all_batched(numbered(30)))
-            await soon(lambda: all(member.is_down for member in pool._open.fleet.members))
+            await soon(lambda: all(member.is_down for member in pool._open.endpoint_pool.members))
             await hosts[1].start()
         hosts[1].kill()
         assert are_fine(call.result())
 
 
 @pytest.mark.parametrize("use_batch", [True, False])
-async def test_prompts_that_an_endpoint_does_not_answer_are_sent_to_others(
+async def test_batches_of_a_silent_endpoint_are_done_by_the_others(
     use_batch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_LONG", 1.0)
+    monkeypatch.setattr(endpoint_state, "_MIN_UNSTREAMED_SECONDS", 1.0)
     hosts = [Host(odd=say_nothing), Host()]
     async with pool_of(*hosts, use_batch=use_batch) as pool:
         responses = await pool.send_all_batched(numbered(30))
@@ -159,7 +159,7 @@ async def test_prompts_that_an_endpoint_does_not_answer_are_sent_to_others(
 
 
 @pytest.mark.parametrize("use_batch", [True, False])
-async def test_an_endpoint_that_says_nothing_is_waited_for_no_longer_than_its_time(use_batch: bool) -> None:
+async def test_a_silent_endpoint_is_waited_for_no_longer_than_the_timeout(use_batch: bool) -> None:
     host = Host(odd=say_nothing)
     async with pool_of(host, use_batch=use_batch) as pool:
         pool.timeout = 0.1  # only now: a slow machine may need longer to open it
@@ -171,7 +171,7 @@ async def test_an_endpoint_that_says_nothing_is_waited_for_no_longer_than_its_ti
     assert host.requests() <= (2 if use_batch else 6)  # on a slow machine one may not have arrived in its time
 
 
-async def test_an_endpoint_that_does_not_even_say_what_it_is_does_not_keep_a_pool_from_opening() -> None:
+async def test_an_endpoint_that_ignores_the_probe_does_not_keep_a_pool_from_opening() -> None:
     there, mute = Host(), Host(odd=lambda path, body, connection: True)
     async with pool_of(mute, there, timeout=1.0) as pool:
         responses = await pool.send_all_batched(numbered(9))
@@ -179,7 +179,7 @@ async def test_an_endpoint_that_does_not_even_say_what_it_is_does_not_keep_a_poo
     assert {response.agent_index for response in responses} == {1}
 
 
-async def test_a_list_that_stalls_everywhere_is_asked_for_again() -> None:
+async def test_a_batch_that_stalls_everywhere_is_sent_again() -> None:
     async with pool_of(Host(), Host()) as pool:
         await pool.send_all_batched(numbered(4))
         pool.timeout = 0.5
@@ -187,13 +187,13 @@ async def test_a_list_that_stalls_everywhere_is_asked_for_again() -> None:
 
 
 @pytest.mark.slow
-async def test_a_slow_endpoint_does_less_and_what_it_is_slow_with_is_taken_back() -> None:
+async def test_a_slow_endpoint_does_less_and_its_batches_are_reclaimed() -> None:
     hosts = [Host(steps()), Host(steps()), Host(steps(slowdown=8.0))]
     async with pool_of(*hosts, max_tokens=200) as pool:
         prompts = [f'[[sim: {{"tokens": 150}}]] {number}' for number in range(120)]
         responses = await pool.send_all_batched(prompts)
         assert are_fine(responses)
-        shares = [sum(response.agent_index == place for response in responses) for place in range(3)]
+        shares = [sum(response.agent_index == endpoint for response in responses) for endpoint in range(3)]
         assert shares[2] < min(shares[:2])
         assert pool.requests > 12
 
@@ -209,9 +209,9 @@ async def test_calls_to_different_endpoints_take_nothing_from_each_other() -> No
     hosts = [Host(steps(slowdown=6.0)), Host(steps())]
     async with pool_of(*hosts) as pool, asyncio.TaskGroup() as group:
         prompts = [f'[[sim: {{"tokens": 30}}]] {number}' for number in range(20)]
-        calls = [group.create_task(pool.post_batch(place, prompts)) for place in (0, 1)]
-        for place, call in enumerate(calls):
-            assert {response.agent_index for response in await call} == {place}
+        calls = [group.create_task(pool.post_batch(endpoint, prompts)) for endpoint in (0, 1)]
+        for endpoint, call in enumerate(calls):
+            assert {response.agent_index for response in await call} == {endpoint}
         assert pool.requests == 4
 
 
@@ -232,13 +232,13 @@ async def test_an_endpoint_that_comes_and_goes_costs_no_prompt() -> None:
         flapping.cancel()
 
 
-async def test_one_prompt_probes_a_recovered_endpoint() -> None:
+async def test_a_single_prompt_probes_an_endpoint_that_was_down() -> None:
     hosts = [Host(STEPS), Host(STEPS)]
     async with pool_of(*hosts) as pool:
         hosts[1].kill()
-        while not pool._open.fleet.members[1].is_down:
+        while not pool._open.endpoint_pool.members[1].is_down:
             assert are_fine(await pool.send_all_batched(numbered(20)))
-        await soon(lambda: 1 in pool._open.fleet.routing.usable(asyncio.get_running_loop().time()))
+        await soon(lambda: 1 in pool._open.endpoint_pool.routing.usable(asyncio.get_running_loop().time()))
         await hosts[1].start()
         hosts[1].posts.clear()
         assert are_fine(await pool.send_all_batched(numbered(40)))

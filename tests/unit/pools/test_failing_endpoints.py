@@ -1,4 +1,4 @@
-"""Endpoints that have no time, or fail at everything, cost no prompt while another does not."""
+"""Endpoints that are overloaded or always fail cost no prompt while another one works."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ def are_fine(responses: list[Response]) -> bool:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_an_endpoint_that_has_no_time_is_left_alone_for_as_long_as_it_says(count: int) -> None:
+async def test_retry_after_of_an_overloaded_endpoint_is_honored(count: int) -> None:
     refused: list[float] = []
 
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
@@ -35,12 +35,12 @@ async def test_an_endpoint_that_has_no_time_is_left_alone_for_as_long_as_it_says
     async with pool_of(*hosts) as pool:
         responses = await pool.send_all_batched(numbered(40))
         assert are_fine(responses)
-        assert not pool._open.fleet.members[0].is_down
+        assert not pool._open.endpoint_pool.members[0].is_down
     if count == 1:
         assert refused[4] - refused[3] >= 0.4
 
 
-async def test_lists_that_rest_are_not_called_off() -> None:
+async def test_batches_that_wait_after_a_refusal_are_not_reclaimed() -> None:
     """One that was refused for want of time, while another endpoint would be quicker with it."""
 
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
@@ -50,7 +50,7 @@ async def test_lists_that_rest_are_not_called_off() -> None:
         assert are_fine(await pool.send_all_batched([f'[[sim: {{"tokens": 150}}]] {n}' for n in range(40)]))
 
 
-async def test_an_endpoint_that_is_always_busy_is_an_error_in_the_end() -> None:
+async def test_prompts_of_an_endpoint_that_always_refuses_fail_in_the_end() -> None:
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, 429, "busy", b"retry-after: 0\r\n")
 
@@ -59,7 +59,7 @@ async def test_an_endpoint_that_is_always_busy_is_an_error_in_the_end() -> None:
     assert {response.kind for response in responses} == {ErrorKind.RATE_LIMITED}
 
 
-async def test_an_endpoint_that_is_overloaded_is_back_when_it_is_not() -> None:
+async def test_an_endpoint_is_used_again_after_an_overload() -> None:
     refusals = 0
 
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
@@ -72,7 +72,7 @@ async def test_an_endpoint_that_is_overloaded_is_back_when_it_is_not() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 404, 500, 502, 503])
-async def test_an_endpoint_that_fails_at_everything_costs_no_prompt_and_few_requests(status: int) -> None:
+async def test_an_endpoint_that_always_fails_costs_no_prompt_and_few_requests(status: int) -> None:
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, status)
 
@@ -83,7 +83,7 @@ async def test_an_endpoint_that_fails_at_everything_costs_no_prompt_and_few_requ
     assert sick.requests() <= 140  # a list that was refused may have gone one by one
 
 
-async def test_a_pool_of_endpoints_that_fail_at_everything_ends_with_errors() -> None:
+async def test_a_pool_whose_endpoints_always_fail_returns_errors() -> None:
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path in GENERATE and refuse(connection, 500)
 

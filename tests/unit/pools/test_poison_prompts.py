@@ -21,7 +21,7 @@ def failed(responses: list[Response]) -> list[int]:
 
 
 def are_all_in(pool: VLLMPool) -> bool:
-    return not any(member.is_down for member in pool._open.fleet.members)
+    return not any(member.is_down for member in pool._open.endpoint_pool.members)
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 9, 15])
@@ -45,7 +45,7 @@ async def test_a_refused_prompt_costs_no_more_than_a_bisection(at: int) -> None:
 
 @pytest.mark.parametrize("fault", ["400", "500", "reset", "truncated", "garbage"])
 @pytest.mark.parametrize("count", [1, 2])
-async def test_whatever_a_poison_prompt_does_the_other_prompts_are_answered(fault: str, count: int) -> None:
+async def test_a_bad_prompt_of_any_kind_leaves_the_others_answered(fault: str, count: int) -> None:
     async with pool_of(*(Host() for _ in range(count))) as pool:
         await pool.send_all_batched(["a"])
         prompts = numbered(60)
@@ -57,7 +57,7 @@ async def test_whatever_a_poison_prompt_does_the_other_prompts_are_answered(faul
         assert are_all_in(pool)
 
 
-async def test_a_prompt_that_is_too_long_is_identified_in_its_list() -> None:
+async def test_a_prompt_that_is_too_long_is_found_among_others() -> None:
     async with pool_of(Host(SimConfig(zero_latency=True, max_model_len=256)), max_tokens=16) as pool:
         responses = await pool.send_all_batched([*numbered(20), "long " * 500, *numbered(20)])
     assert failed(responses) == [20]
@@ -65,7 +65,7 @@ async def test_a_prompt_that_is_too_long_is_identified_in_its_list() -> None:
 
 
 @pytest.mark.parametrize("fault", ["400", "500"])
-async def test_several_in_one_list_are_all_found(fault: str) -> None:
+async def test_several_bad_prompts_in_one_batch_are_all_found(fault: str) -> None:
     bad = [0, 3, 4, 11, 12, 19]
     prompts = numbered(20)
     for at in bad:
@@ -75,14 +75,14 @@ async def test_several_in_one_list_are_all_found(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["400", "500"])
-async def test_where_all_prompts_are_bad_each_gets_its_error(fault: str) -> None:
+async def test_each_of_many_bad_prompts_gets_its_error(fault: str) -> None:
     async with pool_of(Host(), patience=0.1) as pool:
         responses = await pool.send_all_batched([poison(fault, str(at)) for at in range(9)])
     assert failed(responses) == list(range(9))
     assert all(f"status {fault}" in (response.error or "") for response in responses)
 
 
-async def test_prompts_that_go_alone_find_their_poison_at_once() -> None:
+async def test_bad_prompts_that_are_sent_alone_fail_at_once() -> None:
     async with pool_of(Host(), Host(), use_batch=False) as pool:
         responses = await pool.send_all_batched([*numbered(10), poison("400"), *numbered(10)])
         assert pool.requests == 22  # one endpoint may be wrong about it, two are not
@@ -90,7 +90,7 @@ async def test_prompts_that_go_alone_find_their_poison_at_once() -> None:
     assert responses[10].agent_index in (0, 1)
 
 
-async def test_a_server_that_rejects_only_long_lists_answers_every_prompt() -> None:
+async def test_a_server_that_rejects_only_large_batches_answers_all_prompts() -> None:
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         return path == COMPLETIONS and len(body["prompt"]) > 5 and refuse(connection, 413, "too large")
 
@@ -98,7 +98,7 @@ async def test_a_server_that_rejects_only_long_lists_answers_every_prompt() -> N
         assert failed(await pool.send_all_batched(numbered(40))) == []
 
 
-async def test_a_refusal_in_mid_stream_is_not_taken_for_another_prompts() -> None:
+async def test_a_rejection_in_mid_stream_is_not_attributed_to_another_prompt() -> None:
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
         if path != COMPLETIONS or not any("bad" in prompt for prompt in body["prompt"]):
             return False
@@ -112,7 +112,7 @@ async def test_a_refusal_in_mid_stream_is_not_taken_for_another_prompts() -> Non
     assert failed(responses) == [7]
 
 
-async def test_an_answer_that_the_server_gives_up_is_asked_for_again() -> None:
+async def test_an_answer_that_the_server_aborts_is_requested_again() -> None:
     given_up: list[Any] = []
 
     def odd(path: str, body: Any, connection: ClientConnection) -> bool:
@@ -132,7 +132,7 @@ async def test_an_answer_that_the_server_gives_up_is_asked_for_again() -> None:
     assert [response.text == "x" for response in responses] == [True, False, True]
 
 
-async def test_what_was_answered_before_a_connection_broke_is_not_asked_again() -> None:
+async def test_answers_before_a_broken_connection_are_not_requested_again() -> None:
     quick = [f'[[sim: {{"tokens": 4}}]] {number}' for number in range(6)]
     bad = poison("reset", tokens=90, times=1)
     host = Host(STEPS)
@@ -142,6 +142,6 @@ async def test_what_was_answered_before_a_connection_broke_is_not_asked_again() 
     assert (len(first), len(second)) == (7, 1)
 
 
-async def test_a_poison_that_wears_off_is_no_error() -> None:
+async def test_a_prompt_that_fails_only_at_first_is_answered() -> None:
     async with pool_of(Host()) as pool:
         assert failed(await pool.send_all_batched([*numbered(9), poison("500", times=2)])) == []

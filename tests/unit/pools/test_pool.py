@@ -27,10 +27,10 @@ async def test_responses_are_in_the_order_of_the_prompts() -> None:
 
 
 @pytest.mark.parametrize("send", ["send_all", "send_all_batched"])
-async def test_a_response_tells_all_there_is_to_know(send: str) -> None:
+async def test_a_response_has_usage_finish_and_endpoint(send: str) -> None:
     async with pool_of(Host(), Host()) as pool:
         responses: list[Response] = await getattr(pool, send)(numbered(8))
-        urls = [member.url for member in pool._open.fleet.members]
+        urls = [member.url for member in pool._open.endpoint_pool.members]
     assert {response.agent_index for response in responses} == {0, 1}
     for response in responses:
         assert response.success
@@ -42,7 +42,7 @@ async def test_a_response_tells_all_there_is_to_know(send: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["post", "post_batch", "send_all", "send_all_batched"])
-async def test_an_answer_that_was_cut_off_is_no_success_and_has_its_text(how: str) -> None:
+async def test_an_answer_that_was_cut_off_is_not_a_success_and_has_its_text(how: str) -> None:
     async with pool_of(Host(script=Script(answer_tokens=64))) as pool:
         given: Any = {"post": (0, "long"), "post_batch": (0, ["long"])}.get(how, (["long"],))
         found = await getattr(pool, how)(*given, max_tokens=5)
@@ -61,7 +61,7 @@ async def test_any_number_of_prompts_has_as_many_responses(count: int) -> None:
 
 
 @pytest.mark.parametrize("odd", ["", None, 7, b"bytes", ["a"]])
-async def test_an_invalid_prompt_gets_an_error_response_and_affects_no_other(odd: Any) -> None:
+async def test_an_invalid_prompt_gets_an_error_and_does_not_affect_the_others(odd: Any) -> None:
     host = Host()
     async with pool_of(host) as pool:
         first, second, third = await pool.send_all_batched(["a", odd, "b"])
@@ -90,7 +90,7 @@ async def test_any_text_is_a_prompt() -> None:
             assert all(response.success for response in await send(odd))
 
 
-async def test_equal_prompts_are_asked_each() -> None:
+async def test_equal_prompts_are_each_sent() -> None:
     host = Host()
     async with pool_of(host) as pool:
         responses = await pool.send_all_batched(["same"] * 20)
@@ -98,15 +98,15 @@ async def test_equal_prompts_are_asked_each() -> None:
     assert sum(map(len, host.lists())) == 20
 
 
-async def test_prompts_may_come_from_anywhere_but_not_as_one_text() -> None:
+async def test_prompts_may_be_any_iterable_but_not_a_string() -> None:
     async with pool_of(Host()) as pool:
         assert len(await pool.send_all_batched(prompt for prompt in "ab")) == 2  # type: ignore[arg-type]
         for send in (pool.send_all, pool.send_all_batched):
-            with pytest.raises(SpecError, match="single text"):
+            with pytest.raises(SpecError, match="single string"):
                 await send("hello")
 
 
-async def test_max_tokens_is_the_pools_unless_a_call_says_otherwise() -> None:
+async def test_max_tokens_of_a_call_overrides_that_of_the_pool() -> None:
     host = Host()
     async with pool_of(host, max_tokens=33) as pool:
         await pool.send_all_batched(["a"])
@@ -117,7 +117,7 @@ async def test_max_tokens_is_the_pools_unless_a_call_says_otherwise() -> None:
     assert said == [33, 7, 9]
 
 
-async def test_max_tokens_is_never_more_than_the_window() -> None:
+async def test_max_tokens_never_exceeds_the_context_window() -> None:
     host = Host(SimConfig(zero_latency=True, max_model_len=64))
     async with pool_of(host, max_tokens=5000) as pool:
         await pool.send_all_batched(["a"])
@@ -140,7 +140,7 @@ async def test_sampling_goes_with_every_request(path: str) -> None:
     assert body["stop"] == ["END"]
 
 
-async def test_without_batches_each_prompt_is_a_request_of_its_own() -> None:
+async def test_without_batches_each_prompt_has_its_own_request() -> None:
     host = Host()
     async with pool_of(host, use_batch=False) as pool:
         responses = await pool.send_all_batched(numbered(20))
@@ -161,7 +161,7 @@ async def test_raw_prompts_are_sent_as_they_are(use_batch: bool) -> None:
     assert all(body["add_special_tokens"] for path, body in host.posts if path == COMPLETIONS)
 
 
-async def test_a_callback_gets_each_response_at_once_and_may_fail(
+async def test_on_response_is_called_at_once_and_may_raise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     heard: list[int] = []
@@ -188,7 +188,7 @@ async def test_responses_can_be_streamed_as_they_come() -> None:
                 pass
 
 
-async def test_leaving_a_stream_early_leaves_no_task_and_aborts_what_is_under_way() -> None:
+async def test_leaving_a_stream_early_cancels_requests_and_leaves_no_task() -> None:
     hosts = [Host(STEPS, Script(answer_tokens=5000)) for _ in range(2)]
     async with pool_of(*hosts, max_tokens=5000) as pool:
         prompts = [saying("first"), *numbered(30)]
@@ -198,7 +198,7 @@ async def test_leaving_a_stream_early_leaves_no_task_and_aborts_what_is_under_wa
         assert asyncio.all_tasks() != before
         await responses.aclose()  # type: ignore[attr-defined]
         assert asyncio.all_tasks() == before
-        assert [lane.unfinished for lane in pool._open.lanes] == [0, 0]
+        assert [state.unfinished for state in pool._open.states] == [0, 0]
         await soon(lambda: all(each.on_gone is None for host in hosts for each in host.connections))
         assert all(response.success for response in await pool.send_all_batched([saying("b")] * 4))
 
@@ -215,12 +215,12 @@ async def test_a_call_that_is_cancelled_leaves_nothing_behind(turns_before: int)
         with pytest.raises(asyncio.CancelledError):
             await call
         assert asyncio.all_tasks() == before
-        (lane,) = pool._open.lanes
-        assert (lane.unfinished, lane.batches) == (0, [])
-        assert pool._open.fleet.routing.requests(0) == 0
+        (state,) = pool._open.states
+        assert (state.unfinished, state.batches) == (0, [])
+        assert pool._open.endpoint_pool.routing.requests(0) == 0
 
 
-async def test_calls_at_the_same_time_do_not_mix_their_answers() -> None:
+async def test_concurrent_calls_do_not_mix_their_answers() -> None:
     async with pool_of(Host(STEPS), Host(STEPS)) as pool, asyncio.TaskGroup() as group:
         calls = [
             group.create_task(pool.send_all_batched([saying(f"{call} {number}") for number in range(40)]))

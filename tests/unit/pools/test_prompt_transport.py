@@ -1,4 +1,4 @@
-"""Servers that cannot do what vLLM does are asked in the ways that they have, and it is said once."""
+"""Servers without the features of vLLM get requests that they accept, and this is reported once."""
 
 from typing import Any
 
@@ -29,16 +29,16 @@ def odd_status(status: int) -> Any:
 @pytest.mark.parametrize(
     ("hosts", "why"),
     [
-        ([Host(NO_LISTS), Host(NO_LISTS)], "takes no lists"),
-        ([Host(odd=odd_status(404)), Host(odd=odd_status(404))], "takes no lists"),
-        ([Host(odd=odd_status(405))], "takes no lists"),
-        ([Host(odd=odd_status(501))], "takes no lists"),
+        ([Host(NO_LISTS), Host(NO_LISTS)], "does not accept lists"),
+        ([Host(odd=odd_status(404)), Host(odd=odd_status(404))], "does not accept lists"),
+        ([Host(odd=odd_status(405))], "does not accept lists"),
+        ([Host(odd=odd_status(501))], "does not accept lists"),
         ([Host(SimConfig(zero_latency=True, batch_chat=False), without=["/tokenize"])], "chat template"),
         ([Host(SimConfig(zero_latency=True, batch_chat=False), without=["/detokenize"])], "chat template"),
         ([Host(without=["/tokenize", "/detokenize", "/openapi.json", COMPLETIONS, BATCH])], "chat template"),
     ],
 )
-async def test_a_server_without_prompt_lists_gets_single_prompts_and_one_notice(
+async def test_a_server_without_batches_gets_single_prompts_and_this_is_reported_once(
     hosts: list[Host], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with pool_of(*hosts) as pool:
@@ -47,13 +47,13 @@ async def test_a_server_without_prompt_lists_gets_single_prompts_and_one_notice(
         assert await answers(pool) == ANSWERS
         assert pool.requests - before == 24
     probes = sum(path == CHAT for host in hosts for path, _ in host.posts) - 48  # whether it takes anything at all
-    assert probes == (len(hosts) if why == "takes no lists" else 0)
+    assert probes == (len(hosts) if why == "does not accept lists" else 0)
     said = capsys.readouterr().err
-    assert said.count("each prompt is a request of its own") == 1
+    assert said.count("each prompt is sent in its own request") == 1
     assert why in said
 
 
-async def test_one_server_without_prompt_lists_does_not_affect_the_others() -> None:
+async def test_one_server_without_batches_does_not_keep_others_from_batches() -> None:
     hosts = [Host(), Host(NO_LISTS)]
     async with pool_of(*hosts) as pool:
         for _ in range(3):
@@ -62,14 +62,14 @@ async def test_one_server_without_prompt_lists_does_not_affect_the_others() -> N
     assert hosts[1].posts[-1][0] == CHAT
 
 
-async def test_poison_is_found_where_each_goes_alone() -> None:
+async def test_bad_prompts_are_found_when_each_is_sent_alone() -> None:
     async with pool_of(Host(NO_LISTS)) as pool:
         responses = await pool.send_all_batched([*PROMPTS, poison("400"), poison("500")])
     assert [response.text for response in responses[:24]] == ANSWERS
     assert [response.kind for response in responses[24:]] == [ErrorKind.BAD_REQUEST, ErrorKind.SERVER]
 
 
-async def test_conversations_go_in_lists_where_the_template_is_not_shown() -> None:
+async def test_conversations_are_batched_if_the_template_is_hidden() -> None:
     hosts = [Host(without=["/detokenize"]) for _ in range(2)]
     async with pool_of(*hosts) as pool:
         assert await answers(pool) == ANSWERS
@@ -81,7 +81,7 @@ async def test_conversations_go_in_lists_where_the_template_is_not_shown() -> No
     assert {path for host in hosts for path, _ in host.posts if path.startswith("/v1")} == {BATCH}
 
 
-async def test_the_template_is_asked_of_the_next_where_the_first_does_not_show_it() -> None:
+async def test_the_next_endpoint_is_queried_if_the_first_hides_its_template() -> None:
     hosts = [Host(without=["/detokenize"]), Host()]
     async with pool_of(*hosts) as pool:
         assert await answers(pool) == ANSWERS
@@ -98,7 +98,7 @@ def only_standard(path: str, body: Any, connection: ClientConnection) -> bool:
 
 @pytest.mark.parametrize("use_batch", [True, False])
 @pytest.mark.parametrize("raw", [True, False])
-async def test_a_server_that_knows_only_the_standard_is_asked_by_it(raw: bool, use_batch: bool) -> None:
+async def test_a_server_that_rejects_vllm_extensions_gets_standard_requests(raw: bool, use_batch: bool) -> None:
     host = Host(odd=only_standard)
     async with pool_of(host, raw=raw, use_batch=use_batch) as pool:
         assert await answers(pool) == ANSWERS
@@ -118,7 +118,7 @@ async def test_a_server_that_does_not_stream_is_understood() -> None:
 
 
 @pytest.mark.parametrize("config", [QUICK, STEPS])
-async def test_a_list_is_read_as_the_conversations_it_stands_for(config: SimConfig) -> None:
+async def test_a_batch_gives_the_same_answers_as_single_conversations(config: SimConfig) -> None:
     odd = [
         "plain",
         " space around ",

@@ -77,7 +77,7 @@ async def test_values_that_look_like_placeholders_are_not_filled() -> None:
     assert supervised(pool)[0].prompt == "L1: {level}\n---\n{responses} 1{x}"
 
 
-async def test_a_supervisor_is_prompted_as_soon_as_its_group_is_complete() -> None:
+async def test_a_supervisor_runs_when_its_group_is_complete() -> None:
     asked_first = asyncio.Event()
 
     async def hold(asked: Asked) -> None:
@@ -108,7 +108,7 @@ async def test_leaves_without_an_answer_are_left_out_and_the_log_names_them(capl
     assert response.text == "((a c) (e f))"
     assert [(each.index, each.error) for each in response.left_out] == [(1, "it broke"), (3, None)]
     assert caplog.messages == [
-        "tree_reduce goes on without them: no answer came from 2 of 6: "
+        "tree_reduce continues without some answers: 2 of 6 have no answer: "
         "leaf 1 (gpu1: it broke), leaf 3 (gpu1: the answer is empty)."
     ]
 
@@ -119,13 +119,12 @@ async def test_if_no_leaf_has_an_answer_the_response_says_so() -> None:
     assert supervised(pool) == []
     assert response.kind is ErrorKind.CONNECTION
     assert response.error == (
-        "tree_reduce: no answer came from 5 of 5: leaf 0 (gpu0: gone), leaf 1 (gpu1: gone), leaf 2 (gpu0: gone), "
-        "and 2 more."
+        "tree_reduce: 5 of 5 have no answer: leaf 0 (gpu0: gone), leaf 1 (gpu1: gone), leaf 2 (gpu0: gone), and 2 more."
     )
 
 
 @pytest.mark.parametrize("bad", [failed(), cut("(a"), "", "  "], ids=["failed", "cut off", "empty", "blank"])
-async def test_a_group_that_its_supervisor_cannot_merge_is_given_to_another(bad: Response | str) -> None:
+async def test_a_group_that_its_supervisor_cannot_merge_goes_to_another_agent(bad: Response | str) -> None:
     pool = FakePool(
         endpoints(3), lambda asked: bad if asked.agent == 0 and asked.prompt.startswith("L") else merging(asked)
     )
@@ -134,7 +133,7 @@ async def test_a_group_that_its_supervisor_cannot_merge_is_given_to_another(bad:
     assert [asked.agent for asked in supervised(pool) if "a\n" in asked.prompt] == [0, 1]
 
 
-async def test_the_only_agent_is_asked_once_more() -> None:
+async def test_a_single_agent_retries_a_failed_merge_once() -> None:
     tries = []
 
     def second_time(asked: Asked) -> str | Response:
@@ -168,7 +167,7 @@ async def test_a_reduce_that_fails_for_its_size_says_what_to_do(instead: Respons
     assert re.search(advice, response.error)
 
 
-async def test_after_a_loss_what_is_under_way_is_called_off() -> None:
+async def test_a_failed_merge_cancels_requests_in_flight() -> None:
     called_off = []
 
     async def hold(asked: Asked) -> None:
@@ -184,13 +183,13 @@ async def test_after_a_loss_what_is_under_way_is_called_off() -> None:
     assert called_off == ["leaf d"]
 
 
-async def test_after_a_loss_no_other_group_is_begun() -> None:
+async def test_a_failed_merge_starts_no_other_group() -> None:
     pool = FakePool(endpoints(2), lambda asked: failed() if asked.prompt.startswith("L") else merging(asked))
     await tree_reduce(pool, ITEM, REDUCE, fanin=2, items=list("abcd"))
     assert [asked.prompt for asked in supervised(pool)] == ["L1: a\n---\nb"] * 2
 
 
-async def test_groups_that_are_lost_at_the_same_time_are_one_failure() -> None:
+async def test_groups_that_fail_at_the_same_time_are_one_failure() -> None:
     both = asyncio.Barrier(2)
 
     async def hold(asked: Asked) -> None:
@@ -204,7 +203,7 @@ async def test_groups_that_are_lost_at_the_same_time_are_one_failure() -> None:
     assert response.error.count("could not be merged") == 1
 
 
-async def test_a_reduce_that_is_cancelled_calls_off_its_leaves() -> None:
+async def test_a_cancelled_reduce_cancels_its_leaves() -> None:
     begun = asyncio.Event()
     called_off = []
 
@@ -245,36 +244,36 @@ class ToldLate(FakePool):
         return first
 
 
-async def test_a_response_that_comes_after_a_loss_changes_nothing() -> None:
+async def test_a_response_after_a_failed_merge_changes_nothing() -> None:
     pool = ToldLate(endpoints(2), failing("L1: a\n---\nb"))
     response = await tree_reduce(pool, ITEM, REDUCE, fanin=2, items=list("abcd"))
     assert response.kind is ErrorKind.SERVER
 
 
-async def test_what_the_pool_raises_comes_through_as_it_is() -> None:
+async def test_exceptions_of_the_pool_are_propagated() -> None:
     with pytest.raises(SpecError, match="The pool is not open"):
         await tree_reduce(Closed(endpoints(1)), ITEM, REDUCE, items=["a", "b"])
 
 
 @pytest.mark.parametrize("fanin", [1, 0, -3])
-async def test_one_cannot_be_made_of_fewer_than_two(fanin: int) -> None:
+async def test_a_fanin_below_two_is_rejected(fanin: int) -> None:
     pool = FakePool(endpoints(1))
-    with pytest.raises(SpecError, match=f"fanin is {fanin}"):
+    with pytest.raises(SpecError, match=f"fanin must be >= 2; got {fanin}"):
         await tree_reduce(pool, ITEM, REDUCE, fanin=fanin, items=["a", "b"])
     assert pool.asked == []
 
 
-async def test_what_cannot_work_is_refused_before_anybody_is_asked() -> None:
+async def test_invalid_arguments_are_rejected_before_anything_is_sent() -> None:
     pool = FakePool(endpoints(1))
-    with pytest.raises(SpecError, match="there are no items"):
+    with pytest.raises(SpecError, match="tree_reduce needs at least one item"):
         await tree_reduce(pool, ITEM, REDUCE, items=[])
-    with pytest.raises(SpecError, match="items is a single text"):
+    with pytest.raises(SpecError, match="items must be a list; got a single string"):
         await tree_reduce(pool, ITEM, REDUCE, items="abc")
     with pytest.raises(SpecError, match=r"The prompt 'leaf' .* \{item\}"):
         await tree_reduce(pool, "leaf", REDUCE, items=["a"])
     with pytest.raises(SpecError, match=r"The reduce_prompt 'L' .* \{responses\}"):
         await tree_reduce(pool, ITEM, "L", items=["a"])
-    with pytest.raises(SpecError, match="tree_reduce has nobody to ask"):
+    with pytest.raises(SpecError, match="tree_reduce: the pool has no endpoints"):
         await tree_reduce(FakePool([]), "leaf", REDUCE)
     assert pool.asked == []
 

@@ -30,8 +30,8 @@ def test_a_plan_asks_nobody_and_says_that_the_time_is_not_known(place: Path, sim
     done = typed("plan", *WORK, "--backend", sim.url, cwd=place)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("agents   24 of 1.0 turns")
-    assert "time     not known" in done.stdout
-    assert "- What agents do: assumed." in done.stdout
+    assert "time     unknown" in done.stdout
+    assert "- Behaviour of agents: assumed." in done.stdout
 
 
 def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(
@@ -39,9 +39,9 @@ def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(
 ) -> None:
     done = call("plan", *WORK, "--backend", sim.url, "--canary", "5", cwd=place)
     assert done.returncode == 0, done.stderr
-    assert "Running 5 agents ahead ..." in done.stderr
-    assert "time     not known" not in done.stdout
-    assert "- What agents do: canary of 5." in done.stdout
+    assert "Running a canary of 5 agents ..." in done.stderr
+    assert "time     unknown" not in done.stdout
+    assert "- Behaviour of agents: canary of 5." in done.stdout
     ran = call("run", *WORK, "--backend", sim.url, cwd=place)
     assert ran.returncode == 0, ran.stderr
     assert "5 answers came from the checkpoint" in ran.stderr
