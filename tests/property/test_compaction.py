@@ -84,7 +84,7 @@ def _results(draw: st.DrawFn, call: ToolCall) -> ToolResult:
 def _compacted(draw: st.DrawFn, step: CompactContext) -> Compacted:
     """As the engine does it, with a model that keeps to nothing."""
     wanted = [each for each in step.results if each.summary_tokens]
-    texts = {each.held.place: draw(st.sampled_from([None, "", "short", "long " * 5_000])) for each in wanted}
+    texts = {each.output.index: draw(st.sampled_from([None, "", "short", "long " * 5_000])) for each in wanted}
     return step.done({place: text for place, text in texts.items() if text is not None}, 0.5)
 
 
@@ -188,7 +188,7 @@ def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> 
     assert made is not None
     for _, after, step in compactions(life):
         fact = step.done({})
-        if size(after).tokens > made.most:
+        if size(after).tokens > made.trigger_tokens:
             assert all(result.is_error or len(result.content) <= 200 for result in results(after))
         assert after._shortening is not None
         after._shortening._is_done = False
@@ -252,17 +252,17 @@ HELD = st.lists(
 def test_a_plan_takes_no_more_than_it_needs_from_the_oldest(
     held: list[ToolOutputSize], newest: int, most: int, summarizes: bool, other: int
 ) -> None:
-    placed = [replace(each, place=place, is_newest=place >= len(held) - newest) for place, each in enumerate(held)]
+    placed = [replace(each, index=place, is_newest=place >= len(held) - newest) for place, each in enumerate(held)]
     size = ContextSize(other + sum(len(each.content) for each in placed))
     plan = plan_compaction(compaction(summarizes, most), placed, size)
     if plan is None:
         return
     assert size.tokens > most
-    assert [each.held.place for each in plan.results] == sorted({each.held.place for each in plan.results})
-    assert all(each.gain > 0 and not each.held.stays for each in plan.results)
+    assert [each.output.index for each in plan.results] == sorted({each.output.index for each in plan.results})
+    assert all(each.gain > 0 and not each.output.stays for each in plan.results)
     enough = (size.tokens - most // 2) * size.chars_per_token
     gains = [each.gain for each in plan.results]
-    if not any(each.held.is_newest for each in plan.results):
+    if not any(each.output.is_newest for each in plan.results):
         assert sum(gains) - max(gains) < enough, "the last that was chosen was needed"
     assert plan.done({}) == plan.done({}) == replace(plan.done({}), before=plan.tokens)
 

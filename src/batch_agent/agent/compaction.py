@@ -1,7 +1,5 @@
-"""Which tool results of a conversation are shortened when it comes near the end of the model's window.
-
-What was shortened in one conversation, and what may still be.
-"""
+"""Compaction: which tool results of a conversation are shortened when it comes near the end of the context window, and
+the state of that per conversation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,97 +11,97 @@ from ..core.messages import Message, ToolResult, ToolResults
 from ..core.requests import Reply
 from .context_size import ContextSize
 
-_SHORT = 200
-"""Characters. Shorter results stay: a line that says what was there is hardly shorter."""
-_LITTLE = 0.02
-"""A result that brings less than this share of what has to go is left alone as long as others bring it."""
-_LEAST_SUMMARY, _MOST_SUMMARY = 64, 512
+_MIN_CHARS = 200
+"""Shorter results stay: the note that replaces one is hardly shorter."""
+_MIN_GAIN_SHARE = 0.02
+"""A result that saves less than this share of the excess is shortened only if the others are not enough."""
+_MIN_SUMMARY_TOKENS, _MAX_SUMMARY_TOKENS = 64, 512
 _SUMMARY_SHARE = 0.125
-"""Of a result: what its summary may take, in tokens, between the two above."""
-_WORDY = 1.5
-"""A summary may be longer than its tokens say by this: prose has more characters in a token than data."""
+"""Length of a summary as a share of its result, in tokens, within the limits above."""
+_PROSE_FACTOR = 1.5
+"""Prose has more characters per token than data: a summary may be longer than its tokens suggest by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputSize:
-    """A tool result in a conversation."""
+    """Tool result in a conversation, with its size."""
 
-    place: int
-    """Which of the agent's results it is, counted from its first."""
+    index: int
+    """Index among all tool results of the agent."""
     tool: str
     content: str
     chars: int
-    """That the tool gave; `content` may be what is left of them."""
+    """Characters of the original result; `content` may be shortened already."""
     stays: bool = False
-    """Errors do: they are short, and say what not to try again."""
+    """Never shortened, as errors: they are short, and say what not to try again."""
     is_newest: bool = False
-    """The model has not read it, or has not yet made anything of it."""
+    """The model has not read it, or has not replied to it."""
     is_summary: bool = False
     made_a_change: bool = False
-    """Whoever calls it again changes something again."""
+    """Repeating the call would change something again."""
 
     @property
-    def line(self) -> str:
-        """What stays of it when it is elided."""
+    def note(self) -> str:
+        """Note that replaces it when it is elided."""
         again = "the call was made, do not repeat it" if self.made_a_change else "call it again if you need them"
         return f"[elided: {self.chars:,} characters that {self.tool} gave; {again}]"
 
 
 @dataclass(frozen=True, slots=True)
 class ShortenedResult:
-    """What is to become of a result."""
+    """Planned replacement of a tool result."""
 
-    held: ToolOutputSize
+    output: ToolOutputSize
     content: str
-    """Its new content, also where no summary can be had."""
+    """Its new content, also if no summary can be made."""
     summary_tokens: int = 0
-    """A summary of this length is wanted; 0: none."""
+    """Length of the summary to make; 0: none."""
     summary_chars: int = 0
 
     @property
     def gain(self) -> int:
-        """Characters, a summary taken to be as long as it may be."""
-        return len(self.held.content) - max(len(self.content), self.summary_chars)
+        """Characters saved, with a summary of maximum length."""
+        return len(self.output.content) - max(len(self.content), self.summary_chars)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactContext:
-    """A step: what has to be shortened before the next request. `done` makes the fact of it."""
+    """Step of an agent: tool results to shorten before the next request. `done` makes its fact."""
 
     results: tuple[ShortenedResult, ...]
     tokens: int
-    """Of the next request if nothing is shortened."""
+    """Size of the next request if nothing is shortened."""
     chars_per_token: float
 
     def done(self, summaries: Mapping[int, str], seconds: float = 0.0) -> Compacted:
-        """`summaries` are those that could be had, by the places of their results."""
-        made = tuple(_shortened(each, summaries.get(each.held.place, "").strip()) for each in self.results)
-        saved = sum(len(each.held.content) - len(new.content) for each, new in zip(self.results, made, strict=True))
+        """Fact of this compaction. `summaries`: those that were made, by the index of their result."""
+        made = tuple(_shortened(each, summaries.get(each.output.index, "").strip()) for each in self.results)
+        saved = sum(len(each.output.content) - len(new.content) for each, new in zip(self.results, made, strict=True))
         after = max(0, round(self.tokens - saved / self.chars_per_token))
         return Compacted(made, self.tokens, after, seconds)
 
 
 def plan_compaction(rules: Compaction, results: Sequence[ToolOutputSize], size: ContextSize) -> CompactContext | None:
-    """None when the next request fits, or nothing can be gained.
+    """Plan of a compaction; None if the next request fits, or nothing can be saved.
 
-    The oldest go first, summaries of earlier compactions only if the others are not enough; at last the newest, which
-    the model has not read, are cut. Going down to `enough` at once moves the prefix once, and rarely."""
-    if size.tokens <= rules.most:
+    The oldest results are shortened first, summaries of earlier compactions only if the others are not enough; last,
+    the newest, which the model has not read, are cut. Going down to `target_tokens` changes the prefix rarely."""
+    if size.tokens <= rules.trigger_tokens:
         return None
     plan = _Plan(rules, size)
-    long = [held for held in results if len(held.content) > _SHORT and not held.stays]
-    old = [held for held in long if not held.is_newest]
-    plan.shorten([held for held in old if not held.is_summary])
+    long = [output for output in results if len(output.content) > _MIN_CHARS and not output.stays]
+    old = [output for output in long if not output.is_newest]
+    plan.shorten([output for output in old if not output.is_summary])
     plan.elide(old)
-    plan.cut([held for held in long if held.is_newest])
+    plan.cut([output for output in long if output.is_newest])
     if not plan.chosen:
         return None
-    ordered = tuple(plan.chosen[place] for place in sorted(plan.chosen))
+    ordered = tuple(plan.chosen[index] for index in sorted(plan.chosen))
     return CompactContext(ordered, round(size.tokens), size.chars_per_token)
 
 
 class _Plan:
-    """Chosen so far, by place."""
+    """Replacements chosen so far, by index."""
 
     def __init__(self, rules: Compaction, size: ContextSize) -> None:
         self.chosen: dict[int, ShortenedResult] = {}
@@ -112,72 +110,71 @@ class _Plan:
         self._gained = 0
 
     def shorten(self, old: Sequence[ToolOutputSize]) -> None:
-        """Down to `enough`; those that bring little only if the others are not enough."""
-        ways = [self._shorter(held) for held in old]
-        little = _LITTLE * self._left(self._rules.enough)
-        ordered = [*(way for way in ways if way.gain >= little), *(way for way in ways if way.gain < little)]
-        for way in ordered:
-            if self._left(self._rules.enough) > 0:
-                self._choose(way)
+        """Shortens down to `target_tokens`; results that save little only if the others are not enough."""
+        options = [self._shorter(output) for output in old]
+        little = _MIN_GAIN_SHARE * self._excess(self._rules.target_tokens)
+        for option in sorted(options, key=lambda option: option.gain < little):
+            if self._excess(self._rules.target_tokens) > 0:
+                self._choose(option)
 
     def elide(self, old: Sequence[ToolOutputSize]) -> None:
-        """Summaries go too, where they are what fills the window."""
-        for held in old:
-            if self._left(self._midway) > 0:
-                self._choose(ShortenedResult(held, held.line))
+        """Replaces results by notes, also summaries, if they still fill the window."""
+        for output in old:
+            if self._excess(self._midway) > 0:
+                self._choose(ShortenedResult(output, output.note))
 
     def cut(self, newest: Sequence[ToolOutputSize]) -> None:
-        """The longest to the same length, so far that the request fits also if the estimate is off by a third."""
-        if self._left(self._rules.most) <= 0:
+        """Cuts the longest to the same length, so that the request fits even if the estimate is off by a third."""
+        if self._excess(self._rules.trigger_tokens) <= 0:
             return
-        marks = {held.place: _cut_mark(held, held.chars) for held in newest}
-        over = self._left(self._midway) + sum(map(len, marks.values()))
-        longest = _level([len(held.content) for held in newest], over)
-        for held in newest:
-            if len(held.content) > longest:
-                kept = max(0, int(longest) - len(marks[held.place]))
-                self._choose(ShortenedResult(held, held.content[:kept] + _cut_mark(held, kept)))
+        marks = {output.index: _cut_mark(output, output.chars) for output in newest}
+        over = self._excess(self._midway) + sum(map(len, marks.values()))
+        longest = _level([len(output.content) for output in newest], over)
+        for output in newest:
+            if len(output.content) > longest:
+                kept = max(0, int(longest) - len(marks[output.index]))
+                self._choose(ShortenedResult(output, output.content[:kept] + _cut_mark(output, kept)))
 
     @property
     def _midway(self) -> float:
-        return (self._rules.enough + self._rules.most) / 2
+        return (self._rules.target_tokens + self._rules.trigger_tokens) / 2
 
-    def _left(self, tokens: float) -> float:
-        """Characters that are still to go before no more than so many tokens are left."""
+    def _excess(self, tokens: float) -> float:
+        """Characters above this number of tokens."""
         return (self._size.tokens - tokens) * self._size.chars_per_token - self._gained
 
-    def _choose(self, way: ShortenedResult) -> None:
-        before = self.chosen.get(way.held.place)
-        more = way.gain - (before.gain if before else 0)
+    def _choose(self, option: ShortenedResult) -> None:
+        before = self.chosen.get(option.output.index)
+        more = option.gain - (before.gain if before else 0)
         if more > 0:
-            self.chosen[way.held.place] = way
+            self.chosen[option.output.index] = option
             self._gained += more
 
-    def _shorter(self, held: ToolOutputSize) -> ShortenedResult:
+    def _shorter(self, output: ToolOutputSize) -> ShortenedResult:
         if not self._rules.summarizes:
-            return ShortenedResult(held, held.line)
-        tokens = len(held.content) / self._size.chars_per_token
-        wanted = int(min(_MOST_SUMMARY, max(_LEAST_SUMMARY, _SUMMARY_SHARE * tokens)))
+            return ShortenedResult(output, output.note)
+        tokens = len(output.content) / self._size.chars_per_token
+        wanted = int(min(_MAX_SUMMARY_TOKENS, max(_MIN_SUMMARY_TOKENS, _SUMMARY_SHARE * tokens)))
         if 2 * wanted > tokens:
-            return ShortenedResult(held, held.line)
-        return ShortenedResult(held, held.line, wanted, int(_WORDY * wanted * self._size.chars_per_token))
+            return ShortenedResult(output, output.note)
+        return ShortenedResult(output, output.note, wanted, int(_PROSE_FACTOR * wanted * self._size.chars_per_token))
 
 
 def _shortened(each: ShortenedResult, summary: str) -> Shortened:
     if each.summary_tokens and summary:
-        title = f"[a summary of {each.held.chars:,} characters that {each.held.tool} gave]\n"
-        told = (title + summary)[: each.summary_chars]
-        if len(told) < len(each.held.content):
-            return Shortened(each.held.place, told, is_summary=True)
-    return Shortened(each.held.place, each.content)
+        title = f"[a summary of {each.output.chars:,} characters that {each.output.tool} gave]\n"
+        content = (title + summary)[: each.summary_chars]
+        if len(content) < len(each.output.content):
+            return Shortened(each.output.index, content, is_summary=True)
+    return Shortened(each.output.index, each.content)
 
 
-def _cut_mark(held: ToolOutputSize, kept: int) -> str:
-    return f"\n[cut here: {kept:,} of {held.chars:,} characters are shown; more do not fit into the context]"
+def _cut_mark(output: ToolOutputSize, kept: int) -> str:
+    return f"\n[cut here: {kept:,} of {output.chars:,} characters are shown; more do not fit into the context]"
 
 
 def _level(lengths: Sequence[int], over: float) -> float:
-    """The length to which the longest are cut so that `over` characters are gone; 0 if there are not so many."""
+    """Length to which the longest are cut to remove `over` characters; 0 if there are fewer."""
     descending = sorted(lengths, reverse=True)
     total = 0
     for number, length in enumerate(descending, 1):
@@ -189,81 +186,81 @@ def _level(lengths: Sequence[int], over: float) -> float:
     return 0.0
 
 
-_NO_PLACES: frozenset[int] = frozenset()
+_NO_INDEXES: frozenset[int] = frozenset()
 
 
 class CompactionState:
-    """At most one compaction before each reply: what one could not bring, another would not."""
+    """Compaction state of a conversation. At most one compaction per reply: a second one would save nothing more."""
 
     __slots__ = ("_chars", "_is_done", "_summaries", "compactions", "size")
 
     def __init__(self, chars: int) -> None:
-        """`chars`: of the first request."""
+        """`chars`: characters of the first request."""
         self.size = ContextSize(chars)
         self.compactions = 0
         self._chars: dict[int, int] = {}
-        """That the tools gave, by the places of the results that were shortened."""
-        self._summaries = _NO_PLACES
+        """Original length of the shortened results, by index."""
+        self._summaries = _NO_INDEXES
         self._is_done = False
 
     def plan(self, rules: Compaction, messages: Sequence[Message], changes: frozenset[int]) -> CompactContext | None:
-        """What to shorten before the next request, if anything. `changes`: the places of calls that changed things."""
-        if self._is_done or self.size.tokens <= rules.most:
+        """Results to shorten before the next request, if any. `changes`: indexes of calls that changed something."""
+        if self._is_done or self.size.tokens <= rules.trigger_tokens:
             return None
-        return plan_compaction(rules, list(self._held(messages, changes)), self.size)
+        return plan_compaction(rules, list(self._outputs(messages, changes)), self.size)
 
     def apply(self, fact: Compacted, messages: Sequence[Message]) -> list[Message]:
-        """The messages with what the fact says in the place of their results; nothing else of them changes."""
+        """The messages with their results replaced as the fact says; nothing else changes."""
         new = {each.place: each for each in fact.results}
-        for place, result, _ in _placed(messages):
-            if place in new:
-                self._chars.setdefault(place, len(result.content))
-                self.size.grew(len(new[place].content) - len(result.content))
+        for index, result, _ in _indexed(messages):
+            if index in new:
+                self._chars.setdefault(index, len(result.content))
+                self.size.add(len(new[index].content) - len(result.content))
         self._summaries -= new.keys()
         self._summaries |= {each.place for each in fact.results if each.is_summary}
         self._is_done = True
         self.compactions += 1
-        return _replaced(messages, {place: each.content for place, each in new.items()})
+        return _replaced(messages, {index: each.content for index, each in new.items()})
 
-    def heard(self, reply: Reply) -> None:
-        self.size.heard(reply)
+    def on_reply(self, reply: Reply) -> None:
+        self.size.on_reply(reply)
         self._is_done = False
 
-    def _held(self, messages: Sequence[Message], changes: frozenset[int]) -> Iterator[ToolOutputSize]:
+    def _outputs(self, messages: Sequence[Message], changes: frozenset[int]) -> Iterator[ToolOutputSize]:
         newest = max((at for at, message in enumerate(messages) if isinstance(message, ToolResults)), default=None)
-        for place, result, at in _placed(messages):
+        for index, result, at in _indexed(messages):
             yield ToolOutputSize(
-                place,
+                index,
                 result.call.name,
                 result.content,
-                chars=self._chars.get(place, len(result.content)),
+                chars=self._chars.get(index, len(result.content)),
                 stays=result.is_error,
                 is_newest=at == newest,
-                is_summary=place in self._summaries,
-                made_a_change=place in changes,
+                is_summary=index in self._summaries,
+                made_a_change=index in changes,
             )
 
 
-def _placed(messages: Sequence[Message]) -> Iterator[tuple[int, ToolResult, int]]:
-    """The results of a conversation: their places, themselves, and the places of their messages."""
-    place = 0
+def _indexed(messages: Sequence[Message]) -> Iterator[tuple[int, ToolResult, int]]:
+    """Results of a conversation: index, result, and index of the message."""
+    index = 0
     for at, message in enumerate(messages):
         if isinstance(message, ToolResults):
             for result in message.results:
-                yield place, result, at
-                place += 1
+                yield index, result, at
+                index += 1
 
 
 def _replaced(messages: Sequence[Message], contents: dict[int, str]) -> list[Message]:
-    """Messages without any of these places stay the same objects."""
+    """The messages with these results replaced, by index; messages without any of them stay the same objects."""
     replaced: list[Message] = []
-    place = 0
+    index = 0
     for message in messages:
         if not isinstance(message, ToolResults):
             replaced.append(message)
             continue
-        first, place = place, place + len(message.results)
-        if contents.keys().isdisjoint(range(first, place)):
+        first, index = index, index + len(message.results)
+        if contents.keys().isdisjoint(range(first, index)):
             replaced.append(message)
             continue
         numbered = enumerate(message.results, first)

@@ -1,4 +1,4 @@
-"""How many tokens a conversation has: what the server counted, and an estimate of what came after."""
+"""Size of a conversation in tokens: what the server counted, plus an estimate of what was added since."""
 
 from collections.abc import Iterable
 from typing import assert_never
@@ -7,13 +7,12 @@ from ..core.messages import Assistant, Message, ToolResults, User
 from ..core.requests import Reply
 
 _CHARS_PER_TOKEN = 4.0
-_FEWEST, _MOST = 0.25, 16.0
-"""Characters of a token, from scripts that take several tokens for one to long runs of spaces. A server that counts
-otherwise counts something else."""
+_MIN_CHARS_PER_TOKEN, _MAX_CHARS_PER_TOKEN = 0.25, 16.0
+"""From scripts with several tokens per character to long runs of spaces. Usage outside this range is not credible."""
 
 
 class ContextSize:
-    """Of the next request. Where the server counts nothing, all of it is estimated."""
+    """Size of the next request. If the server counts nothing, all of it is estimated."""
 
     __slots__ = ("_chars", "_counted", "_counted_chars", "chars_per_token")
 
@@ -22,32 +21,32 @@ class ContextSize:
         self._counted = 0
         self._counted_chars = 0
         self.chars_per_token = _CHARS_PER_TOKEN
-        """As the last request had it."""
+        """Ratio of the last request."""
 
     @property
     def tokens(self) -> float:
         return max(0.0, self._counted + (self._chars - self._counted_chars) / self.chars_per_token)
 
-    def grew(self, chars: int) -> None:
-        """By so many characters; negative where it shrank."""
+    def add(self, chars: int) -> None:
+        """Adds characters; a negative number removes them."""
         self._chars += chars
 
-    def heard(self, reply: Reply) -> None:
-        """What was sent so far has been counted, and so has the reply, which is part of the conversation now."""
+    def on_reply(self, reply: Reply) -> None:
+        """Takes over the server's count of the request and of the reply, which is part of the conversation now."""
         usage = reply.usage
         if usage.input > 0:
-            self.chars_per_token = min(_MOST, max(_FEWEST, self._chars / usage.input))
-        self._chars += message_text(reply)
+            self.chars_per_token = min(_MAX_CHARS_PER_TOKEN, max(_MIN_CHARS_PER_TOKEN, self._chars / usage.input))
+        self._chars += chars_of_turn(reply)
         if usage.input > 0:
             self._counted, self._counted_chars = usage.input + usage.output, self._chars
 
 
-def message_text(words: Assistant | Reply) -> int:
+def chars_of_turn(turn: Assistant | Reply) -> int:
     """Characters of a turn of the model."""
-    chars = len(words.text)
-    for call in words.calls:
+    chars = len(turn.text)
+    for call in turn.calls:
         chars += len(call.name) + len(call.arguments)
-    for thought in words.thoughts:
+    for thought in turn.thoughts:
         chars += len(thought.text) + len(thought.redacted)
     return chars
 
@@ -61,7 +60,7 @@ def chars_of(message: Message) -> int:
         case User(text):
             return len(text)
         case Assistant():
-            return message_text(message)
+            return chars_of_turn(message)
         case ToolResults(results):
             return sum(len(result.content) for result in results)
         case _:

@@ -19,7 +19,7 @@ from ..core.results import AgentError, AgentResult, Timing
 from .action_mode import render_history
 from .call_state import CallState
 from .compaction import CompactContext, CompactionState
-from .context_size import chars_in, chars_of, message_text
+from .context_size import chars_in, chars_of, chars_of_turn
 from .reply_parser import FinalAnswer, echo, read_reply
 
 
@@ -228,7 +228,7 @@ class Conversation:
         self._text = fact.reply.text
         self._finish = fact.reply.finish
         if self._shortening is not None:
-            self._shortening.heard(fact.reply)
+            self._shortening.on_reply(fact.reply)
 
     def _hear(self, reply: Reply) -> None:
         if reply.finish == "refusal":
@@ -268,7 +268,7 @@ class Conversation:
             User(f"That answer cannot be used: {problem}.{cut_off} Answer again, and only with what was asked for."),
         )
         if self._shortening is not None:
-            self._shortening.size.grew(chars_in(self._asking_again) - chars_in(before) - message_text(reply))
+            self._shortening.size.add(chars_in(self._asking_again) - chars_in(before) - chars_of_turn(reply))
 
     def _commit_calls(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         echoed = tuple(map(echo, calls)) if self._rules.tool_mode == "native" else ()
@@ -279,7 +279,7 @@ class Conversation:
     def _say(self, results: ToolResults) -> None:
         self._messages.append(results)
         if self._shortening is not None:
-            self._shortening.size.grew(chars_of(results))
+            self._shortening.size.add(chars_of(results))
 
     def _end(self, reply: Reply, done: Done) -> None:
         self._messages += [*self._asking_again, Assistant(reply.text, (), reply.thoughts)]

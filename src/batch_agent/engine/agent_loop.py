@@ -221,7 +221,7 @@ class _Agent:
         wanted = [each for each in step.results if each.summary_tokens]
         if wanted and run.summarizer is not None:
             self._give_slot_back()  # resumed in the middle of it: summaries need slots of their own
-            texts = {each.held.place: (each.held.content, each.summary_tokens) for each in wanted}
+            texts = {each.output.index: (each.output.content, each.summary_tokens) for each in wanted}
             model = run.rules.compaction.model if run.rules.compaction else None
             summaries = await run.summarizer.summaries(texts, model, run.asking.turn_time.limit)
         fact = step.done(summaries, self._now() - started)

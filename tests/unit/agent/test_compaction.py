@@ -107,7 +107,7 @@ def test_a_summary_is_wanted_of_what_is_worth_one() -> None:
 )
 def test_when_it_happens(context: Context, window: int | None, max_tokens: int | None, most: int | None) -> None:
     made = Compaction.of(context, window, max_tokens)
-    assert (made and made.most) == most
+    assert (made and made.trigger_tokens) == most
 
 
 def test_how_it_happens() -> None:

@@ -12,31 +12,31 @@ CALL = ToolCall("id", "look", "{}")
 def test_all_is_estimated_until_something_was_counted() -> None:
     size = ContextSize(4_000)
     assert size.tokens == 1_000
-    size.heard(Reply("x" * 400, "stop", Usage()))
+    size.on_reply(Reply("x" * 400, "stop", Usage()))
     assert size.tokens == 1_100
 
 
 def test_what_was_counted_is_exact_and_what_came_since_has_its_characters_per_token() -> None:
     size = ContextSize(3_000)
-    size.heard(Reply("x" * 100, "stop", Usage(1_000, 900, 77)))
+    size.on_reply(Reply("x" * 100, "stop", Usage(1_000, 900, 77)))
     assert size.tokens == 1_077
-    size.grew(300)
+    size.add(300)
     assert size.tokens == 1_177
-    size.grew(-600)
+    size.add(-600)
     assert size.tokens == 977
 
 
 @pytest.mark.parametrize(("counted", "per_token"), [(1, 16.0), (10**9, 0.25), (750, 4.0)])
 def test_a_server_that_counts_nonsense_is_not_believed_altogether(counted: int, per_token: float) -> None:
     size = ContextSize(3_000)
-    size.heard(Reply("", "stop", Usage(counted, 0, 0)))
+    size.on_reply(Reply("", "stop", Usage(counted, 0, 0)))
     assert size.chars_per_token == per_token
 
 
 def test_it_is_never_less_than_nothing() -> None:
     size = ContextSize(4_000)
-    size.heard(Reply("", "stop", Usage(1, 0, 0)))
-    size.grew(-4_000)
+    size.on_reply(Reply("", "stop", Usage(1, 0, 0)))
+    size.add(-4_000)
     assert size.tokens == 0
 
 

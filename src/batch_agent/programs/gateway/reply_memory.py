@@ -6,7 +6,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 
-from ...agent.context_size import message_text as message_chars
+from ...agent.context_size import chars_of_turn as message_chars
 from ...core.json import loads
 from ...core.messages import Assistant, Message, ToolCall
 from ...core.requests import Reply
