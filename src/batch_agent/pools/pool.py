@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import backend_url, open_endpoint_pool
+from ..backends.connect import backend_url, open_endpoint_pool, server_of
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
 from ..backends.endpoint_loads import endpoint_loads

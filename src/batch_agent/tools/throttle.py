@@ -241,7 +241,7 @@ class _TokenBucket:
     async def _delay(self) -> float:
         """Asks other processes for one turn at a time, so that a process with a long queue alternates with them."""
         if self._shared_calls is not None:
-            delay = await self._shared_calls.turn(self._name, interval=self._interval, ahead=self._ahead)
+            delay = await self._shared_calls.reserve_rate(self._name, interval=self._interval, ahead=self._ahead)
             if delay is not None:
                 return delay
         return self._next - self._ahead - aio.now()
