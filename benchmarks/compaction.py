@@ -102,7 +102,7 @@ def measure(config: SimConfig, options: dict[str, Any]) -> Numbers:
         "summary_tokens": summaries.usage.input + summaries.usage.output,
         "computed_tokens": done["vllm:prefix_cache_queries_total"] - done["vllm:prefix_cache_hits_total"],
         "most_residents": results.scheduling.most_residents or 0,
-        "lost": results.scheduling.lost or 0,
+        "lost": results.scheduling.cache_misses or 0,
         "wall_s": round(wall, 2),
     }
 

@@ -124,7 +124,7 @@ async def agents(address: str, work: Work, diary: Diary, *, kvflow: bool) -> Kee
         raise SystemExit("Not all agents took all of their turns.")
     for result in results:
         diary.used(result.usage.input, result.usage.cached)
-    return results.scheduling.warmth or KeepWarmStats()
+    return results.scheduling.keep_warm or KeepWarmStats()
 
 
 def measure(case: Case, *, kvflow: bool) -> Numbers:
@@ -145,7 +145,7 @@ async def _measured(address: str, case: Case, *, kvflow: bool) -> Numbers:
         "resumed_p50_s": _percentile(resumed, 0.5),
         "resumed_p95_s": _percentile(resumed, 0.95),
         "computed_tokens": diary.input_tokens - diary.cached_tokens + warmth.tokens,
-        "touches": warmth.touches,
+        "touches": warmth.requests,
         "hits": warmth.hits,
         "touch_tokens": warmth.tokens,
         "others_asked": len(crowd.waits),

@@ -77,9 +77,9 @@ async def run(url: str, *, kvflow: bool) -> dict[str, Any]:
         "resumed_ttft_s": sorted(round(result.timing.ttft[1] or 0.0, 2) for result in results),
         "cached_tokens": [result.usage.cached for result in results],
         "prompt_tokens": [result.usage.input for result in results],
-        "contexts_lost": how.lost,
-        "touches": how.warmth.touches if how.warmth else 0,
-        "touch_tokens": how.warmth.tokens if how.warmth else 0,
+        "contexts_lost": how.cache_misses,
+        "touches": how.keep_warm.requests if how.keep_warm else 0,
+        "touch_tokens": how.keep_warm.tokens if how.keep_warm else 0,
         "others_asked": len(waits),
         "others_mean_s": round(sum(waits) / max(1, len(waits)), 2),
     }

@@ -136,9 +136,9 @@ def _model(title: str, stages: list[Model], lives: list[Life], chance: random.Ra
             "kv_tokens": 120_000,
             "kv_limit": 108_000,
             "most_residents": 61,
-            "gave_up": 4,
-            "guests": 0,
-            "lost": 2,
+            "evictions": 4,
+            "overcommitted": 0,
+            "cache_misses": 2,
         },
         "savings": _savings(used, tools),
     }

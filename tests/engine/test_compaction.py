@@ -266,7 +266,7 @@ async def test_a_context_that_was_rewritten_is_not_taken_for_a_lost_one() -> Non
     assert all(result.compactions for result in results)
     scheduling = results.scheduling  # type: ignore[attr-defined]
     assert scheduling.most_residents is not None
-    assert (scheduling.lost, scheduling.kv_limit) == (0, 90_000)
+    assert (scheduling.cache_misses, scheduling.kv_limit) == (0, 90_000)
 
 
 @both_modes

@@ -167,7 +167,10 @@ async def test_words_in_braces_that_are_sent_as_they_stand_are_told_of() -> None
     options: dict[str, Any] = {"task": "{id} {some words} {}", "system_prompt": "Of {id} and {other}.", "events": log}
     await BatchAgent.run(inputs=[{"id": 1}], backend=ScriptedBackend(echo), **options)
     told = [event.text for event in log.events if isinstance(event, Notice)]
-    assert [text.partition(",")[0] for text in told] == ["The task has {some words}", "The system prompt has {id}"]
+    assert [text.partition(",")[0] for text in told] == [
+        "The task contains {some words}",
+        "The system prompt contains {id}",
+    ]
 
 
 async def test_every_input_gives_exactly_one_result() -> None:

@@ -66,8 +66,8 @@ async def run(backend: Server, inputs: int = 1, seconds: float = 30.0, **options
 
 
 def warmth(results: Results) -> KeepWarmStats:
-    assert results.scheduling.warmth is not None
-    return results.scheduling.warmth
+    assert results.scheduling.keep_warm is not None
+    return results.scheduling.keep_warm
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def no_slot_is_lost(monkeypatch: pytest.MonkeyPatch) -> list[Slots]:
 
 
 def in_use(made: list[Slots]) -> list[int]:
-    return [slots._admission.in_use for slots in made]
+    return [slots._queue.in_use for slots in made]
 
 
 async def test_a_context_is_touched_as_rarely_as_keeps_it(no_slot_is_lost: list[Slots]) -> None:
@@ -137,7 +137,7 @@ async def test_a_server_that_does_not_say_what_it_found_is_not_judged() -> None:
         return say("!", Usage(4000, 0, 1)) if is_touch(request) else script(request)
 
     results = await run(Server(answer))
-    assert warmth(results).touches == 3
+    assert warmth(results).requests == 3
     assert warmth(results).hits == 0
 
 
@@ -145,7 +145,7 @@ async def test_without_kvflow_there_are_no_touches() -> None:
     backend = Server(script)
     results = await run(backend, kvflow=False)
     assert backend.touches == []
-    assert results.scheduling.warmth is None
+    assert results.scheduling.keep_warm is None
 
 
 @pytest.mark.parametrize("traits", [{"kv_tokens": None}, {"keeps_agents": True}, {"managed_cache": True}])

@@ -27,7 +27,7 @@ KV_TOKENS = 4600
 def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual time stands still while a timer is set to now again and again, so no timeout would end a test in which
     the residency polls. Its looks are counted, and too many of them fail the test."""
-    looks, go_on = 0, Residency._go_on
+    looks, go_on = 0, Residency._admit_waiting
 
     def look(residency: Residency) -> None:
         nonlocal looks
@@ -35,7 +35,7 @@ def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
         assert looks < 100_000
         go_on(residency)
 
-    monkeypatch.setattr(Residency, "_go_on", look)
+    monkeypatch.setattr(Residency, "_admit_waiting", look)
 
 
 def inputs(number: int, chars: int = 4000) -> list[str]:
@@ -98,7 +98,11 @@ async def test_agents_beyond_the_capacity_wait_and_all_results_arrive() -> None:
     results = await run(backend, inputs(20), tools=[waiting_tool(0.01)])
     assert [result.text for result in results] == ["done"] * 20
     assert script.most == results.scheduling.most_residents == 3
-    assert (results.scheduling.guests, results.scheduling.gave_up, results.scheduling.lost) == (0, 0, 0)
+    assert (results.scheduling.overcommitted, results.scheduling.evictions, results.scheduling.cache_misses) == (
+        0,
+        0,
+        0,
+    )
 
 
 async def test_without_a_known_capacity_nobody_waits() -> None:
@@ -125,14 +129,14 @@ async def test_agents_bigger_than_the_whole_cache_ask_one_after_another() -> Non
     results = await run(backend, inputs(4), tools=[waiting_tool(0.01)])
     assert [result.text for result in results] == ["done"] * 4
     assert script.most == 1
-    assert results.scheduling.guests == 0
+    assert results.scheduling.overcommitted == 0
 
 
 async def test_while_the_tools_of_an_agent_bigger_than_the_whole_cache_run_others_are_its_guests() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=500, inflight=100)
     results = await run(backend, inputs(4), tools=[waiting_tool(10)])
     assert [result.text for result in results] == ["done"] * 4
-    assert results.scheduling.guests + results.scheduling.gave_up > 0
+    assert results.scheduling.overcommitted + results.scheduling.evictions > 0
     assert now() < 4 * 23
 
 
@@ -162,7 +166,7 @@ async def test_an_engine_whose_agents_all_wait_for_their_tools_lets_others_in() 
     backend = ScriptedBackend(script, seconds=1, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(12), tools=[waiting_tool(60)])
     assert [result.text for result in results] == ["done"] * 12
-    assert results.scheduling.guests + results.scheduling.gave_up > 0
+    assert results.scheduling.overcommitted + results.scheduling.evictions > 0
     assert script.most > 3
     assert now() < 4 * 62
 
@@ -192,7 +196,9 @@ async def test_agents_that_fail_give_their_places_back(kind: ErrorKind) -> None:
     assert [result.ok for result in results] == [True, False] * 10
     assert results.scheduling.most_residents is not None
     assert results.scheduling.most_residents <= 5  # who failed has grown less, so that more are thought to fit
-    assert results.scheduling.guests <= 2  # by the chance of when they retry; ten places that are lost would take more
+    assert (
+        results.scheduling.overcommitted <= 2
+    )  # by the chance of when they retry; ten places that are lost would take more
 
 
 async def test_agents_that_time_out_in_their_tools_give_their_places_back() -> None:
@@ -227,7 +233,7 @@ async def test_an_agent_that_times_out_while_it_waits_for_its_place_holds_nobody
     assert failed.error is not None
     assert (failed.index, failed.error.kind) == (0, ErrorKind.AGENT_TIMEOUT)
     assert sum(int(asked(request)) == 0 for request in backend.requests) == 1
-    assert (results.scheduling.gave_up, results.scheduling.guests) == (1, 0)
+    assert (results.scheduling.evictions, results.scheduling.overcommitted) == (1, 0)
 
 
 async def test_a_run_that_is_cancelled_while_agents_wait_for_places_leaves_nothing_behind() -> None:

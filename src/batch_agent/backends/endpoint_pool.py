@@ -11,7 +11,7 @@ from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.messages import User
 from ..core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
 from ..core.requests import Request
-from ..schedule.retry import asks_for_less
+from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Routing, Ticket
 from . import pool_member as fleet_member
 from .failover import ITS_FAULT, MAYBE_ITS_FAULT, EndpointRejection, PooledRequest
@@ -94,7 +94,7 @@ class EndpointPool:
         )
 
     async def count_tokens(self, text: str) -> int | None:
-        for place in self.routing.usable(aio.now()):
+        for place in self.routing.available(aio.now()):
             backend = self.members[place].backend
             if isinstance(backend, CountsTokens) and (tokens := await backend.count_tokens(text)) is not None:
                 return tokens
@@ -137,9 +137,9 @@ class EndpointPool:
         is_gone = error.kind is ErrorKind.UNAVAILABLE and error.status is None
         is_closed = self.members[place].backend is None  # it was asked several times, and could not be opened
         is_refused = is_gone or is_closed or error.kind is ErrorKind.TURN_TIMEOUT
-        is_blamed = is_certain or not self.routing.is_good(place)
+        is_blamed = is_certain or not self.routing.is_up(place)
         is_its_fault = error.kind in ITS_FAULT or (error.kind in MAYBE_ITS_FAULT and is_blamed)
-        is_its_fault = is_its_fault and not asks_for_less(error)  # it is there, and had no time for this one
+        is_its_fault = is_its_fault and not is_overload_refusal(error)  # it is there, and had no time for this one
         is_its_fault = is_its_fault or is_closed
         has_answered = error.kind in _PASSING and error.status is not None
         self.routing.failed(
@@ -161,8 +161,8 @@ class EndpointPool:
     def failed(self, ticket: Ticket, place: int, agent: str, error: BackendError) -> None:
         """Of an agent that has met the same before, it says nothing about the endpoint."""
         may_be_its_own = error.kind in _MAYBE_ITS_AGENTS and bool(agent)
-        if may_be_its_own and agent in self._unlucky and self.routing.is_good(place):
-            self.routing.left(ticket, aio.now())
+        if may_be_its_own and agent in self._unlucky and self.routing.is_up(place):
+            self.routing.abandoned(ticket, aio.now())
         else:
             self.close(ticket, place, error)
             self.miss(place, error)
@@ -184,7 +184,7 @@ class EndpointPool:
         """Says once that an endpoint is down."""
         member = self.members[place]
         member.trouble = str(error)
-        if not member.is_missed and place not in self.routing.usable(aio.now()):
+        if not member.is_missed and place not in self.routing.available(aio.now()):
             member.is_missed = True
             how = "refuses what others take" if error.kind in MAYBE_ITS_FAULT else "is down"
             self._notify(f"{member.url} {how}, and the others do its work: {error}")
@@ -207,13 +207,13 @@ class EndpointPool:
         asked = range(len(self.members)) if places is None else places
         said = " ".join(f"{self.members[place].url}: {self._trouble(place)}" for place in asked)
         words = f"None of the {len(asked)} endpoints takes it. {said}"
-        if errors and all(asks_for_less(error) for error in errors):
+        if errors and all(is_overload_refusal(error) for error in errors):
             pauses = [error.retry_after for error in errors if error.retry_after is not None]
             return BackendError(kind, words, retry_after=min(pauses, default=None), status=errors[-1].status)
         return BackendError(kind, words)
 
     def _trouble(self, place: int) -> str:
-        if self.routing.is_good(place) and not self.routing.is_counted_on(place):
+        if self.routing.is_up(place) and not self.routing.is_healthy(place):
             return "It is draining."
         return self.members[place].trouble or "It has enough to do."
 

@@ -61,7 +61,7 @@ class PooledRequest:
             except BackendError as error:
                 tried.add(place)
                 errors.append(error)
-                if error.kind in MAYBE_ITS_FAULT and fleet.routing.is_good(place):
+                if error.kind in MAYBE_ITS_FAULT and fleet.routing.is_up(place):
                     refusals.append(EndpointRejection(place, self._ticket, error))
                     self._let_go()
                     if len(refusals) == _SECOND_OPINION:
@@ -115,4 +115,4 @@ class PooledRequest:
         """Nothing is learned of the endpoint from it."""
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
-            self._fleet.routing.left(ticket, aio.now())
+            self._fleet.routing.abandoned(ticket, aio.now())

@@ -24,7 +24,7 @@ T = TypeVar("T")
 _WITHIN = 60.0
 _BESIDE_WITHIN = 5.0
 _TRIES = 4
-_BACKOFF = Backoff(first=0.5, longest=10.0)
+_BACKOFF = Backoff(first=0.5, ceiling=10.0)
 _LONGEST_ANSWER = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -166,7 +166,7 @@ async def with_retries(ask: Callable[[], Awaitable[T]]) -> T:
         except BackendError as error:
             if not error.retryable or error.status is None or tried == _TRIES - 1:
                 raise
-            await asyncio.sleep(min(_BACKOFF.longest, error.retry_after or _BACKOFF.delay(tried)))
+            await asyncio.sleep(min(_BACKOFF.ceiling, error.retry_after or _BACKOFF.delay(tried)))
     raise AssertionError("unreachable")
 
 

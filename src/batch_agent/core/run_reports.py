@@ -20,7 +20,7 @@ class LimitChange:
 class KeepWarmStats:
     """What `kvflow=True` did: touches of contexts that would have been thrown out during a tool wait."""
 
-    touches: int = 0
+    requests: int = 0
     tokens: int = 0
     """Computed for touches."""
     hits: int = 0
@@ -40,13 +40,13 @@ class Scheduling:
     """What residents may hold of it, as was found at the end."""
     most_residents: int | None = None
     """Agents that had a place in the KV cache at once; None where places were not counted."""
-    gave_up: int = 0
+    evictions: int = 0
     """Places that were given up during a long tool wait."""
-    guests: int = 0
+    overcommitted: int = 0
     """Agents that were let in beyond the capacity, because the engine had nothing to do."""
-    lost: int = 0
+    cache_misses: int = 0
     """Turns that found less than half of their context in the cache although they had a place."""
-    warmth: KeepWarmStats | None = None
+    keep_warm: KeepWarmStats | None = None
     unavailable: tuple[str, ...] = ()
     """Endpoints out of service at the end, of several, each with its last error."""
 

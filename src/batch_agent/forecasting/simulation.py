@@ -180,7 +180,7 @@ class _Simulation:
         async with monitor_load(self._server, self._gate), asyncio.TaskGroup() as group:
             for index, life in enumerate(self._cast):
                 job = Job(index, str(index), None, task)
-                slot = await self._gate.first_turn(job, ())
+                slot = await self._gate.admit(job, ())
                 self._seen.starts.append(aio.now())
                 group.create_task(self._live(job, life, slot))
         return self._seen
@@ -188,15 +188,15 @@ class _Simulation:
     async def _live(self, job: Job, life: AgentProfile, slot: HeldSlot) -> None:
         for at, prompt in enumerate(prompts(life, self._stage.first)):
             if at:
-                slot = await self._gate.next_turn(job, _MOST_TURNS - at)
+                slot = await self._gate.readmit(job, _MOST_TURNS - at)
             usage = await self._turn(job, prompt, life[at].output)
             slot.release()
             if at:
                 self._seen.later_turns += usage
             if at + 1 < len(life):
-                with self._gate.while_waiting(job.key, [_TOOL], None):
+                with self._gate.tool_wait(job.key, [_TOOL], None):
                     await asyncio.sleep(life[at].tool_seconds)
-        self._gate.leave(job.key)
+        self._gate.release(job.key)
         self._seen.ends.append(aio.now())
 
     async def _turn(self, job: Job, prompt: int, output: int) -> Usage:
@@ -209,7 +209,7 @@ class _Simulation:
         self._seen.decoding += decoding
         self._in_flight -= 1
         usage = Usage(prompt, sequence.cached, output)
-        self._gate.answered(job.key, Replied(Reply("", "stop", usage), 0.0, aio.now() - started))
+        self._gate.on_reply(job.key, Replied(Reply("", "stop", usage), 0.0, aio.now() - started))
         return usage
 
 

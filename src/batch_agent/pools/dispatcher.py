@@ -10,7 +10,7 @@ from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, Pr
 from ..backends.endpoint_pool import EndpointPool
 from ..backends.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
-from ..schedule.retry import asks_for_less
+from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Ticket
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, pause
 from .failure_policy import TAKEN_BACK, are_next, blames_endpoint, is_refusal, record_failure
@@ -84,7 +84,7 @@ class Dispatcher:
     def _size_for(self, place: int, size: int) -> int:
         """An endpoint that may be down gets a single prompt."""
         lane = self._lanes[place]
-        if not self.fleet.routing.is_good(place):
+        if not self.fleet.routing.is_up(place):
             return 1
         if lane.batches:
             size = min(size, max(1, self._orders.most - lane.unfinished))
@@ -100,7 +100,7 @@ class Dispatcher:
         now = aio.now()
         return [
             place
-            for place in self.fleet.routing.usable(now)
+            for place in self.fleet.routing.available(now)
             if place in self.places and self._lanes[place].rests_until <= now
         ]
 
@@ -116,7 +116,7 @@ class Dispatcher:
         return self._under_way[batch]
 
     def _ended(self, batch: PromptBatch) -> None:
-        self.fleet.routing.left(self._under_way.pop(batch), aio.now())
+        self.fleet.routing.abandoned(self._under_way.pop(batch), aio.now())
         self._lanes[batch.place].ended(batch)
         self._changed.set()
 
@@ -137,7 +137,7 @@ class Dispatcher:
         """After a request that broke off, or was taken back."""
         hopeless = record_failure(batch, error, self._lanes[batch.place], self.places)
         again = [each for each in batch.left if each not in hopeless]
-        if asks_for_less(error) and again and self._lanes[batch.place].rests_until <= aio.now():
+        if is_overload_refusal(error) and again and self._lanes[batch.place].rests_until <= aio.now():
             self.group.create_task(self._wait(again, pause(max(each.waits for each in again) - 1, error.retry_after)))
         else:
             self.again(again, come_next=are_next(error))
@@ -156,10 +156,10 @@ class Dispatcher:
             async with asyncio.timeout(None) as batch.scope:
                 await self._ask_list(batch.place, [each.prompt for each in batch.asked], self._hearing(batch))
         except BackendError as error:
-            if blames_endpoint(batch, error, lane) or not fleet.routing.is_good(batch.place):
+            if blames_endpoint(batch, error, lane) or not fleet.routing.is_up(batch.place):
                 fleet.close(ticket, batch.place, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
                 fleet.miss(batch.place, error)
-            if asks_for_less(error):
+            if is_overload_refusal(error):
                 lane.refused(batch, error.retry_after, aio.now())
             return error
         except TimeoutError:
@@ -238,7 +238,7 @@ class Dispatcher:
 
     def _give_up_if_down(self) -> None:
         now = aio.now()
-        if any(self.fleet.routing.is_counted_on(place) for place in self.places):
+        if any(self.fleet.routing.is_healthy(place) for place in self.places):
             self._down_since = None
             return
         self._down_since = now if self._down_since is None else self._down_since

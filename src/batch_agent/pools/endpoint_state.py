@@ -24,7 +24,7 @@ _LISTS_EACH = 4
 """Lists of an endpoint: what it turns out to be slow with can be taken back in so many parts."""
 _WORTH_LISTS = 8
 """Prompts in a list that is worth to be split further."""
-_BACKOFF = Backoff(first=0.5, longest=30.0)
+_BACKOFF = Backoff(first=0.5, ceiling=30.0)
 """For an endpoint that has too much to do and does not say for how long."""
 _SOON = 1.0
 _LATE = 5.0
@@ -172,7 +172,7 @@ class EndpointState:
     def refused(self, batch: PromptBatch, retry_after: float | None, now: float) -> bool:
         """It has no time for this list. Whether it has none for anybody: it refuses most, and rests for a while."""
         is_first = now >= self.rests_until  # or else it has said so already, to another list
-        if not (self._tests.is_news(batch.number) and self._tests.are_most(batch.number, self._sent)):
+        if not (self._tests.is_relevant(batch.number) and self._tests.is_overloaded(batch.number, self._sent)):
             return not is_first
         if is_first:
             self.rests_until = now + pause(self._refusals, retry_after)
@@ -198,7 +198,7 @@ class EndpointState:
 
 def pause(before: int, retry_after: float | None) -> float:
     """Seconds to wait after a refusal, and so many before it."""
-    return _BACKOFF.delay(before) if retry_after is None else min(retry_after, _BACKOFF.longest)
+    return _BACKOFF.delay(before) if retry_after is None else min(retry_after, _BACKOFF.ceiling)
 
 
 def fair_list(count: int, places: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from ..core.errors import BackendError, ErrorKind
-from ..schedule.retry import asks_for_less
+from ..schedule.retry import is_overload_refusal
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch
 
 REFUSED = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
@@ -33,7 +33,7 @@ def record_failure(
         if error is TAKEN_BACK:
             each.avoids.add(batch.place)
             each.moves += 1
-        elif asks_for_less(error):
+        elif is_overload_refusal(error):
             each.waits += 1
         elif error.kind in _MAYBE_THEIRS:
             each.broke_off(batch.place, len(left))
@@ -41,7 +41,7 @@ def record_failure(
         return []
     if is_mute:  # and will not say more to fewer
         return [each for each in left if each.avoids.issuperset(places)]
-    if asks_for_less(error):
+    if is_overload_refusal(error):
         return [each for each in left if each.waits >= _MOST_WAITS]
     if error.kind in REFUSED and is_alone:
         return left

@@ -37,7 +37,7 @@ class SecondOpinion:
     def on_prompt(self, asked: PendingPrompt, refusal: EndpointRejection) -> None:
         """One endpoint may be wrong about a prompt, two are not."""
         places = {each.place for each in asked.refusals} | {refusal.place}
-        is_counted_on = self._sending.fleet.routing.is_counted_on
+        is_counted_on = self._sending.fleet.routing.is_healthy
         others = [at for at in self._sending.places if at not in places and is_counted_on(at)]
         if len(places) > 1 or not others or refusal.error.kind is not ErrorKind.BAD_REQUEST:
             self._sending.fail(asked, refusal.error, refusal.place)

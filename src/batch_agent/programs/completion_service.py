@@ -118,15 +118,15 @@ class GatewayService:
 
     async def _beside(self, visit: ProgramSession, key: str, step: Generate) -> Replied:
         """A request that is made while another one of the same program is under way: to the server, another agent."""
-        task, gate = asyncio.current_task(), self.asking.gate
+        task, gate = asyncio.current_task(), self.asking.admission
         assert task is not None
         job = replace(visit.job, key=key)
-        slot = await gate.first_turn(job, ())
+        slot = await gate.admit(job, ())
         try:
             return await self.asking.turn(job, step, slot, task)
         finally:
             slot.release()
-            gate.leave(key)
+            gate.release(key)
 
 
 def _told(end: BackendError | RunStopped) -> BackendError:

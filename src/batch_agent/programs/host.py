@@ -30,7 +30,7 @@ async def open_program_host(
     """The programs of the run, to hand turns to; their requests go through `asking`. Raises SpecError."""
     runtime, model = spec.runtime, rules.model
     assert runtime is not None
-    visits = ProgramSessions(asking.gate, asking.events)
+    visits = ProgramSessions(asking.admission, asking.events)
     acting = ActionAdapter(rules, traits, acts=_acts(spec, traits))
     serving = GatewayService(asking, acting, visits, spec.max_turns)
     await asyncio.to_thread(remove_abandoned)
@@ -49,7 +49,9 @@ async def open_program_host(
                 serving.leave(agent)
 
             async with runtime.open(house) as crew:
-                yield ProgramTurnRunner(crew, visits, asking.gate, asking.turn_time, spec.retry, forget, asking.events)
+                yield ProgramTurnRunner(
+                    crew, visits, asking.admission, asking.turn_time, spec.retry, forget, asking.events
+                )
 
 
 def _acts(spec: BatchSpec, traits: Traits) -> bool:

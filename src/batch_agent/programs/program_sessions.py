@@ -99,7 +99,7 @@ class ProgramSession:
         if self._called and self._events is not None:
             self._events.emit(CallsStarted(self.job.key, self.turns, tuple(call.name for call in self._called)))
         calls = self._called or (_PROGRAM,)
-        self._waiting.enter_context(self._gate.while_waiting(self.job.key, calls, self._request))
+        self._waiting.enter_context(self._gate.tool_wait(self.job.key, calls, self._request))
 
     def _heard_back(self, messages: Sequence[Message]) -> None:
         """What the program made of the calls that the model asked for."""

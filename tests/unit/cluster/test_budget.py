@@ -345,7 +345,7 @@ async def test_many_workers_with_many_requests_spend_nearly_all_and_never_more(s
             answers[False] += 1
         else:
             answers[True] += 1
-        assert sum(each.purse.budget.taken_here.tokens for each in workers) <= 20_000
+        assert sum(each.purse.budget.committed_here.tokens for each in workers) <= 20_000
 
     async def work(worker: Worker) -> None:
         async with worker.joins():

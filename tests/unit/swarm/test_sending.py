@@ -238,7 +238,7 @@ async def test_one_prompt_finds_out_who_is_back() -> None:
         hosts[1].kill()
         while not pool._open.fleet.members[1].is_missed:
             assert are_fine(await pool.send_all_batched(numbered(20)))
-        await soon(lambda: 1 in pool._open.fleet.routing.usable(asyncio.get_running_loop().time()))
+        await soon(lambda: 1 in pool._open.fleet.routing.available(asyncio.get_running_loop().time()))
         await hosts[1].start()
         hosts[1].posts.clear()
         assert are_fine(await pool.send_all_batched(numbered(40)))

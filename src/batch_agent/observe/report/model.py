@@ -141,7 +141,7 @@ def _scheduling(how: Scheduling) -> dict[str, Any]:
         "kv_tokens": how.kv_tokens,
         "kv_limit": how.kv_limit,
         "most_residents": how.most_residents,
-        "gave_up": how.gave_up,
-        "guests": how.guests,
-        "lost": how.lost,
+        "evictions": how.evictions,
+        "overcommitted": how.overcommitted,
+        "cache_misses": how.cache_misses,
     }

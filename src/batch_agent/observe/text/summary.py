@@ -76,13 +76,13 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
             f"Requests in flight: {how.inflight} at the end (last change after {last.at:.1f} s: {last.reason})."
         )
     if how.most_residents is not None and how.kv_limit is not None and how.most_residents < agents:
-        lost = f"; {how.lost:,} turns found their context gone" if how.lost else ""
+        lost = f"; {how.cache_misses:,} turns found their context gone" if how.cache_misses else ""
         size = f" of {how.kv_tokens:,} tokens" if how.kv_tokens else ""
         lines.append(f"Agents with a place in the KV cache{size}: {how.most_residents:,} at most{lost}.")
-    if how.warmth is not None and how.warmth.touches:
-        warmth = how.warmth
+    if how.keep_warm is not None and how.keep_warm.requests:
+        warmth = how.keep_warm
         lines.append(
-            f"Contexts kept warm: {warmth.touches:,} touches for {warmth.tokens:,} tokens, {warmth.hits:,} hits."
+            f"Contexts kept warm: {warmth.requests:,} touches for {warmth.tokens:,} tokens, {warmth.hits:,} hits."
         )
     return [*lines, *unavailable_lines([how])]
 

@@ -9,9 +9,9 @@ const scheduling = (() => {
     ["kv_tokens", "KV cache size", (value) => `${exact(value)} tokens`],
     ["kv_limit", "KV cache limit", (value) => `${exact(value)} tokens`],
     ["most_residents", "Peak resident agents", exact],
-    ["gave_up", "Evictions during long tool calls", exact],
-    ["guests", "Agents admitted over capacity", exact],
-    ["lost", "Turns whose context was evicted", exact],
+    ["evictions", "Evictions during long tool calls", exact],
+    ["overcommitted", "Agents admitted over capacity", exact],
+    ["cache_misses", "Turns whose context was evicted", exact],
   ];
 
   function draw(model) {
