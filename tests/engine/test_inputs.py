@@ -162,7 +162,7 @@ async def test_a_field_with_spaces_that_some_inputs_lack_is_their_failure() -> N
     assert sorted(map(asked, backend.requests)) == ["0 Ann", "1 Ann", "3 Ann"]
 
 
-async def test_words_in_braces_that_are_sent_as_they_stand_are_told_of() -> None:
+async def test_braces_that_are_sent_verbatim_are_reported() -> None:
     log = EventLog()
     options: dict[str, Any] = {"task": "{id} {some words} {}", "system_prompt": "Of {id} and {other}.", "events": log}
     await BatchAgent.run(inputs=[{"id": 1}], backend=ScriptedBackend(echo), **options)

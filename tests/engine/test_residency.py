@@ -132,7 +132,7 @@ async def test_agents_bigger_than_the_whole_cache_ask_one_after_another() -> Non
     assert results.scheduling.overcommitted == 0
 
 
-async def test_while_the_tools_of_an_agent_bigger_than_the_whole_cache_run_others_are_its_guests() -> None:
+async def test_while_the_tools_of_an_agent_bigger_than_the_whole_cache_run_others_are_overcommitted() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=500, inflight=100)
     results = await run(backend, inputs(4), tools=[waiting_tool(10)])
     assert [result.text for result in results] == ["done"] * 4

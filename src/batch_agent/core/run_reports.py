@@ -1,7 +1,4 @@
-"""How a run was scheduled, for whoever wants to know why it took as long as it did.
-
-What the prompts of a run share, as expected before it and as seen after it.
-"""
+"""Reports of a run: how it was scheduled, and what its prompts share."""
 
 from .fast_dataclass import dataclass
 
@@ -18,34 +15,34 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class KeepWarmStats:
-    """What `kvflow=True` did: touches of contexts that would have been thrown out during a tool wait."""
+    """What `kvflow=True` did: requests that kept contexts in the cache during tool calls."""
 
     requests: int = 0
     tokens: int = 0
-    """Computed for touches."""
+    """Tokens computed for keep-warm requests."""
     hits: int = 0
-    """Touches that found the context still there."""
+    """Keep-warm requests that found their context cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """Of one run."""
+    """Scheduling report of one run."""
 
     inflight: int = 0
-    """Requests that might be in flight at the end."""
+    """Limit of requests in flight at the end."""
     limits: tuple[LimitChange, ...] = ()
     kv_tokens: int | None = None
-    """What the server's KV cache holds; None where nobody knows."""
+    """Capacity of the server's KV cache; None if unknown."""
     kv_limit: int | None = None
-    """What residents may hold of it, as was found at the end."""
+    """Tokens of it that residents may use, as found at the end."""
     most_residents: int | None = None
-    """Agents that had a place in the KV cache at once; None where places were not counted."""
+    """Most agents that had residency at once; None if residency was not limited."""
     evictions: int = 0
-    """Places that were given up during a long tool wait."""
+    """Agents that lost their residency during a long tool call."""
     overcommitted: int = 0
-    """Agents that were let in beyond the capacity, because the engine had nothing to do."""
+    """Agents admitted beyond the capacity because the engine would have idled."""
     cache_misses: int = 0
-    """Turns that found less than half of their context in the cache although they had a place."""
+    """Turns of residents that found less than half of their context in the cache."""
     keep_warm: KeepWarmStats | None = None
     unavailable: tuple[str, ...] = ()
     """Endpoints out of service at the end, of several, each with its last error."""

@@ -195,7 +195,7 @@ async def test_a_lease_that_is_over_and_not_enough_is_no_reason_to_poll() -> Non
 
 
 @virtual
-async def test_while_little_is_known_an_idle_engine_lets_a_guest_in_after_its_patience_and_not_before() -> None:
+async def test_while_little_is_known_an_idle_engine_overcommits_after_the_idle_limit_and_not_before() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = await begin(wait_for_tools(residency, "a", 10))
@@ -207,7 +207,7 @@ async def test_while_little_is_known_an_idle_engine_lets_a_guest_in_after_its_pa
 
 
 @virtual
-async def test_nobody_is_a_guest_while_somebody_asks() -> None:
+async def test_no_agent_is_overcommitted_while_another_is_busy() -> None:
     residency = places(200)
     await enter(residency, *"ab")
     tools = await begin(wait_for_tools(residency, "a", 10))
@@ -247,7 +247,7 @@ async def knowing_the_cycle(speed: float, cycle: float) -> Watched:
 
 
 @virtual
-async def test_an_engine_that_is_known_to_have_nothing_to_do_lets_a_guest_in_at_once() -> None:
+async def test_an_engine_that_is_known_to_be_idle_overcommits_at_once() -> None:
     residency = await knowing_the_cycle(speed=100, cycle=1)
     tools = [await begin(wait_for_tools(residency, agent, 1)) for agent in "ab"]
     await enter(residency, "c")
@@ -259,7 +259,7 @@ async def test_an_engine_that_is_known_to_have_nothing_to_do_lets_a_guest_in_at_
 
 
 @virtual
-async def test_guests_are_let_in_while_what_they_push_out_costs_little_beside_the_tool_waits() -> None:
+async def test_agents_are_overcommitted_while_what_they_evict_costs_little_compared_to_the_tool_waits() -> None:
     residency = await knowing_the_cycle(speed=100, cycle=25)  # a context takes 1 s, and each guest pushes out 8
     began = now()
     await enter(residency, *"cd")
@@ -275,7 +275,7 @@ async def test_guests_are_let_in_while_what_they_push_out_costs_little_beside_th
 
 
 @virtual
-async def test_nobody_is_a_guest_where_computing_again_costs_more_than_the_tools_take() -> None:
+async def test_no_agent_is_overcommitted_where_recomputing_costs_more_than_the_tools_take() -> None:
     residency = await knowing_the_cycle(speed=100, cycle=15)
     waiting = await begin(enter(residency, "c"))
     await asyncio.sleep(100)
@@ -308,7 +308,7 @@ async def test_one_that_is_bigger_than_the_cache_is_let_in_when_nobody_else_asks
 
 @pytest.mark.parametrize("start", [0.1, 0.3, 0.7, 1.1, 1000.1, 12345.678, 1e5 + 1 / 3])
 @virtual
-async def test_a_guest_is_let_in_whenever_the_engine_became_idle(start: float) -> None:
+async def test_an_agent_is_overcommitted_whenever_the_engine_became_idle(start: float) -> None:
     residency = places(100)
     await enter(residency, "a")
     await asyncio.sleep(start)
@@ -321,7 +321,7 @@ async def test_a_guest_is_let_in_whenever_the_engine_became_idle(start: float) -
 
 
 @virtual
-async def test_each_guest_waits_for_a_patience_of_its_own() -> None:
+async def test_each_overcommitted_agent_waits_for_an_idle_limit_of_its_own() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = [await begin(wait_for_tools(residency, "a", 20))]
@@ -336,7 +336,7 @@ async def test_each_guest_waits_for_a_patience_of_its_own() -> None:
 
 
 @virtual
-async def test_several_guests_in_a_row_each_wait_for_the_engine_to_be_idle() -> None:
+async def test_several_overcommitted_agents_in_a_row_each_wait_for_the_engine_to_be_idle() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = [await begin(wait_for_tools(residency, "a", 20))]

@@ -84,7 +84,7 @@ def test_a_fixed_limit_is_cut_by_a_refusal_and_grows_back_to_what_it_was() -> No
     assert grow(limit, 1000) == [5, 6, 7, 8]
 
 
-def test_more_in_flight_that_only_takes_longer_is_taken_back_and_not_tried_by_doubling_again() -> None:
+def test_a_higher_limit_that_only_raises_latency_is_undone_and_not_doubled_again() -> None:
     limit = InflightLimit(4, fixed=False)
     assert grow(limit, 4, seconds=1.0) == [8]
     for _ in range(7):
@@ -104,7 +104,7 @@ def test_answers_that_take_no_time_at_all_are_no_reason_to_cut() -> None:
     assert grow(limit, 4 + 8, seconds=0.0) == [8, 16]
 
 
-def test_who_tells_its_load_is_judged_by_it_and_not_by_its_answers() -> None:
+def test_a_server_that_reports_its_load_is_judged_by_it_and_not_by_its_answers() -> None:
     limit = InflightLimit(4, fixed=False)
     assert limit.on_load(BUSY, 0, 0.0) is None
     assert grow(limit, 4, seconds=1.0) == []
@@ -194,7 +194,7 @@ def test_refusals_that_become_more_with_more_in_flight_take_the_last_step_back()
     assert rounds_with(limit, 0.4, 1, chance) == [64]
 
 
-def test_every_look_that_shows_room_doubles_the_limit_while_it_is_searched_for() -> None:
+def test_every_poll_that_shows_capacity_doubles_the_limit_during_the_search() -> None:
     limit = looked_at(8)
     changes = [limit.on_load(ServerLoad(running=limit.current), limit.current, float(now)) for now in range(3)]
     assert changes == [LimitDecision(16, AVAILABLE), LimitDecision(32, AVAILABLE), LimitDecision(64, AVAILABLE)]
@@ -214,7 +214,7 @@ def test_a_look_at_a_limit_that_does_not_bind_does_not_grow_it() -> None:
     assert [limit.on_load(ServerLoad(running=7), 7, float(now)) for now in range(100)] == [None] * 100
 
 
-def test_looks_end_at_the_ceiling_too() -> None:
+def test_polls_raise_the_limit_no_higher_than_the_ceiling() -> None:
     limit = looked_at(1000)
     assert limit.on_load(ServerLoad(running=1000), 1000, 0.0) == LimitDecision(1024, AVAILABLE)
     assert limit.on_load(ServerLoad(running=1024), 1024, 1.0) is None
@@ -228,21 +228,21 @@ def test_a_fixed_limit_does_not_grow_by_looks_beyond_what_it_was() -> None:
     assert [change.limit for change in changes if change] == [6, 8]
 
 
-def test_requests_that_the_server_threw_out_cut_the_limit_by_a_quarter() -> None:
+def test_preemptions_at_the_server_cut_the_limit_by_a_quarter() -> None:
     limit = InflightLimit(16, fixed=False)
     assert limit.on_load(ServerLoad(running=15, preemptions=7), 15, 0.0) is None  # of before our time
     assert limit.on_load(ServerLoad(running=15, preemptions=10), 15, 5.0) == LimitDecision(12, "the server preempted 3")
     assert limit.on_load(ServerLoad(running=11, preemptions=10), 11, 10.0) is None
 
 
-def test_a_server_that_was_started_anew_has_thrown_nothing_out() -> None:
+def test_a_restarted_server_has_preempted_nothing() -> None:
     limit = InflightLimit(16, fixed=False)
     limit.on_load(ServerLoad(preemptions=100), 0, 0.0)
     assert limit.on_load(ServerLoad(preemptions=3), 0, 5.0) is None
     assert limit.on_load(ServerLoad(preemptions=4), 0, 10.0) == LimitDecision(12, "the server preempted 1")
 
 
-def test_requests_that_were_thrown_out_end_the_search_and_it_grows_by_a_quarter_for_each_look() -> None:
+def test_preemptions_end_the_search_and_the_limit_then_grows_by_a_quarter_with_each_poll() -> None:
     limit = InflightLimit(16, fixed=False)
     limit.on_load(ServerLoad(preemptions=0), 0, 0.0)
     limit.on_load(ServerLoad(preemptions=1), 0, 5.0)
@@ -287,7 +287,7 @@ def test_a_queue_that_the_server_takes_up_quickly_is_no_reason_to_cut() -> None:
     assert limit.on_load(ServerLoad(running=10, waiting=45), 55, 2.0) == LimitDecision(27, "45 queued at the server")
 
 
-def test_a_queue_ceiling_of_the_users_own_is_kept() -> None:
+def test_a_queue_ceiling_set_by_the_user_is_respected() -> None:
     limit = looked_at(64, queue_ceiling=2)
     limit.on_success(1.0, limit_binds=True)
     assert limit.on_load(ServerLoad(running=54, waiting=10), 64, 0.0) == LimitDecision(56, "10 queued at the server")
@@ -324,7 +324,7 @@ def test_a_queue_of_other_users_does_not_raise_the_limit() -> None:
 
 
 @pytest.mark.parametrize("load", [ServerLoad(running=8, kv_usage=0.9), ServerLoad(running=8, waiting=4)])
-def test_a_full_server_is_not_given_more_until_a_look_shows_room(load: ServerLoad) -> None:
+def test_the_limit_of_a_full_server_is_not_raised_until_a_poll_shows_capacity(load: ServerLoad) -> None:
     limit = looked_at(8, BUSY)
     assert limit.on_load(load, 8, 0.0) is None
     assert grow(limit, 30) == []
