@@ -102,7 +102,7 @@ def measure(case: Case) -> dict[str, Any]:
         "compared": {row.name: [_short(row.forecast), _short(row.fact), _short(row.ratio)] for row in compared.rows},
         "without_canary": {row.name: _short(row.ratio) for row in blind.against(results, seconds, usd).rows},
         "basis": expected.basis,
-        "scheduling": {"inflight": results.scheduling.inflight, "guests": results.scheduling.overcommitted},
+        "scheduling": {"inflight": results.scheduling.inflight, "overcommitted": results.scheduling.overcommitted},
     }
 
 

@@ -118,7 +118,9 @@ def _asked(errand: Errand) -> ResultStream:
     if errand.role == "caller" and not errand.in_memory:
         return BatchAgent.stream(spec, progress=False)
     hub = MemoryCoordinator(MemoryStore()) if errand.in_memory else coordinator_of(spec)
-    return ResultStream(partial(runner.run, RunSetup.validate(spec, None), hub=hub, works=errand.role == "caller"))
+    return ResultStream(
+        partial(runner.run, RunSetup.validate(spec, None), coordinator=hub, works=errand.role == "caller")
+    )
 
 
 def _answer(result: AgentResult) -> Any:

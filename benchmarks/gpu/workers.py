@@ -74,7 +74,7 @@ async def _run_shared(server: Server, scene: Scene, limit: float, several: int) 
     async def run() -> None:
         async with (
             asyncio.TaskGroup() as group,
-            ResultStream(partial(runner.run, setup(list(scene.tasks)), hub=hub)) as all_of,
+            ResultStream(partial(runner.run, setup(list(scene.tasks)), coordinator=hub)) as all_of,
         ):
             while not await hub.pending_count():
                 await asyncio.sleep(0.01)  # workers that come before there is work would go again

@@ -333,7 +333,7 @@ def _stream(
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
-    return ResultStream(partial(runner.run, setup, hub=coordinator_of(asked)))
+    return ResultStream(partial(runner.run, setup, coordinator=coordinator_of(asked)))
 
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:

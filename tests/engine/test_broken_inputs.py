@@ -92,7 +92,7 @@ async def test_what_our_own_readers_say_of_the_first_row_is_left_as_it_is() -> N
 
 
 async def test_a_sequence_that_raises_for_a_row_ends_the_inputs() -> None:
-    source = InputSource(JobSource(Rows()), lambda index, value: Job(index, value, value, value), asking=[0, 1, 2])
+    source = InputSource(JobSource(Rows()), lambda index, value: Job(index, value, value, value), order=[0, 1, 2])
     assert [(await source.take()) is not None for _ in range(2)] == [True, True]
     with pytest.raises(RunStopped, match="ConnectionError: gone"):
         await source.take()

@@ -260,7 +260,7 @@ async def test_one_slot_is_enough_for_agents_and_their_summaries() -> None:
     assert reader.backend.most_in_flight == 1
 
 
-async def test_a_context_that_was_rewritten_is_not_taken_for_a_lost_one() -> None:
+async def test_a_compacted_context_does_not_count_as_a_cache_miss() -> None:
     reader = Reader(seconds=1, kv_tokens=100_000)
     results = await read(reader, [str(number) for number in range(12)])
     assert all(result.compactions for result in results)

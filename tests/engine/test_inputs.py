@@ -162,12 +162,15 @@ async def test_a_field_with_spaces_that_some_inputs_lack_is_their_failure() -> N
     assert sorted(map(asked, backend.requests)) == ["0 Ann", "1 Ann", "3 Ann"]
 
 
-async def test_braces_that_are_not_fields_are_reported_and_sent_unchanged() -> None:
+async def test_braces_that_are_sent_verbatim_are_reported() -> None:
     log = EventLog()
     options: dict[str, Any] = {"task": "{id} {some words} {}", "system_prompt": "Of {id} and {other}.", "events": log}
     await BatchAgent.run(inputs=[{"id": 1}], backend=ScriptedBackend(echo), **options)
     told = [event.text for event in log.events if isinstance(event, Notice)]
-    assert [text.partition(",")[0] for text in told] == ["The task has {some words}", "The system prompt has {id}"]
+    assert [text.partition(",")[0] for text in told] == [
+        "The task contains {some words}",
+        "The system prompt contains {id}",
+    ]
 
 
 async def test_every_input_gives_exactly_one_result() -> None:

@@ -84,7 +84,7 @@ def no_slot_is_lost(monkeypatch: pytest.MonkeyPatch) -> list[Slots]:
 
 
 def in_use(made: list[Slots]) -> list[int]:
-    return [slots._admission.in_use for slots in made]
+    return [slots._queue.in_use for slots in made]
 
 
 async def test_a_context_is_touched_as_rarely_as_keeps_it(no_slot_is_lost: list[Slots]) -> None:

@@ -27,7 +27,7 @@ KV_TOKENS = 4600
 def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual time stands still while a timer is set to now again and again, so no timeout would end a test in which
     the residency polls. Its looks are counted, and too many of them fail the test."""
-    looks, go_on = 0, Residency._go_on
+    looks, go_on = 0, Residency._admit_waiting
 
     def look(residency: Residency) -> None:
         nonlocal looks
@@ -35,7 +35,7 @@ def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
         assert looks < 100_000
         go_on(residency)
 
-    monkeypatch.setattr(Residency, "_go_on", look)
+    monkeypatch.setattr(Residency, "_admit_waiting", look)
 
 
 def inputs(number: int, chars: int = 4000) -> list[str]:
@@ -132,7 +132,7 @@ async def test_agents_bigger_than_the_whole_cache_ask_one_after_another() -> Non
     assert results.scheduling.overcommitted == 0
 
 
-async def test_while_an_agent_larger_than_the_cache_waits_for_tools_others_are_admitted() -> None:
+async def test_while_the_tools_of_an_agent_bigger_than_the_whole_cache_run_others_are_overcommitted() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=500, inflight=100)
     results = await run(backend, inputs(4), tools=[waiting_tool(10)])
     assert [result.text for result in results] == ["done"] * 4

@@ -123,7 +123,7 @@ async def test_agents_go_on_in_the_tool_mode_that_they_began_in(tmp_path: Path) 
 async def test_a_server_that_cannot_go_on_with_tool_calls_is_named(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tools": [waiting_tool(0)], "checkpoint_dir": tmp_path}
     await run(ScriptedBackend(echo), ["a"], **options)
-    with pytest.raises(PlanMismatch, match="weakling does not take any") as mismatch:
+    with pytest.raises(PlanMismatch, match="native tool calls, which weakling does not support") as mismatch:
         await run(ScriptedBackend(echo, native_tools=False, name="weakling"), ["a", "b"], **options)
     assert "tool mode" in mismatch.value.changes
 

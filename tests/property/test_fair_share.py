@@ -206,10 +206,10 @@ def test_workers_never_spend_more_than_there_is_and_stop_only_when_nothing_is_le
         refused: list[Amount] = []
 
         def taken() -> Amount:
-            return sum((budget.taken_here for budget in budgets), Amount())
+            return sum((budget.committed_here for budget in budgets), Amount())
 
         def check() -> None:
-            assert (taken() - DUST).fits(budgets[0].most)
+            assert (taken() - DUST).fits(budgets[0].limit)
 
         async def request(purse: BudgetPool) -> None:
             worst = Usage(dice.randint(0, 50), 0, dice.randint(0, 50))
@@ -250,7 +250,7 @@ def test_workers_never_spend_more_than_there_is_and_stop_only_when_nothing_is_le
                 group.create_task(worker(number))
         check()
         if is_calm:  # what a worker had leased that is not heard of counts as spent
-            assert not any((taken() + each + DUST).fits(budgets[0].most) for each in refused)
+            assert not any((taken() + each + DUST).fits(budgets[0].limit) for each in refused)
 
     run_virtual(main())
 

@@ -37,7 +37,7 @@ class Accounts(RuleBasedStateMachine):
         self.agents: dict[str, Known] = {}
         self.now = 0.0
         self.born = 0
-        self.gave_up = self.guests = self.most = 0
+        self.evictions = self.overcommitted = self.most = 0
 
     def _pick(self, number: int, *, resident: bool | None, waits: bool) -> str | None:
         fitting = [
@@ -49,10 +49,10 @@ class Accounts(RuleBasedStateMachine):
 
     @initialize(sizes=st.lists(SIZES, max_size=6), speed=SPEEDS)
     def begin_with_some_that_wait(self, sizes: list[float], speed: float | None) -> None:
-        self.ledger.speed.tokens_per_second = speed
+        self.ledger.prefill_speed.tokens_per_second = speed
         for number, size in enumerate(sizes):
             self.begin(size)
-            self.let_in(number, False)
+            self.admit(number, False)
             if number % 3:
                 self.pause(number, None)
 
@@ -60,28 +60,30 @@ class Accounts(RuleBasedStateMachine):
     def begin(self, size: float) -> None:
         self.born += 1
         self.agents[f"a{self.born}"] = Known(size, size)
-        self.ledger.begin(f"a{self.born}", size)
+        self.ledger.register(f"a{self.born}", size)
 
-    @rule(number=st.integers(0, 50), as_guest=st.booleans())
-    def let_in(self, number: int, as_guest: bool) -> None:
+    @rule(number=st.integers(0, 50), overcommit=st.booleans())
+    def admit(self, number: int, overcommit: bool) -> None:
         name = self._pick(number, resident=None, waits=False)
         if name is None:
             return
         was_resident, was_alone = self.agents[name].is_resident, self._residents() == 0
-        held, gave_up = self.ledger.held, self.ledger.counts.gave_up
-        is_in = self.ledger.let_in(name, self.now, as_guest=as_guest)
+        held, evictions = self.ledger.reserved_tokens, self.ledger.counts.evictions
+        is_in = self.ledger.admit(name, self.now, overcommit=overcommit)
         self.agents[name].is_resident = is_in
         if is_in and not was_resident:
             limit = self.ledger.limit
-            is_beyond = limit is not None and self.ledger.held > limit * (1 + 1e-9) and self.ledger.residents > 1
+            is_beyond = (
+                limit is not None and self.ledger.reserved_tokens > limit * (1 + 1e-9) and self.ledger.residents > 1
+            )
             self.agents[name].is_guest = is_beyond
-            self.guests += is_beyond
-            assert as_guest or not is_beyond
+            self.overcommitted += is_beyond
+            assert overcommit or not is_beyond
         self._expect_taken_places()
-        assert is_in or not (as_guest or was_alone or was_resident)
+        assert is_in or not (overcommit or was_alone or was_resident)
         if not is_in:
-            assert self.ledger.held == pytest.approx(held)
-            assert self.ledger.counts.gave_up == gave_up
+            assert self.ledger.reserved_tokens == pytest.approx(held)
+            assert self.ledger.counts.evictions == evictions
         self.most = max(self.most, self._residents())
 
     @rule(
@@ -89,16 +91,16 @@ class Accounts(RuleBasedStateMachine):
         prompt=st.integers(0, 900),
         cached=st.integers(0, 1200),
         output=st.integers(0, 300),
-        is_crowded=st.booleans(),
+        has_waiters=st.booleans(),
     )
-    def heard(self, number: int, prompt: int, cached: int, output: int, is_crowded: bool) -> None:
+    def heard(self, number: int, prompt: int, cached: int, output: int, has_waiters: bool) -> None:
         name = self._pick(number, resident=True, waits=False)
         if name is None:
             return
-        self.ledger.heard(name, prompt, cached, output, is_crowded=is_crowded)
+        self.ledger.on_usage(name, prompt, cached, output, has_waiters=has_waiters)
         known = self.agents[name]
         if prompt:
-            known.own = max(1.0, prompt + output - self.ledger.shared)
+            known.own = max(1.0, prompt + output - self.ledger.shared_tokens)
             known.first = known.first if known.has_answered else known.own - output
             known.has_answered = True
         self._expect_taken_places()
@@ -107,9 +109,9 @@ class Accounts(RuleBasedStateMachine):
     def shrank(self, number: int, prompt: int) -> None:
         name = self._pick(number, resident=None, waits=False)
         if name is not None:
-            self.ledger.shrank(name, prompt)
+            self.ledger.on_compaction(name, prompt)
             known = self.agents[name]
-            known.own = min(known.own, max(1.0, prompt - self.ledger.shared))
+            known.own = min(known.own, max(1.0, prompt - self.ledger.shared_tokens))
 
     @rule(number=st.integers(0, 50), likely=st.none() | st.floats(0.0, 100.0))
     def pause(self, number: int, likely: float | None) -> None:
@@ -129,8 +131,8 @@ class Accounts(RuleBasedStateMachine):
     def leave(self, number: int, waits: bool) -> None:
         name = self._pick(number, resident=None, waits=waits)
         if name is not None:
-            self.ledger.leave(name)
-            self.ledger.leave(name)  # harmless
+            self.ledger.remove(name)
+            self.ledger.remove(name)  # harmless
             del self.agents[name]
             assert not self.ledger.is_resident(name)
 
@@ -140,20 +142,20 @@ class Accounts(RuleBasedStateMachine):
 
     @rule(speed=SPEEDS)
     def measure(self, speed: float | None) -> None:
-        self.ledger.speed.tokens_per_second = speed
+        self.ledger.prefill_speed.tokens_per_second = speed
 
     @rule(shared=st.floats(0.0, 200.0))
     def learn(self, shared: float) -> None:
-        self.ledger.shared = shared
+        self.ledger.shared_tokens = shared
 
     @precondition(lambda self: len(self.agents) > 7)
     @rule()
     def all_leave(self) -> None:
         for name in list(self.agents):
-            self.ledger.leave(name)
+            self.ledger.remove(name)
         self.agents.clear()
         assert self.ledger.residents == 0
-        assert self.ledger.held == pytest.approx(self.ledger.shared, abs=1e-6)
+        assert self.ledger.reserved_tokens == pytest.approx(self.ledger.shared_tokens, abs=1e-6)
         assert self.ledger.next_lease_end() is None
 
     def _residents(self) -> int:
@@ -165,14 +167,18 @@ class Accounts(RuleBasedStateMachine):
             if known.is_resident and not self.ledger.is_resident(name):
                 assert known.waits
                 known.is_resident = False
-                self.gave_up += 1
+                self.evictions += 1
 
     @invariant()
     def counts_are_right(self) -> None:
         assert self.ledger.residents == self._residents()
         assert all(self.ledger.is_resident(name) == known.is_resident for name, known in self.agents.items())
         counts = self.ledger.counts
-        assert (counts.gave_up, counts.guests, counts.most_residents) == (self.gave_up, self.guests, self.most)
+        assert (counts.evictions, counts.overcommitted, counts.most_residents) == (
+            self.evictions,
+            self.overcommitted,
+            self.most,
+        )
 
     @invariant()
     def sums_do_not_drift(self) -> None:
@@ -180,19 +186,19 @@ class Accounts(RuleBasedStateMachine):
         assert self.ledger._own == pytest.approx(sum(known.own for known in residents), abs=1e-6)
         assert self.ledger._first == pytest.approx(sum(known.first for known in residents), abs=1e-6)
         guests = sum(known.own for known in residents if known.is_guest)
-        assert self.ledger._guests == pytest.approx(guests, abs=1e-6)
+        assert self.ledger._overcommitted_tokens == pytest.approx(guests, abs=1e-6)
         leases = self.ledger._leases
-        overdue = [self.agents[name] for name in leases._over]
-        assert leases.over_own == pytest.approx(sum(known.own for known in overdue), abs=1e-6)
-        assert leases.over_first == pytest.approx(sum(known.first for known in overdue), abs=1e-6)
-        assert self.ledger.held >= self.ledger.shared + sum(known.own for known in residents) - 1e-6
+        overdue = [self.agents[name] for name in leases._expired]
+        assert leases.expired_own == pytest.approx(sum(known.own for known in overdue), abs=1e-6)
+        assert leases.expired_first == pytest.approx(sum(known.first for known in overdue), abs=1e-6)
+        assert self.ledger.reserved_tokens >= self.ledger.shared_tokens + sum(known.own for known in residents) - 1e-6
 
     @invariant()
     def only_residents_that_wait_can_be_asked_for_their_place(self) -> None:
         waiting = {name for name, known in self.agents.items() if known.waits and known.is_resident}
         leases = self.ledger._leases
-        assert set(leases._lasting) | set(leases._over) == waiting
-        assert not set(leases._lasting) & set(leases._over)
+        assert set(leases._active) | set(leases._expired) == waiting
+        assert not set(leases._active) & set(leases._expired)
 
     @invariant()
     def the_limit_is_a_positive_part_of_the_capacity(self) -> None:
@@ -204,7 +210,7 @@ class Accounts(RuleBasedStateMachine):
     @invariant()
     def a_lease_ends_some_time_if_anybody_has_one(self) -> None:
         end = self.ledger.next_lease_end()
-        assert end is None or self.ledger._leases._lasting
+        assert end is None or self.ledger._leases._active
 
 
 class AccountsWithoutCapacity(Accounts):
@@ -220,28 +226,28 @@ TestLedgerWithoutCapacity.settings = settings(max_examples=25, stateful_step_cou
 @given(size=st.floats(0.0, 1e12), capacity=st.integers(1, 10_000), shared=st.floats(0.0, 1e6))
 def test_a_lone_agent_is_let_in_however_big(size: float, capacity: int, shared: float) -> None:
     ledger = KvLedger(capacity, shared)
-    ledger.begin("a", size)
-    assert ledger.let_in("a", 0.0)
+    ledger.register("a", size)
+    assert ledger.admit("a", 0.0)
 
 
 @settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 400), min_size=2, max_size=30), waits=st.lists(st.floats(0.0, 3.0), min_size=1))
 def test_residency_is_given_up_in_the_order_of_lease_expiry(sizes: list[int], waits: list[float]) -> None:
     ledger = KvLedger(sum(sizes) * 3)
-    ledger.speed.tokens_per_second = 100.0
+    ledger.prefill_speed.tokens_per_second = 100.0
     now, order = 0.0, []
     for number, size in enumerate(sizes):
         now += waits[number % len(waits)]
-        ledger.begin(str(number), size)
-        assert ledger.let_in(str(number), now)
+        ledger.register(str(number), size)
+        assert ledger.admit(str(number), now)
         ledger.pause(str(number), now, None)
         order.append(str(number))
     assert ledger.limit is not None
     assert ledger.next_lease_end() == pytest.approx(waits[0] + ledger.limit / 100.0)
     now += 1e6
     for newcomer in range(1000, 1000 + len(sizes)):
-        ledger.begin(str(newcomer), sum(sizes) * 0.9)
-        ledger.let_in(str(newcomer), now)
+        ledger.register(str(newcomer), sum(sizes) * 0.9)
+        ledger.admit(str(newcomer), now)
         still = [name for name in order if ledger.is_resident(name)]
         assert still == order[len(order) - len(still) :]
 
@@ -257,11 +263,11 @@ def test_corrections_of_the_capacity_stay_within_it(
 ) -> None:
     ledger = KvLedger(capacity)
     for number in range(agents):
-        ledger.begin(str(number), 10.0)
-        assert ledger.let_in(str(number), 0.0)
+        ledger.register(str(number), 10.0)
+        assert ledger.admit(str(number), 0.0)
     for number in range(agents):
-        ledger.heard(str(number), 5000, 1, 10, is_crowded=False)
-    for cached, is_crowded in turns:
+        ledger.on_usage(str(number), 5000, 1, 10, has_waiters=False)
+    for cached, has_waiters in turns:
         for number in range(40):
-            ledger.heard(str(number % agents), 5000, cached, 10, is_crowded=is_crowded)
+            ledger.on_usage(str(number % agents), 5000, cached, 10, has_waiters=has_waiters)
             assert ledger.limit is None or 0 < ledger.limit <= (capacity or float("inf"))

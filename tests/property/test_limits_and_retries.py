@@ -10,7 +10,7 @@ from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
 from batch_agent.core.options import Retry
 from batch_agent.core.protocols import ServerLoad
 from batch_agent.schedule.concurrency_limit import InflightLimit, LimitDecision
-from batch_agent.schedule.retry import asks_for_less, retry_delay
+from batch_agent.schedule.retry import is_overload_refusal, retry_delay
 
 SECONDS = st.floats(0.0, 1e6)
 RETRIES = st.builds(
@@ -75,11 +75,11 @@ def test_the_limit_stays_in_its_bounds_says_whenever_it_changes_and_has_a_reason
 def tell(limit: InflightLimit, event: Answered | Refused | ServerLoad, now: float) -> LimitDecision | None:
     match event:
         case Answered(seconds, binds):
-            return limit.succeeded(seconds, limit_binds=binds)
+            return limit.on_success(seconds, limit_binds=binds)
         case Refused(in_service):
-            return limit.refused(now, in_service)
+            return limit.on_overload(now, in_service)
         case ServerLoad():
-            return limit.looked(event, min(limit.current, event.running + event.waiting), now)
+            return limit.on_load(event, min(limit.current, event.running + event.waiting), now)
 
 
 @settings(max_examples=300)
@@ -100,7 +100,7 @@ def test_a_delay_is_bounded_never_sooner_than_asked_and_only_for_what_can_pass(
         return
     assert 0.0 <= delay <= 300.0 + retry.backoff_max
     assert delay >= (retry_after if retry_after is not None else min(retry.backoff, retry.backoff_max) / 2)
-    is_busy = asks_for_less(BackendError(kind, "no", retry_after=retry_after))
+    is_busy = is_overload_refusal(BackendError(kind, "no", retry_after=retry_after))
     assert failures <= retry.max_retries * (10 if is_busy else 1)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from batch_agent.schedule.affinity import LOYALTY, OVERLOAD
+from batch_agent.schedule.affinity import MAX_OVERLOAD, MAX_WAIT_RATIO
 from batch_agent.schedule.routing import Routing, Ticket
 
 ENDPOINTS = 3
@@ -92,8 +92,8 @@ class Routes(RuleBasedStateMachine):
 
     @rule(ticket=consumes(tickets))
     def give_up(self, ticket: Ticket) -> None:
-        self.routing.left(ticket, self.now)
-        self.routing.left(ticket, self.now)
+        self.routing.abandoned(ticket, self.now)
+        self.routing.abandoned(ticket, self.now)
         endpoint, _ = self.open.pop(ticket)
         if self.known[endpoint].probe == ticket:
             self.known[endpoint].probe = None
@@ -137,7 +137,7 @@ class Routes(RuleBasedStateMachine):
     @invariant()
     def who_may_have_work_is_right(self) -> None:
         able = [each for each in range(ENDPOINTS) if self.known[each].may_have_work(self.now)]
-        assert self.routing.usable(self.now) == able
+        assert self.routing.available(self.now) == able
 
     @invariant()
     def work_under_way_is_what_is_open(self) -> None:
@@ -149,7 +149,7 @@ class Routes(RuleBasedStateMachine):
 
     @invariant()
     def loads_are_numbers(self) -> None:
-        assert all(0.0 < self.routing.wait(each, 1.0, self.now) < float("inf") for each in range(ENDPOINTS))
+        assert all(0.0 < self.routing.expected_wait(each, 1.0, self.now) < float("inf") for each in range(ENDPOINTS))
 
 
 TestRoutes = Routes.TestCase
@@ -164,7 +164,7 @@ def test_when_every_ticket_is_back_nothing_is_under_way_whatever_the_order(
     tickets = [routing.sent(endpoint, weight, float(at)) for at, (endpoint, weight) in enumerate(sent)]
     order.shuffle(tickets)
     for ticket in tickets:
-        close = order.choice([routing.done, routing.left])
+        close = order.choice([routing.done, routing.abandoned])
         close(ticket, 30.0 + order.random())
     assert [(routing.work(each), routing.requests(each)) for each in range(ENDPOINTS)] == [(0.0, 0)] * ENDPOINTS
 
@@ -191,9 +191,9 @@ def test_an_agent_stays_at_home_exactly_until_it_would_wait_too_much_longer_ther
     routing = loaded(speeds, work)
     others = [each for each in range(ENDPOINTS) if each != home]
     assert routing.choose(weight, 1.0, origin="agent", exclude=others, draw=draw) == home
-    best = min(routing.wait(each, weight, 1.0) for each in others)
+    best = min(routing.expected_wait(each, weight, 1.0) for each in others)
     chosen = routing.choose(weight, 1.0, origin="agent", draw=draw)
-    assert (chosen == home) == (routing.wait(home, weight, 1.0) <= LOYALTY * best)
+    assert (chosen == home) == (routing.expected_wait(home, weight, 1.0) <= MAX_WAIT_RATIO * best)
     assert routing.choose(weight, 1.0, origin="agent", draw=draw) == chosen  # which is its home from now on
 
 
@@ -205,8 +205,8 @@ def test_a_prefix_goes_to_the_better_of_those_that_have_it_but_never_beyond_the_
     for holder in holders:
         others = [each for each in range(ENDPOINTS) if each != holder]
         assert routing.choose(weight, 1.0, prefix="text", exclude=others, draw=draw) == holder
-    waits = [routing.wait(each, weight, 1.0) for each in range(ENDPOINTS)]
-    cap = (1.0 + OVERLOAD) * sum(waits) / ENDPOINTS
+    waits = [routing.expected_wait(each, weight, 1.0) for each in range(ENDPOINTS)]
+    cap = (1.0 + MAX_OVERLOAD) * sum(waits) / ENDPOINTS
     able = {holder for holder in holders if waits[holder] <= cap} or set(range(ENDPOINTS))
     expected = deepcopy(routing).choose(weight, 1.0, exclude=set(range(ENDPOINTS)) - able, draw=draw)
     assert routing.choose(weight, 1.0, prefix="text", draw=draw) == expected
@@ -228,7 +228,7 @@ def test_without_ties_the_worst_of_all_is_never_chosen(
     work: list[float], weight: float, draw: tuple[float, float]
 ) -> None:
     routing = loaded([1.0] * ENDPOINTS, work)
-    waits = [routing.wait(each, weight, 1.0) for each in range(ENDPOINTS)]
+    waits = [routing.expected_wait(each, weight, 1.0) for each in range(ENDPOINTS)]
     chosen = routing.choose(weight, 1.0, draw=draw)
     assert chosen is not None
     assert waits[chosen] < max(waits) or waits.count(max(waits)) > 1

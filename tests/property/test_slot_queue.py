@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from batch_agent.schedule.slot_queue import PATIENCE, Priority, SlotQueue, Ticket
+from batch_agent.schedule.slot_queue import MAX_ROUNDS_PASSED_OVER, Priority, SlotQueue, Ticket
 
 RANKS = st.builds(Priority, st.booleans(), st.integers(0, 3), st.integers(0, 3))
 
@@ -26,13 +26,13 @@ class Waiting(RuleBasedStateMachine):
 
     @rule(target=tickets, rank=RANKS)
     def arrive(self, rank: Priority) -> Ticket:
-        if self.slots.take():
+        if self.slots.try_acquire():
             assert self.in_use < self.limit
             assert not self.queue
             self.in_use += 1
             return Ticket(-1)
         assert self.in_use >= self.limit
-        ticket = self.slots.wait(rank)
+        ticket = self.slots.enqueue(rank)
         assert ticket not in self.ever_granted
         assert ticket not in {waiting for _, waiting in self.queue}
         self.queue.append((rank, ticket))
@@ -43,7 +43,7 @@ class Waiting(RuleBasedStateMachine):
     def leave(self, ticket: Ticket) -> None:
         for place, (_, waiting) in enumerate(self.queue):
             if waiting == ticket:
-                self.slots.leave(ticket)
+                self.slots.cancel(ticket)
                 del self.queue[place]
                 return
 
@@ -59,7 +59,7 @@ class Waiting(RuleBasedStateMachine):
         self._expect(self.slots.resize(limit))
 
     @precondition(lambda self: self.queue)
-    @rule(times=st.integers(1, 3 * PATIENCE), rank=RANKS)
+    @rule(times=st.integers(1, 3 * MAX_ROUNDS_PASSED_OVER), rank=RANKS)
     def be_passed_over(self, times: int, rank: Priority) -> None:
         for _ in range(times):
             if self.in_use == 0 or len(self.queue) == 0:
@@ -82,7 +82,7 @@ class Waiting(RuleBasedStateMachine):
 
     def _next(self) -> tuple[Priority, Ticket]:
         oldest = self.queue[0]
-        if self.passed_over[oldest[1]] >= PATIENCE * self.limit:
+        if self.passed_over[oldest[1]] >= MAX_ROUNDS_PASSED_OVER * self.limit:
             return oldest
         return min(self.queue, key=lambda entry: entry[0])  # of equal ranks the one that came first
 
@@ -98,7 +98,7 @@ class Waiting(RuleBasedStateMachine):
     def nothing_leaks(self) -> None:
         assert len(self.slots._order) <= 2 * len(self.queue) + 64
         assert len(self.slots._waiting) == len(self.queue)
-        assert len(self.slots._arrivals) <= 2 * len(self.queue) + 64 + PATIENCE * 5
+        assert len(self.slots._arrivals) <= 2 * len(self.queue) + 64 + MAX_ROUNDS_PASSED_OVER * 5
 
 
 TestAdmission = Waiting.TestCase
@@ -117,7 +117,7 @@ def test_no_waiter_is_passed_over_more_often_than_allowed(
 ) -> None:
     """However the others rank, and whoever comes after it: at most PATIENCE rounds, and those who were there first."""
     slots = SlotQueue(limits[0])
-    while slots.take():
+    while slots.try_acquire():
         pass
     grants = came = 0
     waiting: dict[Ticket, tuple[int, int]] = {}
@@ -125,14 +125,14 @@ def test_no_waiter_is_passed_over_more_often_than_allowed(
     for step in range(600):
         for _ in range(arrivals[step % len(arrivals)] if step < 300 else 0):
             before_it = slots.waiting
-            waiting[slots.wait(ranks[came % len(ranks)])] = (grants, before_it)
+            waiting[slots.enqueue(ranks[came % len(ranks)])] = (grants, before_it)
             came += 1
         granted = slots.resize(limits[(step // 100) % len(limits)]) if step % 100 == 0 else slots.release()
         for ticket in granted:
             then, before_it = waiting.pop(ticket)
-            assert grants - then <= PATIENCE * max(limits) + before_it
+            assert grants - then <= MAX_ROUNDS_PASSED_OVER * max(limits) + before_it
             grants += 1
         for then, before_it in waiting.values():
-            assert grants - then <= PATIENCE * max(limits) + before_it
+            assert grants - then <= MAX_ROUNDS_PASSED_OVER * max(limits) + before_it
         if slots.in_use == 0:
             return

@@ -108,7 +108,7 @@ async def run_programs(
     rules = AgentConfig(prompt, "scripted", Sampling(), "native", output, None, None, max_turns, retry.max_retries)
     residency = None if kv_tokens is None else Residency(KvLedger(kv_tokens), 0)
     gate = AdmissionController(Slots(InflightLimit(inflight, fixed=True), events), residency)
-    asking = BackendTurnRunner(backend, gate, Health(patience=15.0), Deadlines(300.0), retry, None, events)
+    asking = BackendTurnRunner(backend, gate, Health(max_outage=15.0), Deadlines(300.0), retry, None, events)
     visits = ProgramSessions(gate, events)
     serving = GatewayService(asking, ActionAdapter(rules, backend.traits, acts), visits, max_turns)
     crew.desk.append(serving)

@@ -120,7 +120,9 @@ class Part:
         if self._kind == "both":
             return BatchAgent.stream(inputs=self._asked(), events=turns, **self._options)
         spec = BatchSpec.of(inputs=self._asked(), **self._options)
-        return ResultStream(partial(runner.run, RunSetup.validate(spec, turns), hub=coordinator_of(spec), works=False))
+        return ResultStream(
+            partial(runner.run, RunSetup.validate(spec, turns), coordinator=coordinator_of(spec), works=False)
+        )
 
     async def _asked(self) -> AsyncIterator[str]:
         """The last ones when the test says so."""

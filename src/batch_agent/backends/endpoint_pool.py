@@ -15,7 +15,7 @@ from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.messages import User
 from ..core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
 from ..core.requests import Delta, Request
-from ..schedule.retry import asks_for_less
+from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Routing, Ticket
 from . import pool_member
 from .failover import ENDPOINT_FAULTS, MAX_REJECTIONS, REJECTIONS, EndpointRejection
@@ -99,7 +99,7 @@ class EndpointPool:
         )
 
     async def count_tokens(self, text: str) -> int | None:
-        for index in self.routing.usable(aio.now()):
+        for index in self.routing.available(aio.now()):
             backend = self.members[index].backend
             if isinstance(backend, CountsTokens) and (tokens := await backend.count_tokens(text)) is not None:
                 return tokens
@@ -143,9 +143,9 @@ class EndpointPool:
         is_unreachable = error.kind is ErrorKind.UNAVAILABLE and error.status is None
         never_connected = self.members[index].backend is None  # several attempts to connect failed
         is_refused = is_unreachable or never_connected or error.kind is ErrorKind.TURN_TIMEOUT
-        is_blamed = is_certain or not self.routing.is_good(index)
+        is_blamed = is_certain or not self.routing.is_up(index)
         is_endpoint_fault = error.kind in ENDPOINT_FAULTS or (error.kind in REJECTIONS and is_blamed)
-        is_endpoint_fault = is_endpoint_fault and not asks_for_less(error)  # it is up, and overloaded
+        is_endpoint_fault = is_endpoint_fault and not is_overload_refusal(error)  # it is up, and overloaded
         is_endpoint_fault = is_endpoint_fault or never_connected
         has_answered = error.kind in _TRANSIENT_FAULTS and error.status is not None
         self.routing.failed(
@@ -168,8 +168,8 @@ class EndpointPool:
         """A failure does not count against the endpoint if the agent's last request failed in the same way
         elsewhere."""
         may_be_agent_fault = error.kind in _MAYBE_AGENT_FAULTS and bool(agent)
-        if may_be_agent_fault and agent in self._suspects and self.routing.is_good(index):
-            self.routing.left(ticket, aio.now())
+        if may_be_agent_fault and agent in self._suspects and self.routing.is_up(index):
+            self.routing.abandoned(ticket, aio.now())
         else:
             self.record_failure(ticket, index, error)
             self.mark_down(index, error)
@@ -191,7 +191,7 @@ class EndpointPool:
         """Notifies the user, once, that an endpoint is down."""
         member = self.members[index]
         member.last_error = str(error)
-        if not member.is_down and index not in self.routing.usable(aio.now()):
+        if not member.is_down and index not in self.routing.available(aio.now()):
             member.is_down = True
             problem = "rejects requests that other endpoints accept" if error.kind in REJECTIONS else "is down"
             self._notify(f"{member.url} {problem}; its requests go to the other endpoints: {error}")
@@ -214,13 +214,13 @@ class EndpointPool:
         candidates = range(len(self.members)) if indices is None else indices
         problems = " ".join(f"{self.members[index].url}: {self._problem(index)}" for index in candidates)
         message = f"All {len(candidates)} endpoints rejected the request. {problems}"
-        if errors and all(asks_for_less(error) for error in errors):
+        if errors and all(is_overload_refusal(error) for error in errors):
             pauses = [error.retry_after for error in errors if error.retry_after is not None]
             return BackendError(kind, message, retry_after=min(pauses, default=None), status=errors[-1].status)
         return BackendError(kind, message)
 
     def _problem(self, index: int) -> str:
-        if self.routing.is_good(index) and not self.routing.is_counted_on(index):
+        if self.routing.is_up(index) and not self.routing.is_healthy(index):
             return "It is draining."
         return self.members[index].last_error or "It is at its limit."
 

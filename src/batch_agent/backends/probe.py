@@ -24,7 +24,7 @@ T = TypeVar("T")
 _MODELS_TIMEOUT = 60.0
 _PAGE_TIMEOUT = 5.0
 _MAX_ATTEMPTS = 4
-_BACKOFF = Backoff(first=0.5, longest=10.0)
+_BACKOFF = Backoff(first=0.5, ceiling=10.0)
 _TRIAL_TIMEOUT = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -164,7 +164,7 @@ async def with_retries(attempt: Callable[[], Awaitable[T]]) -> T:
         except BackendError as error:
             if not error.retryable or error.status is None or attempt_number == _MAX_ATTEMPTS - 1:
                 raise
-            await asyncio.sleep(min(_BACKOFF.longest, error.retry_after or _BACKOFF.delay(attempt_number)))
+            await asyncio.sleep(min(_BACKOFF.ceiling, error.retry_after or _BACKOFF.delay(attempt_number)))
     raise AssertionError("unreachable")
 
 

@@ -33,7 +33,7 @@ async def share_budget(
     is alive. What was leased by a worker that is not heard of for `ttl` seconds counts as spent. Gives whether this
     worker opened the account, with what `spent` gave. Raises StoreError."""
     asked = asyncio.Event()
-    purse.share(asked.set)
+    purse.require_leases(asked.set)
     sharing = _BudgetSharing(hub, worker, purse, ttl)
     await retry_contention(lambda: sharing.join(spent))
     beating = asyncio.get_running_loop().create_task(_beat(sharing, asked, interval, ttl))
@@ -123,7 +123,7 @@ class _BudgetSharing:
             account = _decode(document)
             self.has_opened = document.data is None
             if account.is_abandoned:
-                account = _Account(account.at_most.or_more(await spent()), {}, {})
+                account = _Account(account.at_most.maximum(await spent()), {}, {})
             elif self._worker in account.shares:  # one of this name that ended without a word
                 account = account.without(self._worker, account.shares[self._worker].leased)
             nothing = BudgetClaim(Amount(), Amount(), waits=False)
@@ -161,8 +161,8 @@ class _BudgetSharing:
             self._begun_with = self._said.spent
         others = [share for name, share in account.shares.items() if name != self._worker]
         before = account.before - self._begun_with
-        leased, waits = lease(self._budget.most, before, others, self._budget.taken_here, self._purse.needs)
-        self._put(self._in_force.or_less(leased))
+        leased, waits = lease(self._budget.limit, before, others, self._budget.committed_here, self._purse.needs)
+        self._put(self._in_force.minimum(leased))
         elsewhere = sum((share.at_least for share in others), before)
         workers = 1 + sum(share.is_alive for share in others)
         self._says = _Reported(self._budget.spent_here, leased, elsewhere, workers)
@@ -170,7 +170,7 @@ class _BudgetSharing:
         return _encode(account.with_share(self._worker, share, document.now + self._ttl))
 
     async def _without(self, document: Document) -> bytes:
-        return _encode(_decode(document).without(self._worker, self._budget.taken_here - self._begun_with))
+        return _encode(_decode(document).without(self._worker, self._budget.committed_here - self._begun_with))
 
     def _stop(self) -> None:
         """Others may take this worker for gone."""

@@ -23,7 +23,7 @@ _MEMBERS = "members"
 CAUTION = 0.8
 """Of the time after which others take a worker that they do not hear of for gone: then it stops by itself."""
 _TRIES = 20
-_BACKOFF = Backoff(first=0.002, longest=0.25)
+_BACKOFF = Backoff(first=0.002, ceiling=0.25)
 """The longest pause between tries: workers that began together go apart."""
 _CROWD = 32
 """More workers than this say less often how they are: they all change one document."""
@@ -109,7 +109,7 @@ class _Shared(Protocol):
 
     def demand(self) -> Demand: ...
 
-    def portion(self, most: int | None) -> None: ...
+    def set_quota(self, quota: int | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class _Part:
     def put(self, most: int | None) -> None:
         if most != self.in_force:
             self.in_force = most
-            self.shared.portion(most)
+            self.shared.set_quota(most)
 
     def lower(self, most: int | None) -> None:
         if most is not None and (self.in_force is None or most < self.in_force):
@@ -174,7 +174,7 @@ class LimitSharing:
         mine = self._said[self._worker]
         for name, gate in self._gates.items():
             claims = [said.claims[f"slots {name}"] for said in self._said.values() if f"slots {name}" in said.claims]
-            gate.shared(len(claims), sum(claim.used for claim in claims) - mine.claims[f"slots {name}"].used)
+            gate.set_workers(len(claims), sum(claim.used for claim in claims) - mine.claims[f"slots {name}"].used)
         for name, part in self._parts.items():
             part.wants = mine.claims[name].wants
             part.put(self._portions[name])

@@ -15,18 +15,18 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class KeepWarmStats:
-    """Keep-warm requests of `kvflow=True`, for contexts that would be evicted during a tool wait."""
+    """Keep-warm requests of `kvflow=True`, did: requests that kept contexts in the cache during tool calls."""
 
     requests: int = 0
     tokens: int = 0
-    """Tokens computed for them."""
+    """Tokens computed for keep-warm requests."""
     hits: int = 0
-    """Requests that found the context still cached."""
+    """Keep-warm requests that found their context cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """Scheduling report of a run."""
+    """Scheduling report of report of a run."""
 
     inflight: int = 0
     """Limit of requests in flight at the end."""
@@ -34,13 +34,13 @@ class Scheduling:
     kv_tokens: int | None = None
     """Capacity of the server's KV cache; None if unknown."""
     kv_limit: int | None = None
-    """Share of it that residents may use, as estimated at the end."""
+    """Tokens of it that residents may use, as found at the end."""
     max_residents: int | None = None
-    """Peak number of agents resident in the KV cache; None if residency was not tracked."""
+    """Most agents number of residency at once; None if residency was not limited."""
     evictions: int = 0
-    """Agents that lost their residency during a long tool wait."""
+    """Agents that lost their residency during a long tool call."""
     overcommitted: int = 0
-    """Agents that were admitted over capacity, because the engine was idle."""
+    """Agents admitted over capacity because the engine would have idled."""
     cache_misses: int = 0
     """Turns of residents that found less than half of their context in the cache."""
     keep_warm: KeepWarmStats | None = None

@@ -1,7 +1,4 @@
-"""Both limits in one place: a slot for each request in flight, and a place in the KV cache for each agent.
-
-The gate of a run, from what was asked for and what its backend can do.
-"""
+"""Admission controller: a slot for each request in flight, and KV residency for each agent."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,12 +19,12 @@ from .keep_warm import KeepWarm
 from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
-_NOTHING = nullcontext()
+_NO_LEASE = nullcontext()
 
 
 class AdmissionController:
-    """Agents go through it before each turn. Without residency, where nothing is known of a cache or no agent comes
-    back to it, only slots are counted."""
+    """Admits agents to each turn. Without residency, because agents have a single turn or the service manages its
+    cache, only slots are counted."""
 
     def __init__(
         self,
@@ -39,24 +36,24 @@ class AdmissionController:
         shared_chars: int = 0,
         depth: int = 0,
     ) -> None:
-        """`running_tokens`: what the contexts of running requests may hold, where more than that can be resident.
-        `shared_chars`: of the prompt that all agents which come this way have in common. `depth`: of new agents, those
-        that come deeper in a flow go first."""
+        """`running_tokens`: tokens that the contexts of running requests may use, if more than that can be resident.
+        `shared_chars`: characters of the prefix that the agents of this run share. `depth`: index of the stage in a
+        flow; new agents of later stages go first."""
         self.slots = slots
         self.residency = residency
         self._keep_warm = keep_warm
         self._running_tokens = running_tokens
         self._shared_chars = shared_chars
-        self._fresh = Priority(True, -depth)
+        self._new_agent_priority = Priority(True, -depth)
         self.first_turns = NO_USAGE
-        """Of all agents that began here: what their first turns took, and found in the server's prefix cache."""
+        """Usage of the first turns of all new agents, with what was found in the server's prefix cache."""
         self._new: set[str] = set()
         self._load: ServerLoad | None = None
 
-    def beside(self, shared_chars: int, depth: int) -> "AdmissionController":
-        """The way to the same server for the agents of another run, which share another prompt."""
+    def share(self, shared_chars: int, depth: int) -> "AdmissionController":
+        """A controller with the same limits for the agents of another run, which share another prefix."""
         if self.residency is not None:
-            self.residency.share(shared_chars)
+            self.residency.add_shared_prefix(shared_chars)
         return AdmissionController(
             self.slots,
             self.residency,
@@ -66,70 +63,72 @@ class AdmissionController:
             depth=depth,
         )
 
-    async def first_turn(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
+    async def admit(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
+        """Waits until a new or resumed agent has residency and a slot."""
         if not facts:
             self._new.add(job.key)
         if self.residency is not None:
-            own = len(job.task) + _told(facts)
-            await self.residency.enter(job.key, own, self._fresh, self._shared_chars)
-            self._fit_running(self.residency)
+            own = len(job.task) + _recorded_chars(facts)
+            await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars)
+            self._update_memory_cap(self.residency)
         try:
-            return await self.slots.acquire(self._fresh)
+            return await self.slots.acquire(self._new_agent_priority)
         except BaseException:
-            self.leave(job.key)
+            self.release(job.key)
             raise
 
-    async def next_turn(self, job: Job, turns_left: int) -> HeldSlot:
-        rank = Priority(False, turns_left, job.index)
+    async def readmit(self, job: Job, turns_left: int) -> HeldSlot:
+        """Waits until a started agent has residency and a slot for its next turn."""
+        priority = Priority(False, turns_left, job.index)
         if self.residency is not None:
-            await self.residency.back(job.key, rank)
-        return await self.slots.acquire(rank)
+            await self.residency.readmit(job.key, priority)
+        return await self.slots.acquire(priority)
 
-    def answered(self, agent: str, fact: Replied) -> None:
-        self.slots.succeeded(fact.seconds)
+    def on_reply(self, agent: str, fact: Replied) -> None:
+        self.slots.on_success(fact.seconds)
         if agent in self._new:
             self._new.remove(agent)
             self.first_turns += fact.reply.usage
         if self.residency is not None:
-            self.residency.heard(agent, fact.reply.usage, fact.seconds, fact.ttft)
-            self._fit_running(self.residency)
+            self.residency.on_reply(agent, fact.reply.usage, fact.seconds, fact.ttft)
+            self._update_memory_cap(self.residency)
 
-    def compacted(self, agent: str, fact: Compacted) -> None:
+    def on_compaction(self, agent: str, fact: Compacted) -> None:
         if self.residency is not None:
-            self.residency.ledger.shrank(agent, fact.after)
-            self._fit_running(self.residency)
+            self.residency.ledger.on_compaction(agent, fact.after)
+            self._update_memory_cap(self.residency)
 
-    def _fit_running(self, residency: Residency) -> None:
+    def _update_memory_cap(self, residency: Residency) -> None:
         if self._running_tokens is not None:
-            self.slots.bound(residency.ledger.fitting(self._running_tokens // self.slots.workers))
+            self.slots.set_memory_cap(residency.ledger.max_concurrent(self._running_tokens // self.slots.workers))
 
-    def shared(self, workers: int, elsewhere: int) -> None:
-        """So many workers use the server, the others with so many requests in flight."""
-        self.slots.shared(workers, elsewhere)
+    def set_workers(self, workers: int, elsewhere: int) -> None:
+        """`workers` use the server; the others have `elsewhere` requests in flight."""
+        self.slots.set_workers(workers, elsewhere)
         if self.residency is not None:
-            self.residency.shared(workers)
+            self.residency.set_worker_count(workers)
 
-    def while_waiting(
-        self, agent: str, calls: Sequence[ToolCall], asked: Request | None
+    def tool_wait(
+        self, agent: str, calls: Sequence[ToolCall], request: Request | None
     ) -> AbstractContextManager[object]:
-        """While its tools run, an agent holds no slot, and its place only on lease. `asked`: its last turn."""
+        """A tool wait: the agent holds no slot, and its residency only on lease. `request`: of its last turn."""
         if self.residency is None:
-            return _NOTHING
-        lease = self.residency.on_lease(agent, [call.name for call in calls])
-        if self._keep_warm is None or asked is None:
+            return _NO_LEASE
+        lease = self.residency.lease(agent, [call.name for call in calls])
+        if self._keep_warm is None or request is None:
             return lease
-        return _KeepWarmContext(lease, self._keep_warm, self.residency, agent, asked)
+        return _KeepWarmContext(lease, self._keep_warm, self.residency, agent, request)
 
-    def looked(self, load: ServerLoad) -> None:
-        """The server said how busy it is."""
+    def on_load(self, load: ServerLoad) -> None:
+        """The server reported its load."""
         self._load = load
-        self.slots.looked(load)
+        self.slots.on_load(load)
         if self._keep_warm is not None and self.residency is not None:
-            has_room = not (self.slots.is_full or self.residency.is_crowded)
-            self._keep_warm.looked(load, self.residency.ledger.speed.tokens_per_second, has_room=has_room)
+            has_room = not (self.slots.is_full or self.residency.has_waiters)
+            self._keep_warm.on_load(load, self.residency.ledger.prefill_speed.tokens_per_second, has_room=has_room)
 
     def sample(self, backend: str) -> LoadSampled:
-        """How full it is."""
+        """Current use of the limits."""
         ledger, load = self.residency.ledger if self.residency else None, self._load
         return LoadSampled(
             backend,
@@ -137,7 +136,7 @@ class AdmissionController:
             self.slots.limit,
             self.slots.waiting,
             ledger.residents if ledger else None,
-            int(ledger.held) if ledger else None,
+            int(ledger.reserved_tokens) if ledger else None,
             int(ledger.limit) if ledger and ledger.limit is not None else None,
             load.kv_usage if load else None,
             load.running if load else None,
@@ -145,7 +144,7 @@ class AdmissionController:
         )
 
     def report(self) -> Scheduling:
-        """How it went so far."""
+        """Report of the scheduling so far."""
         inflight, limits = self.slots.limit, tuple(self.slots.history)
         if self.residency is None:
             return Scheduling(inflight, limits)
@@ -157,55 +156,55 @@ class AdmissionController:
             kv_tokens=self.residency.capacity,
             kv_limit=None if ledger.limit is None else int(ledger.limit),
             max_residents=counts.most_residents,
-            evictions=counts.gave_up,
-            overcommitted=counts.guests,
-            cache_misses=ledger.losses.total,
-            keep_warm=None if self._keep_warm is None else self._keep_warm.warmth,
+            evictions=counts.evictions,
+            overcommitted=counts.overcommitted,
+            cache_misses=ledger.cache_misses.total,
+            keep_warm=None if self._keep_warm is None else self._keep_warm.stats,
         )
 
     async def aclose(self) -> None:
         if self._keep_warm is not None:
             await self._keep_warm.aclose()
 
-    def leave(self, agent: str) -> None:
+    def release(self, agent: str) -> None:
         self._new.discard(agent)
         if self.residency is not None:
-            self.residency.leave(agent)
+            self.residency.release(agent)
 
 
 class _KeepWarmContext:
-    """A lease during which the agent's context may be touched."""
+    """A residency lease during which the agent's context is kept warm."""
 
-    __slots__ = ("_agent", "_asked", "_keep_warm", "_lease", "_residency")
+    __slots__ = ("_agent", "_keep_warm", "_lease", "_request", "_residency")
 
     def __init__(
-        self, lease: ResidencyLease, keep_warm: KeepWarm, residency: Residency, agent: str, asked: Request
+        self, lease: ResidencyLease, keep_warm: KeepWarm, residency: Residency, agent: str, request: Request
     ) -> None:
         self._lease = lease
         self._keep_warm = keep_warm
         self._residency = residency
         self._agent = agent
-        self._asked = asked
+        self._request = request
 
     def __enter__(self) -> None:
         back_at = self._lease.__enter__()
-        self._keep_warm.waits(self._agent, self._asked, self._residency.ledger.tokens(self._agent), back_at)
+        self._keep_warm.on_wait(self._agent, self._request, self._residency.ledger.tokens(self._agent), back_at)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._keep_warm.returned(self._agent)
+        self._keep_warm.on_return(self._agent)
         self._lease.__exit__(kind, error, trace)
 
 
-def _told(facts: Sequence[Fact]) -> int:
+def _recorded_chars(facts: Sequence[Fact]) -> int:
     """Characters of a conversation that an earlier process began."""
-    said = 0
+    replies = 0
     results: list[int] = []
     for fact in facts:
         match fact:
             case Replied(reply):
-                said += len(reply.text)
+                replies += len(reply.text)
             case Returned(returned):
                 results += [len(result.content) for result in returned]
             case Compacted(shortened):
@@ -213,12 +212,12 @@ def _told(facts: Sequence[Fact]) -> int:
                     results[each.place] = len(each.content)
             case _:
                 pass
-    return said + sum(results)
+    return replies + sum(results)
 
 
-_LOW_START = 8
-_SAMPLE = 20_000
-"""Characters of which the server is asked how many tokens they are."""
+_CALIBRATION_START = 8
+_SAMPLE_CHARS = 20_000
+"""Length of the text that the server is asked to count."""
 
 
 def build_admission(
@@ -228,13 +227,14 @@ def build_admission(
     chars_per_token: float,
     events: EventSink | None,
     *,
-    come_back: bool,
+    has_later_turns: bool,
 ) -> AdmissionController:
-    """`shared_chars`: of the prompt, in common to all agents. `come_back`: whether agents have more than one turn."""
+    """The admission controller of a run, from its options and the traits of its backend. `shared_chars`: characters of
+    the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn."""
     traits = backend.traits
-    slots = Slots(_limit(spec, traits), events)
-    if not come_back or traits.managed_cache:
-        return AdmissionController(slots)  # nobody comes back to a context, or the cache is the service's own affair
+    slots = Slots(_inflight_limit(spec, traits), events)
+    if not has_later_turns or traits.managed_cache:
+        return AdmissionController(slots)  # no agent reuses its context, or the service manages its cache itself
     residency = Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
     keep_warm = None
     if (
@@ -248,16 +248,16 @@ def build_admission(
     return AdmissionController(slots, residency, keep_warm, running_tokens, shared_chars=shared_chars)
 
 
-def _limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
-    wanted, ceiling = spec.limits.max_inflight, spec.limits.backpressure_ceiling
-    if wanted is not None:
-        return InflightLimit(wanted, True, ceiling)
-    first = min(traits.inflight, _LOW_START) if spec.limits.calibrate_backend else traits.inflight
+def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
+    limit, ceiling = spec.limits.max_inflight, spec.limits.backpressure_ceiling
+    if limit is not None:
+        return InflightLimit(limit, True, ceiling)
+    first = min(traits.inflight, _CALIBRATION_START) if spec.limits.calibrate_backend else traits.inflight
     return InflightLimit(first, traits.fixed_inflight, ceiling)
 
 
 async def measure_chars_per_token(server: Backend, text: str) -> float | None:
-    """Characters per token of a text like those that will be sent, as its server counts; None where it does not."""
-    sample = text[:_SAMPLE]
+    """Characters per token of a sample text, as counted by the server; None if it does not count tokens."""
+    sample = text[:_SAMPLE_CHARS]
     tokens = await server.count_tokens(sample) if isinstance(server, CountsTokens) and sample.strip() else None
     return len(sample) / tokens if tokens else None

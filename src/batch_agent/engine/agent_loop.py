@@ -1,4 +1,4 @@
-"""The ordinary executor: one agent, turn by turn. A slot is held only while the model generates."""
+"""Agent loop: runs one agent, turn by turn. A slot is held only while the model generates."""
 
 import asyncio
 import itertools
@@ -39,123 +39,125 @@ from .turn_runner import TurnRunner
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
-    """Runs agents under the rules of one run. All of them share what is given here."""
+    """Executor of a run. All agents of the run share it."""
 
     rules: AgentConfig
-    asking: TurnRunner
+    turns: TurnRunner
     tools: ToolSet
     store: Store
     agent_time: Deadlines
     retry_failed: bool = True
-    """Whether agents that failed for good in an earlier run start again."""
+    """Whether agents that failed in an earlier run start again."""
     summarizer: Summarizer | None = None
-    """Who makes the summaries of a compaction; without one, results are elided."""
+    """Makes the summaries of a compaction; without it, results are elided."""
     deadline: RunDeadline | None = None
-    """Of the run, as far as it is part of `agent_time`."""
-    compacted: Callable[[str, int], Compacted | None] | None = None
-    """In a replay: the compaction that was recorded before a turn, given once."""
+    """Deadline of the run, as far as it is part of `agent_time`."""
+    recorded_compaction: Callable[[str, int], Compacted | None] | None = None
+    """In a replay: returns the compaction that was recorded before a turn, once."""
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
-        return recalled(self.rules, job, facts, retry_failed=self.retry_failed)
+        return result_from_facts(self.rules, job, facts, retry_failed=self.retry_failed)
 
     async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
-        talk = Conversation(self.rules, job)
-        talk.replay(facts)
+        conversation = Conversation(self.rules, job)
+        conversation.replay(facts)
         if completion.error is not None:
-            talk.fail(completion.error)
-        elif not isinstance(talk.next(), Done):
+            conversation.fail(completion.error)
+        elif not isinstance(conversation.next(), Done):
             return None
-        return talk.result(completion.seconds)
+        return conversation.result(completion.seconds)
 
     async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         task = asyncio.current_task()
         assert task is not None
         now = task.get_loop().time
         started = now()
-        talk = self._continue(job, facts)
+        conversation = self._continue(job, facts)
         clock = self.agent_time.watch(task)
-        agent = _Agent(self, job, slot, task, talk)
+        agent = _Agent(self, job, slot, task, conversation)
         try:
             with clock:
-                while not isinstance(step := talk.next(), Done):
+                while not isinstance(step := conversation.next(), Done):
                     agent.keep(await agent.next(step))
         except BackendError as error:
-            talk.fail(AgentError(error.kind, str(error), error.retryable))
+            conversation.fail(AgentError(error.kind, str(error), error.retryable))
         except TimeoutError:
             if not clock.expired:
                 raise
             if self.deadline is not None and self.deadline.has_passed:
-                talk.fail(AgentError(ErrorKind.BUDGET, str(self.deadline.error)))
-                return talk.result(now() - started)
+                conversation.fail(AgentError(ErrorKind.BUDGET, str(self.deadline.error)))
+                return conversation.result(now() - started)
             limit = f"The agent took longer than timeout_per_agent={self.agent_time.limit:g} s."
-            talk.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
+            conversation.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
             if self.rules.starts_early:
                 await agent.abandon()
-        return talk.result(now() - started)
+        return conversation.result(now() - started)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
-        """The conversation as far as it went; one that had failed for good starts again. What was cut off where there
-        is more room now is asked again."""
-        talk = Conversation(self.rules, job)
+        """The conversation so far. One that had failed starts again, and replies that were truncated by a smaller
+        max_tokens are requested again."""
+        conversation = Conversation(self.rules, job)
         if not facts:
             self.store.record(job.key, Started(job.index, job.input, job.task))
-        elif (whole := without_cut(self.rules, facts)) is not facts:
+        elif (whole := without_truncated_replies(self.rules, facts)) is not facts:
             self.store.restart(job.key, whole)
             facts = whole
-        talk.replay(facts)
-        if facts and isinstance(talk.next(), Done):
-            talk = Conversation(self.rules, job)
-            anew: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
-            self.store.restart(job.key, anew)
-            talk.replay(anew)
-        return talk
+        conversation.replay(facts)
+        if facts and isinstance(conversation.next(), Done):
+            conversation = Conversation(self.rules, job)
+            restarted: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
+            self.store.restart(job.key, restarted)
+            conversation.replay(restarted)
+        return conversation
 
 
-def recalled(rules: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool) -> AgentResult | None:
-    """The result of an agent that needs no more work, or None: one that failed, or whose answer was cut off, goes on
-    where there is more room than there was."""
-    talk = Conversation(rules, job)
-    talk.replay(facts)
-    step = talk.next()
+def result_from_facts(rules: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool) -> AgentResult | None:
+    """The result of an agent that is finished, or None if it has to continue: because it is not finished, it failed and
+    is retried, or its answer was truncated and max_tokens is larger now."""
+    conversation = Conversation(rules, job)
+    conversation.replay(facts)
+    step = conversation.next()
     if not isinstance(step, Done) or (step.error is not None and retry_failed and job.problem is None):
         return None
-    if without_cut(rules, facts) is not facts and (step.error is not None or rules.output is None):
+    if without_truncated_replies(rules, facts) is not facts and (step.error is not None or rules.output is None):
         return None
-    return talk.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
+    return conversation.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
 
 
-def without_cut(rules: AgentConfig, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """The story without replies at its end that were cut off by a smaller max_tokens than that of today; the same
-    where there are none."""
-    most, kept = rules.sampling.max_tokens, len(facts)
-    while kept and _is_cut_below(facts[kept - 1], most):
+def without_truncated_replies(rules: AgentConfig, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """The facts without replies at their end that were truncated by a smaller max_tokens than the current one; the same
+    object if there are none."""
+    max_tokens, kept = rules.sampling.max_tokens, len(facts)
+    while kept and _is_truncated_below(facts[kept - 1], max_tokens):
         kept -= 1
     return facts if kept == len(facts) else facts[:kept]
 
 
-def _is_cut_below(fact: Fact, most: int | None) -> bool:
-    return isinstance(fact, Replied) and fact.cut_at is not None and (most is None or fact.cut_at < most)
+def _is_truncated_below(fact: Fact, max_tokens: int | None) -> bool:
+    return isinstance(fact, Replied) and fact.cut_at is not None and (max_tokens is None or fact.cut_at < max_tokens)
 
 
 class _Agent:
-    """One agent under way: what it holds between its turns. It is also the journal of its calls."""
+    """State of one running agent between its turns. It is also the journal of its calls."""
 
-    __slots__ = ("_asked", "_job", "_now", "_run", "_session", "_slot", "_talk", "_task")
+    __slots__ = ("_conversation", "_job", "_now", "_request", "_run", "_session", "_slot", "_task")
 
-    def __init__(self, run: AgentLoop, job: Job, slot: Slot, task: "asyncio.Task[Any]", talk: Conversation) -> None:
+    def __init__(
+        self, run: AgentLoop, job: Job, slot: Slot, task: "asyncio.Task[Any]", conversation: Conversation
+    ) -> None:
         self._run = run
         self._job = job
         self._task = task
         self._now = task.get_loop().time
         self._slot: Slot | None = slot
         self._session: ToolSession | None = None
-        self._talk = talk
-        self._asked: Request | None = None
+        self._conversation = conversation
+        self._request: Request | None = None
 
     def next(self, step: Generate | CallTools | CompactContext) -> Awaitable[Fact]:
-        """What comes of a step."""
+        """The fact that a step results in."""
         match step:
             case Generate():
                 recorded = self._recorded_compaction(step)
@@ -174,7 +176,7 @@ class _Agent:
             await store.settle(self._job.key, sync=True)
 
     def withdraw(self, call: ToolCall) -> None:
-        with suppress(LeaseLost):  # the worker that has it by now finds the claim, and reports it as unknown
+        with suppress(LeaseLost):  # the worker that leases it now finds the claim, and reports its outcome as unknown
             self.keep(Withdrawn(call))
 
     @property
@@ -189,47 +191,47 @@ class _Agent:
 
     def keep(self, fact: Fact) -> None:
         self._run.store.record(self._job.key, fact)
-        self._talk.apply(fact)
+        self._conversation.apply(fact)
 
     async def abandon(self) -> None:
-        """Calls off what was started for an answer that came to nothing."""
+        """Cancels calls that were started early for a reply that was not completed."""
         if self._session is not None:
             await self._session.abandon()
 
     async def _call(self, step: CallTools) -> Returned:
-        self._give_slot_back()  # resumed while it waited for its tools
+        self._release_slot()  # of an agent that was resumed during its tool calls
         started = self._now()
-        key, asking = self._job.key, self._run.asking
-        if asking.events is not None:
-            asking.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
-        with asking.gate.while_waiting(key, step.calls, self._asked), aio.ungrouped():
+        key, turns = self._job.key, self._run.turns
+        if turns.events is not None:
+            turns.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
+        with turns.admission.tool_wait(key, step.calls, self._request), aio.ungrouped():
             results = await self._tools().results(step.calls, step.past)
         fact = Returned(results, self._now() - started)
-        if asking.events is not None:
-            asking.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))
+        if turns.events is not None:
+            turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))
         return fact
 
-    def _give_slot_back(self) -> None:
+    def _release_slot(self) -> None:
         if self._slot is not None:
             self._slot.release()
             self._slot = None
 
     async def _compact(self, step: CompactContext) -> Compacted:
-        """Never fails: what cannot be summarised is elided."""
+        """Never fails: results that cannot be summarized are elided."""
         run, started = self._run, self._now()
         summaries: Mapping[int, str] = {}
         wanted = [each for each in step.results if each.summary_tokens]
         if wanted and run.summarizer is not None:
-            self._give_slot_back()  # resumed in the middle of it: summaries need slots of their own
+            self._release_slot()  # of an agent that was resumed here: summaries need slots of their own
             texts = {each.output.index: (each.output.content, each.summary_tokens) for each in wanted}
             model = run.rules.compaction.model if run.rules.compaction else None
-            summaries = await run.summarizer.summaries(texts, model, run.asking.turn_time.limit)
+            summaries = await run.summarizer.summaries(texts, model, run.turns.turn_time.limit)
         fact = step.done(summaries, self._now() - started)
-        run.asking.gate.compacted(self._job.key, fact)
+        run.turns.admission.on_compaction(self._job.key, fact)
         return fact
 
     def _recorded_compaction(self, step: Generate) -> Compacted | None:
-        recorded = self._run.compacted
+        recorded = self._run.recorded_compaction
         return None if recorded is None else recorded(self._job.key, step.request.turn)
 
     def _tools(self) -> ToolSession:
@@ -238,14 +240,14 @@ class _Agent:
         return self._session
 
     def _turn(self, step: Generate) -> Awaitable[Replied]:
-        self._asked = step.request
+        self._request = step.request
         slot, self._slot = self._slot, None
-        begin = self._begin if self._run.rules.starts_early else None
-        return self._run.asking.turn(self._job, step, slot, self._task, begin)
+        on_attempt = self._on_attempt if self._run.rules.starts_early else None
+        return self._run.turns.turn(self._job, step, slot, self._task, on_attempt)
 
-    async def _begin(self, request: Request) -> OnCall | None:
-        """Before each try of a turn: what an earlier one started is called off, and calls are started while the model
-        still speaks."""
+    async def _on_attempt(self, request: Request) -> OnCall | None:
+        """Before each attempt of a turn: cancels the calls of an earlier attempt. The callback starts calls while the
+        model still generates."""
         await self.abandon()
         if not request.may_call_tools:
             return None

@@ -1,7 +1,6 @@
-"""Account of a budget in a checkpoint: what may have been spent is durable before it is sent.
+"""Budget of a run in the engine: a pool that requests draw from, a backend that counts them, and a durable account.
 
-Backends within a budget: every request that goes through them is paid for, whoever sends it.
-"""
+With a checkpoint, what a request may cost is durable before the request is sent."""
 
 import asyncio
 import itertools
@@ -18,53 +17,54 @@ from ..core.schema import JsonSchema
 from ..schedule.budget import FREE, Amount, Budget, Price, Reservation
 from ..schedule.fair_share import lease
 
-_LONGEST_ANSWER = 32_768
-"""Tokens, where neither max_tokens nor the model's window says how long an answer may get."""
-_TEMPLATE = 64
+_MAX_ANSWER_TOKENS = 32_768
+"""Assumed length of an answer if neither max_tokens nor the context window limits it."""
+_TEMPLATE_TOKENS = 64
 """Tokens that a chat template may add to a message."""
-_UNSEEN = 65_536
-"""Tokens that a server may have used beyond what it was sent, for instructions of its own. More is not believed."""
+_MAX_HIDDEN_TOKENS = 65_536
+"""Tokens that a server may use beyond what it was sent, for instructions of its own. Higher reports are ignored."""
 
 PriceOf = Callable[[str], Price]
 
 
 class BudgetPool:
-    """What may be spent, by all who pay from it. Who does not fit now waits for requests under way to be settled."""
+    """A budget with waiters. A request that does not fit now waits until requests in flight are settled."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._needs: dict[int, Amount] = {}
-        """Of those who wait, by a number for each."""
+        """Amounts that waiters need, by waiter."""
         self._numbers = itertools.count()
-        self._ask: Callable[[], None] | None = None
-        self._asks_again = False
+        self._request_lease: Callable[[], None] | None = None
+        self._requests_again = False
         self._broken: StoreError | None = None
 
     @property
     def needs(self) -> list[Amount]:
-        """What those who wait might spend, one by one."""
+        """Amounts that waiters need."""
         return list(self._needs.values())
 
-    def share(self, ask: Callable[[], None], *, asks_again: bool = False) -> None:
-        """Others pay from the same budget, or an account is kept of it: what is spent here has to be leased first.
-        `ask` is called when somebody begins to wait; `asks_again`: and whenever it was woken up in vain."""
-        self._ask, self._asks_again = ask, asks_again
+    def require_leases(self, request_lease: Callable[[], None], *, requests_again: bool = False) -> None:
+        """From now on, what is spent has to be leased first: other workers share the budget, or an account is kept.
+        `request_lease` is called when a request begins to wait; with `requests_again`, also whenever it was woken in
+        vain."""
+        self._request_lease, self._requests_again = request_lease, requests_again
         self.budget.lease(Amount())
 
     def lease(self, allowed: Amount, elsewhere: Amount) -> None:
-        """All that is spent here may come to so much by now; others have spent so much."""
+        """Allows this process to spend `allowed` in total; other processes have spent `elsewhere`."""
         self.budget.lease(allowed)
-        self.budget.heard(elsewhere)
+        self.budget.set_spent_elsewhere(elsewhere)
         self._wake()
 
     def fail(self, error: StoreError) -> None:
-        """Nothing can be leased any more: whoever waits for more is told why."""
+        """Nothing can be leased any more: requests that wait fail with this error."""
         self._broken = error
         self._wake()
 
     async def reserve(self, worst: Usage, price: Price) -> Reservation:
-        """Raises BackendError for what can never fit, and StoreError where the account cannot be kept."""
+        """Waits until the request fits. Raises BackendError if it never can, and StoreError if the account fails."""
         return self.budget.reserve(worst, price) or await self._wait(worst, price)
 
     def settle(self, reserved: Reservation, usage: Usage) -> None:
@@ -72,17 +72,18 @@ class BudgetPool:
         self._wake()
 
     async def _wait(self, worst: Usage, price: Price) -> Reservation:
-        number, reserved, ask = next(self._numbers), None, self._ask
+        number, reserved, request_lease = next(self._numbers), None, self._request_lease
         self._needs[number] = Amount.of(worst, price)
         try:
             while reserved is None:
                 if self._broken is not None:
                     raise self._broken
-                if self.budget.is_out(worst, price):
-                    raise BackendError(ErrorKind.BUDGET, self._used_up(worst))
-                if ask is not None:
-                    ask()
-                    ask = self._ask if self._asks_again else None  # once: others may have it for a while
+                if self.budget.can_never_fit(worst, price):
+                    raise BackendError(ErrorKind.BUDGET, self._exhausted(worst))
+                if request_lease is not None:
+                    request_lease()
+                    # Once by default: other workers may hold the budget for a while.
+                    request_lease = self._request_lease if self._requests_again else None
                 settled = asyncio.get_running_loop().create_future()
                 self._waiting.append(settled)
                 await settled
@@ -97,29 +98,31 @@ class BudgetPool:
             if not each.done():
                 each.set_result(None)
 
-    def _used_up(self, worst: Usage) -> str:
+    def _exhausted(self, worst: Usage) -> str:
         spent = f"{self.budget.tokens:,} tokens" + (f" (${self.budget.usd:.4f})" if self.budget.usd else "")
-        might = worst.input + worst.output
-        return f"The budget is used up: {spent} were spent, and this might take {might:,} tokens. What is done is kept."
+        needed = worst.input + worst.output
+        return (
+            f"The budget is used up: {spent} were spent, and this request may take {needed:,}. Results so far are kept."
+        )
 
 
 class BudgetedBackend:
-    """Stands before the backend of a run. Requests that can never fit fail with a budget error. Whatever may have been
-    billed counts: at what the server tells of it, or at its worst."""
+    """Backend whose requests count against a budget. Requests that can never fit fail with a budget error. Everything
+    that may have been billed counts: with the usage that the server reports, or with its worst case."""
 
     def __init__(
-        self, backend: Backend, purse: BudgetPool, price: PriceOf | None = None, window: int | None = None
+        self, backend: Backend, pool: BudgetPool, price: PriceOf | None = None, window: int | None = None
     ) -> None:
-        """`price`: of each model that is asked; None where nobody needs to know it. `window`: of the model, as the
-        user tells it; believed where the server says nothing."""
+        """`price`: of each model; None if no price is needed. `window`: the user's value of the context window, used if
+        the server reports none."""
         self._backend = backend
-        self._purse = purse
+        self._pool = pool
         self._price = price
         self._window = window
         self._prompt: tuple[Prompt, int] | None = None
         self._schema: tuple[JsonSchema | None, int] = (None, 0)
-        self._unseen = 0
-        """Tokens that the server was seen to use beyond what it was sent."""
+        self._hidden = 0
+        """Tokens that the server uses beyond what it is sent, as observed."""
 
     @property
     def traits(self) -> Traits:
@@ -129,7 +132,7 @@ class BudgetedBackend:
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
         worst = self._worst(request)
         price = FREE if self._price is None else self._price(request.model)
-        charge = _Charge(self._purse, worst, self._unseen, await self._purse.reserve(worst, price))
+        charge = _Charge(self._pool, worst, self._hidden, await self._pool.reserve(worst, price))
         try:
             async with self._backend.stream(replace(request, charge=charge)) as deltas:
                 yield charge.read(deltas)
@@ -138,8 +141,8 @@ class BudgetedBackend:
                 charge.usage = charge.usage or NO_USAGE
             raise
         finally:
-            # A server that does not say what it took, or an answer that was left early, may have cost it all.
-            self._purse.settle(charge.reserved, self._counted(charge))
+            # Without reported usage, or if the answer was abandoned, the request may have cost its worst case.
+            self._pool.settle(charge.reserved, self._counted(charge))
 
     async def leave(self, agent: str) -> None:
         await self._backend.leave(agent)
@@ -148,26 +151,26 @@ class BudgetedBackend:
         await self._backend.aclose()
 
     def _counted(self, charge: "_Charge") -> Usage:
-        """What a request is taken to have cost. A part that the server does not tell, or not as it can be, counts at
-        its worst."""
-        told, worst = charge.usage, charge.worst
-        if told is None or told is NO_USAGE:
-            return worst if told is None else told
-        given = told.input if 0 < told.input <= worst.input + _UNSEEN else worst.input
-        said = told.output if 0 < told.output <= worst.output + _UNSEEN else worst.output
-        self._unseen = max(self._unseen, given - worst.input + charge.unseen)
-        return Usage(given, min(told.cached, given), said)
+        """The usage that counts for a request. A number that the server does not report, or that is impossible, counts
+        with its worst case."""
+        reported, worst = charge.usage, charge.worst
+        if reported is None or reported is NO_USAGE:
+            return worst if reported is None else reported
+        input_tokens = reported.input if 0 < reported.input <= worst.input + _MAX_HIDDEN_TOKENS else worst.input
+        output_tokens = reported.output if 0 < reported.output <= worst.output + _MAX_HIDDEN_TOKENS else worst.output
+        self._hidden = max(self._hidden, input_tokens - worst.input + charge.hidden)
+        return Usage(input_tokens, min(reported.cached, input_tokens), output_tokens)
 
     def _worst(self, request: Request) -> Usage:
-        """A token is at least a byte; an answer is as long as it may get. No prompt is longer than a window that the
-        server told: it would refuse it."""
+        """Worst case of a request: every byte a token, and the longest possible answer. A prompt is no longer than the
+        window that the server reports, or the server would reject it."""
         window, messages = self.traits.context_tokens, request.messages
-        given = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE * (len(messages) + 1)
-        longest = _longest_answer(request.sampling, window or self._window or _LONGEST_ANSWER)
-        return Usage((given if window is None else min(given, window)) + self._unseen, 0, longest)
+        size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
+        longest = _max_answer_tokens(request.sampling, window or self._window or _MAX_ANSWER_TOKENS)
+        return Usage((size if window is None else min(size, window)) + self._hidden, 0, longest)
 
     def _shared_bytes(self, request: Request) -> int:
-        """Of the prompt and the schema, which most requests of a run have in common."""
+        """Bytes of the prompt and the schema, which most requests of a run share."""
         if self._prompt is None or self._prompt[0] is not request.prompt:
             self._prompt = request.prompt, _prompt_bytes(request.prompt)
         if self._schema[0] is not request.answer_schema:
@@ -176,24 +179,24 @@ class BudgetedBackend:
 
 
 class _Charge:
-    """One request, as it is paid for."""
+    """Charge of one request."""
 
-    __slots__ = ("_purse", "reserved", "unseen", "usage", "worst")
+    __slots__ = ("_pool", "hidden", "reserved", "usage", "worst")
 
-    def __init__(self, purse: BudgetPool, worst: Usage, unseen: int, reserved: Reservation) -> None:
-        """`unseen`: the part of the worst that the server uses beyond what it is sent."""
-        self._purse = purse
+    def __init__(self, pool: BudgetPool, worst: Usage, hidden: int, reserved: Reservation) -> None:
+        """`hidden`: tokens of the worst case that the server uses beyond what it is sent."""
+        self._pool = pool
         self.worst = worst
-        self.unseen = unseen
+        self.hidden = hidden
         self.reserved = reserved
         self.usage: Usage | None = None
-        """As the server tells it; NO_USAGE where nothing was billed."""
+        """As the server reports it; NO_USAGE if nothing was billed."""
 
     def again(self) -> bool:
-        reserved = self._purse.budget.reserve(self.worst, self.reserved.price)
+        reserved = self._pool.budget.reserve(self.worst, self.reserved.price)
         if reserved is None:
             return False
-        self._purse.settle(self.reserved, self.worst)
+        self._pool.settle(self.reserved, self.worst)
         self.reserved = reserved
         return True
 
@@ -204,8 +207,8 @@ class _Charge:
             yield delta
 
 
-def _longest_answer(sampling: Sampling, otherwise: int) -> int:
-    """Tokens of all answers to one request."""
+def _max_answer_tokens(sampling: Sampling, otherwise: int) -> int:
+    """Most tokens that all answers to one request may have."""
     extra = sampling.extra
     if not extra:
         return sampling.max_tokens or otherwise
@@ -220,7 +223,7 @@ def _positive(value: object) -> int:
 
 def _prompt_bytes(prompt: Prompt) -> int:
     tools = sum(_length(tool.name + tool.description + str(tool.parameters)) for tool in prompt.tools)
-    return _length(prompt.system) + tools + _TEMPLATE * len(prompt.tools)
+    return _length(prompt.system) + tools + _TEMPLATE_TOKENS * len(prompt.tools)
 
 
 def _bytes(message: Message) -> int:
@@ -239,19 +242,19 @@ def _length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
-_AHEAD = 64
-"""Parts of what is left of the budget, one of which is accounted for ahead: not every request waits for the disk. It is
-what a kill costs beside the requests in flight."""
+_AHEAD_DIVISOR = 64
+"""One such part of the remaining budget is accounted for ahead, so that not every request waits for the disk. It is
+what a kill costs in addition to the requests in flight."""
 _UNLIMITED = float("inf")
 
 
 @asynccontextmanager
-async def keep_account(purse: BudgetPool, store: Store) -> AsyncIterator[None]:
-    """Nothing is sent that the store does not account for, for as long as the block runs. After a kill all that it
-    accounts for counts as spent; at a regular end it is what was spent. Raises StoreError."""
-    account, asked = _KeptAccount(purse, store), asyncio.Event()
-    purse.share(asked.set, asks_again=True)
-    keeping = asyncio.get_running_loop().create_task(account.keep(asked))
+async def keep_account(pool: BudgetPool, store: Store) -> AsyncIterator[None]:
+    """While the block runs, no request is sent that the store does not account for. After a kill, everything accounted
+    for counts as spent; at a regular end, the account is what was spent. Raises StoreError."""
+    account, requested = _KeptAccount(pool, store), asyncio.Event()
+    pool.require_leases(requested.set, requests_again=True)
+    keeping = asyncio.get_running_loop().create_task(account.keep(requested))
     try:
         yield
     finally:
@@ -261,44 +264,44 @@ async def keep_account(purse: BudgetPool, store: Store) -> AsyncIterator[None]:
 
 
 class _KeptAccount:
-    """What the store accounts for, raised as it is needed."""
+    """The account in the store, raised as needed."""
 
-    def __init__(self, purse: BudgetPool, store: Store) -> None:
-        self._purse = purse
+    def __init__(self, pool: BudgetPool, store: Store) -> None:
+        self._pool = pool
         self._store = store
-        self._budget = purse.budget
+        self._budget = pool.budget
         self._kept = Amount()
 
-    async def keep(self, asked: asyncio.Event) -> None:
+    async def keep(self, requested: asyncio.Event) -> None:
         while True:  # until it is cancelled with the run
-            await asked.wait()
-            asked.clear()
-            needs = self._purse.needs
-            wanted, _ = lease(self._budget.most, Amount(), (), self._budget.taken_here, needs, _AHEAD)
-            raised = self._limited(wanted).or_more(self._kept)
+            await requested.wait()
+            requested.clear()
+            needs = self._pool.needs
+            wanted, _ = lease(self._budget.limit, Amount(), (), self._budget.committed_here, needs, _AHEAD_DIVISOR)
+            raised = self._limited(wanted).maximum(self._kept)
             if raised == self._kept:
-                continue  # who waits does so for requests under way
+                continue  # waiters wait for requests in flight
             try:
                 await self._write(raised)
             except StoreError as error:
-                self._purse.fail(error)
+                self._pool.fail(error)
                 return
             self._kept = raised
-            self._purse.lease(raised, Amount())
+            self._pool.lease(raised, Amount())
 
     async def close(self) -> None:
-        await self._write(self._budget.taken_here)
+        await self._write(self._budget.committed_here)
 
     def _limited(self, amount: Amount) -> Amount:
-        """Without what there is no limit of: nobody waits for that."""
-        most = self._budget.most
-        return Amount(0 if most.tokens == _UNLIMITED else amount.tokens, 0 if most.usd == _UNLIMITED else amount.usd)
+        """The amount without what is unlimited."""
+        limit = self._budget.limit
+        return Amount(0 if limit.tokens == _UNLIMITED else amount.tokens, 0 if limit.usd == _UNLIMITED else amount.usd)
 
     async def _write(self, amount: Amount) -> None:
-        most = self._budget.most
+        limit = self._budget.limit
         await self._store.keep_account(
             Account(
-                None if most.tokens == _UNLIMITED else amount.tokens,
-                None if most.usd == _UNLIMITED else amount.usd,
+                None if limit.tokens == _UNLIMITED else amount.tokens,
+                None if limit.usd == _UNLIMITED else amount.usd,
             )
         )

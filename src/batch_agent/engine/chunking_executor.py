@@ -1,4 +1,4 @@
-"""The executor of inputs in parts: a sub-agent for each part, and one that makes their answers into one."""
+"""Chunking executor: a sub-agent for each part of an oversized input, and one that merges their answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,21 +19,21 @@ from ..plan.chunks import merge_task
 from .admission import AdmissionController
 from .context_window import ContextWindow
 
-_MORE_GROUPS = 1.3
+_GROUP_GROWTH = 1.3
 
 Leave = Callable[[str], Awaitable[None]]
 
 
 class _SubAgentFailed(Exception):
-    """One of the sub-agents has no answer, so the agent has none either."""
+    """A sub-agent failed, so the agent fails too."""
 
     def __init__(self, result: AgentResult) -> None:
         self.result = result
 
 
 class ChunkingExecutor:
-    """Jobs without parts go straight through to the ordinary executor. The agent that merges has the job's own key:
-    once it is done, nothing else is needed. The others have keys of their own, so that what they did is kept too."""
+    """Executor that wraps another one. Jobs without parts are passed through. The merging agent has the job's own key:
+    once it is finished, its facts are enough. The sub-agents have keys of their own, so that their work is kept too."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class ChunkingExecutor:
         leave: Leave | None = None,
         deadline: RunDeadline | None = None,
     ) -> None:
-        """`window`: None where no job has parts. `leave` hears of each sub-agent that is done."""
+        """`window`: None if no job has parts. `leave` is called for each finished sub-agent."""
         self._inner = inner
-        self._gate = gate
+        self._admission = gate
         self._store = store
         self._window = window
         self._room = asyncio.Semaphore(max_dispatched)
@@ -56,26 +56,26 @@ class ChunkingExecutor:
         self._deadline = deadline or RunDeadline(None)
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
-        asked = _asked(facts)
-        return self._inner.from_checkpoint(job if asked is None else replace(job, task=asked), facts)
+        task = _recorded_task(facts)
+        return self._inner.from_checkpoint(job if task is None else replace(job, task=task), facts)
 
     async def complete(self, job: Job, facts: Sequence[Fact], result: AgentResult) -> AgentResult:
-        """A recalled result, with what the sub-agents took, if there were any."""
-        if _asked(facts) in (None, job.task):
+        """A result from the checkpoint with the usage of its sub-agents, if it had any."""
+        if _recorded_task(facts) in (None, job.task):
             return result
         done = await self._recorded(job)
         seconds = sum(each.timing.total for each in (*done, result))
-        return _summed(result, [*done, result], seconds) if done else result
+        return _with_totals(result, [*done, result], seconds) if done else result
 
     async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
-        """The result of an agent that ended elsewhere, with what its sub-agents took. None where the facts are not all
-        there."""
-        asked = _asked(facts)
-        told = await self._inner.from_remote(job if asked is None else replace(job, task=asked), facts, completion)
-        if told is None or (not job.parts and asked in (None, job.task)):
-            return told
+        """The result of an agent that ran in another process, with the usage of its sub-agents. None if facts are
+        missing."""
+        task = _recorded_task(facts)
+        result = await self._inner.from_remote(job if task is None else replace(job, task=task), facts, completion)
+        if result is None or (not job.parts and task in (None, job.task)):
+            return result
         done = await self._recorded(job)
-        return _summed(told, [*done, told], completion.seconds) if done else told
+        return _with_totals(result, [*done, result], completion.seconds) if done else result
 
     def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> Awaitable[AgentResult]:
         if job.parts or facts:
@@ -85,10 +85,10 @@ class ChunkingExecutor:
     async def _run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
         if job.parts:
             slot.release()
-            self._gate.leave(job.key)
+            self._admission.release(job.key)
             return await self._in_parts(job, facts)
-        if _asked(facts) not in (None, job.task) and await self._store.facts(_part_key(job, 1)):
-            facts = self._anew(job, facts)  # it was in parts before, in a smaller window
+        if _recorded_task(facts) not in (None, job.task) and await self._store.facts(_part_key(job, 1)):
+            facts = self._restart(job, facts)  # its input was in parts before, in a smaller window
         return await self._inner.run(job, facts, slot)
 
     async def _in_parts(self, job: Job, facts: Sequence[Fact]) -> AgentResult:
@@ -96,68 +96,68 @@ class ChunkingExecutor:
         began = now()
         done: list[AgentResult] = []
         try:
-            answers = await self._ask_all(_part_jobs(job), "Part", done)
-            merging = replace(job, task=await self._one_task(job, answers, done), parts=(), shared=0)
-            result = await self._live(merging, self._story(merging, facts))
+            answers = await self._run_all(_part_jobs(job), "Part", done)
+            merging = replace(job, task=await self._final_merge_task(job, answers, done), parts=(), shared=0)
+            result = await self._run_agent(merging, self._matching_facts(merging, facts))
         except _SubAgentFailed as failed:
             result = replace(failed.result, index=job.index, key=job.key, input=job.input)
-        return _summed(result, [*done, result], now() - began)
+        return _with_totals(result, [*done, result], now() - began)
 
-    async def _one_task(self, job: Job, answers: list[Any], done: list[AgentResult]) -> str:
-        """The task of the last merge. Answers that do not fit it together are merged in groups first, and so on."""
+    async def _final_merge_task(self, job: Job, answers: list[Any], done: list[AgentResult]) -> str:
+        """The task of the last merge. Answers that do not fit into one task are merged in groups first, repeatedly."""
         rounds = 0
         while len(groups := await self._groups(job, answers)) > 1:
             rounds += 1
-            merged = iter(await self._ask_all(_merge_jobs(job, rounds, groups), f"Merge {rounds}, group", done))
+            merged = iter(await self._run_all(_merge_jobs(job, rounds, groups), f"Merge {rounds}, group", done))
             answers = [group[0] if len(group) == 1 else next(merged) for group in groups]
         return merge_task(job.task, len(job.parts), answers)
 
     async def _groups(self, job: Job, answers: list[Any]) -> list[list[Any]]:
-        """As few groups of answers as fit the window, and few enough to come to an end. Raises _SubAgentFailed."""
-        number, most = 1, (len(answers) + 1) // 2
+        """As few groups of answers as fit the window, and few enough to terminate. Raises _SubAgentFailed."""
+        number, max_groups = 1, (len(answers) + 1) // 2
         while not await self._fit(job, groups := _evenly(answers, number)):
-            if number >= most:
+            if number >= max_groups:
                 raise _SubAgentFailed(AgentResult(job.index, job.key, job.input, error=self._too_long(job)))
-            number = min(most, max(number + 1, int(number * _MORE_GROUPS)))
+            number = min(max_groups, max(number + 1, int(number * _GROUP_GROWTH)))
         return groups
 
     async def _fit(self, job: Job, groups: Sequence[Sequence[Any]]) -> bool:
         assert self._window is not None
         for task in _merge_tasks(job, groups):
-            if await self._window.overflow(task, careful=True) is not None:
+            if await self._window.oversized_tokens(task, careful=True) is not None:
                 return False
         return True
 
     def _too_long(self, job: Job) -> AgentError:
         message = (
             f"The answers to the {len(job.parts)} parts of input {job.index} are too long to be merged: two of them "
-            "do not fit the model's window. Ask for shorter answers, or set max_tokens."
+            "do not fit the context window. Ask for shorter answers, or set max_tokens."
         )
         return AgentError(ErrorKind.CONTEXT_OVERFLOW, message)
 
-    async def _ask_all(self, jobs: Sequence[Job], name: str, done: list[AgentResult]) -> list[Any]:
-        """The answers, in order; what the agents took goes to `done`. Raises _SubAgentFailed as soon as one has failed:
-        the others are called off, and what they said is kept for the next run."""
-        asked: list[asyncio.Task[AgentResult]] = []
+    async def _run_all(self, jobs: Sequence[Job], name: str, done: list[AgentResult]) -> list[Any]:
+        """The answers, in order; the results are appended to `done`. Raises _SubAgentFailed as soon as one fails: the
+        others are cancelled, and their facts are kept for the next run."""
+        tasks: list[asyncio.Task[AgentResult]] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for number, job in enumerate(jobs, 1):
-                    asked.append(group.create_task(self._ask(job, f"{name} {number} of {len(jobs)}")))
-                await asyncio.wait(asked)  # a group that fails while it is left does not take its cancel() back (3.11)
+                    tasks.append(group.create_task(self._run_sub_agent(job, f"{name} {number} of {len(jobs)}")))
+                await asyncio.wait(tasks)  # a group that fails on exit does not uncancel its parent task (3.11)
         except BaseExceptionGroup as failures:
             if is_being_cancelled():
                 raise asyncio.CancelledError from None
             raise aio.unwrap_group(failures, BatchAgentError, _SubAgentFailed) from None
         finally:
-            done += [task.result() for task in asked if not task.cancelled() and task.exception() is None]
-        return [task.result().output for task in asked]
+            done += [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+        return [task.result().output for task in tasks]
 
-    async def _ask(self, job: Job, name: str) -> AgentResult:
+    async def _run_sub_agent(self, job: Job, name: str) -> AgentResult:
         async with self._room:
-            facts = self._story(job, await self._store.facts(job.key))
+            facts = self._matching_facts(job, await self._store.facts(job.key))
             result = self._inner.from_checkpoint(job, facts) if facts else None
             if result is None:
-                result = await self._live(job, facts)
+                result = await self._run_agent(job, facts)
                 if self._leave is not None:
                     await self._leave(job.key)
         if result.error is not None:
@@ -165,10 +165,10 @@ class ChunkingExecutor:
             raise _SubAgentFailed(replace(result, error=replace(result.error, message=message)))
         return result
 
-    async def _live(self, job: Job, facts: Sequence[Fact]) -> AgentResult:
+    async def _run_agent(self, job: Job, facts: Sequence[Fact]) -> AgentResult:
         try:
             async with self._deadline.limit():
-                slot = await self._gate.first_turn(job, facts)
+                slot = await self._admission.admit(job, facts)
         except BackendError as late:
             return AgentResult(job.index, job.key, job.input, error=AgentError(late.kind, str(late)))
         try:
@@ -176,23 +176,23 @@ class ChunkingExecutor:
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
-            raise RuntimeError("something that the agent called was cancelled") from error  # a group would not see it
+            raise RuntimeError("a task that the agent awaited was cancelled") from error  # a group would ignore it
         finally:
             slot.release()
-            self._gate.leave(job.key)
+            self._admission.release(job.key)
 
-    def _story(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
-        """What is known of the agent, if it was asked the same: another window, or another answer to a part, may have
-        made it another question."""
-        return facts if _asked(facts) in (None, job.task) else self._anew(job, facts)
+    def _matching_facts(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
+        """The facts of the agent, if they belong to the same task: another context window, or another answer to a part,
+        may have changed it."""
+        return facts if _recorded_task(facts) in (None, job.task) else self._restart(job, facts)
 
-    def _anew(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
-        anew: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
-        self._store.restart(job.key, anew)
-        return anew
+    def _restart(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
+        restarted: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
+        self._store.restart(job.key, restarted)
+        return restarted
 
     async def _recorded(self, job: Job) -> list[AgentResult]:
-        """The results of all sub-agents of which there are facts."""
+        """The results of all finished sub-agents in the store."""
         done: list[AgentResult] = []
         for rounds in count():
             known = len(done)
@@ -201,7 +201,7 @@ class ChunkingExecutor:
                 facts = await self._store.facts(key)
                 if not facts:
                     break
-                result = self._inner.from_checkpoint(Job(job.index, key, None, _asked(facts) or ""), facts)
+                result = self._inner.from_checkpoint(Job(job.index, key, None, _recorded_task(facts) or ""), facts)
                 done += [] if result is None else [result]
             if len(done) == known:
                 break
@@ -217,14 +217,14 @@ def _merge_key(job: Job, rounds: int, number: int) -> str:
 
 
 def _part_jobs(job: Job) -> list[Job]:
-    begins = job.task[: job.shared]
+    prefix = job.task[: job.shared]
     return [
         Job(
             job.index,
             _part_key(job, number),
             f"part {number} of {len(job.parts)}",
             task,
-            shared=job.shared if task.startswith(begins) else 0,
+            shared=job.shared if task.startswith(prefix) else 0,
         )
         for number, task in enumerate(job.parts, 1)
     ]
@@ -238,7 +238,7 @@ def _merge_jobs(job: Job, rounds: int, groups: Sequence[Sequence[Any]]) -> list[
 
 
 def _merge_tasks(job: Job, groups: Sequence[Sequence[Any]]) -> list[str]:
-    """A group of one has nothing to merge, unless it is all there is."""
+    """Tasks of the groups to merge. A group of one needs no merge, unless it is the only group."""
     return [merge_task(job.task, len(job.parts), group) for group in groups if len(group) > 1 or len(groups) == 1]
 
 
@@ -247,13 +247,13 @@ def _evenly(answers: Sequence[Any], number: int) -> list[list[Any]]:
     return [list(answers[start:end]) for start, end in pairwise(ends)]
 
 
-def _asked(facts: Sequence[Fact]) -> str | None:
-    """The task that a story begins with; None where there is no story."""
+def _recorded_task(facts: Sequence[Fact]) -> str | None:
+    """The task in the first fact; None without facts."""
     return facts[0].task if facts and isinstance(facts[0], Started) else None
 
 
-def _summed(result: AgentResult, done: Sequence[AgentResult], seconds: float) -> AgentResult:
-    """The result with what all agents took together."""
+def _with_totals(result: AgentResult, done: Sequence[AgentResult], seconds: float) -> AgentResult:
+    """The result with the totals of all agents."""
     return replace(
         result,
         usage=sum((each.usage for each in done), NO_USAGE),

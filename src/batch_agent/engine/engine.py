@@ -1,4 +1,4 @@
-"""The engine: takes jobs while there is room, runs each as a task of its own, delivers results as they come."""
+"""Engine: takes jobs while there is capacity, runs each agent as a task, and delivers results as they finish."""
 
 import asyncio
 import logging
@@ -18,8 +18,8 @@ from ..core.run_stopped import RunStopped
 from .admission import AdmissionController
 
 _log = logging.getLogger("batch_agent")
-_LAST_WORDS = 2.0
-"""Seconds for results that were being written when a run was called off. A disk that is well takes a tenth of one."""
+_LATE_DELIVERY_SECONDS = 2.0
+"""Time limit for results that were being written when a run was cancelled. A healthy disk takes a tenth of it."""
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
@@ -29,50 +29,49 @@ Complete = Callable[[Job, Sequence[Fact], AgentResult], Awaitable[AgentResult]]
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What an engine works with."""
+    """Dependencies and settings of an engine."""
 
     source: WorkSource
     executor: Executor
     store: Store
-    gate: AdmissionController
+    admission: AdmissionController
     deliver: Deliver
     max_dispatched: int
     leave: Leave | None = None
-    """Called for each agent whose result was handed over."""
+    """Called for each agent whose result was delivered."""
     fit: Fit | None = None
-    """Makes a job that has to be asked fit the model's window."""
+    """Makes a new job fit the context window, or sets its problem."""
     complete: Complete | None = None
-    """Adds to a recalled result what its own facts do not tell."""
+    """Adds to a result from the checkpoint what its own facts do not contain."""
     events: EventSink | None = None
     settles: bool = True
-    """Facts are durable before `deliver` is called; False where `deliver` sees to it itself."""
+    """Whether facts are made durable before `deliver` is called; False if `deliver` does it."""
     deadline: RunDeadline | None = None
-    """After it nothing is begun: inputs that are left fail, and those of an iterator that has not given them stay
-    there."""
+    """After it no agent is started: remaining inputs fail, and an unbounded iterator is no longer read."""
 
 
 class Engine:
-    """Every input becomes exactly one delivered result, whatever happens to its agent."""
+    """Delivers exactly one result for every input, whatever happens to its agent."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._source = config.source
         self._executor = config.executor
         self._store = config.store
-        self._gate = config.gate
+        self._admission = config.admission
         self._deliver = config.deliver
         self._room = asyncio.Semaphore(config.max_dispatched)
         self._leave = config.leave
         self._fit = config.fit
         self._complete = config.complete
         self._events = config.events
-        self._settles = config.settles
+        self._settles_facts = config.settles
         deadline = config.deadline
         self._deadline = deadline if deadline is not None and deadline.at is not None else None
         self._has_reported = False
 
     async def run(self) -> None:
-        """Returns when every input has its result. Raises StoreError, and RunStopped when the backend is of no more
-        use, or the input iterator raised; then the agents under way are done before."""
+        """Returns when every input has its result. Raises StoreError, and RunStopped if the backend failed for good or
+        the iterator of the inputs raised; in the latter case, started agents finish first."""
         broken: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -80,32 +79,32 @@ class Engine:
         except BaseExceptionGroup as failures:
             error = aio.unwrap_group(failures)
             if isinstance(error, RunStopped) and self._source.total is not None:
-                await self._hand_over_what_is_done()
+                await self._deliver_recorded()
             raise error from None
         if broken is not None:
             raise broken
 
-    async def _hand_over_what_is_done(self) -> None:
-        """A run that stops still gives what its checkpoint holds of the inputs that it did not come to."""
-        with suppress(RunStopped):  # the inputs break off too: why the run stopped is known already
+    async def _deliver_recorded(self) -> None:
+        """Delivers the results in the checkpoint of inputs that a stopped run did not reach."""
+        with suppress(RunStopped):  # the inputs fail too: why the run stopped is already known
             while (job := await self._source.take()) is not None:
                 facts = await self._store.facts(job.key)
                 known = await self._recall(job, facts) if facts else None
                 if known is not None:
-                    await self._hand_over(known, resumed=True)
+                    await self._deliver_result(known, resumed=True)
 
     async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
         while True:
             try:
                 job = await (self._source.take() if self._deadline is None else self._take_in_time(self._deadline))
-            except Exception as error:  # noqa: BLE001 - the user's iterator: what is under way is finished first
+            except Exception as error:  # noqa: BLE001 - the user's iterator: started agents finish first
                 return error
             if job is None:
                 return None
             facts = await self._store.facts(job.key)
             known = await self._recall(job, facts) if facts or job.problem else None
             if known is not None:
-                await self._hand_over(known, resumed=bool(facts))
+                await self._deliver_result(known, resumed=bool(facts))
                 self._source.release(job)
                 continue
             slot = None
@@ -114,17 +113,17 @@ class Engine:
             if job.problem is None:
                 slot = await (self._slot(job, facts) if self._deadline is None else self._slot_in_time(job, facts))
             if slot is None:
-                await self._hand_over(self._refused(job), resumed=False)
+                await self._deliver_result(self._rejected(job), resumed=False)
                 self._source.release(job)
                 continue
             group.create_task(self._agent(job, facts, slot))
 
     async def _slot(self, job: Job, facts: Sequence[Fact]) -> Slot:
         await self._room.acquire()
-        return await self._gate.first_turn(job, facts)
+        return await self._admission.admit(job, facts)
 
     async def _slot_in_time(self, job: Job, facts: Sequence[Fact]) -> Slot | None:
-        """None: the deadline came first."""
+        """None if the deadline passed first."""
         assert self._deadline is not None
         if self._deadline.has_passed:
             return None
@@ -132,7 +131,7 @@ class Engine:
         try:
             async with self._deadline.limit():
                 has_room = await self._room.acquire()
-                return await self._gate.first_turn(job, facts)
+                return await self._admission.admit(job, facts)
         except BackendError:
             if has_room:
                 self._room.release()
@@ -154,11 +153,11 @@ class Engine:
     async def _recall(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         try:
             known = self._executor.from_checkpoint(job, facts)
-        except Exception:  # noqa: BLE001 - a story that cannot be read is its agent's failure, as one that cannot go on
+        except Exception:  # noqa: BLE001 - facts that cannot be replayed fail their agent when it runs
             return None
         return known if known is None or self._complete is None else await self._complete(job, facts, known)
 
-    def _refused(self, job: Job) -> AgentResult:
+    def _rejected(self, job: Job) -> AgentResult:
         problem = job.problem
         if problem is None:
             assert self._deadline is not None
@@ -173,46 +172,48 @@ class Engine:
                 result = await self._executor.run(job, facts, slot)
             except BatchAgentError:
                 raise
-            except BaseException as error:  # a bug in one agent must not end the others
+            except BaseException as error:  # a bug in one agent must not stop the others
                 if not is_failure(error):
                     raise
-                result = self._internal(job, error)
+                result = self._internal_error(job, error)
             finally:
                 slot.release()
-                self._gate.leave(job.key)
+                self._admission.release(job.key)
             try:
-                if self._settles:
+                if self._settles_facts:
                     await self._store.settle(job.key)
             except asyncio.CancelledError:
                 if result.ok:
-                    await self._hand_over_late(job, result)
+                    await self._deliver_late(job, result)
                 raise
-            await self._hand_over(result, resumed=False)
+            await self._deliver_result(result, resumed=False)
         except LeaseLost:
             if self._events is not None:
                 self._events.emit(AgentReassigned(job.key))
         finally:
             self._source.release(job)
-        self._room.release()  # only now: a caller that reads slowly holds the next agents back
+        self._room.release()  # only now: a caller that reads slowly delays further agents
         if self._leave is not None:
             await self._leave(job.key)
 
-    def _internal(self, job: Job, error: BaseException) -> AgentResult:
+    def _internal_error(self, job: Job, error: BaseException) -> AgentResult:
         level = logging.DEBUG if self._has_reported else logging.ERROR
-        _log.log(level, "Agent %d failed by a bug; later ones are logged as DEBUG", job.index, exc_info=error)
+        _log.log(
+            level, "Agent %d failed with an internal error; further ones are logged at DEBUG", job.index, exc_info=error
+        )
         self._has_reported = True
         reason = AgentError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
         return AgentResult(job.index, job.key, job.input, error=reason)
 
-    async def _hand_over_late(self, job: Job, result: AgentResult) -> None:
-        """The run was called off while its store wrote: an agent that has its answer is still handed over, unless that
-        takes long. One that failed may do better next time."""
+    async def _deliver_late(self, job: Job, result: AgentResult) -> None:
+        """Delivers the answer of an agent whose run was cancelled while the store wrote, unless that takes long. A
+        failed agent is left for the next run."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_LATE_DELIVERY_SECONDS):
                 await self._store.settle(job.key)
-                await self._hand_over(result, resumed=False)
+                await self._deliver_result(result, resumed=False)
 
-    async def _hand_over(self, result: AgentResult, *, resumed: bool) -> None:
+    async def _deliver_result(self, result: AgentResult, *, resumed: bool) -> None:
         if self._events is not None:
             self._events.emit(AgentFinished(result, resumed))
         await self._deliver(result)

@@ -1,4 +1,4 @@
-"""Python's garbage collector while a run makes many small objects that stay."""
+"""Garbage collector settings during runs, which make many small objects that survive."""
 
 import gc
 import threading
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _THRESHOLDS = (2_000, 5, 100)
-"""New objects after which the collector looks, instead of 700: it takes a sixth of an agent's CPU otherwise, to find
-nothing. A run makes no cycles worth looking for that often. Those that stay are looked at once more, 10,000 at a time,
-for 10 ms: the loop stands still meanwhile."""
+"""The collector runs after this many new objects instead of 700: with the default it takes a sixth of an agent's CPU
+and finds nothing, since a run makes few cycles. Survivors are examined once more, 10,000 at a time, which blocks the
+event loop for 10 ms."""
 
 
 class _Runs:
-    """How many runs are under way in this process, and what the collector was set to before the first of them."""
+    """Number of active runs in this process, and the thresholds before the first of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class _Runs:
         with self._lock:
             self._count += 1
             now = gc.get_threshold()
-            if self._before is None and 0 < now[0] < _THRESHOLDS[0]:  # a program that has set it higher knows better
+            if self._before is None and 0 < now[0] < _THRESHOLDS[0]:  # respect a higher setting
                 self._before = now
                 gc.set_threshold(*_THRESHOLDS)
 
@@ -34,13 +34,13 @@ class _Runs:
                 before, self._before = self._before, None
                 if gc.get_threshold() == _THRESHOLDS:
                     gc.set_threshold(*before)
-                    _count_anew()
+                    _reset_counters()
 
 
-def _count_anew() -> None:
-    """So that the collector does not look at all results at once because by its own counting that is overdue. They
-    become old objects, as those that it looked at."""
-    if gc.get_freeze_count() == 0:  # else somebody means them to stay frozen
+def _reset_counters() -> None:
+    """Moves all objects to the oldest generation, so that the restored thresholds do not trigger a full collection of
+    all results at once."""
+    if gc.get_freeze_count() == 0:  # else the program keeps objects frozen on purpose
         gc.freeze()
         gc.unfreeze()
 
@@ -50,7 +50,7 @@ _runs = _Runs()
 
 @contextmanager
 def relaxed_gc() -> Iterator[None]:
-    """As long as any run is under way; what was set before comes back after."""
+    """Raises the thresholds while any run is active, and restores them afterwards."""
     _runs.begin()
     try:
         yield

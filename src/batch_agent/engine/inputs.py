@@ -1,4 +1,4 @@
-"""Jobs from any iterable of inputs, sync or async, read only as fast as they are worked on."""
+"""Inputs of a run, from any iterable, sync or async. They are read only as fast as agents are started."""
 
 import asyncio
 from collections import deque
@@ -15,10 +15,10 @@ from ..core.run_stopped import RunStopped
 
 
 class JobSource:
-    """The inputs of a run, with a look at the first one before anything starts."""
+    """The inputs of a run. The first one can be inspected before the run starts."""
 
     def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any], *, is_fed: bool = False) -> None:
-        """`is_fed`: they come from the stage before, and end with it. Raises RunStopped, as `next` does."""
+        """`is_fed`: the inputs come from the previous stage of a flow. Raises RunStopped, as `next` does."""
         self.is_fed = is_fed
         self._sync: Iterator[Any] | None = None
         self._async: AsyncIterator[Any] | None = None
@@ -26,7 +26,7 @@ class JobSource:
         self._read = 0
         self._failure: RunStopped | None = None
         self.rows = inputs if isinstance(inputs, Sequence) else None
-        """All of them, where they are there already."""
+        """All inputs, if they are a sequence."""
         try:
             self.total = len(inputs) if isinstance(inputs, Sized) else None
             if isinstance(inputs, AsyncIterable):
@@ -37,16 +37,16 @@ class JobSource:
             self._fail(error)
 
     async def peek(self) -> list[Any]:
-        """The first input in a list, or an empty one. Raises RunStopped."""
+        """A list of the first input, or an empty list. Raises RunStopped."""
         if not self._peeked:
             with suppress(StopAsyncIteration):
                 self._peeked.append(await self._next())
         return list(islice(self._peeked, 1))
 
-    async def ahead(self, most: int) -> list[Any] | None:
-        """All inputs, if there are at most so many; they are still given by `next`. None: there are more, or they break
-        off, which `next` says in its turn."""
-        while len(self._peeked) <= most:
+    async def read_ahead(self, limit: int) -> list[Any] | None:
+        """All inputs, if there are at most `limit`; `next` still returns them. None if there are more, or if the
+        iterator raises, which `next` reports in its turn."""
+        while len(self._peeked) <= limit:
             try:
                 self._peeked.append(await self._next())
             except StopAsyncIteration:
@@ -58,11 +58,11 @@ class JobSource:
 
     @property
     def known(self) -> Sequence[Any]:
-        """All that is known of them so far."""
+        """All inputs that are known so far."""
         return self.rows if self.rows is not None else list(islice(self._peeked, 1))
 
     async def next(self) -> Any:
-        """The next input. Raises StopAsyncIteration at the end, and RunStopped where the user's iterator raises."""
+        """The next input. Raises StopAsyncIteration at the end, and RunStopped if the user's iterator raises."""
         if self._peeked:
             return self._peeked.popleft()
         if self._failure is not None:
@@ -70,7 +70,7 @@ class JobSource:
         return await self._next()
 
     def at(self, index: int) -> Any:
-        """One of `rows`. Raises IndexError, and RunStopped where a sequence of the user's own raises anything else."""
+        """One of `rows`. Raises IndexError, and RunStopped if the user's sequence raises anything else."""
         assert self.rows is not None
         try:
             value = self.rows[index]
@@ -98,30 +98,30 @@ class JobSource:
         raise StopAsyncIteration
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """What code of the user's raised ends the inputs, not what is done with those before."""
+        """An error in the user's code ends the inputs, but not the agents of earlier inputs."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
         if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
             raise error
         if isinstance(error, BatchAgentError) and not self._read:
-            raise error  # our own readers say it better, and nothing was sent
-        raise RunStopped(ErrorKind.INPUTS, _broken(self._read, error)) from error
+            raise error  # our own readers have better messages, and nothing was sent
+        raise RunStopped(ErrorKind.INPUTS, _failure_message(self._read, error)) from error
 
 
 class InputSource:
-    """The work source of one process: every input once, in the order in which they are to be asked."""
+    """Work source of a single process: every input once, in the order of the layout."""
 
-    def __init__(self, inputs: JobSource, job: Callable[[int, Any], Job], asking: Iterable[int] | None = None) -> None:
-        """`asking`: the numbers of the inputs in that order, for inputs that are all there; None: as they come."""
+    def __init__(self, inputs: JobSource, job: Callable[[int, Any], Job], order: Iterable[int] | None = None) -> None:
+        """`order`: indices of the inputs, for a sequence; None: in the order of the iterable."""
         self.total = inputs.total
         self.is_bounded = inputs.total is not None or inputs.is_fed
         self._inputs = inputs
         self._job = job
-        self._asking = None if asking is None else iter(asking)
+        self._order = None if order is None else iter(order)
         self._index = 0
 
     async def take(self) -> Job | None:
-        """Raises RunStopped where the user's iterator raises."""
+        """Raises RunStopped if the user's iterator raises."""
         try:
             index, value = await self._next()
         except StopAsyncIteration:
@@ -129,17 +129,17 @@ class InputSource:
         try:
             return self._job(index, value)
         except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
-            return _unusable(index, value, error)
+            return _bad_input_job(index, value, error)
 
     def release(self, job: Job) -> None:
-        """Nobody else wants it."""
+        """Does nothing: the work is not shared."""
 
     async def _next(self) -> tuple[int, Any]:
-        if self._asking is not None and self._inputs.rows is not None:
-            for index in self._asking:
+        if self._order is not None and self._inputs.rows is not None:
+            for index in self._order:
                 try:
                     return index, self._inputs.at(index)
-                except IndexError:  # it has become shorter, or was never as long as it said
+                except IndexError:  # the sequence has become shorter, or has a wrong length
                     break
             raise StopAsyncIteration
         value = await self._inputs.next()
@@ -147,11 +147,11 @@ class InputSource:
         return index, value
 
 
-def _unusable(index: int, value: Any, error: Exception) -> Job:
+def _bad_input_job(index: int, value: Any, error: Exception) -> Job:
     reason = AgentError(ErrorKind.BAD_INPUT, f"Input {index} cannot be used: {error}")
     return Job(index, f"unusable-{index}", value, "", reason)
 
 
-def _broken(read: int, error: BaseException) -> str:
-    where = f"The inputs broke off after {read:,}" if read else "The inputs cannot be read"
+def _failure_message(read: int, error: BaseException) -> str:
+    where = f"Reading the inputs failed after {read:,}" if read else "The inputs cannot be read"
     return f"{where}: {type(error).__name__}: {error}"

@@ -1,7 +1,4 @@
-"""Tells, while a run is under way, how full its limits are.
-
-Looks at the server's load while a run is under way, and passes on what it shows.
-"""
+"""Monitoring of a run: samples the use of its limits, and polls the load of its server."""
 
 import asyncio
 import logging
@@ -13,64 +10,64 @@ from ..core.protocols import EventSink, ReportsLoad
 from .admission import AdmissionController
 
 _INTERVAL = 1.0
-_AT_FIRST = 0.1
-"""Short runs shall have a few, too; the time between samples then doubles."""
+_FIRST_INTERVAL = 0.1
+"""Short, so that short runs have samples too; the interval then doubles."""
 
 
 @asynccontextmanager
-async def sample_gauges(gate: AdmissionController, backend: str, events: EventSink) -> AsyncIterator[None]:
-    """For as long as the block runs."""
-    telling = asyncio.get_running_loop().create_task(_tell(gate, backend, events))
+async def sample_gauges(admission: AdmissionController, backend: str, events: EventSink) -> AsyncIterator[None]:
+    """Emits the use of the limits regularly while the block runs."""
+    sampling = asyncio.get_running_loop().create_task(_sample(admission, backend, events))
     try:
         yield
     finally:
-        telling.cancel()
-        await asyncio.wait([telling])
+        sampling.cancel()
+        await asyncio.wait([sampling])
 
 
-async def _tell(gate: AdmissionController, backend: str, events: EventSink) -> None:
-    interval = _AT_FIRST
+async def _sample(admission: AdmissionController, backend: str, events: EventSink) -> None:
+    interval = _FIRST_INTERVAL
     while True:  # until it is cancelled with the run
         await asyncio.sleep(interval)
         interval = min(_INTERVAL, 2 * interval)
-        events.emit(gate.sample(backend))
+        events.emit(admission.sample(backend))
 
 
 _log = logging.getLogger("batch_agent")
 _POLL_INTERVAL = 0.5
 _FIRST_POLL_AFTER = 0.1
-"""Early in a run little is known; the time between looks then doubles."""
-_TIMES_ITS_COST, _SELDOM = 20, 5.0
-"""A server that has its hands full answers late, and what it spends on its numbers its requests wait for: the time
-between two looks is so many times what the last one took, up to these seconds."""
-_EARLY = 8
-"""Looks that come whatever they cost: the limit doubles at each of them until it is what the server can take."""
+"""Early in a run little is known; the interval then doubles."""
+_COST_FACTOR, _MAX_POLL_INTERVAL = 20, 5.0
+"""A busy server answers late, and its metrics cost it time: the interval is this many times the duration of the last
+poll, up to this many seconds."""
+_EARLY_POLLS = 8
+"""Polls that are made regardless of their cost: the limit doubles with each until it reaches the server's."""
 
 
 @asynccontextmanager
-async def monitor_load(backend: object, gate: AdmissionController) -> AsyncIterator[None]:
-    """For as long as the block runs. A backend that tells nothing is not asked."""
-    looking = None
+async def monitor_load(backend: object, admission: AdmissionController) -> AsyncIterator[None]:
+    """Polls the load of the backend while the block runs, if the backend reports it."""
+    polling = None
     if isinstance(backend, ReportsLoad):
-        looking = asyncio.get_running_loop().create_task(_look(backend, gate))
+        polling = asyncio.get_running_loop().create_task(_poll(backend, admission))
     try:
         yield
     finally:
-        if looking is not None:
-            if looking.done():
-                _log.error("The backend failed to tell its load; it was not asked again", exc_info=looking.exception())
-            looking.cancel()
-            await asyncio.wait([looking])
-        await gate.aclose()
+        if polling is not None:
+            if polling.done():
+                _log.error("Polling the load of the backend failed and was stopped", exc_info=polling.exception())
+            polling.cancel()
+            await asyncio.wait([polling])
+        await admission.aclose()
 
 
-async def _look(backend: ReportsLoad, gate: AdmissionController) -> None:
+async def _poll(backend: ReportsLoad, admission: AdmissionController) -> None:
     interval, now = _FIRST_POLL_AFTER, asyncio.get_running_loop().time
-    for look in count(1):  # until it is cancelled with the run
+    for poll in count(1):  # until it is cancelled with the run
         await asyncio.sleep(interval)
-        asked = now()
+        started = now()
         load = await backend.load()
-        seldom = min(_SELDOM, _TIMES_ITS_COST * (now() - asked)) if look >= _EARLY else 0.0
-        interval = max(min(_POLL_INTERVAL, 2 * interval), seldom)
+        at_least = min(_MAX_POLL_INTERVAL, _COST_FACTOR * (now() - started)) if poll >= _EARLY_POLLS else 0.0
+        interval = max(min(_POLL_INTERVAL, 2 * interval), at_least)
         if load is not None:
-            gate.looked(load)
+            admission.on_load(load)

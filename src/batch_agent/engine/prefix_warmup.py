@@ -1,4 +1,4 @@
-"""One request ahead of the first agents, so that they find the shared prefix in the server's cache."""
+"""Prefix warm-up: one request before the first agents, so that they find the shared prefix in the server's cache."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from ..core.messages import User
 from ..core.protocols import Backend
 from ..core.requests import Request
 
-_LIMIT = 60.0
+_TIMEOUT = 60.0
 
 
 class PrefixWarmup:
-    """The first to ask sends the request; all others wait for its end. A failure changes nothing but the cost."""
+    """The first waiter sends the request, and all others wait for it. A failure only costs cache hits."""
 
     def __init__(
         self,
@@ -26,26 +26,26 @@ class PrefixWarmup:
     ) -> None:
         """`lead`: the text with which every task begins."""
         self._lead = lead
-        self._limit = _LIMIT if timeout is None else min(_LIMIT, timeout)
+        self._timeout = _TIMEOUT if timeout is None else min(_TIMEOUT, timeout)
         self._backend = backend
         self._rules = rules
         self._notify = notify
         self._lock = asyncio.Lock()
-        self.is_over = False
+        self.is_done = False
 
     async def wait(self) -> None:
         async with self._lock:
-            if not self.is_over:
+            if not self.is_done:
                 await self._warm()
-                self.is_over = True
+                self.is_done = True
 
     async def _warm(self) -> None:
         rules = self._rules
         sampling = replace(rules.sampling, max_tokens=1)
-        said = User(f"{self._lead}Hi", len(self._lead))
-        request = Request(rules.prompt, (said,), rules.model, sampling, may_call_tools=False)
+        message = User(f"{self._lead}Hi", len(self._lead))
+        request = Request(rules.prompt, (message,), rules.model, sampling, may_call_tools=False)
         try:
-            async with asyncio.timeout(self._limit), self._backend.stream(request) as deltas:
+            async with asyncio.timeout(self._timeout), self._backend.stream(request) as deltas:
                 async for _ in deltas:
                     pass
         except (BackendError, TimeoutError) as error:

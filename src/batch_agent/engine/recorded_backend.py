@@ -1,4 +1,4 @@
-"""A backend and a toolbox that answer from what was recorded: the engine runs again, nobody is asked anything."""
+"""Recorded backend and tools: a replay runs the engine on recorded replies and results, without server or tools."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,13 +14,13 @@ from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, R
 
 @dataclass(frozen=True, slots=True)
 class AgentRecording:
-    """What one agent was told, by its turns."""
+    """Recorded replies and results of one agent, by turn."""
 
     replies: tuple[Reply, ...]
     results: Mapping[int, tuple[ToolResult, ...]]
-    """By the number of replies before them."""
+    """Results by the number of replies before them."""
     compactions: Mapping[int, Compacted] = field(default_factory=dict)
-    """As results are."""
+    """Compactions by the number of replies before them."""
 
     @classmethod
     def of(cls, facts: Sequence[Fact]) -> "AgentRecording":
@@ -42,51 +42,50 @@ class AgentRecording:
         return cls(tuple(replies), results, compactions)
 
 
-_NOTHING = AgentRecording((), {})
+_EMPTY = AgentRecording((), {})
 
 
 class Recordings:
-    """The recordings of all agents of a replay. Who plays whose is said, not found by a key: keys change with the
-    prompt."""
+    """The recordings of all agents of a replay. They are assigned explicitly: keys change with the prompt."""
 
     def __init__(self) -> None:
         self._by_agent: dict[str, AgentRecording] = {}
         self._compacted: set[tuple[str, int]] = set()
 
-    def cue(self, agent: str, recording: AgentRecording) -> None:
-        """What this agent will be told."""
+    def add(self, agent: str, recording: AgentRecording) -> None:
+        """Assigns a recording to an agent."""
         self._by_agent[agent] = recording
 
     def reply(self, agent: str, turn: int) -> Reply:
         """Raises BackendError for a turn that was not recorded."""
-        replies = self._by_agent.get(agent, _NOTHING).replies
+        replies = self._by_agent.get(agent, _EMPTY).replies
         if turn < len(replies):
             return replies[turn]
         raise _missing(f"turn {turn + 1} was not recorded: this agent's recording has {len(replies)} turns.")
 
     def compaction(self, agent: str, turn: int) -> Compacted | None:
-        """What was shortened before this turn. It is given once: it is part of the conversation then."""
+        """The compaction before this turn, once: afterwards it is part of the conversation."""
         if (agent, turn) in self._compacted:
             return None
         self._compacted.add((agent, turn))
-        return self._by_agent.get(agent, _NOTHING).compactions.get(turn)
+        return self._by_agent.get(agent, _EMPTY).compactions.get(turn)
 
     def results(self, agent: str, turn: int, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
         """One per call. Raises BackendError for a call that was not recorded in this turn."""
-        left = list(self._by_agent.get(agent, _NOTHING).results.get(turn, ()))
+        left = list(self._by_agent.get(agent, _EMPTY).results.get(turn, ()))
         return tuple(_take(left, call, turn) for call in calls)
 
 
 class RecordedBackend:
-    """Answers each turn with the reply that was recorded for it, whatever is asked."""
+    """Answers each turn with the reply that was recorded for it, regardless of the request."""
 
-    def __init__(self, tape: Recordings, traits: Traits) -> None:
+    def __init__(self, recordings: Recordings, traits: Traits) -> None:
         self.traits = traits
-        self._tape = tape
+        self._recordings = recordings
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
-        yield _deltas(self._tape.reply(request.agent, request.turn))
+        yield _deltas(self._recordings.reply(request.agent, request.turn))
 
     async def leave(self, agent: str) -> None:
         pass
@@ -95,25 +94,27 @@ class RecordedBackend:
         pass
 
 
-class RecordedToolbox:
-    """Gives the results that were recorded; no tool is called."""
+class RecordedTools:
+    """Returns recorded results; no tool is called."""
 
     may_start_early = False
 
-    def __init__(self, tape: Recordings, specs: tuple[ToolSpec, ...]) -> None:
+    def __init__(self, recordings: Recordings, specs: tuple[ToolSpec, ...]) -> None:
         self.specs = specs
-        self._tape = tape
+        self._recordings = recordings
 
     def session(self, agent: str, journal: Journal | None = None) -> "RecordedSession":
-        return RecordedSession(self._tape, agent)
+        return RecordedSession(self._recordings, agent)
 
     async def aclose(self) -> None:
         pass
 
 
 class RecordedSession:
-    def __init__(self, tape: Recordings, agent: str) -> None:
-        self._tape = tape
+    """Tool session of one agent in a replay."""
+
+    def __init__(self, recordings: Recordings, agent: str) -> None:
+        self._recordings = recordings
         self._agent = agent
 
     def start(self, position: int, call: ToolCall) -> None:
@@ -123,7 +124,7 @@ class RecordedSession:
         pass
 
     async def results(self, calls: Sequence[ToolCall], past: CallHistory | None = None) -> tuple[ToolResult, ...]:
-        return self._tape.results(self._agent, past.turn if past else 0, calls)
+        return self._recordings.results(self._agent, past.turn if past else 0, calls)
 
 
 async def _deltas(reply: Reply) -> AsyncIterator[Delta]:
@@ -137,7 +138,7 @@ async def _deltas(reply: Reply) -> AsyncIterator[Delta]:
 
 
 def _take(left: list[ToolResult], call: ToolCall, turn: int) -> ToolResult:
-    """The result of this very call, or of the same one under another id."""
+    """The result of this call, or of an equal call with another id."""
     same = [result for result in left if (result.call.name, result.call.arguments) == (call.name, call.arguments)]
     if not same:
         raise _missing(f"turn {turn}: the result of {call.name} {call.arguments[:200]} was not recorded.")

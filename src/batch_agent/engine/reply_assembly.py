@@ -1,4 +1,4 @@
-"""A stream of deltas, put together to a reply."""
+"""Reply assembly: collects a stream of deltas into a reply."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import assert_never
@@ -8,14 +8,13 @@ from ..core.messages import Thought, ToolCall
 from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, TextDelta
 
 OnCall = Callable[[ToolCall], None]
-"""Hears of each call as soon as it is whole, while the model still speaks."""
+"""Called with each tool call as soon as it is complete, while the model still generates."""
 
 
 async def collect(
     deltas: AsyncIterator[Delta], clock: Callable[[], float], on_call: OnCall | None = None
 ) -> tuple[Reply, float | None]:
-    """The whole reply, and when its first delta came. `on_call` hears of each call as soon as it is whole.
-    Raises BackendError for a stream that was cut off."""
+    """The complete reply, and when its first delta arrived. Raises BackendError for a truncated stream."""
     text = thinking = ""
     calls: tuple[ToolCall, ...] = ()
     thoughts: tuple[Thought, ...] = ()
@@ -41,4 +40,4 @@ async def collect(
                     thinking = ""
             case _:
                 assert_never(delta)
-    raise BackendError(ErrorKind.CONNECTION, "The answer broke off before its end.")
+    raise BackendError(ErrorKind.CONNECTION, "The response was truncated: the stream ended before it was complete.")

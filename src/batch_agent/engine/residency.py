@@ -1,4 +1,4 @@
-"""Residency: the right to a place in the server's KV cache, from an agent's first turn to its end."""
+"""Residency: permission to keep an agent's context in the server's KV cache, from its first turn to its end."""
 
 import asyncio
 import heapq
@@ -13,173 +13,175 @@ from ..schedule.fair_share import Demand
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.slot_queue import Priority
 
-_LEARNING = 0.2
-_PUSHES_OUT = 8
-"""Contexts that are lost for each one too many, as seen where a fifth too many are in the cache."""
-_SHORTEST_IDLE = 0.05
-_LONGEST_IDLE = 1.0
+_LEARNING_RATE = 0.2
+_EVICTED_PER_OVERCOMMIT = 8
+"""Contexts evicted for each overcommitted one, measured with a cache that was overcommitted by a fifth."""
+_MIN_IDLE = 0.05
+_MAX_IDLE = 1.0
 
 
 class Residency:
-    """Lets agents in as the ledger says, those who come back before new ones. Waiting costs nothing; nobody polls."""
+    """Admits agents as the ledger allows, started agents before new ones. Waiters are woken; nothing polls."""
 
     def __init__(self, ledger: KvLedger, shared_chars: int, chars_per_token: float = 4.0) -> None:
-        """`shared_chars`: of the prompt that all agents begin with; see `share` for others that begin otherwise."""
+        """`shared_chars`: characters of the prefix that all agents share; see `add_shared_prefix` for further ones."""
         self.ledger = ledger
         self.capacity = ledger.capacity
-        """For all workers together; the ledger has this one's part of it."""
-        ledger.shared = shared_chars / chars_per_token
+        """Capacity for all workers together; the ledger has this worker's quota."""
+        ledger.shared_tokens = shared_chars / chars_per_token
         self._is_alone = True
         self._shared_chars = shared_chars
         self._chars_per_token = chars_per_token
         self._chars: dict[str, int] = {}
-        self._waits = ToolWaits()
+        self._tool_waits = ToolWaits()
         self._turn_seconds = 0.0
         self._cycle: float | None = None
-        """Seconds from one turn of an agent to its next."""
+        """Mean seconds from one turn of an agent to its next."""
         self._queue: list[tuple[Priority, int, str, asyncio.Future[None]]] = []
         self._tickets = itertools.count()
         self._busy: set[str] = set()
-        """Agents that have something to ask, or are asking it."""
+        """Agents that wait for a slot or have a request in flight."""
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since: float | None = None
 
     @property
-    def is_crowded(self) -> bool:
+    def has_waiters(self) -> bool:
         return bool(self._queue)
 
     def demand(self) -> Demand:
-        """In tokens of the capacity."""
-        return Demand(self.capacity, math.ceil(self.ledger.needs), self.is_crowded)
+        """Demand in tokens of capacity."""
+        return Demand(self.capacity, math.ceil(self.ledger.required_capacity), self.has_waiters)
 
-    def portion(self, most: int | None) -> None:
-        """So much of the capacity is for the agents of this worker. None: all of it."""
+    def set_quota(self, quota: int | None) -> None:
+        """Limits the agents of this worker to `quota` tokens of the capacity. None: all of it."""
         whole = self.capacity
         if whole is not None:
-            self.ledger.resize(whole if most is None else min(most, whole))
-        self._go_on()
+            self.ledger.resize(whole if quota is None else min(quota, whole))
+        self._admit_waiting()
 
-    def shared(self, workers: int) -> None:
-        """So many workers use the engine. Where there are several, none of them can tell that it is idle, and all would
-        let somebody in at once."""
+    def set_worker_count(self, workers: int) -> None:
+        """`workers` use the engine. With several, none can tell that the engine is idle, and all would overcommit at
+        once, so none does."""
         self._is_alone = workers == 1
-        self._go_on()
+        self._admit_waiting()
 
-    def share(self, chars: int) -> None:
-        """Agents of another kind come too: they have so many characters of prompt in common."""
+    def add_shared_prefix(self, chars: int) -> None:
+        """Agents of another run are admitted too; they share a prefix of `chars` characters."""
         self._shared_chars += chars
-        self.ledger.shared = self._shared_chars / self._chars_per_token
+        self.ledger.shared_tokens = self._shared_chars / self._chars_per_token
 
-    async def enter(self, agent: str, chars: int, rank: Priority, shared_chars: int | None = None) -> None:
-        """A new agent whose first prompt has so many characters of its own, after those that it shares: None where all
-        begin alike."""
+    async def admit(self, agent: str, chars: int, priority: Priority, shared_chars: int | None = None) -> None:
+        """Waits until a new agent has residency. `chars`: of its first prompt, after the `shared_chars` of the prefix
+        (None: the prefix of all agents)."""
         self._chars[agent] = chars + (self._shared_chars if shared_chars is None else shared_chars)
-        self.ledger.begin(agent, chars / self._chars_per_token)
+        self.ledger.register(agent, chars / self._chars_per_token)
         try:
-            await self._let_in(agent, rank)
+            await self._acquire(agent, priority)
         except BaseException:
-            self.leave(agent)
+            self.release(agent)
             raise
 
-    async def back(self, agent: str, rank: Priority) -> None:
-        """It wants its next turn."""
-        await self._let_in(agent, rank)
+    async def readmit(self, agent: str, priority: Priority) -> None:
+        """Waits until a started agent has residency for its next turn."""
+        await self._acquire(agent, priority)
 
-    def heard(self, agent: str, usage: Usage, seconds: float, ttft: float | None) -> None:
-        """It was answered."""
+    def on_reply(self, agent: str, usage: Usage, seconds: float, ttft: float | None) -> None:
+        """The agent's request was answered."""
         chars = self._chars.pop(agent, None)
         if chars is not None and usage.input:
-            self._learn(chars / usage.input)
-        self._turn_seconds += _LEARNING * (seconds - self._turn_seconds)
-        self.ledger.speed.heard(usage, seconds, ttft, aio.now())
-        self.ledger.heard(agent, usage.input, usage.cached, usage.output, is_crowded=self.is_crowded)
+            self._learn_chars_per_token(chars / usage.input)
+        self._turn_seconds += _LEARNING_RATE * (seconds - self._turn_seconds)
+        self.ledger.prefill_speed.observe(usage, seconds, ttft, aio.now())
+        self.ledger.on_usage(agent, usage.input, usage.cached, usage.output, has_waiters=self.has_waiters)
 
-    def on_lease(self, agent: str, tools: list[str]) -> "ResidencyLease":
-        """It waits for these tools."""
+    def lease(self, agent: str, tools: list[str]) -> "ResidencyLease":
+        """The lease of an agent that waits for these tools."""
         return ResidencyLease(self, agent, tools)
 
-    def wait(self, agent: str, tools: list[str], now: float) -> float | None:
-        """It begins to. When they are likely done, if that can be told."""
-        likely = self._waits.likely(tools)
+    def begin_tool_wait(self, agent: str, tools: list[str], now: float) -> float | None:
+        """The agent begins to wait for tools. When they are expected to return, if known."""
+        expected = self._tool_waits.estimate(tools)
         self._busy.discard(agent)
-        self.ledger.pause(agent, now, likely)
-        self._go_on()
-        return None if likely is None else now + likely
+        self.ledger.pause(agent, now, expected)
+        self._admit_waiting()
+        return None if expected is None else now + expected
 
-    def waited(self, tools: list[str], seconds: float) -> None:
-        """They came back."""
+    def end_tool_wait(self, tools: list[str], seconds: float) -> None:
+        """The tools returned after `seconds`."""
         for tool in tools:
-            self._waits.waited(tool, seconds)
+            self._tool_waits.observe(tool, seconds)
         cycle = self._turn_seconds + seconds
-        self._cycle = cycle if self._cycle is None else self._cycle + _LEARNING * (cycle - self._cycle)
+        self._cycle = cycle if self._cycle is None else self._cycle + _LEARNING_RATE * (cycle - self._cycle)
 
-    def leave(self, agent: str) -> None:
+    def release(self, agent: str) -> None:
         self._chars.pop(agent, None)
         self._busy.discard(agent)
-        self.ledger.leave(agent)
-        self._go_on()
+        self.ledger.remove(agent)
+        self._admit_waiting()
 
-    def _learn(self, chars_per_token: float) -> None:
-        self._chars_per_token += _LEARNING * (chars_per_token - self._chars_per_token)
-        self.ledger.shared = self._shared_chars / self._chars_per_token
+    def _learn_chars_per_token(self, chars_per_token: float) -> None:
+        self._chars_per_token += _LEARNING_RATE * (chars_per_token - self._chars_per_token)
+        self.ledger.shared_tokens = self._shared_chars / self._chars_per_token
 
-    async def _let_in(self, agent: str, rank: Priority) -> None:
-        if self.ledger.is_resident(agent) or (not self._queue and self.ledger.let_in(agent, aio.now())):
+    async def _acquire(self, agent: str, priority: Priority) -> None:
+        if self.ledger.is_resident(agent) or (not self._queue and self.ledger.admit(agent, aio.now())):
             self._busy.add(agent)
             return
         granted = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (rank, next(self._tickets), agent, granted))
-        self._go_on()
+        heapq.heappush(self._queue, (priority, next(self._tickets), agent, granted))
+        self._admit_waiting()
         try:
             await granted
         except asyncio.CancelledError:
-            self._go_on()
+            self._admit_waiting()
             raise
 
-    def _go_on(self) -> None:
-        """Lets in who can be let in, and sets the clock for when that may change by itself."""
+    def _admit_waiting(self) -> None:
+        """Admits waiters that fit, and sets a timer for when another may fit without an event."""
         if not self._queue and self._timer is None:
             return
         now = aio.now()
-        while (first := self._first()) is not None and self.ledger.let_in(first, now, as_guest=self._is_idle(now)):
+        while (first := self._next_waiter()) is not None and self.ledger.admit(
+            first, now, overcommit=self._may_overcommit(now)
+        ):
             heapq.heappop(self._queue)[3].set_result(None)
             self._busy.add(first)
-        self._set_clock(now)
+        self._set_timer(now)
 
-    def _first(self) -> str | None:
-        """Who is next. Those who gave up stay in the queue until their turn comes."""
+    def _next_waiter(self) -> str | None:
+        """The next waiter. Cancelled waiters stay in the queue until they come to its head."""
         while self._queue and self._queue[0][3].cancelled():
             heapq.heappop(self._queue)
         return self._queue[0][2] if self._queue else None
 
-    def _is_idle(self, now: float) -> bool:
-        """Whether the engine has so little to do that somebody is let in beyond the capacity."""
+    def _may_overcommit(self, now: float) -> bool:
+        """Whether the engine has so little to do that an agent may be admitted beyond the capacity."""
         if self._busy or not self._is_alone:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
-        if self._idle_since is not None and now >= self._idle_since + self._patience():
+        if self._idle_since is not None and now >= self._idle_since + self._idle_limit():
             return True
-        return self._is_alone and self._can_take_guests()
+        return self._is_alone and self._can_overcommit()
 
-    def _can_take_guests(self) -> bool:
-        """Whether the engine has so little to do that one more agent brings more than it costs: what it pushes out of
-        the cache is computed again in each of its turns, and everybody in flight waits for that."""
-        speed, cycle = self.ledger.speed.tokens_per_second, self._cycle
+    def _can_overcommit(self) -> bool:
+        """Whether one more agent gains more than it costs: the contexts that it evicts are recomputed in each of its
+        turns, which delays all requests in flight."""
+        speed, cycle = self.ledger.prefill_speed.tokens_per_second, self._cycle
         if speed is None or cycle is None or not self.ledger.residents:
             return False
-        again = self.ledger.held / self.ledger.residents / speed
-        return len(self._busy) * again * _PUSHES_OUT < cycle
+        recompute = self.ledger.reserved_tokens / self.ledger.residents / speed
+        return len(self._busy) * recompute * _EVICTED_PER_OVERCOMMIT < cycle
 
-    def _patience(self) -> float:
-        """For how long the engine may have nothing to do before somebody is let in beyond the capacity: about as long
-        as it takes to compute again what that pushes out."""
-        speed = self.ledger.speed.tokens_per_second
+    def _idle_limit(self) -> float:
+        """Seconds that the engine may idle before an agent is admitted beyond the capacity: about the time to recompute
+        the context that this evicts."""
+        speed = self.ledger.prefill_speed.tokens_per_second
         if speed is None or not self.ledger.residents:
-            return _SHORTEST_IDLE
-        return min(_LONGEST_IDLE, max(_SHORTEST_IDLE, self.ledger.held / self.ledger.residents / speed))
+            return _MIN_IDLE
+        return min(_MAX_IDLE, max(_MIN_IDLE, self.ledger.reserved_tokens / self.ledger.residents / speed))
 
-    def _set_clock(self, now: float) -> None:
+    def _set_timer(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -188,14 +190,14 @@ class Residency:
             return
         ends = self.ledger.next_lease_end()
         if self._idle_since is not None:
-            ends = min(ends or float("inf"), self._idle_since + self._patience())
+            ends = min(ends or float("inf"), self._idle_since + self._idle_limit())
         if ends is not None:
-            self._timer = asyncio.get_running_loop().call_at(max(ends, now), self._go_on)
+            self._timer = asyncio.get_running_loop().call_at(max(ends, now), self._admit_waiting)
 
 
 class ResidencyLease:
-    """An agent's place while it waits for its tools: `with residency.on_lease(agent, tools) as back_at: ...`, where
-    `back_at` is when they are likely done, if that can be told."""
+    """An agent's residency while it waits for its tools: `with residency.lease(agent, tools) as back_at: ...`, where
+    `back_at` is when the tools are expected to return, if known."""
 
     __slots__ = ("_agent", "_began", "_residency", "_tools")
 
@@ -207,13 +209,13 @@ class ResidencyLease:
 
     def __enter__(self) -> float | None:
         self._began = aio.now()
-        return self._residency.wait(self._agent, self._tools, self._began)
+        return self._residency.begin_tool_wait(self._agent, self._tools, self._began)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._residency.waited(self._tools, aio.now() - self._began)
+                self._residency.end_tool_wait(self._tools, aio.now() - self._began)
         finally:
             self._residency.ledger.resume(self._agent)

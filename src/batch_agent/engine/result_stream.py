@@ -1,7 +1,4 @@
-"""Results on their way to the caller.
-
-The way of a result to whoever wants it.
-"""
+"""Result stream: delivers the results of a run to its caller, to `on_result` and to a file."""
 
 import asyncio
 import inspect
@@ -23,25 +20,25 @@ _log = logging.getLogger("batch_agent")
 
 
 class ResultChannel:
-    """Results of a run on their way to the caller, and what the run says of itself when it is over."""
+    """Channel from a run to its caller: the results, and the reports of the finished run."""
 
     def __init__(self, capacity: int) -> None:
         self.results: Channel[AgentResult] = Channel(capacity)
         self.put = self.results.send
         self.scheduling = Scheduling()
         self.report: Callable[[], PrefixReport | None] = _no_report
-        """What the prompts share; linted when it is called."""
+        """Returns the prefix report; the prompts are linted when it is called."""
 
 
 class ResultStream(AsyncIterator[AgentResult[T]]):
     """`async for result in stream`, or the same inside `async with stream`.
 
-    Leaving early, by break, exception or cancellation, cancels the run at once: with `async with` it is over when
-    the block is left; without, as soon as the stream is dropped."""
+    Leaving early, by break, exception or cancellation, cancels the run: with `async with` it has ended when the block
+    is left; without, it is cancelled when the stream is garbage collected."""
 
     def __init__(self, drive: Callable[[ResultChannel], Coroutine[Any, Any, None]], capacity: int = 1024) -> None:
         self._drive = drive
-        self._outbox = ResultChannel(capacity)
+        self._channel = ResultChannel(capacity)
         self._driver: asyncio.Task[None] | None = None
         self._is_closed = False
         self._was_read_to_its_end = False
@@ -63,7 +60,7 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
             raise StopAsyncIteration
         driver = self._start()
         try:
-            return await anext(self._outbox.results)
+            return await anext(self._channel.results)
         except StopAsyncIteration:
             self._was_read_to_its_end = True
         if not self._is_closed:
@@ -72,21 +69,21 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
 
     @property
     def scheduling(self) -> Scheduling:
-        """How the run was scheduled; whole once it is over."""
-        return self._outbox.scheduling
+        """How the run was scheduled; complete once the run has ended."""
+        return self._channel.scheduling
 
     @property
     def prefix(self) -> PrefixReport | None:
-        """What the prompts share, as expected and as seen; there once the run is over."""
-        return self._outbox.report()
+        """What the prompts share, as predicted and as measured; available once the run has ended."""
+        return self._channel.report()
 
     @property
     def report(self) -> Callable[[], PrefixReport | None]:
-        """`prefix`, for one who may never read it: the prompts are linted when it is called."""
-        return self._outbox.report
+        """Returns `prefix` when called, so that prompts are linted only if it is read."""
+        return self._channel.report
 
     async def aclose(self) -> None:
-        """Cancels what still runs and waits until it is gone."""
+        """Cancels the run if it has not ended, and waits for its end."""
         self._is_closed = True
         driver = self._driver
         if driver is None:
@@ -96,18 +93,18 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
             await asyncio.wait([driver])
         error = None if driver.cancelled() else driver.exception()
         if error is not None and not self._was_read_to_its_end:
-            _log.warning("The run had failed when its results were left: %s", error)
+            _log.warning("The run had failed before its result stream was closed: %s", error)
 
     def unread(self) -> list[AgentResult[T]]:
-        """Of a stream that was left early: results that had come, but were not read."""
-        return self._outbox.results.rest()
+        """Results that had arrived but were not read when the stream was closed early."""
+        return self._channel.results.rest()
 
     def _start(self) -> asyncio.Task[None]:
         if self._driver is None:
-            # The task must not hold the stream, or a stream that is dropped would never be collected.
-            outbox = self._outbox
-            self._driver = asyncio.get_running_loop().create_task(self._drive(outbox))
-            self._driver.add_done_callback(lambda _: outbox.results.close())
+            # The task must not reference the stream, or a dropped stream would never be collected.
+            channel = self._channel
+            self._driver = asyncio.get_running_loop().create_task(self._drive(channel))
+            self._driver.add_done_callback(lambda _: channel.results.close())
         return self._driver
 
     def __del__(self) -> None:
@@ -117,13 +114,13 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
 
 
 def _no_report() -> None:
-    """Of a run that is not over."""
+    """Report of a run that has not ended."""
     return
 
 
 class Delivery:
-    """Hands results to the caller, and to `on_result` first; before both, they are written. A callback that raises is
-    in the log once, and an event each time."""
+    """Delivers each result to the file, then to `on_result`, then to the caller. A callback that raises is logged once
+    and reported as an event each time."""
 
     def __init__(
         self,
@@ -132,7 +129,7 @@ class Delivery:
         write: Callable[[AgentResult], None] | None = None,
         events: EventSink | None = None,
     ) -> None:
-        """`write`: to a file, if there is one."""
+        """`write`: writes a result to the file, if there is one."""
         self._events = events
         self._put = put
         self._on_result = on_result
@@ -140,7 +137,7 @@ class Delivery:
         self._reported = False
 
     async def deliver(self, result: AgentResult) -> None:
-        """Raises RunStopped where the file has no more room for it; the caller gets it, and those after it."""
+        """Raises RunStopped if the file cannot be written; the caller still receives this result and later ones."""
         if self._write is not None:
             try:
                 self._write(result)
@@ -158,10 +155,10 @@ class Delivery:
                     raise
                 if not self._reported:
                     _log.exception(
-                        "on_result raised for agent %d; the run goes on, later ones are not shown", result.index
+                        "on_result raised for agent %d; the run continues, further errors are not logged", result.index
                     )
                 self._reported = True
                 if self._events is not None:
-                    said = f"{type(error).__name__}: {error}"
-                    self._events.emit(CallbackFailed("on_result", str(result.index), said))
+                    message = f"{type(error).__name__}: {error}"
+                    self._events.emit(CallbackFailed("on_result", str(result.index), message))
         await self._put(result)

@@ -1,4 +1,4 @@
-"""Slots: the right to a request in flight. Waiting costs nothing; nobody polls."""
+"""Slots: permission to have a request in flight. Waiters are woken; nothing polls."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -16,31 +16,31 @@ from ..schedule.health import Health
 from ..schedule.overload_detector import OverloadDetector
 from ..schedule.slot_queue import Priority, SlotQueue, Ticket
 
-_PAUSE = 0.5
-_BUSY = 0.75
-"""Of the limit, in service: then a cut holds the others back for long enough."""
-_WORTH_TELLING = 0.1
-_LONGEST_PAUSE = 300.0
-"""Who is asked to wait for longer gives up instead, and so do the others, each in its turn."""
+_DEFAULT_PAUSE = 0.5
+_BUSY_SHARE = 0.75
+"""Share of the limit that is in service. Above it, a lower limit alone delays further requests long enough."""
+_MIN_REPORTED_CHANGE = 0.1
+_MAX_PAUSE = 300.0
+"""A longer Retry-After does not pause the run: each request that receives one gives up instead."""
 
 
 class Slots:
-    """Grants slots in the order of their rank, and moves the limit as the backend answers."""
+    """Grants slots by priority, and adapts the limit to the responses of the backend."""
 
     def __init__(self, limit: InflightLimit, events: EventSink | None = None) -> None:
         self._limit = limit
-        self._admission = SlotQueue(limit.current)
+        self._queue = SlotQueue(limit.current)
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
-        self._pause: asyncio.TimerHandle | None = None
-        self._at_first: int | None = None
-        self._bound: int | None = None
-        self._first = limit.current
-        self._portion: int | None = None
+        self._resume_timer: asyncio.TimerHandle | None = None
+        self._probe_limit: int | None = None
+        self._memory_cap: int | None = None
+        self._initial_limit = limit.current
+        self._quota: int | None = None
         self.workers = 1
         self._elsewhere = 0
-        self._refusals = OverloadDetector()
+        self._overload = OverloadDetector()
         self._cut_at: float | None = None
-        """When the limit was last cut, until a request that was sent after that is answered."""
+        """When the limit was last cut, until a request that was sent after the cut is answered."""
         self._events = events
         self._began = asyncio.get_running_loop().time()
         self.history: list[LimitChange] = []
@@ -49,15 +49,15 @@ class Slots:
 
     @property
     def is_full(self) -> bool:
-        return self._admission.in_use >= self._admission.limit
+        return self._queue.in_use >= self._queue.limit
 
     @property
     def in_use(self) -> int:
-        return self._admission.in_use
+        return self._queue.in_use
 
     @property
     def waiting(self) -> int:
-        return self._admission.waiting
+        return self._queue.waiting
 
     @property
     def is_paused(self) -> bool:
@@ -65,131 +65,131 @@ class Slots:
 
     @property
     def limit(self) -> int:
-        return self._limit.current if self._portion is None else min(self._portion, self._limit.current)
+        return self._limit.current if self._quota is None else min(self._quota, self._limit.current)
 
     @property
-    def _now_allowed(self) -> int:
-        allowed = self.limit if self._bound is None else min(self._bound, self.limit)
+    def _effective_limit(self) -> int:
+        allowed = self.limit if self._memory_cap is None else min(self._memory_cap, self.limit)
         if self.share is not None and self.share.membership.is_contended:
             allowed = min(allowed, self.share.allowed())
-        return allowed if self._at_first is None else min(self._at_first, allowed)
+        return allowed if self._probe_limit is None else min(self._probe_limit, allowed)
 
-    def bound(self, most: int | None) -> None:
-        """No more than this at once, whatever the limit: more do not fit. None: whatever the limit says."""
-        before, self._bound = self._now_allowed, most
-        if self._now_allowed != before:
-            self._fit()
+    def set_memory_cap(self, cap: int | None) -> None:
+        """Caps the requests in flight, because more contexts do not fit into memory. None: no cap."""
+        before, self._memory_cap = self._effective_limit, cap
+        if self._effective_limit != before:
+            self._apply_limit()
 
-    def portion(self, most: int | None) -> None:
-        """No more than this at once, whatever the limit: the others are for other workers. 0: none for now, and who
-        waits keeps its place. None: whatever the limit says."""
-        if most != self._portion:
-            self._portion = most
-            self._fit()
+    def set_quota(self, quota: int | None) -> None:
+        """Caps the requests in flight at this worker's quota. 0: none for now; waiters stay in the queue. None: no
+        quota."""
+        if quota != self._quota:
+            self._quota = quota
+            self._apply_limit()
 
     def demand(self) -> Demand:
-        """A fixed limit is one for all workers; one that is found is each worker's own."""
-        return Demand(self._first if self._limit.fixed else None, self._admission.in_use, self._admission.waiting > 0)
+        """Demand for slots. A fixed limit applies to all workers together; an adaptive one to each worker."""
+        return Demand(self._initial_limit if self._limit.fixed else None, self._queue.in_use, self._queue.waiting > 0)
 
-    def shared(self, workers: int, elsewhere: int) -> None:
-        """So many workers use the server, the others with so many requests in flight. A limit that is to be found
-        begins with its part of what one worker would begin with; then each finds its own."""
+    def set_workers(self, workers: int, elsewhere: int) -> None:
+        """`workers` use the server; the others have `elsewhere` requests in flight. An adaptive limit starts with this
+        worker's share of the initial limit."""
         self.workers, self._elsewhere = workers, elsewhere
-        first = max(1, self._first // workers)
+        first = max(1, self._initial_limit // workers)
         if not (self._limit.fixed or self.history or first == self._limit.current):
             self._limit.current = first
-            self._fit()
+            self._apply_limit()
 
-    async def acquire(self, rank: Priority) -> "HeldSlot":
-        if not self._admission.take():
-            await self._wait(rank)
+    async def acquire(self, priority: Priority) -> "HeldSlot":
+        if not self._queue.try_acquire():
+            await self._wait(priority)
         elif self.share is not None and self.share.membership.is_contended:
             self.share.membership.changed()
         return HeldSlot(self)
 
-    def succeeded(self, seconds: float) -> None:
-        """A request went well, and took so long."""
-        if self._at_first is not None:
-            self._at_first = None
-            if self._pause is None:
-                self._wake(self._admission.resize(self._now_allowed))
+    def on_success(self, seconds: float) -> None:
+        """A request was answered after `seconds`."""
+        if self._probe_limit is not None:
+            self._probe_limit = None
+            if self._resume_timer is None:
+                self._wake(self._queue.resize(self._effective_limit))
                 self._emit(Resumed())
         if self._cut_at is not None and asyncio.get_running_loop().time() - seconds >= self._cut_at:
             self._cut_at = None
-        binds = self._admission.in_use >= self._limit.current
-        self._resize(self._limit.succeeded(seconds, limit_binds=binds))
+        binds = self._queue.in_use >= self._limit.current
+        self._resize(self._limit.on_success(seconds, limit_binds=binds))
 
-    def refused(self, retry_after: float | None, request: int, health: Health) -> None:
-        """The server sent the request of this number away. That is the request's own affair, to be sent again later,
-        unless most of what the server gets goes that way: then it wants less from everybody, and a pause that it asks
-        for is everybody's. Without one, a limit below what is in service holds the others back by itself."""
-        if not self._refusals.is_news(request):
+    def on_rate_limited(self, retry_after: float | None, request: int, health: Health) -> None:
+        """The server refused the request with this number. The request is sent again later; only if the server refuses
+        most requests, the limit is cut, and a Retry-After pauses all requests. Without Retry-After, a limit below the
+        number of requests in service delays further requests by itself."""
+        if not self._overload.is_relevant(request):
             return
-        self._limit.sent_away()
-        if not self._refusals.are_most(request, health.newest):
+        self._limit.on_refusal()
+        if not self._overload.is_overloaded(request, health.newest_request):
             return
-        if self._portion:  # less than what this worker sends, not than what all may
-            self._limit.current = min(self._limit.current, self._portion)
-        in_service, now = health.out_before(request), asyncio.get_running_loop().time()
-        if self._cut_at is None:  # or else nothing sent since the last cut was answered: no limit helps against that
+        if self._quota:  # cut below what this worker sends, not below what all may
+            self._limit.current = min(self._limit.current, self._quota)
+        in_service, now = health.in_flight_before(request), asyncio.get_running_loop().time()
+        if self._cut_at is None:  # else nothing sent since the last cut was answered: a lower limit would not help
             self._cut_at = now
-            self._resize(self._limit.refused(now, in_service))
+            self._resize(self._limit.on_overload(now, in_service))
         elif retry_after is None:
             in_service = 0
-        if retry_after is not None or in_service < _BUSY * self._now_allowed:
-            self.hold(_pause(retry_after), "rate limited")
+        if retry_after is not None or in_service < _BUSY_SHARE * self._effective_limit:
+            self.pause(_pause(retry_after), "rate limited")
 
-    def looked(self, load: ServerLoad) -> None:
-        """The server said how busy it is."""
-        own = self._part_of(load)
-        self._resize(self._limit.looked(own, self._admission.in_use, asyncio.get_running_loop().time()))
+    def on_load(self, load: ServerLoad) -> None:
+        """The server reported its load."""
+        own = self._own_share(load)
+        self._resize(self._limit.on_load(own, self._queue.in_use, asyncio.get_running_loop().time()))
 
-    def _part_of(self, load: ServerLoad) -> ServerLoad:
-        """What is this worker's of what the server has to do."""
+    def _own_share(self, load: ServerLoad) -> ServerLoad:
+        """This worker's share of the server's load."""
         if not self._elsewhere:
             return load
-        own = max(1, self._admission.in_use)
-        part = own / (own + self._elsewhere)
-        return replace(load, running=round(part * load.running), waiting=round(part * load.waiting))
+        own = max(1, self._queue.in_use)
+        share = own / (own + self._elsewhere)
+        return replace(load, running=round(share * load.running), waiting=round(share * load.waiting))
 
-    def hold(self, seconds: float, reason: str, *, then: int | None = None) -> None:
-        """Grants nothing for so long, and then no more than `then` at once until one goes well."""
+    def pause(self, seconds: float, reason: str, *, then: int | None = None) -> None:
+        """Grants no slots for `seconds`, and then at most `then` at a time until a request succeeds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        self._at_first = then if self._at_first is None else self._at_first
-        told_until = loop.time() if self._pause is None else self._pause.when()
-        if until > told_until + _WORTH_TELLING:
+        self._probe_limit = then if self._probe_limit is None else self._probe_limit
+        reported_until = loop.time() if self._resume_timer is None else self._resume_timer.when()
+        if until > reported_until + _MIN_REPORTED_CHANGE:
             self._emit(Paused(seconds, reason))
-        if self._pause is not None:
-            until = max(until, self._pause.when())
-            self._pause.cancel()
-        self._pause = loop.call_at(until, self._go_on)
-        self._admission.resize(0)
+        if self._resume_timer is not None:
+            until = max(until, self._resume_timer.when())
+            self._resume_timer.cancel()
+        self._resume_timer = loop.call_at(until, self._resume)
+        self._queue.resize(0)
 
-    def _go_on(self) -> None:
-        self._pause = None
-        self._wake(self._admission.resize(self._now_allowed))
-        if self._at_first is None:
+    def _resume(self) -> None:
+        self._resume_timer = None
+        self._wake(self._queue.resize(self._effective_limit))
+        if self._probe_limit is None:
             self._emit(Resumed())
 
-    async def _wait(self, rank: Priority) -> None:
-        ticket = self._admission.wait(rank)
+    async def _wait(self, priority: Priority) -> None:
+        ticket = self._queue.enqueue(priority)
         granted = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = granted
         self._tell_clients()
         try:
             await granted
         except asyncio.CancelledError:
-            # A grant and a cancellation may cross, in either order: who is no longer waiting was granted.
+            # A grant and a cancellation may cross in either order: a ticket that no longer waits was granted.
             if self._waiters.pop(ticket, None) is None:
-                self._give_back()
+                self._release()
             else:
-                self._admission.leave(ticket)
+                self._queue.cancel(ticket)
                 self._tell_clients()
             raise
 
-    def _give_back(self) -> None:
-        self._wake(self._admission.release())
+    def _release(self) -> None:
+        self._wake(self._queue.release())
         if self.share is not None and self.share.membership.is_contended:
             self.share.membership.changed()
 
@@ -202,25 +202,13 @@ class Slots:
     def _resize(self, change: LimitDecision | None) -> None:
         if change is None:
             return
-        self._fit()
+        self._apply_limit()
         self.history.append(LimitChange(asyncio.get_running_loop().time() - self._began, *change))
         self._emit(LimitChanged(*change))
 
-    def refit(self) -> None:
-        """Other clients of the endpoints use more or less, or want more or less."""
-        if self._pause is None:
-            granted = self._admission.resize(self._now_allowed)
-            self._wake(granted)
-            if granted:
-                self._tell_clients()
-
-    def _tell_clients(self) -> None:
-        if self.share is not None and self.share.membership.is_contended:
-            self.share.membership.changed()
-
-    def _fit(self) -> None:
-        if self._pause is None:
-            self._wake(self._admission.resize(self._now_allowed))
+    def _apply_limit(self) -> None:
+        if self._resume_timer is None:
+            self._wake(self._queue.resize(self._effective_limit))
 
     def _emit(self, event: Event) -> None:
         if self._events is not None:
@@ -238,7 +226,7 @@ class HeldSlot:
     def release(self) -> None:
         if self._slots is not None:
             slots, self._slots = self._slots, None
-            slots._give_back()
+            slots._release()
 
 
 class SlotShare:
@@ -283,4 +271,4 @@ def shared_slots(slots: Slots, loads: EndpointLoads, addresses: Sequence[str]) -
 
 
 def _pause(retry_after: float | None) -> float:
-    return _PAUSE if retry_after is None or retry_after > _LONGEST_PAUSE else retry_after
+    return _DEFAULT_PAUSE if retry_after is None or retry_after > _MAX_PAUSE else retry_after

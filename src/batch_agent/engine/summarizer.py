@@ -1,4 +1,4 @@
-"""Long tool results, shortened by the model."""
+"""Summarizer: shortens long tool results with the model."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from .reply_assembly import collect
 from .slots import Slots
 
 _CHARS_PER_TOKEN = 4
-_CONTEXT = 32_000
-_MOST_PARTS = 8
+_DEFAULT_CONTEXT_TOKENS = 32_000
+_MAX_PARTS = 8
 _PROMPT = Prompt("You shorten texts. Keep every name, number, date and reference in them. Add nothing.")
 
 
 @dataclass(slots=True)
 class Summarizer:
-    """Asks in the ordinary way, for a slot like everybody. `usage` is what it cost."""
+    """Requests summaries from the backend, with slots like any turn. `usage` is their total usage."""
 
     backend: Backend
     slots: Slots
@@ -29,24 +29,24 @@ class Summarizer:
     usage: Usage = field(default_factory=Usage)
 
     async def shorten(self, text: str, tokens: int) -> str:
-        """At most about `tokens` long. Never raises for a backend that fails: the text is cut instead, and says so."""
+        """A summary of about `tokens` at most. If the backend fails, the text is truncated instead, with a note."""
         try:
             summary, read = await self._summary(text, tokens, self.model)
         except BackendError as error:
-            most = tokens * _CHARS_PER_TOKEN
-            return f"{text[:most]}\n[cut here: {most} of {len(text)} characters are shown; no summary: {error}]"
+            size = tokens * _CHARS_PER_TOKEN
+            return f"{text[:size]}\n[cut here: {size} of {len(text)} characters are shown; no summary: {error}]"
         rest = f", of which the first {read} were read" if read < len(text) else ""
         return f"[a summary of {len(text)} characters{rest}]\n{summary}"
 
     async def summaries(
         self, texts: Mapping[int, tuple[str, int]], model: str | None = None, seconds: float | None = None
     ) -> Mapping[int, str]:
-        """Of texts, each with its most tokens, those summaries that could be had within so many seconds. Never raises
-        for a backend that fails."""
+        """Summaries of texts, each with its maximum of tokens. Those that fail or take longer than `seconds` are
+        missing."""
         found: dict[int, str] = {}
 
         async def one(name: int, text: str, tokens: int) -> None:
-            with suppress(BackendError):  # the others may do better
+            with suppress(BackendError):  # other summaries may succeed
                 found[name], _ = await self._summary(text, tokens, model or self.model)
 
         with suppress(TimeoutError):
@@ -56,19 +56,19 @@ class Summarizer:
         return found
 
     async def _summary(self, text: str, tokens: int, model: str) -> tuple[str, int]:
-        """It, and how many characters were read for it. Raises BackendError."""
-        room = (self.backend.traits.context_tokens or _CONTEXT) - tokens
+        """The summary, and how many characters of the text were read for it. Raises BackendError."""
+        room = (self.backend.traits.context_tokens or _DEFAULT_CONTEXT_TOKENS) - tokens
         size = max(1_000, room * _CHARS_PER_TOKEN // 2)
-        parts = [text[start : start + size] for start in range(0, len(text), size)][:_MOST_PARTS]
+        parts = [text[start : start + size] for start in range(0, len(text), size)][:_MAX_PARTS]
         shortened = [await self._ask(part, tokens // len(parts), model) for part in parts]
         return "\n".join(shortened), sum(map(len, parts))
 
     async def _ask(self, text: str, tokens: int, model: str) -> str:
-        asked = f"Shorten this to at most {max(20, tokens * 2 // 3)} words:\n\n{text}"
+        prompt = f"Shorten this to at most {max(20, tokens * 2 // 3)} words:\n\n{text}"
         sampling = Sampling(temperature=0.0, max_tokens=max(32, tokens))
         slot = await self.slots.acquire(Priority(is_fresh=False))
         try:
-            async with self.backend.stream(Request(_PROMPT, (User(asked),), model, sampling)) as deltas:
+            async with self.backend.stream(Request(_PROMPT, (User(prompt),), model, sampling)) as deltas:
                 reply, _ = await collect(deltas, lambda: 0.0)
         finally:
             slot.release()

@@ -1,4 +1,4 @@
-"""Waiting for a coroutine from code that is not async, also where an event loop is already running."""
+"""Synchronous entry point: runs a coroutine to completion, even where an event loop is already running."""
 
 import asyncio
 import contextvars
@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 
 from ..aio import run_event_loop
 
-_CANCELLATION_SHOWS_WITHIN = 0.2
+_CANCELLATION_CHECK_INTERVAL = 0.2
 
 _Result = TypeVar("_Result")
 Main = Callable[[], Coroutine[Any, Any, _Result]]
 
 
 def run_blocking(main: Main[_Result]) -> _Result:
-    """The result of `main`. Inside a running loop (a notebook) it works in a thread of its own, and blocks that loop.
+    """The result of `main`. Inside a running event loop (a notebook) it runs in a thread of its own, and blocks that
+    loop.
 
-    Ctrl-C ends what runs, and is raised once it is over."""
+    Ctrl-C cancels the coroutine, and is raised when it has ended."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -47,13 +48,13 @@ def _run_in_thread(main: Main[_Result]) -> _Result:
     thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="batch-agent-run")
     thread.start()
     try:
-        # Ctrl-C interrupts the waiting; under asyncio.run it only cancels the task that waits, so one has to look.
-        while not wait([outcome], timeout=_CANCELLATION_SHOWS_WITHIN).done:
+        # Ctrl-C interrupts the wait; under asyncio.run it only cancels the waiting task, which has to be checked.
+        while not wait([outcome], timeout=_CANCELLATION_CHECK_INTERVAL).done:
             if caller is not None and caller.cancelling():
                 raise asyncio.CancelledError
         return outcome.result()
     finally:
-        with suppress(RuntimeError):  # its loop may be closed by now
+        with suppress(RuntimeError):  # its loop may be closed already
             for cancel in cancels:
                 cancel()
         thread.join()

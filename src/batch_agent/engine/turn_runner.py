@@ -1,4 +1,4 @@
-"""One turn of an agent, sent until it is answered or another try makes no sense."""
+"""Turn runner: one turn of an agent, with retries, until it is answered or fails for good."""
 
 import asyncio
 import random
@@ -17,20 +17,20 @@ from ..core.protocols import Backend, EventSink, Slot
 from ..core.requests import Reply, Request
 from ..core.run_stopped import RunStopped
 from ..schedule.health import Health, PauseAll, RetryAgent, StopRun
-from ..schedule.retry import asks_for_less, retry_delay
+from ..schedule.retry import is_overload_refusal, retry_delay
 from .admission import AdmissionController
 from .prefix_warmup import PrefixWarmup
 from .reply_assembly import OnCall, collect
 
 OnAttempt = Callable[[Request], Awaitable[OnCall | None]]
-"""Called before each try of a turn: who hears of the calls in it."""
+"""Called before each attempt of a turn; returns the callback for the tool calls in its reply."""
 
 
 class TurnRunner(Protocol):
-    """Where the turns of agents are taken."""
+    """Runs the turns of agents."""
 
     @property
-    def gate(self) -> AdmissionController: ...
+    def admission(self) -> AdmissionController: ...
 
     @property
     def turn_time(self) -> Deadlines: ...
@@ -39,66 +39,76 @@ class TurnRunner(Protocol):
     def events(self) -> EventSink | None: ...
 
     async def turn(
-        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: OnAttempt | None = None
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        on_attempt: OnAttempt | None = None,
     ) -> Replied:
-        """`slot`: for the first try, if the agent has one already; `task`: the running one. Raises BackendError and
-        RunStopped."""
+        """`slot`: for the first attempt, if the agent already has one; `task`: the running task. Raises BackendError
+        and RunStopped."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BackendTurnRunner:
-    """A backend with the way to it, and what a failure there means. All agents of a run ask through the same one."""
+    """Runs turns on a backend, behind an admission controller. All agents of a run share one."""
 
     backend: Backend
-    gate: AdmissionController
+    admission: AdmissionController
     health: Health
     turn_time: Deadlines
     retry: Retry
-    warming: PrefixWarmup | None = None
+    warmup: PrefixWarmup | None = None
     events: EventSink | None = None
 
     async def turn(
-        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: OnAttempt | None = None
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        on_attempt: OnAttempt | None = None,
     ) -> Replied:
         now = task.get_loop().time
         queued, failed = 0.0, tuple[BackendError, ...]()
         while True:
-            on_call = None if begin is None else await begin(step.request)
-            asked = now()
-            held = slot or await self.gate.next_turn(job, step.turns_left)
+            on_call = None if on_attempt is None else await on_attempt(step.request)
+            waiting_since = now()
+            held = slot or await self.admission.readmit(job, step.turns_left)
             slot = None
-            if self.warming is not None and not self.warming.is_over:
-                await _warm(self.warming, held)
+            if self.warmup is not None and not self.warmup.is_done:
+                await _wait_for_warmup(self.warmup, held)
             started = now()
-            queued += started - asked
+            queued += started - waiting_since
             request = self.health.sent(started)
             if self.events is not None:
                 self.events.emit(TurnStarted(job.key, step.request.turn + 1))
             try:
-                reply, ttft = await self._ask(step.request, task, started, on_call)
+                reply, ttft = await self._attempt(step.request, task, started, on_call)
             except BackendError as error:
-                alone = self._judge(job, request, error, now(), failed)  # before the slot goes to the next in line
-                failed = failed if alone is None else (*failed, error)
+                retry = self._on_failure(job, request, error, now(), failed)  # before the slot is granted again
+                failed = failed if retry is None else (*failed, error)
             else:
                 fact = Replied(reply, queued, now() - started, ttft, len(failed) + 1, cut_at=_cut_at(reply, step))
-                self.gate.answered(job.key, fact)
+                self.admission.on_reply(job.key, fact)
                 self.health.succeeded(request)
                 if failed:
                     self._learn(failed[-1], helped=True)
                 if self.events is not None:
-                    self.events.emit(_ended(job, step, fact))
+                    self.events.emit(_turn_ended(job, step, fact))
                 return fact
             finally:
-                self.health.left(request)
+                self.health.abandoned(request)
                 held.release()
-            if alone is not None:
-                await self._back_off(job, failed, alone)
+            if retry is not None:
+                await self._back_off(job, failed, retry)
 
-    async def _ask(
+    async def _attempt(
         self, request: Request, task: "asyncio.Task[Any]", started: float, on_call: OnCall | None
     ) -> tuple[Reply, float | None]:
-        """One try: the reply, and seconds to its first token where it was streamed."""
+        """One attempt: the reply, and the time to its first token if it was streamed."""
         clock = self.turn_time.watch(task)
         try:
             with clock:
@@ -111,44 +121,46 @@ class BackendTurnRunner:
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         return reply, first - started if first is not None and request.stream else None
 
-    def _judge(
+    def _on_failure(
         self, job: Job, request: int, error: BackendError, now: float, before: tuple[BackendError, ...]
     ) -> RetryAgent | None:
-        """What a failure means for everybody. How patient this agent may be, or None if the try does not count;
-        raises RunStopped. `before`: earlier failures of this turn."""
-        if asks_for_less(error):
-            self.gate.slots.refused(error.retry_after, request, self.health)
+        """Handles a failed attempt: how the agent may retry, or None if the attempt does not count. `before`: earlier
+        failures of this turn. Raises RunStopped."""
+        if is_overload_refusal(error):
+            self.admission.slots.on_rate_limited(error.retry_after, request, self.health)
         elif before:
             self._learn(before[-1], helped=False)
         match self.health.failed(request, job.key, error, now):
             case StopRun(reason):
                 raise RunStopped(error.kind, reason)
             case PauseAll(seconds):
-                self.gate.slots.hold(seconds, str(error), then=1)
-                self._tell(job, error, seconds)
+                self.admission.slots.pause(seconds, str(error), then=1)
+                self._report_retry(job, error, seconds)
                 return None
-            case RetryAgent() as alone:
-                return alone
+            case RetryAgent() as retry:
+                return retry
             case other:
                 assert_never(other)
 
     def _learn(self, failure: BackendError, *, helped: bool) -> None:
-        """From the try after a failure. That a busy server has time again is no news."""
-        if not asks_for_less(failure):
+        """Records whether a retry helped. Retries after refusals say nothing about failures."""
+        if not is_overload_refusal(failure):
             self.health.retried(helped=helped)
 
-    async def _back_off(self, job: Job, failed: tuple[BackendError, ...], alone: RetryAgent) -> None:
-        """Waits before the next try, without a slot; raises the last error when there shall be none."""
+    async def _back_off(self, job: Job, failed: tuple[BackendError, ...], retry: RetryAgent) -> None:
+        """Waits before the next attempt, without a slot. Raises the last error if there is none."""
         error = failed[-1]
-        alike = sum(asks_for_less(each) == asks_for_less(error) for each in failed)
-        spread = random.random()  # noqa: S311
-        delay = retry_delay(self.retry, error, alike, spread, alone.patience, is_lone=alone.is_lone)
+        same_kind = sum(is_overload_refusal(each) == is_overload_refusal(error) for each in failed)
+        jitter = random.random()  # noqa: S311
+        delay = retry_delay(
+            self.retry, error, same_kind, jitter, retry.retry_factor, others_succeed=retry.others_succeed
+        )
         if delay is None:
             raise error
-        self._tell(job, error, delay)
+        self._report_retry(job, error, delay)
         await asyncio.sleep(delay)
 
-    def _tell(self, job: Job, error: BackendError, delay: float) -> None:
+    def _report_retry(self, job: Job, error: BackendError, delay: float) -> None:
         if self.events is not None:
             self.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
 
@@ -157,16 +169,16 @@ def _cut_at(reply: Reply, step: Generate) -> int | None:
     return step.request.sampling.max_tokens if reply.finish == "length" else None
 
 
-def _ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:
+def _turn_ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:
     reply = fact.reply
     return TurnEnded(
         job.key, step.request.turn + 1, reply.usage, reply.finish, fact.queued, fact.seconds, fact.ttft, fact.attempts
     )
 
 
-async def _warm(warming: PrefixWarmup, slot: Slot) -> None:
+async def _wait_for_warmup(warmup: PrefixWarmup, slot: Slot) -> None:
     try:
-        await warming.wait()
+        await warmup.wait()
     except BaseException:
         slot.release()
         raise

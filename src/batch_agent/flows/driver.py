@@ -18,7 +18,7 @@ from ..data import gather_inputs
 from ..engine.inputs import JobSource
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
-from ..run.complete_checkpoint import MOST_READ_AHEAD
+from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resources import open_resources
 from ..run.setup import RunSetup
 from .callbacks import Callbacks
@@ -79,7 +79,7 @@ async def _is_finished(
     steps: Sequence[FlowStep], source: JobSource, options: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]
 ) -> bool:
     """Whether the checkpoints hold all results: determined by a trial run without side effects."""
-    values = source.rows if source.rows is not None else await source.ahead(MOST_READ_AHEAD)
+    values = source.rows if source.rows is not None else await source.read_ahead(MAX_READ_AHEAD)
     if values is None:
         return False
     inputs, deadline = JobSource(values), RunDeadline(None)

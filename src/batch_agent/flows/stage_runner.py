@@ -89,7 +89,7 @@ class StageRunner:
             self.name,
             traits.name,
             rules.model,
-            Results(ordered, resources.gate.report(), resources.measured_report),
+            Results(ordered, resources.admission.report(), resources.measured_report),
             self.skipped,
             seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
         )

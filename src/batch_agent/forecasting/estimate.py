@@ -111,13 +111,13 @@ class _Workload:
             return None
         ledger, grown = KvLedger(self.traits.kv_tokens, float(self.shared)), round(self.behaviour.grown)
         for agent in range(self.agents + 1):
-            ledger.begin(str(agent), self.first - self.shared)
-            if not ledger.let_in(str(agent), 0.0):
+            ledger.register(str(agent), self.first - self.shared)
+            if not ledger.admit(str(agent), 0.0):
                 break
             if not agent:
-                ledger.heard("0", self.first, 0, 0, is_crowded=False)
-                ledger.heard("0", self.first + grown, 0, 0, is_crowded=False)
-                ledger.leave("0")
+                ledger.on_usage("0", self.first, 0, 0, has_waiters=False)
+                ledger.on_usage("0", self.first + grown, 0, 0, has_waiters=False)
+                ledger.remove("0")
         return ledger.residents
 
     @property

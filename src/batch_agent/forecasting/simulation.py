@@ -181,7 +181,7 @@ class _Simulation:
         async with monitor_load(self._server, self._gate), asyncio.TaskGroup() as group:
             for index, profile in enumerate(self._profiles):
                 job = Job(index, str(index), None, task)
-                slot = await self._gate.first_turn(job, ())
+                slot = await self._gate.admit(job, ())
                 self._result.starts.append(aio.now())
                 group.create_task(self._run_agent(job, profile, slot))
         return self._result
@@ -189,15 +189,15 @@ class _Simulation:
     async def _run_agent(self, job: Job, profile: AgentProfile, slot: HeldSlot) -> None:
         for at, prompt in enumerate(prompts(profile, self._setup.first)):
             if at:
-                slot = await self._gate.next_turn(job, _MAX_TURNS - at)
+                slot = await self._gate.readmit(job, _MAX_TURNS - at)
             usage = await self._turn(job, prompt, profile[at].output)
             slot.release()
             if at:
                 self._result.later_turns += usage
             if at + 1 < len(profile):
-                with self._gate.while_waiting(job.key, [_TOOL], None):
+                with self._gate.tool_wait(job.key, [_TOOL], None):
                     await asyncio.sleep(profile[at].tool_seconds)
-        self._gate.leave(job.key)
+        self._gate.release(job.key)
         self._result.ends.append(aio.now())
 
     async def _turn(self, job: Job, prompt: int, output: int) -> Usage:
@@ -210,7 +210,7 @@ class _Simulation:
         self._result.decoding += decoding
         self._in_flight -= 1
         usage = Usage(prompt, sequence.cached, output)
-        self._gate.answered(job.key, Replied(Reply("", "stop", usage), 0.0, aio.now() - started))
+        self._gate.on_reply(job.key, Replied(Reply("", "stop", usage), 0.0, aio.now() - started))
         return usage
 
 

@@ -12,7 +12,7 @@ from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, Pr
 from ..backends.endpoint_pool import EndpointPool
 from ..backends.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
-from ..schedule.retry import asks_for_less
+from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Ticket
 from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, refusal_delay
@@ -92,7 +92,7 @@ class Dispatcher:
     def _size_for(self, endpoint: int, size: int) -> int:
         """An endpoint that may be down gets a single prompt."""
         state = self._states[endpoint]
-        if not self.endpoint_pool.routing.is_good(endpoint):
+        if not self.endpoint_pool.routing.is_up(endpoint):
             return 1
         size = min(size, max(1, self._options.max_prompts - state.unfinished))
         if self._share.membership.is_contended:
@@ -132,7 +132,7 @@ class Dispatcher:
         now = aio.now()
         return [
             endpoint
-            for endpoint in self.endpoint_pool.routing.usable(now)
+            for endpoint in self.endpoint_pool.routing.available(now)
             if endpoint in self.endpoints and self._states[endpoint].paused_until <= now
         ]
 
@@ -149,7 +149,7 @@ class Dispatcher:
         return self._in_flight[batch]
 
     def _end(self, batch: PromptBatch) -> None:
-        self.endpoint_pool.routing.left(self._in_flight.pop(batch), aio.now())
+        self.endpoint_pool.routing.abandoned(self._in_flight.pop(batch), aio.now())
         self._states[batch.endpoint].on_ended(batch)
         self._changed.set()
         self._report_load()
@@ -171,7 +171,7 @@ class Dispatcher:
         """Queues the prompts of a request that broke off or was reclaimed, or fails those that failed too often."""
         hopeless = record_failure(batch, error, self._states[batch.endpoint], self.endpoints)
         again = [prompt for prompt in batch.unanswered if prompt not in hopeless]
-        if asks_for_less(error) and again and self._states[batch.endpoint].paused_until <= aio.now():
+        if is_overload_refusal(error) and again and self._states[batch.endpoint].paused_until <= aio.now():
             delay = refusal_delay(max(prompt.refusals for prompt in again) - 1, error.retry_after)
             self.group.create_task(self._requeue_later(again, delay))
         else:
@@ -192,10 +192,10 @@ class Dispatcher:
                 prompts = [prompt.prompt for prompt in batch.prompts]
                 await self._send_prompts(batch.endpoint, prompts, self._receiver(batch))
         except BackendError as error:
-            if blames_endpoint(batch, error, state) or not pool.routing.is_good(batch.endpoint):
+            if blames_endpoint(batch, error, state) or not pool.routing.is_up(batch.endpoint):
                 pool.record_failure(ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
                 pool.mark_down(batch.endpoint, error)
-            if asks_for_less(error):
+            if is_overload_refusal(error):
                 state.on_refused(batch, error.retry_after, aio.now())
             return error
         except TimeoutError:
@@ -276,7 +276,7 @@ class Dispatcher:
 
     def _fail_if_all_down(self) -> None:
         now = aio.now()
-        if any(self.endpoint_pool.routing.is_counted_on(endpoint) for endpoint in self.endpoints):
+        if any(self.endpoint_pool.routing.is_healthy(endpoint) for endpoint in self.endpoints):
             self._down_since = None
             return
         self._down_since = now if self._down_since is None else self._down_since

@@ -24,7 +24,7 @@ _BATCHES_PER_ENDPOINT = 4
 """Batches that an endpoint's share is split into: a slow endpoint gives its work back in these units."""
 _MIN_SPLIT_SIZE = 8
 """Prompts in a batch that is worth splitting further."""
-_BACKOFF = Backoff(first=0.5, longest=30.0)
+_BACKOFF = Backoff(first=0.5, ceiling=30.0)
 """For an overloaded endpoint that sends no Retry-After."""
 _MIN_SILENT_SECONDS = 1.0
 _SILENT_FACTOR = 5.0
@@ -176,7 +176,7 @@ class EndpointState:
     def on_refused(self, batch: PromptBatch, retry_after: float | None, now: float) -> bool:
         """Returns whether the endpoint is overloaded: it refuses most batches, and is paused."""
         is_first = now >= self.paused_until  # otherwise another batch has started this pause
-        if not (self._overload.is_news(batch.number) and self._overload.are_most(batch.number, self._sent)):
+        if not (self._overload.is_relevant(batch.number) and self._overload.is_overloaded(batch.number, self._sent)):
             return not is_first
         if is_first:
             self.paused_until = now + refusal_delay(self._pauses, retry_after)
@@ -206,7 +206,7 @@ class EndpointState:
 
 def refusal_delay(attempt: int, retry_after: float | None) -> float:
     """Seconds to wait after a refusal that follows this many others."""
-    return _BACKOFF.delay(attempt) if retry_after is None else min(retry_after, _BACKOFF.longest)
+    return _BACKOFF.delay(attempt) if retry_after is None else min(retry_after, _BACKOFF.ceiling)
 
 
 def fair_batch_size(prompts: int, endpoints: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from ..core.errors import BackendError, ErrorKind
-from ..schedule.retry import asks_for_less
+from ..schedule.retry import is_overload_refusal
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch
 
 _REJECTIONS = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
@@ -33,7 +33,7 @@ def record_failure(
         if error is RECLAIMED:
             prompt.avoids.add(batch.endpoint)
             prompt.moves += 1
-        elif asks_for_less(error):
+        elif is_overload_refusal(error):
             prompt.refusals += 1
         elif error.kind in _PROMPT_MAY_CAUSE:
             prompt.on_interrupted(batch.endpoint, len(prompts))
@@ -41,7 +41,7 @@ def record_failure(
         return []
     if error.kind is ErrorKind.TURN_TIMEOUT and state.start_seconds is None:  # smaller batches would not help
         return [prompt for prompt in prompts if prompt.avoids.issuperset(endpoints)]
-    if asks_for_less(error):
+    if is_overload_refusal(error):
         return [prompt for prompt in prompts if prompt.refusals >= _MAX_REFUSALS]
     if error.kind in _REJECTIONS and is_single:
         return prompts

@@ -61,7 +61,7 @@ class SecondOpinion:
     def on_prompt(self, prompt: PendingPrompt, rejection: EndpointRejection) -> None:
         """Sends the prompt to another endpoint. It fails when two have rejected it."""
         rejected_by = {each.endpoint for each in prompt.rejections} | {rejection.endpoint}
-        is_counted_on = self._sender.endpoint_pool.routing.is_counted_on
+        is_counted_on = self._sender.endpoint_pool.routing.is_healthy
         others = [at for at in self._sender.endpoints if at not in rejected_by and is_counted_on(at)]
         if len(rejected_by) > 1 or not others or rejection.error.kind is not ErrorKind.BAD_REQUEST:
             self._sender.fail(prompt, rejection.error, rejection.endpoint)

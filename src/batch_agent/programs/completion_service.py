@@ -120,15 +120,15 @@ class GatewayService:
 
     async def _run_side_turn(self, session: ProgramSession, key: str, step: Generate) -> Replied:
         """Sends a request while another one of the same program is in progress: to the server, a separate agent."""
-        task, gate = asyncio.current_task(), self.turn_runner.gate
+        task, gate = asyncio.current_task(), self.turn_runner.admission
         assert task is not None
         job = replace(session.job, key=key)
-        slot = await gate.first_turn(job, ())
+        slot = await gate.admit(job, ())
         try:
             return await self.turn_runner.turn(job, step, slot, task)
         finally:
             slot.release()
-            gate.leave(key)
+            gate.release(key)
 
 
 def _as_backend_error(end: BackendError | RunStopped) -> BackendError:

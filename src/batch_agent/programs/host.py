@@ -31,7 +31,7 @@ async def open_program_host(
     SpecError."""
     runtime, model = spec.runtime, rules.model
     assert runtime is not None
-    sessions = ProgramSessions(turn_runner.gate, turn_runner.events)
+    sessions = ProgramSessions(turn_runner.admission, turn_runner.events)
     adapter = ActionAdapter(rules, traits, uses_actions=_uses_actions(spec, traits))
     service = GatewayService(turn_runner, adapter, sessions, spec.max_turns)
     await asyncio.to_thread(remove_abandoned)
@@ -51,7 +51,13 @@ async def open_program_host(
 
             async with runtime.open(context) as factory:
                 yield ProgramTurnRunner(
-                    factory, sessions, turn_runner.gate, turn_runner.turn_time, spec.retry, release, turn_runner.events
+                    crew,
+                    sessions,
+                    turn_runner.admission,
+                    turn_runner.turn_time,
+                    spec.retry,
+                    release,
+                    turn_runner.events,
                 )
 
 

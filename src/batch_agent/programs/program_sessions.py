@@ -100,7 +100,7 @@ class ProgramSession:
         if self._calls and self._events is not None:
             self._events.emit(CallsStarted(self.job.key, self.turns, tuple(call.name for call in self._calls)))
         calls = self._calls or (_PROGRAM,)
-        self._waiting.enter_context(self._gate.while_waiting(self.job.key, calls, self._request))
+        self._waiting.enter_context(self._gate.tool_wait(self.job.key, calls, self._request))
 
     def _record_calls(self, messages: Sequence[Message]) -> None:
         """Records the results of the model's tool calls."""

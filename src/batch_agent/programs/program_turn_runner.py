@@ -32,7 +32,7 @@ class ProgramTurnRunner:
 
     factory: SessionFactory
     sessions: ProgramSessions
-    gate: AdmissionController
+    admission: AdmissionController
     turn_time: Deadlines
     retry: Retry
     release: Callable[[str], None]
@@ -41,7 +41,12 @@ class ProgramTurnRunner:
     _agent_sessions: dict[str, AgentSession] = field(default_factory=dict)
 
     async def turn(
-        self, job: Job, step: Generate, slot: Slot | None, task: "asyncio.Task[Any]", begin: OnAttempt | None = None
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        on_attempt: OnAttempt | None = None,
     ) -> Replied:
         """Raises BackendError and RunStopped."""
         if slot is not None:

@@ -30,7 +30,7 @@ class RayRun:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
                     working = group.create_task(place.work())
-                    await runner.run(setup, outbox, hub=hub, works=False)
+                    await runner.run(setup, outbox, coordinator=hub, works=False)
                     working.cancel()
         finally:
             await place.leave()

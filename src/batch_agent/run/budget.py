@@ -24,42 +24,44 @@ class RunBudget:
 
     def __init__(self, spend: Spend) -> None:
         self._spend = spend
-        self.purse = BudgetPool(Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd))
+        self.pool = BudgetPool(Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd))
         self._usd_is_known = True
         self._replied: list[Usage] = []
-        """By earlier runs, for each stage."""
+        """Usage that replies of earlier runs reported, for each stage."""
         self._unreplied = 0.0
-        """Tokens that they may have spent beside."""
+        """Tokens that earlier runs may have spent on requests without a reply."""
 
     @classmethod
     async def open(
-        cls, spend: Spend, stores: Sequence[Store], stack: AsyncExitStack, joined: "ClusterSession | None"
+        cls, spend: Spend, stores: Sequence[Store], stack: AsyncExitStack, cluster: "ClusterSession | None"
     ) -> "RunBudget":
-        """With what was spent before, as far as it is known without a price. Raises StoreError."""
+        """The budget with what earlier runs have spent, as far as it is known without prices. Raises StoreError."""
         opened = cls(spend)
         opened._replied = [await store.spent() for store in stores]
-        if joined is not None:
-            opened._usd_is_known = not await stack.enter_async_context(joined.share_purse(opened.purse))
+        if cluster is not None:
+            opened._usd_is_known = not await stack.enter_async_context(cluster.share_purse(opened.pool))
             return opened
         await opened._count_earlier(stores)
         if not isinstance(stores[0], NoStore):
-            await stack.enter_async_context(keep_account(opened.purse, stores[0]))
+            await stack.enter_async_context(keep_account(opened.pool, stores[0]))
         return opened
 
     async def trial(self, stores: Sequence[Store]) -> TrialRequest:
-        """Where nothing is left, a server is taken to be as it was."""
+        """The trial request of a server, which counts against the budget. If nothing is left, the server is assumed to
+        be as it was."""
         plans = [await store.plan() for store in stores]
-        acted = any(plan is not None and plan.get("tool mode") == "action" for plan in plans)
+        used_action_mode = any(plan is not None and plan.get("tool mode") == "action" for plan in plans)
         return TrialRequest(
-            lambda backend: BudgetedBackend(backend, self.purse, self._prices(backend)), assume_tools=not acted
+            lambda backend: BudgetedBackend(backend, self.pool, self._prices(backend)),
+            assume_tools=not used_action_mode,
         )
 
     def backend(self, backend: Backend, spec: BatchSpec) -> Backend:
-        return BudgetedBackend(backend, self.purse, self._prices(backend), spec.context.context_tokens)
+        return BudgetedBackend(backend, self.pool, self._prices(backend), spec.context.context_tokens)
 
     def price_earlier(self, backend: Backend, spec: BatchSpec, model: str, stage: int) -> None:
-        """What the stage's part of earlier runs has cost, where that was not counted in dollars then. Raises SpecError
-        for a model whose price is needed, and unknown."""
+        """Adds what earlier runs of the stage have cost, if they did not count dollars. Raises SpecError for a model
+        whose price is needed but unknown."""
         price_of_model = self._prices(backend)
         if price_of_model is None:
             return
@@ -67,25 +69,25 @@ class RunBudget:
         if spec.context.compact_model is not None:
             price_of_model(spec.context.compact_model)
         if not self._usd_is_known:
-            beside = self._unreplied * max(price.input, price.output) if stage == 0 else 0.0
-            self.purse.budget.spent_before(Amount(0, price.of(self._replied[stage]) + beside))
+            unreplied = self._unreplied * max(price.input, price.output) if stage == 0 else 0.0
+            self.pool.budget.add_earlier(Amount(0, price.of(self._replied[stage]) + unreplied))
 
-    def tell_spent(self, events: EventSink | None) -> None:
+    def report_spent(self, events: EventSink | None) -> None:
         if events is not None:
-            events.emit(BudgetReported(self.purse.budget.tokens, self.purse.budget.usd))
+            events.emit(BudgetReported(self.pool.budget.tokens, self.pool.budget.usd))
 
     async def _count_earlier(self, stores: Sequence[Store]) -> None:
-        """Answers tell what they took; the account, which the first store keeps, also what brought none."""
+        """Replies report their usage; the account, in the first store, also counts requests without a reply."""
         replied = sum(self._replied, NO_USAGE)
         tokens, account = replied.input + replied.output, await stores[0].account()
         counted = 0.0 if account is None else account.tokens or 0.0
         self._usd_is_known = account is not None and account.usd is not None
         self._unreplied = max(0.0, counted - tokens)
         usd = 0.0 if account is None else account.usd or 0.0
-        self.purse.budget.spent_before(Amount(max(tokens, counted), usd))
+        self.pool.budget.add_earlier(Amount(max(tokens, counted), usd))
 
     def _prices(self, backend: Backend) -> PriceOf | None:
-        """None where no price is needed."""
+        """None if no price is needed."""
         spend, known = self._spend, dict[str, Price]()
         if spend.max_usd is None and not spend.prices:
             return None

@@ -1,4 +1,4 @@
-"""Resources of runs: store, backend, admission, budget, tool executor. Runs of one flow share what they can."""
+"""Resources of runs: store, backend, admission, budget and tool executor. Runs of one flow share what they can."""
 
 import asyncio
 import re
@@ -36,101 +36,103 @@ from ..schedule.health import Health
 from ..store.memory import NoStore
 from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, open_tools, toolsets
 from .budget import RunBudget
-from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, unmarked
+from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .plan_check import check_plan, is_same_question
 from .setup import ANY_SERVER, RunSetup
 
 if TYPE_CHECKING:
     from ..cluster.session import ClusterSession
 
-_ON_THIS_MACHINE = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
-_PATIENCE_PER_RETRY = 5.0
-"""Seconds for which a backend that is gone is waited for, for each retry that the user allows."""
+_LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
+_OUTAGE_SECONDS_PER_RETRY = 5.0
+"""Seconds that a run waits for an unavailable backend, per retry that the user allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResources:
-    """What one run works with, open. Runs of one flow share backends, gates, tools and the budget."""
+    """Open resources of one run. Runs of one flow share backends, admission, tools and the budget."""
 
     setup: RunSetup
     inputs: JobSource
     plan: Plan
     server: Backend
-    """As it was opened."""
+    """The backend as it was opened."""
     backend: Backend
-    """The server, or what counts its requests against the budget."""
+    """The server, or a wrapper that counts its requests against the budget."""
     tools: Sequence[Tool]
     chars_per_token: float
     report: Callable[[], PrefixReport]
-    """Predicts what prompts share and lints them, when it is called for the first time."""
+    """Returns the prefix report; prompts are linted at the first call."""
     store: Store
-    gate: AdmissionController
+    admission: AdmissionController
     health: Health
     summarizer: Summarizer
     deadline: RunDeadline
     window: ContextWindow | None = None
-    """The model's context window; None where it is not known."""
+    """The context window of the model; None if unknown."""
     events: EventSink | None = None
-    joined: "ClusterSession | None" = None
-    """Set where the work is shared with other processes."""
-    is_finished: bool = False
-    """Every result is in the checkpoint: no server is asked, and no tool is called."""
+    cluster: "ClusterSession | None" = None
+    """Set if the run is distributed."""
+    is_complete: bool = False
+    """Every result is in the checkpoint: no request is sent and no tool is called."""
     toolbox: ToolSet = field(default_factory=NoTools)
     counts: dict[str, int] = field(default_factory=dict)
-    """Tokens of texts as the server counted them, by the digests of the texts; kept for a durable store."""
+    """Token counts of the server, by text digest; recorded if the store is durable."""
 
     @property
     def scheduling(self) -> Scheduling:
         """How the run has been scheduled so far."""
         server = self.server
-        return replace(self.gate.report(), unavailable=server.unavailable() if isinstance(server, HasEndpoints) else ())
+        return replace(
+            self.admission.report(), unavailable=server.unavailable() if isinstance(server, HasEndpoints) else ()
+        )
 
     @property
     def measured_report(self) -> Callable[[], PrefixReport]:
-        """The report with what the server found in its prefix cache so far."""
-        return cache(partial(_measured, self.report, self.gate.first_turns))
+        """Returns the prefix report with the share that the server has found in its cache so far."""
+        return cache(partial(_measured, self.report, self.admission.first_turns))
 
 
 @asynccontextmanager
 async def open_resources(
     setups: Sequence[RunSetup],
     events: EventSink | None,
-    hub: Coordinator | None = None,
+    coordinator: Coordinator | None = None,
     *,
     deadline: RunDeadline | None = None,
-    asks: bool = True,
+    submits: bool = True,
     recorded: Sequence[Mapping[str, Any]] | None = None,
 ) -> AsyncIterator[list[RunResources]]:
-    """Resources of runs that go side by side, one for each setup. Later ones have precedence where several wait.
+    """Resources of concurrent runs, one for each setup. Agents of later runs have priority.
 
-    `events` receives what concerns all of them. `hub`: where a run, then the only one, shares its work; `asks`: False
-    for a worker of a run that another process started. `deadline`: of a flow, which limits the opening itself.
-    `recorded`: the marked plans of checkpoints that hold all results; no server and no tool is opened then. Nothing is
-    sent but what finds out whether a server takes tools, which counts against the budget. Raises SpecError,
+    `events` receives the events that concern all of them. `coordinator`: of a distributed run, then the only one;
+    `submits`: False for a worker of a run that another process submitted. `deadline`: of a flow, which applies it to
+    the opening itself. `recorded`: marked plans of complete checkpoints; then no server and no tool is opened. The only
+    request that is sent tests whether a server supports tools; it counts against the budget. Raises SpecError,
     BackendError, StoreError, and RunStopped at the deadline."""
     async with AsyncExitStack() as stack:
         limit = deadline or RunDeadline(setups[0].spec.spend.deadline)
         opener = _Opener(setups, stack, limit)
         if deadline is not None or limit.at is None:
-            opened = await opener.open(events, hub, asks, recorded)
+            opened = await opener.open(events, coordinator, submits, recorded)
         else:
             with startup_deadline(limit):
                 async with limit.limit():
-                    opened = await opener.open(events, hub, asks, recorded)
+                    opened = await opener.open(events, coordinator, submits, recorded)
         yield opened
 
 
 @asynccontextmanager
 async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
-    """The backend, tools and plan of a run, to look at without running it: no store, no budget, no tool executor.
-    Raises SpecError and BackendError."""
+    """Backend, tools and plan of a run for inspection, without store, budget and tool executor. Raises SpecError and
+    BackendError."""
     async with AsyncExitStack() as stack:
         opener = _Opener([setup], stack, RunDeadline(None))
         yield await opener.open_run(setup, *await setup.layout_inputs(), NoStore())
 
 
 async def lint_prompts(setup: RunSetup) -> PrefixReport:
-    """What the prompts of a run share, as far as it can be predicted without a server. Raises SpecError."""
+    """Prefix report of a run, as far as it can be predicted without a server. Raises SpecError."""
     inputs, layout = await setup.layout_inputs()
     async with AsyncExitStack() as stack:
         tools = await _Opener([setup], stack, RunDeadline(None)).all_tools(setup)
@@ -139,28 +141,28 @@ async def lint_prompts(setup: RunSetup) -> PrefixReport:
 
 
 class _Opener:
-    """Opens resources, each once; they are closed with the stack."""
+    """Opens each resource once; the stack closes them."""
 
     def __init__(self, setups: Sequence[RunSetup], stack: AsyncExitStack, deadline: RunDeadline) -> None:
         self._setups = setups
         self._stack = stack
         self._deadline = deadline
         self._events: EventSink | None = None
-        self._joined: ClusterSession | None = None
+        self._cluster: ClusterSession | None = None
         self._budget: RunBudget | None = None
         self._trial = TrialRequest(on_usage=self._count)
-        self._tried = NO_USAGE
-        """What it took to find out whether servers take tools."""
+        self._trial_usage = NO_USAGE
+        """Usage of the trial requests that test whether servers support tools."""
         self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
-        self._ways: dict[Hashable, tuple[AdmissionController, Health]] = {}
-        """By the address of the server."""
+        self._admissions: dict[Hashable, tuple[AdmissionController, Health]] = {}
+        """Admission controller and health by server address."""
 
     async def open(
         self,
         events: EventSink | None,
-        hub: Coordinator | None,
-        asks: bool,
+        coordinator: Coordinator | None,
+        submits: bool,
         recorded: Sequence[Mapping[str, Any]] | None,
     ) -> list[RunResources]:
         setups, stack = self._setups, self._stack
@@ -168,32 +170,32 @@ class _Opener:
         stack.enter_context(relaxed_gc())
         if isinstance(events, AbstractContextManager):
             events.__enter__()
-            stack.push_async_exit(partial(_leave, events))
-        if hub is not None:
-            self._joined = await _join(hub, setups[0].spec, stack, events, asks=asks)
-            events = self._joined.events
+            stack.push_async_exit(partial(_exit_in_thread, events))
+        if coordinator is not None:
+            self._cluster = await _join(coordinator, setups[0].spec, stack, events, submits=submits)
+            events = self._cluster.events
         self._events = events
-        stores = [self._joined.store if self._joined else await _open_store(each.spec, stack) for each in setups]
+        stores = [self._cluster.store if self._cluster else await _open_store(each.spec, stack) for each in setups]
         if recorded is not None:
             stores = list(map(ReadOnlyStore, stores))
         if setups[0].spec.spend.counts_tokens:
-            self._budget = await RunBudget.open(setups[0].spec.spend, stores, stack, self._joined)
+            self._budget = await RunBudget.open(setups[0].spec.spend, stores, stack, self._cluster)
             self._trial = replace(await self._budget.trial(stores), on_usage=self._count)
         runs: list[RunResources] = []
         for at, (setup, (inputs, layout), store) in enumerate(zip(setups, layouts, stores, strict=True)):
             try:
                 kept = None if recorded is None else recorded[at]
                 run = await self.open_run(setup, inputs, layout, store, kept, at)
-                if not run.is_finished:
-                    await self._check(run, asks=asks)
+                if not run.is_complete:
+                    await self._check(run, submits=submits)
                 runs.append(run)
             except (SpecError, BackendError) as error:
                 if setup.stage:
                     error.args = (f"Stage {setup.stage!r}: {error}", *error.args[1:])
                 raise
         if self._budget is not None:
-            stack.callback(self._budget.tell_spent, events)
-        await self._watch(runs)
+            stack.callback(self._budget.report_spent, events)
+        await self._monitor(runs)
         if any(run.tools or run.setup.spec.tooling.tool_cache_dir for run in runs):
             return await self._with_tools(runs)
         return runs
@@ -207,13 +209,14 @@ class _Opener:
         recorded: Mapping[str, Any] | None = None,
         depth: int = 0,
     ) -> RunResources:
-        """All that one run needs but its toolbox. `recorded`: its marked plan; `depth`: its index in the flow."""
+        """All resources of one run except its tool executor. `recorded`: its marked plan; `depth`: its index in the
+        flow."""
         spec, kept, found = setup.spec, None, None
         if recorded is not None:
             found = recorded_stage(setup, layout, recorded)
         elif not isinstance(store, NoStore):
             kept = await store.plan()
-            if kept is not None and self._joined is None and len(self._setups) == 1:
+            if kept is not None and self._cluster is None and len(self._setups) == 1:
                 found = await recall_complete(setup, inputs, layout, store, kept)
         tools: Sequence[Tool] = ()
         scale: float | None = None
@@ -232,7 +235,8 @@ class _Opener:
             self._budget.price_earlier(server, spec, plan.rules.model, depth)
             backend = self._budget.backend(server, spec)
         scale = scale or CHARS_PER_TOKEN
-        gate, health = self._way(setup, prefix_chars(plan.rules.prompt) + len(layout.lead), backend, scale, depth)
+        shared_chars = prefix_chars(plan.rules.prompt) + len(layout.lead)
+        admission, health = self._admission(setup, shared_chars, backend, scale, depth)
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -244,19 +248,19 @@ class _Opener:
             scale,
             report,
             store,
-            gate,
+            admission,
             health,
-            Summarizer(backend, gate.slots, plan.rules.model),
+            Summarizer(backend, admission.slots, plan.rules.model),
             self._deadline,
             await open_window(spec, plan.rules, server, counts if store.is_durable else None),
-            setup.events if self._joined is None else self._joined.events,
-            self._joined,
+            setup.events if self._cluster is None else self._cluster.events,
+            self._cluster,
             found is not None,
             counts=counts,
         )
 
     async def all_tools(self, setup: RunSetup) -> Sequence[Tool]:
-        """With those of providers, which are started."""
+        """The tools of a run, including those of providers, which are started."""
         found = list(setup.tools)
         for provider in setup.providers:
             found += await self._provided_by(provider, setup.notify)
@@ -272,7 +276,7 @@ class _Opener:
     async def _backend(self, setup: RunSetup) -> Backend:
         spec = setup.spec
         if not isinstance(spec.backend, str | Sequence):
-            return spec.backend  # its owner closes it: one backend may serve several runs
+            return spec.backend  # the caller closes it: a backend may serve several runs
         backend = self._backends.get((spec.backend, spec.model))
         if backend is None:
             uses_tools = any(each.uses_native_tools for each in self._setups if each.spec.backend == spec.backend)
@@ -283,81 +287,83 @@ class _Opener:
             self._backends[spec.backend, spec.model] = backend
         for name in backend.traits.unsupported_sampling:
             if getattr(spec.sampling, name) is not None:
-                setup.notify(f"{backend.traits.name} has no {name}=: it is not sent.")
+                setup.notify(f"{backend.traits.name} does not support {name}=: it is not sent.")
         return backend
 
     def _count(self, usage: Usage) -> None:
-        self._tried += usage
+        self._trial_usage += usage
 
-    async def _check(self, run: RunResources, *, asks: bool) -> None:
-        spec, store, joined, plan = run.setup.spec, run.store, self._joined, run.plan.description
+    async def _check(self, run: RunResources, *, submits: bool) -> None:
+        spec, store, cluster, plan = run.setup.spec, run.store, self._cluster, run.plan.description
         if spec.prefix.strict_prefix and (found := run.report().findings):
-            raise SpecError(f"strict_prefix=True, and prompts are not shared as they are. {format_findings(found)}")
+            raise SpecError(f"strict_prefix=True, but the prompts do not share a prefix. {format_findings(found)}")
         if isinstance(store, NoStore):
             return
         rerun = spec.plan_changed == "rerun"
-        if joined is not None and asks:
-            kept = unmarked(await store.plan())
+        if cluster is not None and submits:
+            kept = without_mark(await store.plan())
             if kept is not None and kept != plan and (rerun or is_same_question(kept, plan)):
-                await joined.check_alone()
-        await check_plan(store, plan, rerun=rerun, keeps=joined is None or asks)
+                await cluster.check_alone()
+        await check_plan(store, plan, rerun=rerun, keeps=cluster is None or submits)
 
-    def _way(
+    def _admission(
         self, setup: RunSetup, shared_chars: int, backend: Backend, chars_per_token: float, depth: int
     ) -> tuple[AdmissionController, Health]:
-        """The gate to a server and the health of it, which runs with the same server share."""
+        """Admission controller and health of a server. Runs with the same server share both."""
         spec = setup.spec
         address = _address(spec)
-        if (known := self._ways.get(address)) is not None:
-            return known[0].beside(shared_chars, depth), known[1]
+        if (known := self._admissions.get(address)) is not None:
+            return known[0].share(shared_chars, depth), known[1]
         specs = [other.spec for other in self._setups if other is setup or _address(other.spec) == address]
-        come_back = any((other.tools or other.runtime) and other.max_turns > 1 for other in specs)
-        gate = build_admission(spec, backend, shared_chars, chars_per_token, self._events, come_back=come_back)
-        health = Health(spec.retry.max_retries * _PATIENCE_PER_RETRY)
-        self._ways[address] = gate, health
-        return gate, health
+        has_later_turns = any((other.tools or other.runtime) and other.max_turns > 1 for other in specs)
+        admission = build_admission(
+            spec, backend, shared_chars, chars_per_token, self._events, has_later_turns=has_later_turns
+        )
+        health = Health(spec.retry.max_retries * _OUTAGE_SECONDS_PER_RETRY)
+        self._admissions[address] = admission, health
+        return admission, health
 
-    async def _watch(self, runs: Sequence[RunResources]) -> None:
-        """Looks at the load of each server while the runs go, and shares limits with other processes."""
-        first = {id(run.gate): run for run in runs}
+    async def _monitor(self, runs: Sequence[RunResources]) -> None:
+        """Polls the load of each server during the runs, and shares limits with other workers."""
+        first = {id(run.admission): run for run in runs}
         names: Counter[str] = Counter()
-        for gate, _ in self._ways.values():
-            run = first[id(gate)]
+        for admission, _ in self._admissions.values():
+            run = first[id(admission)]
             server, spec = run.server, run.setup.spec
             if isinstance(spec.backend, str | Sequence) and not run.is_finished:
                 self._stack.enter_context(shared_slots(gate.slots, endpoint_loads(), addresses_of(spec.backend)))
-            if isinstance(server, ReportsLoad) or gate.residency is not None:
-                await self._stack.enter_async_context(monitor_load(server, gate))
+            if isinstance(server, ReportsLoad) or admission.residency is not None:
+                await self._stack.enter_async_context(monitor_load(server, admission))
             if self._events is not None:
                 name = server.traits.name
-                names[name] += 1
-                shown = name if names[name] == 1 else f"{name} {names[name]}"  # stages may use several of a kind
-                await self._stack.enter_async_context(sample_gauges(gate, shown, self._events))
-        if self._joined is not None:
-            gates_by_server = {_server(run.setup.spec): run.gate for run in runs}
-            await self._stack.enter_async_context(self._joined.share_limits(gates_by_server))
+                names[name] += 1  # stages may use several servers of a kind
+                shown = name if names[name] == 1 else f"{name} {names[name]}"
+                await self._stack.enter_async_context(sample_gauges(admission, shown, self._events))
+        if self._cluster is not None:
+            admissions = {_server_id(run.setup.spec): run.admission for run in runs}
+            await self._stack.enter_async_context(self._cluster.share_limits(admissions))
 
     async def _with_tools(self, runs: Sequence[RunResources]) -> list[RunResources]:
-        """One tool executor for all runs that can share it. A run that has only some of its tools gets a selection."""
+        """One tool executor for all runs that can share it. A run with only some of the tools gets a subset."""
         boxes: dict[int, ToolSet] = {}
         for group, tools in toolsets([(run.setup.spec, run.tools) for run in runs]):
             spec, summarizer = runs[group[0]].setup.spec, runs[group[0]].summarizer
             tasks = [str(runs[at].setup.spec.task) for at in group]
-            calls = None if self._joined is None else self._joined.calls
+            calls = None if self._cluster is None else self._cluster.calls
             fabric = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks, calls))
             if fabric.names:
-                counts_trials = not boxes  # once, for all
-                used = partial(self._used, fabric, [runs[at].summarizer for at in group], counts_trials)
-                self._stack.callback(self._report_use, used)
-                if self._joined is not None:
-                    self._joined.events.telling.account = used
+                counts_trials = not boxes  # once for all runs
+                usage = partial(self._used, fabric, [runs[at].summarizer for at in group], counts_trials)
+                self._stack.callback(self._report_use, usage)
+                if self._cluster is not None:
+                    self._cluster.events.telling.account = usage
             for at in group:
                 own = runs[at].tools
                 boxes[at] = fabric if len(own) == len(tools) else ToolSubset(fabric, own)
         return [replace(run, toolbox=boxes[at]) for at, run in enumerate(runs)]
 
     def _used(self, fabric: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
-        tried = self._tried if counts_trials else NO_USAGE
+        tried = self._trial_usage if counts_trials else NO_USAGE
         return ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), tried))
 
     def _report_use(self, used: Callable[[], ToolsUsed]) -> None:
@@ -366,22 +372,22 @@ class _Opener:
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
-    """What keeps prompts from being shared, in one line."""
+    """Findings about prompts in one line."""
     return " ".join(map(str, findings))
 
 
-async def _leave(events: AbstractContextManager[Any], *why: Any) -> None:
-    """In a thread: a report takes a while to write, and the loop may have other things to do."""
+async def _exit_in_thread(events: AbstractContextManager[Any], *why: Any) -> None:
+    """Exits in a thread: writing a report takes a while and must not block the event loop."""
     await asyncio.to_thread(events.__exit__, *why)
 
 
 async def _join(
-    hub: Coordinator, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool
+    coordinator: Coordinator, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, submits: bool
 ) -> "ClusterSession":
     from ..cluster.session import join  # only for shared runs
 
     return await stack.enter_async_context(
-        join(hub, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
+        join(coordinator, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=submits)
     )
 
 
@@ -402,19 +408,19 @@ def _store(spec: BatchSpec) -> Store:
 
 
 def _address(spec: BatchSpec) -> Hashable:
-    """Runs with the same one use the same server."""
+    """Runs with the same address use the same server."""
     return spec.backend if isinstance(spec.backend, str | tuple) else id(spec.backend)
 
 
-def _server(spec: BatchSpec) -> str:
-    """Workers with the same one use the same server. A loopback address is that of its own machine."""
+def _server_id(spec: BatchSpec) -> str:
+    """Identifies the server among workers. A loopback address is specific to its machine."""
     address = " ".join(spec.backend) if isinstance(spec.backend, tuple) else str(spec.backend)
-    if _ON_THIS_MACHINE.search(address):
+    if _LOOPBACK.search(address):
         address = f"{address} {socket.gethostname()}"
-    return blake2b(address.encode(errors="replace"), digest_size=8).hexdigest()  # it may hold a key
+    return blake2b(address.encode(errors="replace"), digest_size=8).hexdigest()  # the address may contain a key
 
 
 def _measured(report: Callable[[], PrefixReport], first_turns: Usage) -> PrefixReport:
-    """None from a server that never says what it found in its cache."""
+    """The report with the measured share; None for a server that does not report cached tokens."""
     share = first_turns.cached / first_turns.input if first_turns.input and first_turns.cached else None
     return replace(report(), measured=share)

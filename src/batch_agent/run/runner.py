@@ -1,4 +1,4 @@
-"""Runs: their resources are opened, and then `execute` drives the agents from the first to the last result."""
+"""Runner: opens the resources of a run, and drives its agents to the last result."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -21,10 +21,10 @@ from ..plan.compile import prefix_chars
 from ..store.memory import NoStore
 from .complete_checkpoint import mark_finished
 from .resources import RunResources, format_findings, open_resources
-from .setup import RunSetup, asking_order
+from .setup import RunSetup, input_order
 
 _WORTH_WARMING = 4096
-"""Characters: prefixes of less than a thousand tokens are not cached by the services which need warming."""
+"""Characters. Services that benefit from a warm-up do not cache prefixes of less than a thousand tokens."""
 
 Put = Callable[[AgentResult], Awaitable[None]]
 Write = Callable[[AgentResult], None]
@@ -32,36 +32,36 @@ Write = Callable[[AgentResult], None]
 
 async def run(
     setup: RunSetup,
-    outbox: ResultChannel,
+    channel: ResultChannel,
     *,
     only: Sequence[int] | None = None,
-    hub: Coordinator | None = None,
+    coordinator: Coordinator | None = None,
     works: bool = True,
 ) -> None:
-    """One run, alone or shared with other processes through a hub; the results go to the outbox. `only`, `works`: as
-    for `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
-    async with open_resources([setup], setup.events, hub) as [resources]:
+    """Runs a spec, alone or distributed through a coordinator; the results go to the channel. `only`, `works`: as for
+    `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
+    async with open_resources([setup], setup.events, coordinator) as [resources]:
         try:
-            await execute(resources, outbox.put, only=only, works=works)
+            await execute(resources, channel.put, only=only, works=works)
         finally:
-            outbox.scheduling, outbox.report = resources.scheduling, resources.measured_report
+            channel.scheduling, channel.report = resources.scheduling, resources.measured_report
 
 
-async def work(setup: RunSetup, hub: Coordinator) -> None:
-    """A worker of a run that another process has started, whose inputs come from the hub. Returns when no process that
-    shares the run has anything left to do. Raises SpecError (PlanMismatch where this process would ask something else),
-    BackendError, RunStopped and StoreError."""
+async def work(setup: RunSetup, coordinator: Coordinator) -> None:
+    """Works for a run that another process submitted; its jobs come from the coordinator. Returns when the run has no
+    work left. Raises SpecError (PlanMismatch if this process has another plan), BackendError, RunStopped and
+    StoreError."""
     if setup.input_fields is None:
         setup = replace(setup, input_fields=())
-    async with open_resources([setup], setup.events, hub, asks=False) as [resources]:
+    async with open_resources([setup], setup.events, coordinator, submits=False) as [resources]:
         await _Execution(resources).work()
 
 
 async def execute(resources: RunResources, put: Put, *, only: Sequence[int] | None = None, works: bool = True) -> None:
-    """Drives a run, or one stage of a flow, to its end. Every result goes to `put`, as it comes.
+    """Drives a run, or one stage of a flow, to its end. Results go to `put` as they finish.
 
-    `only`: indices of the inputs that are asked, for inputs that are all there; None: all of them. `works`: agents run
-    in this process too, not only in others that share the run. Raises RunStopped and StoreError."""
+    `only`: indices of the inputs to run, for a sequence; None: all of them. `works`: of a distributed run, whether
+    agents run in this process too. Raises RunStopped and StoreError."""
     execution, spec = _Execution(resources), resources.setup.spec
     execution.announce()
     try:
@@ -72,16 +72,16 @@ async def execute(resources: RunResources, put: Put, *, only: Sequence[int] | No
 
             async with results_to(spec.out) as write:
                 await execution.run(put, write, only, works=works)
-        is_new = resources.store.is_durable and not resources.is_finished
-        if is_new and only is None and resources.joined is None:
+        is_new = resources.store.is_durable and not resources.is_complete
+        if is_new and only is None and resources.cluster is None:
             await mark_finished(resources.plan, resources.server.traits, resources.store, resources.counts)
     finally:
         if resources.events is not None:
-            execution.account(resources.events)
+            execution.report(resources.events)
 
 
 class _Execution:
-    """One run under way."""
+    """One run in progress."""
 
     def __init__(self, resources: RunResources) -> None:
         self._resources = resources
@@ -89,8 +89,8 @@ class _Execution:
         self._events = resources.events
 
     def announce(self) -> None:
-        """Reports what begins, and what prompts share. Without a sink, only what is wrong is worth a line; an agent
-        alone shares its prompt with none. What programs ask is not known."""
+        """Reports the start of the run, and what prompts share. Without a sink, only problems are reported. A single
+        agent shares no prompt, and the prompts of programs are unknown."""
         resources, setup = self._resources, self._resources.setup
         if self._events is not None:
             traits, model = resources.server.traits, resources.plan.rules.model
@@ -105,22 +105,22 @@ class _Execution:
         elif report.findings:
             setup.notify(format_findings(report.findings))
 
-    def account(self, events: EventSink) -> None:
-        """Reports how the run was scheduled, and what the server found in its prefix cache."""
+    def report(self, events: EventSink) -> None:
+        """Reports how the run was scheduled, and the hits in the prefix cache."""
         events.emit(SchedulingReported(self._resources.scheduling))
-        first_turns = self._resources.gate.first_turns
+        first_turns = self._resources.admission.first_turns
         if first_turns.cached and self._spec.runtime is None:
             events.emit(PrefixReported(self._resources.measured_report()))
 
     async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, works: bool) -> None:
         resources, spec = self._resources, self._spec
-        order = only or asking_order(resources.plan.layout, resources.inputs)
+        order = only or input_order(resources.plan.layout, resources.inputs)
         source = InputSource(resources.inputs, resources.plan.job, order)
         deliver = Delivery(put, spec.on_result, write, self._events).deliver
 
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             executor, fit = self._executor(turns, leave), self._fit()
-            if resources.joined is None:
+            if resources.cluster is None:
                 await self._engine(source, executor, deliver, fit, self._events, leave).run()
             else:
                 await self._share(source, executor, deliver, fit, leave, works=works)
@@ -128,18 +128,18 @@ class _Execution:
         await self._with_turns(run_agents)
 
     async def work(self) -> None:
-        """Runs agents for other processes."""
-        from ..cluster.worker import ending_at  # only for shared runs
+        """Runs agents that another process submitted."""
+        from ..cluster.worker import ending_at  # only for distributed runs
 
-        joined = self._resources.joined
-        assert joined is not None
+        cluster = self._resources.cluster
+        assert cluster is not None
         if self._events is not None:
             self._events.emit(self._started(None, None))
 
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
-            source = joined.source(self._resources.gate, ends_by_itself=True)
+            source = cluster.source(self._resources.admission, ends_by_itself=True)
             executor = self._executor(turns, leave)
-            await self._engine(source, executor, ending_at(joined), None, self._events, leave).run()
+            await self._engine(source, executor, ending_at(cluster), None, self._events, leave).run()
 
         try:
             await self._with_turns(run_agents)
@@ -157,40 +157,40 @@ class _Execution:
         *,
         works: bool,
     ) -> None:
-        """Posts the inputs for all processes that share the run, and collects the results."""
+        """Submits the inputs to all workers of the run, and collects the results."""
         from ..cluster.submitter import Submitter
         from ..cluster.worker import work_and_collect
 
-        resources, joined = self._resources, self._resources.joined
-        assert joined is not None
-        calling = Submitter(joined, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline)
+        resources, cluster = self._resources, self._resources.cluster
+        assert cluster is not None
+        submitter = Submitter(cluster, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline)
         if not works:
-            await calling.collect()
+            await submitter.collect()
             return
-        source = joined.source(resources.gate)
-        engine = self._engine(source, executor, calling.finished_here, None, joined.events.here, leave)
-        await work_and_collect(engine, source, calling)
+        source = cluster.source(resources.admission)
+        engine = self._engine(source, executor, submitter.finished_here, None, cluster.events.here, leave)
+        await work_and_collect(engine, source, submitter)
 
     async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:
-        """Runs agents whose turns are taken by the model, or by programs."""
+        """Runs agents whose turns are run by the model or by programs."""
         resources, spec = self._resources, self._spec
-        asking = BackendTurnRunner(
+        turns = BackendTurnRunner(
             resources.backend,
-            resources.gate,
+            resources.admission,
             resources.health,
             Deadlines(spec.timeouts.turn),
             spec.retry,
-            self._warming(),
+            self._warmup(),
             self._events,
         )
-        if spec.runtime is None or resources.is_finished:
-            await run_agents(asking, resources.backend.leave if resources.server.traits.has_agent_sessions else None)
+        if spec.runtime is None or resources.is_complete:
+            await run_agents(turns, resources.backend.leave if resources.server.traits.has_agent_sessions else None)
             return
-        from ..programs.host import open_program_host  # brings a web server, which other runs do not need
+        from ..programs.host import open_program_host  # imports a web server, which other runs do not need
 
         rules, traits = resources.plan.rules, resources.server.traits
-        async with open_program_host(spec, rules, traits, asking, resources.setup.notify) as handing:
-            await run_agents(handing, handing.leave)
+        async with open_program_host(spec, rules, traits, turns, resources.setup.notify) as program_turns:
+            await run_agents(program_turns, program_turns.leave)
 
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:
         resources, spec = self._resources, self._spec
@@ -205,10 +205,10 @@ class _Execution:
             resources.deadline,
         )
         if spec.context.oversized == "refuse" and isinstance(resources.store, NoStore):
-            return loop  # no input is in parts, and none was in an earlier run
+            return loop  # no input is in parts, now or in an earlier run
         return ChunkingExecutor(
             loop,
-            resources.gate,
+            resources.admission,
             resources.store,
             resources.window,
             max_dispatched=spec.max_dispatched,
@@ -230,14 +230,14 @@ class _Execution:
             source,
             executor,
             resources.store,
-            resources.gate,
+            resources.admission,
             deliver,
             self._spec.max_dispatched,
             leave,
             fit,
             executor.complete if isinstance(executor, ChunkingExecutor) else None,
             events,
-            settles=resources.joined is None,  # the end of an agent is written behind its facts
+            settles=resources.cluster is None,  # a worker writes the completion of an agent after its facts
             deadline=resources.deadline,
         )
         return Engine(config)
@@ -250,7 +250,7 @@ class _Execution:
             return window.fit
         return InputChunker(window, layout.task, layout.template.fields).fit
 
-    def _warming(self) -> PrefixWarmup | None:
+    def _warmup(self) -> PrefixWarmup | None:
         resources, wanted = self._resources, self._spec.prefix.warm_prefix
         rules, lead, total = resources.plan.rules, resources.plan.layout.lead, resources.inputs.total
         if wanted is None:
@@ -262,5 +262,5 @@ class _Execution:
         return PrefixWarmup(resources.backend, rules, resources.setup.notify, self._spec.timeouts.turn, lead)
 
     def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
-        traits, limit = self._resources.server.traits, self._resources.gate.slots.limit
+        traits, limit = self._resources.server.traits, self._resources.admission.slots.limit
         return RunStarted(traits.name, self._resources.plan.rules.model, limit, total, traits.detected, prices)

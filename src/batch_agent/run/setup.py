@@ -1,4 +1,4 @@
-"""Set-up of a run: a validated spec, and the plan that is compiled from it."""
+"""Setup of a run: a validated spec, and the plan that is compiled from it."""
 
 import inspect
 import logging
@@ -28,18 +28,18 @@ from ..plan.template import Template, names_in, template_of
 from ..tools import Tool, ToolProvider, as_tool, check_names
 from .plan_check import is_same_question, kept_tool_mode
 
-_SAME_FOR_ALL = "The task names no {field}: every agent is asked the same thing."
-_MOST_LAID_OUT = 200_000
-"""Inputs. Looking for what more of them share takes longer than people wait for a first result."""
-ANY_SERVER = Traits("nobody", "", True, True, True, 1)
-"""Traits of a server that supports everything, to look at prompts without a server."""
+_SAME_FOR_ALL = "The task names no {field}: every agent gets the same prompt."
+_MAX_LAID_OUT = 200_000
+"""Inputs. Finding what more of them share would delay the first result for too long."""
+ANY_SERVER = Traits("none", "", True, True, True, 1)
+"""Traits of a server that supports everything, to inspect prompts without a server."""
 
 make_safe(logging.getLogger("batch_agent"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """A validated spec: what is known of a run before anything is opened. Each stage of a flow has one."""
+    """Validated spec of a run, before anything is opened. Each stage of a flow has one."""
 
     spec: BatchSpec
     events: EventSink | None
@@ -64,7 +64,7 @@ class RunSetup:
         if template is not None and not stage and not template.fields:
             _warn_caller(_SAME_FOR_ALL)
         if spec.tools and spec.max_turns == 1:
-            _warn_caller("max_turns=1 leaves no turn for a tool call: the only one must be the answer.")
+            _warn_caller("max_turns=1 leaves no turn for a tool call: the only turn must be the answer.")
         if spec.runtime is not None:
             spec.runtime.check()
         if spec.out is not None:
@@ -78,19 +78,19 @@ class RunSetup:
 
     @property
     def uses_native_tools(self) -> bool:
-        """Whether the server may be asked to make tool calls itself."""
+        """Whether the run may use native tool calls."""
         return bool(self.spec.tools or self.spec.runtime) and self.spec.prefix.tool_mode != "action"
 
     def notify(self, text: str) -> None:
-        """Reports to the event sink, or on standard error where there is none."""
+        """Reports to the event sink, or on standard error if there is none."""
         if self.events is not None:
             self.events.emit(Notice(text))
         else:
             print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
 
     async def layout_inputs(self) -> tuple[JobSource, Layout]:
-        """The inputs, and how their tasks are put together. Inputs that come later are not waited for. Raises SpecError
-        for inputs that cannot be read, and for a task that does not fit the first of them."""
+        """The inputs and the layout of their prompts. Inputs of a later stage are not awaited. Raises SpecError for
+        inputs that cannot be read, and for a task that does not fit the first input."""
         if self.input_fields is not None:
             template = (self.template or template_of(self.spec.task)).settled(self.input_fields)
             return JobSource(self.spec.inputs, is_fed=True), as_they_come(template)
@@ -100,35 +100,35 @@ class RunSetup:
         if first:
             self._check_first(template, first[0])
         rows = inputs.rows
-        if rows is None or not 1 < len(rows) <= _MOST_LAID_OUT:
+        if rows is None or not 1 < len(rows) <= _MAX_LAID_OUT:
             return inputs, as_they_come(template)
         return inputs, lay_out(template, rows, hoist=prefix.hoist, reorder=prefix.reorder)
 
     def compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, kept: Mapping[str, Any] | None) -> Plan:
-        """The plan for a server. `kept`: the plan of the checkpoint, whose agents go on in the tool mode in which they
-        began. Raises SpecError, and PlanMismatch where this server does not support that mode."""
+        """The plan for a server. `kept`: the plan of the checkpoint, whose agents continue in their tool mode. Raises
+        SpecError, and PlanMismatch if the server does not support that mode."""
         plan = self._compile(tools, layout, traits, None)
         mode = None if kept is None else kept_tool_mode(kept, plan.description)
         if mode is None:
             return plan
         if mode == "native" and not traits.native_tools:
             raise PlanMismatch(
-                f"The agents of the checkpoint make tool calls of their server, and {traits.name} does not take any. "
-                "Use a server that does, or give this run another checkpoint_dir.",
+                f"The agents of the checkpoint use native tool calls, which {traits.name} does not support. Use a "
+                "server that does, or another checkpoint_dir.",
                 f"tool mode (was 'native', {traits.name} has only 'action')",
             )
         return self._compile(tools, layout, traits, mode)
 
     def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
-        """Traits of the server that a checkpoint was made with, as far as the checkpoint has them."""
+        """Traits of the server of a checkpoint, as far as they are recorded."""
         if kept_traits := kept.get("finished", {}).get("traits"):
             traits: dict[str, Any] = {each.name: kept_traits[each.name] for each in fields(Traits)}
             return Traits(**{**traits, "unsupported_sampling": tuple(traits["unsupported_sampling"]), "detected": ()})
         return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])
 
     def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:
-        """The plan, by what its checkpoint keeps of the server and of tools that would have to be opened; None where
-        the checkpoint answers another question."""
+        """The plan of a checkpoint, from the recorded server and the recorded tools of providers; None if the
+        checkpoint answers another question."""
         own = tuple(tool.spec for tool in self.tools)
         if "question" not in kept or kept.get("providers") != list(map(repr, self.providers)):
             return None
@@ -140,7 +140,7 @@ class RunSetup:
 
     def _compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, mode: ToolMode | None) -> Plan:
         if self.spec.runtime is not None:
-            traits = replace(traits, json_schema=False)  # no server can hold a program's final output to a schema
+            traits = replace(traits, json_schema=False)  # no server can enforce a schema on a program's output
         plan = compile_plan(
             self.spec,
             layout,
@@ -155,35 +155,35 @@ class RunSetup:
         return plan
 
     def _check_first(self, template: Template, value: Any) -> None:
-        """Warns of braces that are sent as they stand where a field may have been meant. Raises SpecError."""
+        """Warns of braces that are sent verbatim but look like a field. Raises SpecError."""
         if isinstance(self.spec.task, str) and template.fields and not template.has_fields:
-            warnings.warn(_SAME_FOR_ALL, stacklevel=3)  # no input has what stands in its braces
+            warnings.warn(_SAME_FOR_ALL, stacklevel=3)  # the braces name no field of the inputs
         for text in check_first(template, value):
-            self.notify(f"The task has {{{text}}}, which no input has as a field: it is sent as it stands.")
+            self.notify(f"The task contains {{{text}}}, which is not a field of the inputs: it is sent verbatim.")
         if isinstance(value, str):
             return
         names, system = list(names_in(value)), self.spec.prefix.system_prompt or ""
         if named := [name for name in names if f"{{{name}}}" in system]:
             self.notify(
-                f"The system prompt has {{{named[0]}}}, which is sent as it stands: a system prompt is the same for "
-                "all agents. Fields belong into the task."
+                f"The system prompt contains {{{named[0]}}}, which is sent verbatim: a system prompt is the same for "
+                "all agents. Use fields in the task."
             )
         for name in escaped_fields(template, names):
             self.notify(
-                f"The task has {{{{{name}}}}}, which is the text {{{name}}} and not the field. Write {{{name}}} if the "
-                "field is meant."
+                f"The task contains {{{{{name}}}}}, which is sent as the text {{{name}}}. Write {{{name}}} to insert "
+                "the field."
             )
 
 
-def asking_order(layout: Layout, inputs: JobSource) -> Iterator[int] | None:
-    """The inputs in the order in which they are asked, and then those that have come to the list since."""
+def input_order(layout: Layout, inputs: JobSource) -> Iterator[int] | None:
+    """Indices of the inputs in the order of the layout, followed by inputs that were appended to the list since."""
     if layout.asking is None or inputs.rows is None:
         return None
     return chain(layout.asking, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.asking))))
 
 
 def _warn_caller(text: str) -> None:
-    """Warns at the line outside of this package that led here."""
+    """Warns at the calling line outside of this package."""
     package, frame, level = __name__.partition(".")[0], inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
         frame, level = frame.f_back, level + 1

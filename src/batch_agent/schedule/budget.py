@@ -1,5 +1,5 @@
-"""What a run may spend. The worst case is reserved before a request goes out, and what it came to is settled after, so
-that no number of requests in flight can spend more than there is."""
+"""Budget of tokens and dollars. The worst case of a request is reserved before it is sent and its actual usage settled
+afterwards, so that requests in flight can never exceed the budget together."""
 
 from ..core.fast_dataclass import dataclass
 from ..core.requests import Usage
@@ -9,7 +9,7 @@ _UNLIMITED = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a token."""
+    """Prices in US dollars per token."""
 
     input: float
     cached: float
@@ -25,7 +25,7 @@ FREE = Price(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Of both that a budget counts."""
+    """Amount of tokens and dollars."""
 
     tokens: float = 0
     usd: float = 0.0
@@ -40,35 +40,39 @@ class Amount:
     def __sub__(self, other: "Amount") -> "Amount":
         return Amount(self.tokens - other.tokens, self.usd - other.usd)
 
-    def fits(self, most: "Amount") -> bool:
-        return self.tokens <= most.tokens and self.usd <= most.usd
+    def fits(self, limit: "Amount") -> bool:
+        return self.tokens <= limit.tokens and self.usd <= limit.usd
 
-    def or_more(self, other: "Amount") -> "Amount":
+    def maximum(self, other: "Amount") -> "Amount":
         return Amount(max(self.tokens, other.tokens), max(self.usd, other.usd))
 
-    def or_less(self, other: "Amount") -> "Amount":
+    def minimum(self, other: "Amount") -> "Amount":
         return Amount(min(self.tokens, other.tokens), min(self.usd, other.usd))
 
-    def part(self, parts: int) -> "Amount":
-        """One of so many; nothing of what is unlimited, which nobody has to divide."""
+    def fraction(self, parts: int) -> "Amount":
+        """One of `parts` equal parts; zero for what is unlimited, which need not be divided."""
         tokens = 0 if self.tokens == _UNLIMITED else max(0, int(self.tokens) // parts)
         return Amount(tokens, 0.0 if self.usd == _UNLIMITED else max(0.0, self.usd / parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
+    """Worst case of one request, counted against the budget until it is settled."""
+
     tokens: int
     usd: float
     price: Price
 
 
 class Budget:
-    """One for all models that are asked, each at its own price. Of one that several workers share each has its own
-    account, and spends no more than it has leased."""
+    """Budget of all models of a run, each at its own price. Workers that share a budget each have an account of their
+    own and spend no more than they have leased."""
 
     def __init__(self, *, max_tokens: int | None = None, max_usd: float | None = None) -> None:
-        self.most = Amount(_UNLIMITED if max_tokens is None else max_tokens, _UNLIMITED if max_usd is None else max_usd)
-        self._allowed = self.most
+        self.limit = Amount(
+            _UNLIMITED if max_tokens is None else max_tokens, _UNLIMITED if max_usd is None else max_usd
+        )
+        self._allowed = self.limit
         self._elsewhere = Amount()
         self._reserved_tokens = 0
         self._reserved_usd = 0.0
@@ -77,7 +81,7 @@ class Budget:
 
     @property
     def tokens(self) -> int:
-        """Spent by all, as far as is known here."""
+        """Tokens spent by all workers, as far as this one knows."""
         return self._tokens + int(self._elsewhere.tokens)
 
     @property
@@ -89,23 +93,24 @@ class Budget:
         return Amount(self._tokens, self._usd)
 
     @property
-    def taken_here(self) -> Amount:
-        """With what is reserved."""
+    def committed_here(self) -> Amount:
+        """Spent and reserved by this worker."""
         return Amount(self._tokens + self._reserved_tokens, self._usd + self._reserved_usd)
 
     def lease(self, allowed: Amount) -> None:
-        """What is spent and reserved here may come to so much by now; where there is no limit, there is none."""
+        """Allows this worker to spend and reserve `allowed` in total. What is unlimited stays unlimited."""
         self._allowed = Amount(
-            _UNLIMITED if self.most.tokens == _UNLIMITED else allowed.tokens,
-            _UNLIMITED if self.most.usd == _UNLIMITED else allowed.usd,
+            _UNLIMITED if self.limit.tokens == _UNLIMITED else allowed.tokens,
+            _UNLIMITED if self.limit.usd == _UNLIMITED else allowed.usd,
         )
 
-    def heard(self, elsewhere: Amount) -> None:
-        """Other workers, and those before them, have spent so much at least."""
+    def set_spent_elsewhere(self, elsewhere: Amount) -> None:
+        """Records what other workers and earlier runs have spent at least."""
         self._elsewhere = elsewhere
 
     def reserve(self, worst: Usage, price: Price) -> Reservation | None:
-        """None if it does not fit beside what is reserved; see `is_out` for whether waiting can help."""
+        """Reserves the worst case of a request. None if it does not fit now; `can_never_fit` tells whether waiting can
+        help."""
         wanted = Reservation(worst.input + worst.output, price.of(worst), price)
         if (
             self._tokens + self._reserved_tokens + wanted.tokens > self._allowed.tokens
@@ -116,9 +121,9 @@ class Budget:
         self._reserved_usd += wanted.usd
         return wanted
 
-    def is_out(self, worst: Usage, price: Price) -> bool:
-        """Whether this can never fit, whatever the requests under way come to, here and elsewhere."""
-        return not (self._elsewhere + (self.spent_here + Amount.of(worst, price))).fits(self.most)
+    def can_never_fit(self, worst: Usage, price: Price) -> bool:
+        """Whether the request exceeds the budget even if all requests in flight cost nothing."""
+        return not (self._elsewhere + (self.spent_here + Amount.of(worst, price))).fits(self.limit)
 
     def settle(self, reserved: Reservation, usage: Usage) -> None:
         self._reserved_tokens -= reserved.tokens
@@ -129,7 +134,7 @@ class Budget:
         self._tokens += usage.input + usage.output
         self._usd += price.of(usage)
 
-    def spent_before(self, amount: Amount) -> None:
-        """By earlier runs with the same checkpoint."""
+    def add_earlier(self, amount: Amount) -> None:
+        """Adds what earlier runs with the same checkpoint have spent."""
         self._tokens += int(amount.tokens)
         self._usd += amount.usd

@@ -1,47 +1,47 @@
-"""Whether agents find their contexts in the server's cache again."""
+"""Cache-miss tracking: whether agents find their contexts in the server's KV cache again."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-_LOST = 0.5
-"""A turn that finds less than this share of what it had beside the shared part has lost its place in the cache."""
-_ROUNDING = 256
-"""Tokens that a turn may find less for other reasons: caches keep whole blocks, templates spell answers anew."""
-_MANY = 0.15
-_FEW = 0.02
-_REMEMBERED = 32
-_SHORTEST_EPISODE = 8
+_MISS_SHARE = 0.5
+"""A turn whose cached share of its own context, without the shared prefix, is below this is a cache miss."""
+_TOLERANCE_TOKENS = 256
+"""Tokens that may be missing for other reasons: caches keep whole blocks, and templates may re-render answers."""
+_MANY_MISSES = 0.15
+_FEW_MISSES = 0.02
+_AVERAGED_TURNS = 32
+_MIN_EPISODE_TURNS = 8
 
 
 @dataclass(slots=True)
 class CacheMissTracker:
-    """Judged in episodes: what was under way when the last one ended still belongs to it."""
+    """Judges the miss rate in episodes. Turns that were in flight when an episode ended belong to that episode."""
 
     total: int = 0
     _reports_cache: bool = False
-    _share: float = 0.0
+    _miss_rate: float = 0.0
     _turns: int = 0
 
-    def saw(self, cached: int) -> None:
-        """A server that never reports any tokens from its cache says nothing about losses."""
+    def observe(self, cached: int) -> None:
+        """Notes whether the server reports cached tokens at all; without them, misses cannot be detected."""
         self._reports_cache = self._reports_cache or cached > 0
 
-    def is_lost(self, cached: int, before: int, shared: float) -> bool:
-        """A turn found so many tokens, where the prompt before it had so many."""
+    def check_turn(self, cached: int, before: int, shared: float) -> bool:
+        """Whether a turn was a cache miss: `cached` tokens were found, and the previous prompt had `before`."""
         shared = min(shared, cached)
-        lost = self._reports_cache and cached - shared < _LOST * (before - shared) - _ROUNDING
-        self.total += lost
-        return lost
+        is_miss = self._reports_cache and cached - shared < _MISS_SHARE * (before - shared) - _TOLERANCE_TOKENS
+        self.total += is_miss
+        return is_miss
 
-    def judge(self, is_lost: bool, residents: int) -> Literal["many", "few"] | None:
-        """What the episode shows, once it is long enough."""
-        self._share += (is_lost - self._share) / _REMEMBERED
+    def verdict(self, is_miss: bool, residents: int) -> Literal["many", "few"] | None:
+        """Adds a turn to the episode. Its verdict once it is long enough, or None."""
+        self._miss_rate += (is_miss - self._miss_rate) / _AVERAGED_TURNS
         self._turns += 1
-        if not self._reports_cache or self._turns < max(_SHORTEST_EPISODE, residents):
+        if not self._reports_cache or self._turns < max(_MIN_EPISODE_TURNS, residents):
             return None
-        if self._share > _MANY:
+        if self._miss_rate > _MANY_MISSES:
             return "many"
-        return "few" if self._share < _FEW else None
+        return "few" if self._miss_rate < _FEW_MISSES else None
 
-    def begin_anew(self) -> None:
-        self._share, self._turns = 0.0, 0
+    def reset(self) -> None:
+        self._miss_rate, self._turns = 0.0, 0

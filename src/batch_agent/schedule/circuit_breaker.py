@@ -1,52 +1,53 @@
-"""Whether one endpoint of several may be given work: told from its own faults. Time is an argument."""
+"""Circuit breaker per endpoint with a half-open probe. Time is an argument."""
 
 from dataclasses import dataclass
 
 from .backoff import Backoff
 
-_FAULTS = 2
-"""In a row. One may be its prompt's doing, or a connection that broke; two with nothing answered in between are not."""
-_PASSING_FAULTS = 4
-"""In a row, of those that a good endpoint may show too: where a fifth of all requests fail at random, that is rare."""
-_EJECTION = Backoff(first=1.0, longest=60.0)
-"""First: long enough for a dropped network to be back, short enough to lose little work if it was nothing. Longest: an
-engine that starts again loads its weights for a minute or more, and would idle for as long if it were asked less
-often."""
-_FORGIVEN = 16
-"""Answers after which an endpoint that came back is as good as one that was never gone. Before that, the next ejection
-lasts longer than the last one: who comes and goes is asked less and less."""
+_MAX_FAULTS = 2
+"""Consecutive faults that open the circuit. A single fault may be caused by its prompt or a broken connection; two
+without an answer in between are not."""
+_MAX_TRANSIENT_FAULTS = 4
+"""Consecutive faults of the kind that a healthy endpoint may show too. Rare even if a fifth of all requests fail at
+random."""
+_EJECTION = Backoff(first=1.0, ceiling=60.0)
+"""First: long enough for a network to recover, short enough to lose little work after a false alarm. Ceiling: an engine
+that restarts loads its weights for a minute or more; if it were probed less often, it would then idle as long."""
+_ANSWERS_TO_FORGET = 16
+"""Answers after which earlier ejections of a recovered endpoint are forgotten. Before that, each ejection lasts longer
+than the previous one, so that an unstable endpoint is used less and less."""
 
 
 @dataclass(slots=True)
 class CircuitBreaker:
-    """Good, or ejected until some time; after that one request, the probe, finds out. Requests are told apart by their
-    numbers, which rise: what was sent before an ejection says nothing about the time after it."""
+    """Closed (healthy), open (ejected for a time), or half-open: one request, the probe, finds out whether the endpoint
+    has recovered. Requests have increasing numbers: the outcome of a request sent before an ejection is ignored."""
 
     _faults: int = 0
     _ejections: int = 0
     _answers: int = 0
-    """Since it came back."""
+    """Answers since the circuit was last closed."""
     _until: float | None = None
     _probe: int | None = None
     _newest: int = 0
-    _stale: int = 0
-    """The newest request at the last ejection."""
+    _newest_stale: int = 0
+    """Newest request at the last ejection."""
 
     @property
-    def is_good(self) -> bool:
+    def is_closed(self) -> bool:
         return self._until is None
 
-    def admits(self, now: float) -> bool:
+    def allows(self, now: float) -> bool:
         return self._until is None or (self._probe is None and now >= self._until)
 
-    def sent(self, request: int) -> None:
+    def on_sent(self, request: int) -> None:
         self._newest = request
         if self._until is not None and self._probe is None:
             self._probe = request
 
-    def answered(self, request: int) -> None:
-        """It has read the request, whatever it said."""
-        if request <= self._stale:
+    def on_answer(self, request: int) -> None:
+        """The endpoint answered the request, with a reply or an error that is not its fault."""
+        if request <= self._newest_stale:
             return
         if request == self._probe:
             self._until = self._probe = None
@@ -54,22 +55,24 @@ class CircuitBreaker:
         if self._until is None:
             self._faults = 0
             self._answers += 1
-            if self._answers >= _FORGIVEN:
+            if self._answers >= _ANSWERS_TO_FORGET:
                 self._ejections = 0
 
-    def faulted(self, request: int, now: float, *, is_refused: bool, beside: int | None = None) -> None:
-        """`is_refused`: nobody took the connection, which needs no second sign. `beside`: of a fault that a good
-        endpoint shows now and then, how many other requests are under way there. Errors come sooner than answers, so
-        as many as half of those may follow each other by chance."""
-        if request <= self._stale:
+    def on_failure(self, request: int, now: float, *, is_refused: bool, other_requests: int | None = None) -> None:
+        """`is_refused`: the connection was refused, which opens the circuit at once. `other_requests`: for a fault that
+        a healthy endpoint shows occasionally, the number of other requests in flight there. Errors arrive sooner than
+        answers, so up to half of those may fail consecutively by chance."""
+        if request <= self._newest_stale:
             return
         self._faults += 1
-        needed = 1 if is_refused else _FAULTS if beside is None else _PASSING_FAULTS + beside // 2
+        needed = (
+            1 if is_refused else _MAX_FAULTS if other_requests is None else _MAX_TRANSIENT_FAULTS + other_requests // 2
+        )
         if request == self._probe or (self._until is None and self._faults >= needed):
             self._eject(now)
 
-    def left(self, request: int) -> None:
-        """Nobody waits for it any more, and nothing was learned."""
+    def on_abandoned(self, request: int) -> None:
+        """The caller abandoned the request, which says nothing about the endpoint."""
         if request == self._probe:
             self._probe = None
 
@@ -78,4 +81,4 @@ class CircuitBreaker:
         self._ejections += 1
         self._faults = 0
         self._probe = None
-        self._stale = self._newest
+        self._newest_stale = self._newest

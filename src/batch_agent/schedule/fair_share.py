@@ -1,62 +1,65 @@
-"""What each of several workers may use of something that they share, and spend of a budget. Nobody decides for all:
-each works out its own part from what all have said, and holds no more than is not held by others."""
+"""Fair shares of a limit or a budget among workers.
+
+There is no central decision: each worker computes its own quota from the claims of all workers, and holds no more than
+what the other workers do not hold."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..core.fast_dataclass import dataclass
 from .budget import Amount
 
-_KEPT = 4
-"""Who wants nothing keeps one all the same, for work that comes, where there are so many for each worker."""
-_GRAINS = 16
-"""Wants are counted in such parts of the total: a little more or less moves nothing."""
-_LONG = 5.0
-"""Seconds after which a worker that has nothing goes before those that have something."""
-_RESERVE = 16
-"""A worker has leased ahead no more than its part of one in so many of what is left of the budget."""
+_KEEP_ONE_RATIO = 4
+"""A worker without demand still keeps one unit for new work, if there are this many units per worker."""
+_DEMAND_STEPS = 16
+"""Demand is rounded up to this fraction of the total, so that small changes move nothing."""
+_STARVED_SECONDS = 5.0
+"""Seconds after which a worker that holds nothing goes before workers that hold something."""
+_RESERVE_DIVISOR = 16
+"""A worker leases ahead no more than its fair share of this fraction of the remaining budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a worker makes of something that is shared: requests in flight, or tokens in a KV cache."""
+    """A worker's use of a shared limit: requests in flight, or tokens in a KV cache."""
 
     total: int | None
-    """For all workers together; None where nothing limits it but what each finds out by itself."""
+    """Limit for all workers together; None where each worker finds its own limit."""
     used: int
     is_short: bool
-    """Somebody waits for more."""
+    """Agents of this worker wait for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotClaim:
-    """What a worker has said of its demand."""
+    """A worker's published claim on a shared limit."""
 
     held: int
-    """It uses no more than this before it says otherwise."""
+    """The worker uses no more than this until it publishes another claim."""
     used: int
     wants: int | None
-    """None: as much as there is."""
+    """None: as much as possible."""
     total: int | None
     since: float
-    """When it began to hold something, or to hold nothing."""
+    """When the worker began to hold something, or to hold nothing."""
 
 
 def demand_for(demand: Demand, before: int) -> int | None:
-    """`before`: what it had use for the last time. Who needed more a moment ago may do so again."""
+    """What a worker wants; None: as much as possible. `before`: what it wanted last time; demand that was higher a
+    moment ago may return, so it falls gradually."""
     if demand.is_short:
         return None
-    grain = max(1, (demand.total or 0) // _GRAINS)
+    grain = max(1, (demand.total or 0) // _DEMAND_STEPS)
     return max(-(-demand.used // grain) * grain, before // 2)
 
 
 def total_of(claims: Iterable[SlotClaim]) -> int | None:
-    """What the most careful of the workers takes it to be."""
+    """The lowest limit that any worker assumes."""
     return min((claim.total for claim in claims if claim.total is not None), default=None)
 
 
 def allocate(claims: Mapping[str, SlotClaim], worker: str, now: float) -> int | None:
-    """What this one of the workers may use from now on; None where nothing is limited. It may be put into force as soon
-    as all can read that it is held. What others use, or still might, is never part of it."""
+    """Quota of this worker from now on; None if there is no limit. It may take effect as soon as all workers can read
+    the claim. It never includes what other workers use or still may use."""
     total = total_of(claims.values())
     if total is None:
         return None
@@ -71,35 +74,35 @@ def allocate(claims: Mapping[str, SlotClaim], worker: str, now: float) -> int | 
 
 
 def fair_shares(claims: Mapping[str, SlotClaim], total: int, now: float) -> dict[str, int]:
-    """Equal parts for all who want, and what one does not want for the others. Where there are fewer than workers that
-    want some, they take turns."""
-    kept = 1 if total >= _KEPT * len(claims) else 0
-    wants = {name: _most(claim.wants, kept) for name, claim in claims.items()}
+    """Max-min fair shares: equal shares for all workers with demand, and what one does not want for the others. With
+    fewer units than such workers, they take turns."""
+    kept = 1 if total >= _KEEP_ONE_RATIO * len(claims) else 0
+    wants = {name: _max_wanted(claim.wants, kept) for name, claim in claims.items()}
     order = sorted(claims, key=lambda name: (*_precedence(claims[name], now), name))
-    asking = [name for name in order if wants[name] > 0]
-    parts = dict.fromkeys(order, 0)
-    if total < len(asking):
-        return {**parts, **dict.fromkeys(asking[:total], 1)}
-    last_first = asking[::-1]
+    wanting = [name for name in order if wants[name] > 0]
+    shares = dict.fromkeys(order, 0)
+    if total < len(wanting):
+        return {**shares, **dict.fromkeys(wanting[:total], 1)}
+    last_first = wanting[::-1]
     for number, name in enumerate(sorted(last_first, key=lambda name: wants[name])):
-        parts[name] = int(min(wants[name], total // (len(asking) - number)))
-        total -= parts[name]
+        shares[name] = int(min(wants[name], total // (len(wanting) - number)))
+        total -= shares[name]
     for number, name in enumerate(order[::-1]):
         more = total // (len(order) - number)
-        parts[name] += more
+        shares[name] += more
         total -= more
-    return parts
+    return shares
 
 
-def _most(wants: int | None, kept: int) -> float:
+def _max_wanted(wants: int | None, kept: int) -> float:
     return float("inf") if wants is None else max(wants, kept)
 
 
 def _precedence(claim: SlotClaim, now: float) -> tuple[int, float]:
-    """Who has had nothing for long, longest first; who has some, the last to get it first; who has nothing."""
+    """Workers that have held nothing for long, longest first; then holders, most recent first; then the rest."""
     if claim.held:
         return 1, -claim.since
-    return (0 if now - claim.since >= _LONG else 2), claim.since
+    return (0 if now - claim.since >= _STARVED_SECONDS else 2), claim.since
 
 
 def _lacks(claim: SlotClaim, fair: int) -> bool:
@@ -108,41 +111,41 @@ def _lacks(claim: SlotClaim, fair: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BudgetClaim:
-    """What a worker has said of its part of the budget."""
+    """A worker's published claim on a shared budget."""
 
     spent: Amount
     leased: Amount
-    """What it spends will not come to more than this before it says otherwise; it counts as spent if it is not heard
-    of any more."""
+    """The worker spends no more than this in total until it publishes another claim. If the worker dies, all of it
+    counts as spent."""
     waits: bool
-    """It has requests for which there was not enough."""
+    """Requests of this worker wait for budget."""
     is_alive: bool = True
 
     @property
     def at_least(self) -> Amount:
-        """What will have been spent, whatever comes back."""
+        """What has certainly been spent, or must be assumed to be."""
         return self.spent if self.is_alive else self.leased
 
 
 def lease(
-    most: Amount,
+    limit: Amount,
     before: Amount,
     others: Sequence[BudgetClaim],
-    taken: Amount,
+    committed_here: Amount,
     needs: Sequence[Amount],
-    reserve: int = _RESERVE,
+    reserve: int = _RESERVE_DIVISOR,
 ) -> tuple[Amount, bool]:
-    """What a worker may spend that has spent or reserved `taken` and waits for `needs`, and whether some of these did
-    not fit. Where nobody waits it gets some more, its part of one in `reserve` of what is left: to ask for each request
-    would take too long."""
+    """What a worker may spend in total, and whether some of its `needs` did not fit. It has spent or reserved
+    `committed_here`; earlier runs have spent `before`. If no worker waits, it also leases its share of one in `reserve`
+    of the remainder ahead, since a lease for each request would take too long."""
     committed = sum((share.leased for share in others), before)
-    leased, is_short = taken, False
+    leased, is_short = committed_here, False
     for need in needs:
-        if (committed + (leased + need)).fits(most):
+        if (committed + (leased + need)).fits(limit):
             leased += need
         else:
             is_short = True
     if not is_short and not any(share.waits and share.is_alive for share in others):
-        left, workers = most - (committed + leased), 1 + sum(share.is_alive for share in others)
-        leased += left.part(reserve * workers)
+        left, workers = limit - (committed + leased), 1 + sum(share.is_alive for share in others)
+        leased += left.fraction(reserve * workers)
     return leased, is_short

@@ -1,4 +1,4 @@
-"""Which agents keep their context in the server's KV cache. Time is an argument; nothing here waits."""
+"""KV ledger: which agents keep their context in the server's KV cache. Time is an argument; nothing here waits."""
 
 from dataclasses import dataclass, field
 
@@ -6,43 +6,43 @@ from .cache_misses import CacheMissTracker
 from .estimators import PrefillSpeed
 from .residency_leases import ResidencyLeases, Resident
 
-_LIKELY_GROWTH = 0.25
-"""By how much of its first prompt an agent is taken to grow before any has shown it."""
-_REMEMBERED = 32
-_LESS = 0.9
-_MORE = 1.05
+_EXPECTED_GROWTH = 0.25
+"""Assumed growth of a context, as a share of its first prompt, until it has been measured."""
+_AVERAGED_AGENTS = 32
+_SHRINK = 0.9
+_GROW = 1.05
 _HEADROOM = 0.9
-"""Of the capacity: what agents leave behind when they end is younger than the contexts of those that wait for their
-tools, and an engine that throws out the oldest first throws those out before it."""
+"""Usable share of the capacity. What finished agents leave in the cache is more recent than the contexts of agents that
+wait for their tools, and an engine that evicts the least recently used evicts the latter first."""
 
 
 @dataclass(slots=True)
 class LedgerCounts:
-    """What happened, for whoever wants to see it."""
+    """Counters for the scheduling report."""
 
     most_residents: int = 0
-    gave_up: int = 0
-    """Places that were given up during a tool wait."""
-    guests: int = 0
-    """Agents that were let in beyond the capacity, because the engine had nothing to do."""
+    evictions: int = 0
+    """Residents that lost their residency during a tool call."""
+    overcommitted: int = 0
+    """Agents admitted beyond the capacity because the engine would have idled."""
 
 
 @dataclass(slots=True)
 class KvLedger:
-    """Adds up the contexts of the agents under way, what they share counted once, and lets further ones in while all
-    of them, grown as agents have been seen to grow, fit.
+    """Adds up the contexts of the residents, counting the shared prefix once, and admits further agents while all of
+    them fit, including their expected growth.
 
-    A resident that waits for its tools keeps its place on lease: for as long as the place is worth it, and not at all
-    if its tools are known to take longer. After that the place goes to whoever needs it, the longest overdue first,
-    and its agent asks again when it comes back. What the server reports of its cache corrects the capacity: turns that
-    lost their context shrink it, an episode of clean ones grows it back."""
+    A resident that waits for its tools keeps its residency on a lease, unless its tools are known to take longer. An
+    expired lease may be taken by an agent that needs room, longest expired first; the evicted agent is admitted again
+    when its tools return. The cache hits that the server reports correct the limit: cache misses shrink it, an episode
+    without misses grows it back."""
 
     capacity: int | None
-    """Tokens; None where nobody knows: then nothing is limited until turns are seen to lose their context."""
-    shared: float = 0.0
-    """Tokens that all prompts begin with."""
-    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
-    losses: CacheMissTracker = field(default_factory=CacheMissTracker)
+    """Tokens; None if unknown: then residency is not limited until there are cache misses."""
+    shared_tokens: float = 0.0
+    """Tokens of the prefix that all prompts share."""
+    prefill_speed: PrefillSpeed = field(default_factory=PrefillSpeed)
+    cache_misses: CacheMissTracker = field(default_factory=CacheMissTracker)
     counts: LedgerCounts = field(default_factory=LedgerCounts)
     _agents: dict[str, Resident] = field(default_factory=dict)
     _residents: int = 0
@@ -50,13 +50,13 @@ class KvLedger:
     _first: float = 0.0
     _limit: float | None = field(init=False)
     _leases: ResidencyLeases = field(default_factory=ResidencyLeases)
-    _guests: float = 0.0
-    """Tokens of guests."""
-    _disturbances: int = 0
-    _grown: float = 0.0
+    _overcommitted_tokens: float = 0.0
+    """Tokens of overcommitted residents."""
+    _overcommit_changes: int = 0
+    _mean_growth: float = 0.0
     _finished: int = 0
-    _most_grown: float = 0.0
-    _orders: int = 0
+    _max_growth: float = 0.0
+    _registered: int = 0
 
     def __post_init__(self) -> None:
         self._limit = None if self.capacity is None else _HEADROOM * self.capacity
@@ -67,125 +67,126 @@ class KvLedger:
 
     @property
     def limit(self) -> float | None:
-        """Tokens that residents may hold, as far as experience goes."""
+        """Tokens that residents may use, as corrected by cache misses."""
         return self._limit
 
     @property
-    def held(self) -> float:
-        """Tokens that the residents hold, or will when they have grown."""
-        return self.shared + max(self._own, self._first + self._residents * self.growth)
+    def reserved_tokens(self) -> float:
+        """Tokens that the residents use, or will use after their expected growth."""
+        return self.shared_tokens + max(self._own, self._first + self._residents * self.growth)
 
     @property
-    def needs(self) -> float:
-        """Tokens of capacity that it takes to hold this, as far as experience goes."""
+    def required_capacity(self) -> float:
+        """Tokens of capacity needed for the residents, given what was learned about the limit."""
         if not (self.capacity and self._limit and self._residents):
             return 0.0
-        return self.held * self.capacity / self._limit
+        return self.reserved_tokens * self.capacity / self._limit
 
     @property
     def growth(self) -> float:
-        """Tokens by which an agent's context is expected to grow in its life."""
+        """Tokens by which an agent's context is expected to grow."""
         return self._growth(self._first, self._residents)
 
     @property
-    def rent(self) -> float | None:
-        """Seconds for which it is worth to keep a place that nobody uses: as long as it takes to compute what the
-        whole cache holds. Who keeps it longer has lost more than computing the context again would cost, who gives
-        it up earlier too often pays both."""
-        if self._limit is None or self.speed.tokens_per_second is None:
+    def lease_seconds(self) -> float | None:
+        """Duration of a residency lease: the time to compute as many tokens as the whole cache holds. This is the
+        break-even point of the ski-rental problem: a longer lease costs more than recomputing the context, a shorter
+        one too often costs both."""
+        if self._limit is None or self.prefill_speed.tokens_per_second is None:
             return None
-        return self._limit / self.speed.tokens_per_second
+        return self._limit / self.prefill_speed.tokens_per_second
 
-    def fitting(self, tokens: int) -> int | None:
-        """How many contexts like those of the residents fit into so many tokens; None before there is one."""
+    def max_concurrent(self, tokens: int) -> int | None:
+        """How many contexts of the residents' mean size fit into `tokens`; None without residents."""
         if not self._residents or self._own <= 0:
             return None
-        return max(1, int((_HEADROOM * tokens - self.shared) * self._residents / self._own))
+        return max(1, int((_HEADROOM * tokens - self.shared_tokens) * self._residents / self._own))
 
     def resize(self, capacity: int) -> None:
-        """Another part of a known capacity is for these agents. What was learned of it stays, and places that are too
-        many now are given up as where contexts grow."""
+        """Changes a known capacity. What was learned about it stays; residents that no longer fit are evicted."""
         capacity = max(1, capacity)
         if not (self.capacity and self._limit) or capacity == self.capacity:
             return
-        times, self.capacity = capacity / self.capacity, capacity
-        self._limit = min(self._limit * times, _HEADROOM * self.capacity)
-        if not _LESS <= times <= 1 / _LESS:
-            self.losses.begin_anew()
-        self._shed_overflow()
+        factor, self.capacity = capacity / self.capacity, capacity
+        self._limit = min(self._limit * factor, _HEADROOM * self.capacity)
+        if not _SHRINK <= factor <= 1 / _SHRINK:
+            self.cache_misses.reset()
+        self._evict_overflow()
 
     def is_resident(self, agent: str) -> bool:
         known = self._agents.get(agent)
         return known is not None and known.is_resident
 
     def tokens(self, agent: str) -> int:
-        """Its whole context as the server last counted it."""
+        """Tokens of the agent's whole context, as the server last counted them."""
         known = self._agents[agent]
-        return int(known.own + self.shared) if known.prompt else 0
+        return int(known.own + self.shared_tokens) if known.prompt else 0
 
-    def begin(self, agent: str, own: float) -> None:
-        """A new agent, by what its first prompt is taken to hold beside the shared part. It has no place yet."""
-        self._orders += 1
-        self._agents[agent] = Resident(own, own, self._orders)
+    def register(self, agent: str, own: float) -> None:
+        """Registers a new agent without residency. `own`: estimated tokens of its first prompt without the prefix."""
+        self._registered += 1
+        self._agents[agent] = Resident(own, own, self._registered)
 
-    def let_in(self, agent: str, now: float, *, as_guest: bool = False) -> bool:
-        """Gives the agent a place if there is one, taking overdue ones where that helps."""
+    def admit(self, agent: str, now: float, *, overcommit: bool = False) -> bool:
+        """Gives the agent residency if it fits, evicting residents with expired leases if that helps. `overcommit`:
+        also if it does not fit."""
         known = self._agents[agent]
         if known.is_resident:
             return True
         fits = self._fits(known)
-        if not (fits or as_guest or self._make_room(known, now)):
+        if not (fits or overcommit or self._make_room(known, now)):
             return False
         known.is_resident = True
-        known.is_guest, known.is_new = as_guest and not fits, True
-        self._count_place(known)
-        self.counts.guests += known.is_guest
+        known.is_overcommitted, known.is_cold = overcommit and not fits, True
+        self._add(known)
+        self.counts.overcommitted += known.is_overcommitted
         self.counts.most_residents = max(self.counts.most_residents, self._residents)
         return True
 
-    def heard(self, agent: str, prompt: int, cached: int, output: int, *, is_crowded: bool) -> None:
-        """The exact size of its context, from the server. `is_crowded`: others wait for a place."""
+    def on_usage(self, agent: str, prompt: int, cached: int, output: int, *, has_waiters: bool) -> None:
+        """The server reported the exact size of the agent's context. `has_waiters`: agents wait for residency."""
         if not prompt:
-            return  # a server that counts no tokens says nothing of the size
+            return  # the server does not count tokens
         known = self._agents[agent]
-        self._judge_cache(known, cached, is_crowded)
-        own = max(1.0, prompt + output - self.shared)
+        self._check_cache(known, cached, has_waiters)
+        own = max(1.0, prompt + output - self.shared_tokens)
         first = own - output if known.prompt == 0 else known.first
         if known.is_resident:
-            self._forget_place(known)
+            self._subtract(known)
         known.own, known.first, known.prompt = own, first, prompt
-        known.is_new, known.disturbed = False, self._disturbances
+        known.is_cold, known.overcommit_changes = False, self._overcommit_changes
         if known.is_resident:
-            self._count_place(known)
-        if own - first > self._most_grown:
-            self._most_grown = own - first
-        self._shed_overflow()
+            self._add(known)
+        if own - first > self._max_growth:
+            self._max_growth = own - first
+        self._evict_overflow()
 
-    def shrank(self, agent: str, prompt: int) -> None:
-        """Its context was rewritten: the next prompt has about so many tokens, and is not in the cache."""
+    def on_compaction(self, agent: str, prompt: int) -> None:
+        """The agent's context was compacted: its next prompt has about `prompt` tokens and is not in the cache."""
         known = self._agents[agent]
-        known.is_new = True
-        own = max(1.0, prompt - self.shared)
+        known.is_cold = True
+        own = max(1.0, prompt - self.shared_tokens)
         if own >= known.own:
             return
         if known.is_resident:
-            self._forget_place(known)
+            self._subtract(known)
         known.own = own
         if known.is_resident:
-            self._count_place(known)
+            self._add(known)
 
-    def pause(self, agent: str, now: float, likely: float | None) -> None:
-        """It waits for its tools, likely for so many seconds; None where nobody knows."""
+    def pause(self, agent: str, now: float, expected: float | None) -> None:
+        """The agent waits for its tools; `expected`: for how many seconds, None if unknown."""
         known = self._agents[agent]
-        known.waits_since = now
+        known.waiting_since = now
         if known.is_resident:
-            rent = self.rent
-            self._leases.begin(agent, known, is_over=rent is not None and likely is not None and likely > rent)
+            lease = self.lease_seconds
+            is_too_long = lease is not None and expected is not None and expected > lease
+            self._leases.begin(agent, known, is_expired=is_too_long)
 
     def resume(self, agent: str) -> None:
         self._leases.end(agent)
 
-    def leave(self, agent: str) -> None:
+    def remove(self, agent: str) -> None:
         known = self._agents.get(agent)
         if known is None:
             return
@@ -193,13 +194,13 @@ class KvLedger:
         del self._agents[agent]
         if known.prompt:
             self._finished += 1
-            self._grown += (known.own - known.first - self._grown) / min(self._finished, _REMEMBERED)
+            self._mean_growth += (known.own - known.first - self._mean_growth) / min(self._finished, _AVERAGED_AGENTS)
         if known.is_resident:
-            self._forget_place(known)
+            self._subtract(known)
 
     def next_lease_end(self) -> float | None:
-        """When a place may be given up, at the earliest."""
-        return self._leases.next_end(self.rent)
+        """When the first active lease expires."""
+        return self._leases.next_end(self.lease_seconds)
 
     def _fits(self, agent: Resident) -> bool:
         return self._have_room(self._own + agent.own, self._first + agent.first, self._residents + 1)
@@ -207,69 +208,70 @@ class KvLedger:
     def _have_room(self, own: float, first: float, residents: int) -> bool:
         if self._limit is None or residents == 1:
             return True
-        return self.shared + max(own, first + residents * self._growth(first, residents)) <= self._limit
+        return self.shared_tokens + max(own, first + residents * self._growth(first, residents)) <= self._limit
 
     def _growth(self, first: float, residents: int) -> float:
         if self._finished:
-            return self._grown
-        return max(_LIKELY_GROWTH * first / residents if residents else 0.0, self._most_grown)
+            return self._mean_growth
+        return max(_EXPECTED_GROWTH * first / residents if residents else 0.0, self._max_growth)
 
     def _make_room(self, agent: Resident, now: float) -> bool:
-        """Takes overdue places, if they are enough."""
+        """Evicts residents with expired leases, if that is enough."""
         leases = self._leases
-        leases.lapse(self.rent, now)
-        own, first = self._own - leases.over_own + agent.own, self._first - leases.over_first + agent.first
-        if not self._have_room(own, first, self._residents - leases.over + 1):
+        leases.expire(self.lease_seconds, now)
+        own, first = self._own - leases.expired_own + agent.own, self._first - leases.expired_first + agent.first
+        if not self._have_room(own, first, self._residents - leases.expired_count + 1):
             return False
-        while not (fits := self._fits(agent)) and (overdue := leases.longest_over()) is not None:
-            self._give_up(overdue)
+        while not (fits := self._fits(agent)) and (overdue := leases.oldest_expired()) is not None:
+            self._evict(overdue)
         return fits
 
-    def _shed_overflow(self) -> None:
-        """Contexts grew beyond the capacity, guests apart: the youngest of those that wait for their tools lose their
-        places."""
-        while self._limit is not None and self.shared + self._own - self._guests > self._limit:
+    def _evict_overflow(self) -> None:
+        """Evicts the youngest waiting residents while contexts exceed the limit, not counting overcommitted ones."""
+        while self._limit is not None and self.shared_tokens + self._own - self._overcommitted_tokens > self._limit:
             youngest = self._leases.youngest()
             if youngest is None:
                 return
-            self._give_up(youngest)
+            self._evict(youngest)
 
-    def _give_up(self, agent: str) -> None:
+    def _evict(self, agent: str) -> None:
         known = self._agents[agent]
         self._leases.end(agent)
-        self._forget_place(known)
+        self._subtract(known)
         known.is_resident = False
-        self.counts.gave_up += 1
+        self.counts.evictions += 1
 
-    def _judge_cache(self, agent: Resident, cached: int, is_crowded: bool) -> None:
-        self.losses.saw(cached)
-        if not (agent.prompt and agent.is_resident) or agent.is_new:
+    def _check_cache(self, agent: Resident, cached: int, has_waiters: bool) -> None:
+        self.cache_misses.observe(cached)
+        if not (agent.prompt and agent.is_resident) or agent.is_cold:
             return
-        is_lost = self.losses.is_lost(cached, agent.prompt, self.shared)
-        if self._guests >= 1 or agent.disturbed != self._disturbances:  # not 0: sums of floats leave dust
-            return  # it may be theirs
-        verdict = self.losses.judge(is_lost, self._residents)
-        if verdict == "many" and self._residents > 1:  # a lone one is let in whatever the limit
-            self._change(min(self._limit or self.held, self.held) * _LESS)
-        elif verdict == "few" and is_crowded and self._limit is not None:
-            self._change(self._limit * _MORE)
+        is_miss = self.cache_misses.check_turn(cached, agent.prompt, self.shared_tokens)
+        if (
+            self._overcommitted_tokens >= 1 or agent.overcommit_changes != self._overcommit_changes
+        ):  # not 0: rounding errors add up
+            return  # overcommitted agents may have caused it
+        verdict = self.cache_misses.verdict(is_miss, self._residents)
+        if verdict == "many" and self._residents > 1:  # a single agent is admitted regardless of the limit
+            self._set_limit(min(self._limit or self.reserved_tokens, self.reserved_tokens) * _SHRINK)
+        elif verdict == "few" and has_waiters and self._limit is not None:
+            self._set_limit(self._limit * _GROW)
 
-    def _change(self, limit: float) -> None:
+    def _set_limit(self, limit: float) -> None:
         self._limit = limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
-        self.losses.begin_anew()
+        self.cache_misses.reset()
 
-    def _count_place(self, agent: Resident) -> None:
+    def _add(self, agent: Resident) -> None:
         self._residents += 1
         self._own += agent.own
         self._first += agent.first
-        if agent.is_guest:
-            self._guests += agent.own
-            self._disturbances += 1
+        if agent.is_overcommitted:
+            self._overcommitted_tokens += agent.own
+            self._overcommit_changes += 1
 
-    def _forget_place(self, agent: Resident) -> None:
+    def _subtract(self, agent: Resident) -> None:
         self._residents -= 1
         self._own -= agent.own
         self._first -= agent.first
-        if agent.is_guest:
-            self._guests -= agent.own
-            self._disturbances += 1
+        if agent.is_overcommitted:
+            self._overcommitted_tokens -= agent.own
+            self._overcommit_changes += 1

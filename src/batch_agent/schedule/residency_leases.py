@@ -1,80 +1,81 @@
-"""Places in the server's KV cache that nobody uses, because their agents wait for their tools."""
+"""Residency leases: how long residents keep their residency while their tools run."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Resident:
-    """One agent that is alive, with a place or without."""
+    """Account of one started agent, with or without residency."""
 
     first: float
-    """Tokens of its first prompt that are its own."""
+    """Tokens of its first prompt, without the shared prefix."""
     own: float
+    """Tokens of its context, without the shared prefix."""
     order: int
     prompt: int = 0
-    """Tokens of its last prompt, shared ones too."""
+    """Tokens of its last prompt, with the shared prefix."""
     is_resident: bool = False
-    is_guest: bool = False
-    """Let in beyond the capacity."""
-    is_new: bool = True
-    """Since its last answer it had no place, or its context was rewritten: what it finds in the cache says nothing
-    about the others."""
-    disturbed: int = 0
-    """How often guests had come or gone at its last answer."""
-    waits_since: float = 0.0
-    """When it last began to wait for its tools."""
+    is_overcommitted: bool = False
+    """Admitted beyond the capacity."""
+    is_cold: bool = True
+    """Since its last answer it had no residency, or its context was rewritten: a cache miss is expected, and says
+    nothing about the capacity."""
+    overcommit_changes: int = 0
+    """The ledger's count of overcommit changes at its last answer."""
+    waiting_since: float = 0.0
+    """When its tools last started."""
 
 
 @dataclass(slots=True)
 class ResidencyLeases:
-    """Residents that wait for their tools, who has waited longest first. A lease is over at its end, or from the
-    beginning where the tools are known to take longer than a place is worth."""
+    """Residents that wait for their tools, longest wait first. A lease expires at its end, or at once if the tools are
+    known to take longer than a lease."""
 
-    over_own: float = 0.0
-    """Tokens of those whose lease is over."""
-    over_first: float = 0.0
-    _lasting: dict[str, Resident] = field(default_factory=dict)
-    _over: dict[str, Resident] = field(default_factory=dict)
+    expired_own: float = 0.0
+    """Tokens of residents whose lease has expired."""
+    expired_first: float = 0.0
+    _active: dict[str, Resident] = field(default_factory=dict)
+    _expired: dict[str, Resident] = field(default_factory=dict)
 
     @property
-    def over(self) -> int:
-        """How many are."""
-        return len(self._over)
+    def expired_count(self) -> int:
+        """Residents whose lease has expired."""
+        return len(self._expired)
 
-    def begin(self, agent: str, tenant: Resident, *, is_over: bool) -> None:
-        if is_over:
-            self._let_lapse(agent, tenant)
+    def begin(self, agent: str, resident: Resident, *, is_expired: bool) -> None:
+        if is_expired:
+            self._expire(agent, resident)
         else:
-            self._lasting[agent] = tenant
+            self._active[agent] = resident
 
     def end(self, agent: str) -> None:
-        """It waits no more, or has no place any more. Nothing, if it had no lease."""
-        if self._lasting.pop(agent, None) is None and (tenant := self._over.pop(agent, None)) is not None:
-            self.over_own -= tenant.own
-            self.over_first -= tenant.first
+        """The agent no longer waits, or lost its residency. Does nothing without a lease."""
+        if self._active.pop(agent, None) is None and (resident := self._expired.pop(agent, None)) is not None:
+            self.expired_own -= resident.own
+            self.expired_first -= resident.first
 
-    def next_end(self, rent: float | None) -> float | None:
-        """Of those that last, if each does so for so many seconds."""
-        if rent is not None:
-            for tenant in self._lasting.values():
-                return tenant.waits_since + rent
+    def next_end(self, lease_seconds: float | None) -> float | None:
+        """When the first active lease expires, if each lasts for `lease_seconds`."""
+        if lease_seconds is not None:
+            for resident in self._active.values():
+                return resident.waiting_since + lease_seconds
         return None
 
-    def lapse(self, rent: float | None, now: float) -> None:
-        """Those are over that have come to their end."""
-        while (end := self.next_end(rent)) is not None and end <= now:
-            agent = next(iter(self._lasting))
-            self._let_lapse(agent, self._lasting.pop(agent))
+    def expire(self, lease_seconds: float | None, now: float) -> None:
+        """Expires the leases that have come to their end."""
+        while (end := self.next_end(lease_seconds)) is not None and end <= now:
+            agent = next(iter(self._active))
+            self._expire(agent, self._active.pop(agent))
 
-    def longest_over(self) -> str | None:
-        return next(iter(self._over), None)
+    def oldest_expired(self) -> str | None:
+        return next(iter(self._expired), None)
 
     def youngest(self) -> str | None:
-        """Of all that wait, the agent that began last."""
-        waiting = {**self._lasting, **self._over}
+        """The waiting agent that was registered last."""
+        waiting = {**self._active, **self._expired}
         return max(waiting, key=lambda agent: waiting[agent].order, default=None)
 
-    def _let_lapse(self, agent: str, tenant: Resident) -> None:
-        self._over[agent] = tenant
-        self.over_own += tenant.own
-        self.over_first += tenant.first
+    def _expire(self, agent: str, resident: Resident) -> None:
+        self._expired[agent] = resident
+        self.expired_own += resident.own
+        self.expired_first += resident.first

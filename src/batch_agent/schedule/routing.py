@@ -1,6 +1,6 @@
-"""Which of several endpoints gets the next piece of work. Time and random numbers are arguments; nothing here waits.
+"""Routing: which endpoint gets the next piece of work. Time and random numbers are arguments; nothing here waits.
 
-Work has a weight, in whatever unit its users count (tokens, prompts), the same for all of a Routing."""
+Work has a weight, in a unit of the caller's choice (tokens, prompts), the same for all of a Routing."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import field
@@ -25,23 +25,23 @@ class _Sent:
 class _Endpoint:
     name: str
     load: Throughput = field(default_factory=Throughput)
-    standing: CircuitBreaker = field(default_factory=CircuitBreaker)
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     is_draining: bool = False
 
     @property
-    def is_counted_on(self) -> bool:
-        return self.standing.is_good and not self.is_draining
+    def is_healthy(self) -> bool:
+        return self.breaker.is_closed and not self.is_draining
 
-    def admits(self, now: float) -> bool:
-        return not self.is_draining and self.standing.admits(now)
+    def allows(self, now: float) -> bool:
+        return not self.is_draining and self.breaker.allows(now)
 
 
 class Routing:
-    """Endpoints are known by their place in the list. Each `sent` gives a ticket that must come back by one of `done`,
-    `failed` and `left`.
+    """Endpoints are identified by their index. Each `sent` returns a ticket that must be passed to `done`, `failed` or
+    `abandoned`.
 
-    Work goes where its context is, else to the better of two that were drawn, of those that have its prefix if there
-    are any. `sent` follows `choose` at once: only then the work counts."""
+    Work goes to the endpoint that has its context, else to the better of two random endpoints, among those that have
+    its prefix if there are any. Call `sent` right after `choose`: only then the work counts."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = [_Endpoint(name) for name in endpoints]
@@ -56,15 +56,15 @@ class Routing:
         return self._endpoints[endpoint].name
 
     def work(self, endpoint: int) -> float:
-        """Weight under way."""
+        """Weight in flight."""
         return self._endpoints[endpoint].load.work
 
     def requests(self, endpoint: int) -> int:
-        """Under way."""
+        """Requests in flight."""
         return self._endpoints[endpoint].load.requests
 
     def speed(self, endpoint: int) -> float | None:
-        """Weight per second while it has work, as far as that is known."""
+        """Weight per second while the endpoint has work; None while unknown."""
         return self._endpoints[endpoint].load.speed
 
     def choose(
@@ -77,16 +77,18 @@ class Routing:
         exclude: Collection[int] = (),
         draw: tuple[float, float],
     ) -> int | None:
-        """None when nobody may be given it. `origin`: whose work it is, for an agent that comes again and has its
-        context where it was last; `prefix`: what its prompt begins with, shared with others; `draw`: two random
-        numbers in [0, 1)."""
-        crew = self._crew
+        """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
+        endpoint that served it last; `prefix`: the shared beginning of its prompt; `draw`: two random numbers in
+        [0, 1)."""
+        crew = self._stats
         waits = {
-            each: crew.wait(self._endpoints[each].load, weight, now) for each in self.usable(now) if each not in exclude
+            each: crew.expected_wait(self._endpoints[each].load, weight, now)
+            for each in self.available(now)
+            if each not in exclude
         }
         chosen = self._choose(waits, origin, prefix, draw)
         if chosen is not None:
-            self._affinity.settle(chosen, origin, prefix)
+            self._affinity.record(chosen, origin, prefix)
         return chosen
 
     def sent(self, endpoint: int, weight: float, now: float) -> Ticket:
@@ -94,14 +96,14 @@ class Routing:
         ticket = Ticket(self._last)
         self._sent[ticket] = _Sent(endpoint, weight, now)
         self._endpoints[endpoint].load.began(weight, now)
-        self._endpoints[endpoint].standing.sent(ticket)
+        self._endpoints[endpoint].breaker.on_sent(ticket)
         return ticket
 
     def done(self, ticket: Ticket, now: float) -> None:
         sent = self._sent.pop(ticket)
         endpoint = self._endpoints[sent.endpoint]
         endpoint.load.answered(sent.weight, now - sent.at, now)
-        endpoint.standing.answered(ticket)
+        endpoint.breaker.on_answer(ticket)
 
     def failed(
         self,
@@ -112,63 +114,64 @@ class Routing:
         is_refused: bool = False,
         is_passing: bool = False,
     ) -> None:
-        """A fault that is not the endpoint's, like a prompt that is too long, shows that it is there. `is_refused`:
-        nobody took the connection; `is_passing`: it answered with an error, as a good one may now and then."""
+        """The work failed. A fault that is not the endpoint's, like a prompt that is too long, shows that it is up.
+        `is_refused`: the connection was refused; `is_passing`: an error that a healthy endpoint may return
+        occasionally."""
         endpoint = self._close(ticket, now)
         if is_endpoint_fault:
-            beside = endpoint.load.requests if is_passing else None
-            endpoint.standing.faulted(ticket, now, is_refused=is_refused, beside=beside)
+            others = endpoint.load.requests if is_passing else None
+            endpoint.breaker.on_failure(ticket, now, is_refused=is_refused, other_requests=others)
         else:
-            endpoint.standing.answered(ticket)
+            endpoint.breaker.on_answer(ticket)
 
-    def left(self, ticket: Ticket, now: float) -> None:
-        """Nobody waits for it any more. May be called for a ticket that has come back."""
+    def abandoned(self, ticket: Ticket, now: float) -> None:
+        """The caller no longer waits for the work. May be called for a ticket that is done."""
         if ticket in self._sent:
-            self._close(ticket, now).standing.left(ticket)
+            self._close(ticket, now).breaker.on_abandoned(ticket)
 
     def blame(self, endpoint: int, ticket: Ticket, now: float) -> None:
-        """What went wrong with the work of this ticket, which has come back, turns out to be the endpoint's fault."""
-        self._endpoints[endpoint].standing.faulted(ticket, now, is_refused=False)
+        """A failure that was reported for this ticket turned out to be the endpoint's fault."""
+        self._endpoints[endpoint].breaker.on_failure(ticket, now, is_refused=False)
 
     def forget_origin(self, origin: Hashable) -> None:
-        """The agent does not come again."""
+        """The agent has ended."""
         self._affinity.forget(origin)
 
     def drain(self, endpoint: int) -> None:
-        """It gets nothing new; what is under way goes on."""
+        """Sends nothing new to the endpoint; work in flight continues."""
         self._endpoints[endpoint].is_draining = True
 
     def undrain(self, endpoint: int) -> None:
         self._endpoints[endpoint].is_draining = False
 
-    def is_good(self, endpoint: int) -> bool:
-        """False for one that was ejected, until a probe has found it back."""
-        return self._endpoints[endpoint].standing.is_good
+    def is_up(self, endpoint: int) -> bool:
+        """False for an endpoint that was ejected, until a probe succeeds."""
+        return self._endpoints[endpoint].breaker.is_closed
 
-    def is_counted_on(self, endpoint: int) -> bool:
-        """Whether it is good, and not draining."""
-        return self._endpoints[endpoint].is_counted_on
+    def is_healthy(self, endpoint: int) -> bool:
+        """Whether the endpoint is up and not draining."""
+        return self._endpoints[endpoint].is_healthy
 
-    def usable(self, now: float) -> list[int]:
-        return [place for place, endpoint in enumerate(self._endpoints) if endpoint.admits(now)]
+    def available(self, now: float) -> list[int]:
+        return [index for index, endpoint in enumerate(self._endpoints) if endpoint.allows(now)]
 
-    def wait(self, endpoint: int, weight: float, now: float) -> float:
-        """The load: seconds until further work of this weight would be done there. Only to be compared with that of
-        others while no speed is known."""
-        return self._crew.wait(self._endpoints[endpoint].load, weight, now)
+    def expected_wait(self, endpoint: int, weight: float, now: float) -> float:
+        """Seconds until further work of this weight would be done at the endpoint. While no speed is known, only
+        comparable with that of other endpoints."""
+        return self._stats.expected_wait(self._endpoints[endpoint].load, weight, now)
 
     def _choose(
         self, waits: dict[int, float], origin: Hashable | None, prefix: Hashable | None, draw: tuple[float, float]
     ) -> int | None:
         home = self._affinity.home(origin)
         if home in waits:
-            if self._affinity.stays(home, waits):
+            if self._affinity.should_stay(home, waits):
                 return home
             del waits[home]
-        return _better_of_two(self._affinity.among(prefix, waits), draw)
+        return _better_of_two(self._affinity.candidates(prefix, waits), draw)
 
     @property
-    def _crew(self) -> EndpointStats:
+    def _stats(self) -> EndpointStats:
         return EndpointStats.of(endpoint.load for endpoint in self._endpoints)
 
     def _close(self, ticket: Ticket, now: float) -> _Endpoint:
@@ -179,13 +182,13 @@ class Routing:
 
 
 def _better_of_two(waits: Mapping[int, float], draw: tuple[float, float]) -> int | None:
-    """Of two different ones. Better than the best of all where several clients, who do not see each other's work,
-    share the endpoints: those would all go to the same one."""
-    places = list(waits)
-    if not places:
+    """The better of two random endpoints. Several clients that do not know of each other's work would all choose the
+    best endpoint at the same time."""
+    endpoints = list(waits)
+    if not endpoints:
         return None
-    first = places.pop(min(int(draw[0] * len(places)), len(places) - 1))
-    if not places:
+    first = endpoints.pop(min(int(draw[0] * len(endpoints)), len(endpoints) - 1))
+    if not endpoints:
         return first
-    second = places[min(int(draw[1] * len(places)), len(places) - 1)]
+    second = endpoints[min(int(draw[1] * len(endpoints)), len(endpoints) - 1)]
     return second if waits[second] < waits[first] else first

@@ -1,44 +1,43 @@
-"""How much work an endpoint has under way, and how fast it gets it done. Time is an argument.
+"""Throughput of endpoints: the work in flight at each, its speed, and the expected wait for further work.
 
-What to expect of each endpoint, seen beside the others.
-"""
+Work has a weight, in a unit of the caller's choice. Time is an argument."""
 
 from collections.abc import Iterable
 from math import exp
 
 from ..core.fast_dataclass import dataclass
 
-_MEMORY = 4.0
-"""Times as long as a request takes: a few rounds of answers, so that one long answer moves the speed little, while a
-server that became slow is believed within as many."""
-_LATENCIES = 8
-"""Requests over which the time they take is averaged: it only sets the memory, so a rough number will do."""
-_ROUND = 0.5
-"""Of the work it has under way at a time: before so much was answered, a server that works on much at once looks far
-slower than it is, for most of its work is begun but not done."""
+_MEMORY_LATENCIES = 4.0
+"""Memory of the estimate, in request latencies. A few rounds of answers: one long answer moves the speed little, and a
+server that has become slow is recognized within as many rounds."""
+_AVERAGED_REQUESTS = 8
+"""Requests over which the latency is averaged. It only sets the memory, so a rough number is enough."""
+_ROUND_SHARE = 0.5
+"""Share of the work in flight that must be answered before the speed is known. Until then, a server that processes many
+requests concurrently looks far slower than it is, since most of its work is started but not finished."""
 _TICK = 1e-6
-"""Seconds. What seems to have taken less took that long: no clock is finer, and nobody infinitely fast."""
+"""Seconds. Shorter times are rounded up to this, the resolution of the clock, so that no speed is infinite."""
 
 
 @dataclass(slots=True)
 class Throughput:
-    """Weight per second while there is work: the weight that was answered, and the time that it took, both fading
-    with time. Not with answers: those come in bursts, and the last of a burst would seem to have taken no time."""
+    """Speed of one endpoint: answered weight per second while there is work. Both decay with time rather than with the
+    number of answers: answers come in bursts, and the last of a burst would seem to have taken no time."""
 
     work: float = 0.0
-    """Weight under way."""
+    """Weight in flight."""
     requests: int = 0
-    """Under way."""
+    """Requests in flight."""
     _is_known: bool = False
     _answered: float = 0.0
     _seconds: float = 0.0
     _work_seconds: float = 0.0
-    """Work under way, summed over these seconds."""
+    """Integral of the work in flight over `_seconds`."""
     _latency: float | None = None
-    _seen: float = 0.0
-    """When it was last looked at."""
+    _updated_at: float = 0.0
+    """When the state was last updated."""
     _silent: float = 0.0
-    """Seconds with work since the last answer."""
+    """Seconds with work in flight since the last answer."""
     _silent_work: float = 0.0
 
     @property
@@ -47,68 +46,68 @@ class Throughput:
 
     @property
     def usual_work(self) -> float | None:
-        """Weight under way while the speed was measured."""
+        """Mean weight in flight while the speed was measured."""
         return self._work_seconds / max(_TICK, self._seconds) if self._is_known else None
 
-    def most(self, now: float) -> float:
-        """A bound on its speed: were it faster, more would be answered by now. Infinite where nothing tells."""
+    def max_speed(self, now: float) -> float:
+        """Upper bound of the speed: if it were faster, more would have been answered by now. Infinite if unknown."""
         silent = self._silence(now)
         answered, seconds = (0.0, silent) if self._is_known else (self._answered, self._seconds + silent)
         return (answered + self.work) / seconds if self.work > 0 and seconds > 0 else float("inf")
 
     def began(self, weight: float, now: float) -> None:
-        self._pass(now)
+        self._advance(now)
         self.work += weight
         self.requests += 1
 
     def answered(self, weight: float, seconds: float, now: float) -> None:
-        """A request was answered, after so long."""
-        self._pass(now)
+        """A request was answered after `seconds`."""
+        self._advance(now)
         if self._latency is None:
             self._latency = seconds
-        self._latency += (seconds - self._latency) / _LATENCIES
-        memory = _MEMORY * max(self._latency, self._silent)
+        self._latency += (seconds - self._latency) / _AVERAGED_REQUESTS
+        memory = _MEMORY_LATENCIES * max(self._latency, self._silent)
         kept = exp(-self._silent / memory) if memory > 0 else 1.0
         self._answered = self._answered * kept + weight
         self._seconds = self._seconds * kept + self._silent
         self._work_seconds = self._work_seconds * kept + self._silent_work
         self._silent = self._silent_work = 0.0
         if self._seconds > 0 and self._answered > 0:
-            is_round_over = self._answered * self._seconds >= _ROUND * self._work_seconds
+            is_round_over = self._answered * self._seconds >= _ROUND_SHARE * self._work_seconds
             self._is_known = self._is_known or is_round_over
         self.ended(weight, now)
 
     def ended(self, weight: float, now: float) -> None:
-        """A request is over that tells nothing of the speed. The time spent on it alone does not count."""
-        self._pass(now)
+        """A request ended without information about the speed. Time with only such requests does not count."""
+        self._advance(now)
         self.requests -= 1
-        self.work = max(0.0, self.work - weight) if self.requests else 0.0  # sums of floats leave dust
+        self.work = max(0.0, self.work - weight) if self.requests else 0.0  # rounding errors add up
         if not self.requests:
             self._silent = self._silent_work = 0.0
 
-    def _pass(self, now: float) -> None:
-        passed = max(0.0, now - self._seen) if self.requests else 0.0
+    def _advance(self, now: float) -> None:
+        passed = max(0.0, now - self._updated_at) if self.requests else 0.0
         self._silent += passed
         self._silent_work += passed * self.work
-        self._seen = max(self._seen, now)
+        self._updated_at = max(self._updated_at, now)
 
     def _silence(self, now: float) -> float:
-        return self._silent + max(0.0, now - self._seen) if self.requests else 0.0
+        return self._silent + max(0.0, now - self._updated_at) if self.requests else 0.0
 
 
-_DOUBT = 2.0
-"""An engine with little to do answers little: below its capacity twice the work is done in the same time. One that
-had less to do than is usual was not seen at its best, and is taken to be faster than it was, in proportion, by up to
-this. Without it who has more work looks faster and gets still more; a larger one would send a truly slow endpoint
-more than twice what it can do in the time of the others."""
+_MAX_CORRECTION = 2.0
+"""Largest correction of a speed that was measured at low load. Below its capacity an engine does twice the work in the
+same time, so an endpoint that had less work than usual is assumed to be faster than measured, in proportion. Without
+the correction, an endpoint with more work looks faster and receives even more; with a larger one, a slow endpoint would
+receive more than twice the work it can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointStats:
-    """What endpoints are like on the whole, for those of which too little is known."""
+    """Averages over all endpoints, used for endpoints of which too little is known."""
 
     speed: float
-    """The mean of those that are known; 1 before any is, when only the work that they have tells them apart."""
+    """Mean of the known speeds; 1 while none is known, so that only the work in flight distinguishes endpoints."""
     usual_work: float
 
     @classmethod
@@ -118,12 +117,12 @@ class EndpointStats:
             return cls(1.0, 0.0)
         return cls(sum(speed for speed, _ in known) / len(known), sum(work or 0.0 for _, work in known) / len(known))
 
-    def wait(self, load: Throughput, weight: float, now: float) -> float:
-        """Seconds until further work of this weight would be done there."""
-        speed = self._seen(load)
+    def expected_wait(self, load: Throughput, weight: float, now: float) -> float:
+        """Seconds until further work of this weight would be done at the endpoint."""
+        speed = self._observed_speed(load)
         if load.usual_work:
-            speed *= min(_DOUBT, max(1.0, self.usual_work / load.usual_work))
-        return (load.work + weight) / min(speed, load.most(now))
+            speed *= min(_MAX_CORRECTION, max(1.0, self.usual_work / load.usual_work))
+        return (load.work + weight) / min(speed, load.max_speed(now))
 
-    def _seen(self, load: Throughput) -> float:
+    def _observed_speed(self, load: Throughput) -> float:
         return self.speed if load.speed is None else load.speed

@@ -141,7 +141,7 @@ async def test_what_two_endpoints_refuse_is_the_requests_own_fault(status: int) 
             with pytest.raises(BackendError, match=f"HTTP {status} from"):
                 await say(fleet, agent=f"{number}")
         assert sum(host.requests() for host in hosts) == 12
-        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 3
+        assert len(fleet.routing.available(asyncio.get_running_loop().time())) == 3
     assert said == []
 
 
@@ -151,7 +151,7 @@ async def test_an_endpoint_that_refuses_what_another_takes_is_taken_out_and_that
     async with up(bad, good), fleet_of(bad, good, said=said) as fleet:
         for number in range(40):
             assert await say(fleet, f"{number}", f"{number}")
-            if not fleet.routing.is_good(0):
+            if not fleet.routing.is_up(0):
                 break
         else:
             raise AssertionError("it is still in")
@@ -167,7 +167,7 @@ async def test_an_endpoint_that_is_out_is_not_back_for_a_refusal() -> None:
     async with up(bad, good), fleet_of(bad, good) as fleet, asyncio.timeout(60):
         while bad.requests() < 4:
             await say(fleet)
-        assert not fleet.routing.is_good(0)
+        assert not fleet.routing.is_up(0)
 
 
 async def test_a_prompt_that_is_too_long_is_not_tried_elsewhere() -> None:
@@ -259,7 +259,7 @@ async def test_a_request_that_nobody_waits_for_any_more_is_aborted_and_leaves_no
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert [fleet.routing.work(place) for place in (0, 1)] == [0, 0]
-        assert len(fleet.routing.usable(asyncio.get_running_loop().time())) == 2
+        assert len(fleet.routing.available(asyncio.get_running_loop().time())) == 2
 
 
 async def test_what_all_can_do_is_said_of_the_fleet() -> None:

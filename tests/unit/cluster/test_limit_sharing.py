@@ -276,7 +276,7 @@ async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_work
         await beats(0)
         assert in_flight(first, second) == [4, 4]
         for _ in range(4):
-            first.slots.succeeded(1.0)
+            first.slots.on_success(1.0)
         await beats(4)
         assert in_flight(first, second) == [8, 4]
         assert [first.slots.limit, second.slots.limit] == [8, 4]
@@ -288,12 +288,12 @@ async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None
     first, second = (of_slots(hub, name, 40, fixed=False) for name in "ab")
     async with first.at_work(30), second.at_work(30):
         first.end(10)
-        second.slots.succeeded(1.0)
+        second.slots.on_success(1.0)
         await beats(2)
         assert in_flight(first, second) == [20, 20]
         for _ in range(2):
-            second.gate.looked(ServerLoad(running=20, waiting=20))
-            second.slots.succeeded(1.0)
+            second.gate.on_load(ServerLoad(running=20, waiting=20))
+            second.slots.on_success(1.0)
         assert second.slots.limit == 14  # 10 of its 20 waited, 4 of them may; the 20 of all would halve it
 
 
@@ -309,12 +309,12 @@ async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
         second.end(8)
         await beats(2)
         assert in_flight(first, second) == [8, 8]
-        health = Health(patience=15.0)
+        health = Health(max_outage=15.0)
         for _ in range(10):
             assert first.slots.limit == 8
             number = health.sent(0.0)
-            first.slots.refused(5.0, number, health)
-            health.left(number)
+            first.slots.on_rate_limited(5.0, number, health)
+            health.abandoned(number)
         assert first.slots.limit == 4
 
 
@@ -361,7 +361,7 @@ def places(worker: Worker) -> Residency:
 @asynccontextmanager
 async def agents(worker: Worker, *names: str) -> AsyncIterator[None]:
     """That want a place for 1000 tokens each."""
-    entering = [asyncio.create_task(places(worker).enter(name, 4000, FRESH)) for name in names]
+    entering = [asyncio.create_task(places(worker).admit(name, 4000, FRESH)) for name in names]
     await beats(0)
     try:
         yield
@@ -371,7 +371,7 @@ async def agents(worker: Worker, *names: str) -> AsyncIterator[None]:
             with suppress(asyncio.CancelledError):
                 await task
         for name in names:
-            places(worker).leave(name)
+            places(worker).release(name)
 
 
 @virtual
@@ -386,7 +386,7 @@ async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
             await beats(2)
             assert (places(first).ledger.capacity, places(second).ledger.residents) == (4000, 1)
             for name in names[:5]:
-                places(first).leave(name)
+                places(first).release(name)
             await beats(3)
             assert [places(worker).ledger.capacity for worker in (first, second)] == [4000, 4000]
             assert [places(worker).ledger.residents for worker in (first, second)] == [3, 3]
@@ -419,12 +419,12 @@ async def test_nobody_is_let_in_beyond_the_capacity_while_several_workers_use_th
     first, second = of_places(hub, "a", 1500), of_places(hub, "b", 1500)
     async with first.joins():
         async with second.joins(), agents(first, "1", "2"):
-            with places(first).on_lease("1", ["look"]):
+            with places(first).lease("1", ["look"]):
                 await asyncio.sleep(60)
                 assert places(first).ledger.residents == 1
         async with agents(first, "3", "4"):
             await beats(3)
-            with places(first).on_lease("3", ["look"]):
+            with places(first).lease("3", ["look"]):
                 await asyncio.sleep(60)
                 assert places(first).ledger.residents == 2
 
@@ -434,13 +434,13 @@ async def test_a_smaller_part_of_the_cache_takes_the_places_of_those_who_wait_fo
     worker = of_places(MemoryCoordinator(MemoryStore()), "a", 4000)
     async with agents(worker, "1", "2", "3", "4"):
         for name in "123":
-            places(worker).heard(name, Usage(1000, 0, 0), 1.0, None)
-        with places(worker).on_lease("2", ["look"]):
+            places(worker).on_reply(name, Usage(1000, 0, 0), 1.0, None)
+        with places(worker).lease("2", ["look"]):
             assert places(worker).demand().used == 3334
-            places(worker).portion(2400)
+            places(worker).set_quota(2400)
             assert not places(worker).ledger.is_resident("2")
         assert (places(worker).ledger.residents, places(worker).ledger.limit) == (2, 2160)
-        places(worker).portion(None)
+        places(worker).set_quota(None)
         assert (places(worker).ledger.residents, places(worker).ledger.limit) == (3, 3600)
 
 
@@ -451,8 +451,8 @@ async def test_the_contexts_of_running_requests_share_what_the_gpu_holds() -> No
     gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)
     worker = Worker(MemoryCoordinator(MemoryStore()), "a", gate)
     async with agents(worker, *map(str, range(10))):
-        gate.shared(2, 0)
-        gate._fit_running(places(worker))
+        gate.set_workers(2, 0)
+        gate._update_memory_cap(places(worker))
         for _ in range(10):
             worker.ask()
         await beats(0)

@@ -67,16 +67,16 @@ async def cancel(task: "asyncio.Task[HeldSlot]") -> None:
 @virtual
 async def test_without_residency_only_slots_are_counted() -> None:
     slots_only = AdmissionController(Slots(InflightLimit(2, fixed=True)))
-    await slots_only.first_turn(job(0, 10**6), ())
-    second = await slots_only.first_turn(job(1, 10**6), ())
-    third = await begin(slots_only.next_turn(job(2), 3))
+    await slots_only.admit(job(0, 10**6), ())
+    second = await slots_only.admit(job(1, 10**6), ())
+    third = await begin(slots_only.readmit(job(2), 3))
     assert not third.done()
-    with slots_only.while_waiting("1", LOOK, None):
+    with slots_only.tool_wait("1", LOOK, None):
         second.release()
         await third
-    slots_only.answered("1", answer(100))
-    slots_only.leave("1")
-    slots_only.looked(ServerLoad())
+    slots_only.on_reply("1", answer(100))
+    slots_only.release("1")
+    slots_only.on_load(ServerLoad())
     await slots_only.aclose()
     assert slots_only.report() == Scheduling(2)
 
@@ -84,8 +84,8 @@ async def test_without_residency_only_slots_are_counted() -> None:
 @virtual
 async def test_who_has_a_place_still_needs_a_slot() -> None:
     entered = gate(inflight=1)
-    held = await entered.first_turn(job(0), ())
-    waiting = await begin(entered.first_turn(job(1), ()))
+    held = await entered.admit(job(0), ())
+    waiting = await begin(entered.admit(job(1), ()))
     assert (waiting.done(), places(entered).residents) == (False, 2)
     held.release()
     await waiting
@@ -94,19 +94,19 @@ async def test_who_has_a_place_still_needs_a_slot() -> None:
 @virtual
 async def test_who_has_no_place_takes_no_slot() -> None:
     entered = gate(inflight=2, kv_tokens=1500)
-    await entered.first_turn(job(0), ())
-    waiting = await begin(entered.first_turn(job(1), ()))
+    await entered.admit(job(0), ())
+    waiting = await begin(entered.admit(job(1), ()))
     assert not waiting.done()
     assert not entered.slots.is_full
-    entered.leave("0")
+    entered.release("0")
     await waiting
 
 
 @virtual
 async def test_a_new_agent_that_is_cancelled_while_it_waits_for_a_slot_gives_its_place_back() -> None:
     entered = gate(inflight=1)
-    await entered.first_turn(job(0), ())
-    waiting = await begin(entered.first_turn(job(1), ()))
+    await entered.admit(job(0), ())
+    waiting = await begin(entered.admit(job(1), ()))
     await cancel(waiting)
     assert (places(entered).residents, places(entered).is_resident("1")) == (1, False)
 
@@ -114,12 +114,12 @@ async def test_a_new_agent_that_is_cancelled_while_it_waits_for_a_slot_gives_its
 @virtual
 async def test_an_agent_under_way_that_is_cancelled_while_it_waits_for_a_slot_keeps_its_place_until_it_leaves() -> None:
     entered = gate(inflight=1)
-    held = await entered.first_turn(job(0), ())
+    held = await entered.admit(job(0), ())
     held.release()
-    await entered.first_turn(job(1), ())
-    await cancel(await begin(entered.next_turn(job(0), 3)))
+    await entered.admit(job(1), ())
+    await cancel(await begin(entered.readmit(job(0), 3)))
     assert places(entered).is_resident("0")
-    entered.leave("0")
+    entered.release("0")
     assert places(entered).residents == 1
 
 
@@ -132,15 +132,15 @@ async def test_a_conversation_that_goes_on_counts_with_all_that_was_said() -> No
         Replied(say("y" * 400)),
         Returned((ToolResult(call, "z" * 800), ToolResult(call, "z" * 1200))),
     )
-    await entered.first_turn(job(0), facts)
-    assert places(entered).held == 1000 + (400 + 800 + 1200) / 4
+    await entered.admit(job(0), facts)
+    assert places(entered).reserved_tokens == 1000 + (400 + 800 + 1200) / 4
 
 
 @virtual
 async def test_no_more_run_at_once_than_the_running_tokens_hold() -> None:
     entered = gate(kv_tokens=None, running_tokens=3500)
-    held = [await entered.first_turn(job(number), ()) for number in range(3)]
-    waiting = await begin(entered.first_turn(job(3), ()))
+    held = [await entered.admit(job(number), ()) for number in range(3)]
+    waiting = await begin(entered.admit(job(3), ()))
     assert not waiting.done()
     held[0].release()
     await waiting
@@ -150,34 +150,34 @@ async def test_no_more_run_at_once_than_the_running_tokens_hold() -> None:
 @virtual
 async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
     entered = gate(kv_tokens=None, running_tokens=3500)
-    held = [await entered.first_turn(job(number), ()) for number in range(3)]
+    held = [await entered.admit(job(number), ()) for number in range(3)]
     for number in range(3):
-        entered.answered(str(number), answer(3000))
+        entered.on_reply(str(number), answer(3000))
         held[number].release()
-    again = [await begin(entered.next_turn(job(number), 3)) for number in range(3)]
+    again = [await begin(entered.readmit(job(number), 3)) for number in range(3)]
     assert [task.done() for task in again] == [True, False, False]
-    entered.answered("0", answer(100))
-    entered.answered("1", answer(100))
+    entered.on_reply("0", answer(100))
+    entered.on_reply("1", answer(100))
     await asyncio.sleep(0)
     assert [task.done() for task in again] == [True, True, False]
-    entered.answered("2", answer(100))
+    entered.on_reply("2", answer(100))
     await again[2]
 
 
 @virtual
 async def test_without_running_tokens_the_contexts_do_not_bound_the_slots() -> None:
     entered = gate(kv_tokens=None)
-    assert [await entered.first_turn(job(number, 10**6), ()) for number in range(10)]
+    assert [await entered.admit(job(number, 10**6), ()) for number in range(10)]
 
 
 @virtual
 async def test_an_agent_holds_its_place_on_lease_while_it_waits_for_its_tools() -> None:
     entered = gate(kv_tokens=2500)
-    await entered.first_turn(job(0), ())
-    await entered.first_turn(job(1), ())
-    places(entered).speed.tokens_per_second = 1000.0
-    waiting = await begin(entered.first_turn(job(2), ()))
-    with entered.while_waiting("0", LOOK, None):
+    await entered.admit(job(0), ())
+    await entered.admit(job(1), ())
+    places(entered).prefill_speed.tokens_per_second = 1000.0
+    waiting = await begin(entered.admit(job(2), ()))
+    with entered.tool_wait("0", LOOK, None):
         await waiting
         assert asyncio.get_running_loop().time() == pytest.approx(2.25)
     assert not places(entered).is_resident("0")
@@ -186,17 +186,17 @@ async def test_an_agent_holds_its_place_on_lease_while_it_waits_for_its_tools() 
 @virtual
 async def test_the_report_tells_how_it_went() -> None:
     entered = gate(inflight=2, kv_tokens=2500, fixed=False)
-    await entered.first_turn(job(0), ())
-    await entered.first_turn(job(1), ())
+    await entered.admit(job(0), ())
+    await entered.admit(job(1), ())
     await asyncio.sleep(3)
     for _ in range(2):
-        entered.answered("0", answer(1000, 1000))
-    with entered.while_waiting("0", LOOK, None), entered.while_waiting("1", LOOK, None):
-        await entered.first_turn(job(2), ())
+        entered.on_reply("0", answer(1000, 1000))
+    with entered.tool_wait("0", LOOK, None), entered.tool_wait("1", LOOK, None):
+        await entered.admit(job(2), ())
         report = entered.report()
     assert report == Scheduling(
         inflight=4,
-        limits=(LimitChange(3.0, 4, "room"),),
+        limits=(LimitChange(3.0, 4, "capacity available"),),
         kv_tokens=2500,
         kv_limit=2250,
         max_residents=3,
@@ -207,13 +207,13 @@ async def test_the_report_tells_how_it_went() -> None:
 @virtual
 async def test_the_report_counts_places_that_were_given_up_and_contexts_that_were_lost() -> None:
     entered = gate(kv_tokens=2500)
-    await entered.first_turn(job(0), ())
-    await entered.first_turn(job(1), ())
-    entered.answered("0", answer(1000, 900))
-    entered.answered("0", answer(1000, 0))
-    places(entered).speed.tokens_per_second = 1000.0
-    with entered.while_waiting("0", LOOK, None):
-        await entered.first_turn(job(2), ())
+    await entered.admit(job(0), ())
+    await entered.admit(job(1), ())
+    entered.on_reply("0", answer(1000, 900))
+    entered.on_reply("0", answer(1000, 0))
+    places(entered).prefill_speed.tokens_per_second = 1000.0
+    with entered.tool_wait("0", LOOK, None):
+        await entered.admit(job(2), ())
     report = entered.report()
     assert (report.evictions, report.cache_misses, report.overcommitted) == (1, 1, 0)
 
@@ -221,19 +221,19 @@ async def test_the_report_counts_places_that_were_given_up_and_contexts_that_wer
 @virtual
 async def test_the_report_of_places_that_nobody_limits_has_no_limit() -> None:
     entered = gate(kv_tokens=None)
-    await entered.first_turn(job(0), ())
+    await entered.admit(job(0), ())
     assert entered.report() == Scheduling(10, max_residents=1)
 
 
 @virtual
 async def test_a_compaction_is_told_to_the_residency() -> None:
     both = gate()
-    await both.first_turn(job(0), ())
-    both.answered("0", answer(3_000, 0, 100))
-    both.compacted("0", Compacted((), before=3_200, after=1_200))
+    await both.admit(job(0), ())
+    both.on_reply("0", answer(3_000, 0, 100))
+    both.on_compaction("0", Compacted((), before=3_200, after=1_200))
     assert both.residency is not None
     assert both.residency.ledger.tokens("0") == 1_200
-    AdmissionController(both.slots).compacted("0", Compacted(()))  # nobody counts places there
+    AdmissionController(both.slots).on_compaction("0", Compacted(()))  # nobody counts places there
 
 
 @virtual
@@ -242,6 +242,6 @@ async def test_an_agent_that_comes_back_is_taken_to_be_as_big_as_its_compactions
     results = tuple(ToolResult(LOOK[0], "x" * 4_000) for _ in range(2))
     shortened = Compacted((Shortened(2, "x" * 40), Shortened(1, "")))
     facts = (Returned(results), Returned(results), shortened)
-    await both.first_turn(job(1), facts)
+    await both.admit(job(1), facts)
     assert both.residency is not None
     assert both.residency.ledger._agents["1"].own == 1_000 + 2_000 + 10

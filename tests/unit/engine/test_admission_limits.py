@@ -25,9 +25,9 @@ def backend(**traits: Any) -> ScriptedBackend:
 async def gate(server: ScriptedBackend, rules: AgentConfig = RULES, **options: Any) -> AdmissionController:
     spec = BatchSpec.of(**{"task": "{it}", "inputs": ["a"], "tools": [len], **options})
     scale = await measure_chars_per_token(server, f"{rules.prompt.system}\na text of some words")
-    come_back = bool(spec.tools) and rules.max_turns > 1
+    has_later_turns = bool(spec.tools) and rules.max_turns > 1
     shared = prefix_chars(rules.prompt)
-    return build_admission(spec, server, shared, scale or CHARS_PER_TOKEN, None, come_back=come_back)
+    return build_admission(spec, server, shared, scale or CHARS_PER_TOKEN, None, has_later_turns=has_later_turns)
 
 
 class Counting(ScriptedBackend):
@@ -45,7 +45,7 @@ async def test_the_number_in_flight_is_the_users_or_the_backends_or_a_low_start(
     assert (await gate(backend(inflight=4), calibrate_backend=True)).slots.limit == 4
 
 
-async def test_places_are_counted_only_where_agents_come_back_to_a_cache_of_ones_own() -> None:
+async def test_places_are_counted_only_where_agents_has_later_turns_to_a_cache_of_ones_own() -> None:
     assert (await gate(backend(kv_tokens=1000))).residency is not None
     assert (await gate(backend(kv_tokens=1000), tools=[])).residency is None
     assert (await gate(backend(kv_tokens=1000, managed_cache=True))).residency is None
@@ -58,7 +58,7 @@ async def test_with_a_slower_tier_what_is_in_flight_must_fit_the_quick_one(
     kept: int | None, running: int | None, is_bound: bool
 ) -> None:
     opened = await gate(backend(kv_tokens=kept, kv_running_tokens=running, inflight=100))
-    (await opened.first_turn(Job(0, "an agent", None, "x" * 1600), ())).release()
+    (await opened.admit(Job(0, "an agent", None, "x" * 1600), ())).release()
     held = [opened.slots.acquire(Priority(is_fresh=True)) for _ in range(10)]
     granted = [asyncio.ensure_future(each) for each in held]
     await asyncio.sleep(0)
@@ -73,13 +73,13 @@ async def test_the_server_says_how_long_the_first_texts_are() -> None:
     opened = await gate(server)
     assert "a text of some words" in server.asked
     assert opened.residency is not None
-    assert opened.residency.ledger.shared == pytest.approx(len(RULES.prompt.system) / 2, rel=0.01)
+    assert opened.residency.ledger.shared_tokens == pytest.approx(len(RULES.prompt.system) / 2, rel=0.01)
 
 
 async def test_without_a_word_from_the_server_four_characters_are_a_token() -> None:
     opened = await gate(backend(kv_tokens=1000))
     assert opened.residency is not None
-    assert opened.residency.ledger.shared == len(RULES.prompt.system) / 4
+    assert opened.residency.ledger.shared_tokens == len(RULES.prompt.system) / 4
 
 
 @pytest.mark.parametrize(

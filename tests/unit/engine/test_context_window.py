@@ -69,14 +69,14 @@ async def test_short_inputs_are_never_counted() -> None:
 )
 async def test_where_an_estimate_may_be_wrong_the_server_counts(text: str, chars_per_token: float, fits: bool) -> None:
     counter = Counter(chars_per_token)
-    assert (await ContextWindow(10_000 + 64, count=counter).overflow(text) is None) == fits
+    assert (await ContextWindow(10_000 + 64, count=counter).oversized_tokens(text) is None) == fits
     assert counter.asked == [text]
 
 
 async def test_what_is_far_too_long_is_not_counted() -> None:
     counter = Counter()
     window = ContextWindow(1000, count=counter)
-    assert await window.overflow("word " * 100_000) == 125_000
+    assert await window.oversized_tokens("word " * 100_000) == 125_000
     assert counter.asked == []
 
 
@@ -84,23 +84,23 @@ async def test_counts_teach_which_texts_are_in_doubt() -> None:
     counter = Counter(8.0)
     window = ContextWindow(10_000 + 64, count=counter)
     for _ in range(20):
-        await window.overflow("x" * 25_000)
+        await window.oversized_tokens("x" * 25_000)
     assert len(counter.asked) < 10
-    assert await window.overflow("x" * 25_000) is None
+    assert await window.oversized_tokens("x" * 25_000) is None
 
 
 @pytest.mark.parametrize("count", [None, Counter(says=False)])
 async def test_without_a_count_only_what_is_clearly_too_long_is_refused(count: Counter | None) -> None:
     window = ContextWindow(10_000, count=count)
-    assert await window.overflow("word " * 8_400) is None  # 1.05 times the window, by the estimate
-    assert await window.overflow("word " * 11_600) is None
-    assert await window.overflow("word " * 12_400) is not None
-    assert await window.overflow("word " * 8_400, careful=True) is not None
-    assert await window.overflow("word " * 4_900, careful=True) is None
+    assert await window.oversized_tokens("word " * 8_400) is None  # 1.05 times the window, by the estimate
+    assert await window.oversized_tokens("word " * 11_600) is None
+    assert await window.oversized_tokens("word " * 12_400) is not None
+    assert await window.oversized_tokens("word " * 8_400, careful=True) is not None
+    assert await window.oversized_tokens("word " * 4_900, careful=True) is None
 
 
 async def test_half_a_character_can_be_measured() -> None:
-    assert await ContextWindow(100).overflow("\ud83d" * 1000) is not None
+    assert await ContextWindow(100).oversized_tokens("\ud83d" * 1000) is not None
 
 
 class Counting(ScriptedBackend):

@@ -46,10 +46,10 @@ class Watched(AdmissionController):
         self.seen: list[ServerLoad] = []
         self.is_closed = False
 
-    def looked(self, load: ServerLoad) -> None:
+    def on_load(self, load: ServerLoad) -> None:
         assert not self.is_closed
         self.seen.append(load)
-        super().looked(load)
+        super().on_load(load)
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -171,7 +171,7 @@ def test_a_backend_that_fails_to_tell_its_load_is_not_asked_again_and_the_run_go
             for _ in range(2):
                 await gate.slots.acquire(Priority(is_fresh=True))
             for _ in range(20):
-                gate.slots.succeeded(1.0)
+                gate.slots.on_success(1.0)
         assert len(server.asked_at) == 2
         assert gate.slots.limit > 2  # found by answers, since nobody looks
         assert gate.is_closed

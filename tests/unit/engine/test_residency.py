@@ -24,10 +24,10 @@ class Watched(Residency):
 
     looks = 0
 
-    def _go_on(self) -> None:
+    def _admit_waiting(self) -> None:
         self.looks += 1
         assert self.looks < _TOO_MANY
-        super()._go_on()
+        super()._admit_waiting()
 
 
 def places(
@@ -37,7 +37,7 @@ def places(
     ledger = KvLedger(limit)
     ledger._limit = None if limit is None else float(limit)
     ledger._finished = 1
-    ledger.speed.tokens_per_second = speed
+    ledger.prefill_speed.tokens_per_second = speed
     return Watched(ledger, shared_chars, chars_per_token)
 
 
@@ -59,7 +59,7 @@ virtual = in_virtual_time(limit=1e6, check=no_timer_is_armed)
 
 async def enter(residency: Residency, *agents: str, tokens: int = 100) -> None:
     for agent in agents:
-        await residency.enter(agent, 4 * tokens, FRESH)
+        await residency.admit(agent, 4 * tokens, FRESH)
 
 
 async def begin(asking: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -75,13 +75,13 @@ async def cancel(task: "asyncio.Task[None]") -> None:
 
 
 async def wait_for_tools(residency: Residency, agent: str, seconds: float, tool: str = "look") -> None:
-    with residency.on_lease(agent, [tool]):
+    with residency.lease(agent, [tool]):
         await asyncio.sleep(seconds)
 
 
 def leave(residency: Residency, agents: str) -> None:
     for agent in agents:
-        residency.leave(agent)
+        residency.release(agent)
 
 
 @virtual
@@ -89,12 +89,12 @@ async def test_agents_beyond_the_capacity_wait_until_somebody_leaves() -> None:
     residency = places(200)
     await enter(residency, *"ab")
     waiting = await begin(enter(residency, "c"))
-    assert residency.is_crowded
+    assert residency.has_waiters
     await asyncio.sleep(100)
     assert not waiting.done()
-    residency.leave("a")
+    residency.release("a")
     await waiting
-    assert not residency.is_crowded
+    assert not residency.has_waiters
     assert now() == 100
     leave(residency, "bc")
 
@@ -108,11 +108,11 @@ async def test_a_returning_agent_is_admitted_before_a_new_one() -> None:
     assert now() == 2  # when the lease of a was over
     fresh = await begin(enter(residency, "d"))
     await tools
-    returning = await begin(residency.back("a", RETURNING))
-    residency.leave("b")
+    returning = await begin(residency.readmit("a", RETURNING))
+    residency.release("b")
     await returning
     assert not fresh.done()
-    residency.leave("c")
+    residency.release("c")
     await fresh
     leave(residency, "ad")
 
@@ -124,12 +124,12 @@ async def test_nobody_passes_by_those_who_wait_even_if_it_is_small_enough() -> N
     big = await begin(enter(residency, "big", tokens=150))
     small = await begin(enter(residency, "small", tokens=10))
     assert [big.done(), small.done()] == [False, False]
-    residency.leave("a")
+    residency.release("a")
     await big
     await small
     leave(residency, "a")
-    residency.leave("big")
-    residency.leave("small")
+    residency.release("big")
+    residency.release("small")
 
 
 @virtual
@@ -141,13 +141,13 @@ async def test_an_expired_lease_hands_the_place_over_and_its_owner_asks_again() 
     assert now() == 2
     assert not residency.ledger.is_resident("a")
     await tools
-    again = await begin(residency.back("a", RETURNING))
+    again = await begin(residency.readmit("a", RETURNING))
     await asyncio.sleep(10)
     assert not again.done()
-    residency.leave("c")
+    residency.release("c")
     await again
     leave(residency, "ab")
-    assert residency.ledger.counts.gave_up == 1
+    assert residency.ledger.counts.evictions == 1
 
 
 @virtual
@@ -156,13 +156,13 @@ async def test_who_is_back_before_its_lease_is_over_goes_on_at_once() -> None:
     await enter(residency, *"ab")
     fresh = await begin(enter(residency, "c"))
     await wait_for_tools(residency, "a", 1.9)
-    await residency.back("a", RETURNING)
+    await residency.readmit("a", RETURNING)
     assert now() == 1.9
     await asyncio.sleep(10)
     assert not fresh.done()
     leave(residency, "ab")
     await fresh
-    residency.leave("c")
+    residency.release("c")
 
 
 @virtual
@@ -187,7 +187,7 @@ async def test_a_lease_that_is_over_and_not_enough_is_no_reason_to_poll() -> Non
     waiting = await begin(enter(residency, "d", tokens=150))
     await asyncio.sleep(50)
     assert residency.looks < 20
-    residency.leave("b")
+    residency.release("b")
     await asyncio.sleep(0)
     assert waiting.done()
     await tools
@@ -195,28 +195,28 @@ async def test_a_lease_that_is_over_and_not_enough_is_no_reason_to_poll() -> Non
 
 
 @virtual
-async def test_while_little_is_known_an_idle_engine_lets_a_guest_in_after_its_patience_and_not_before() -> None:
+async def test_while_little_is_known_an_idle_engine_overcommits_after_the_idle_limit_and_not_before() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = await begin(wait_for_tools(residency, "a", 10))
     await enter(residency, "b")
     assert now() == pytest.approx(0.05)
-    assert residency.ledger.counts.guests == 1
+    assert residency.ledger.counts.overcommitted == 1
     await tools
     leave(residency, "ab")
 
 
 @virtual
-async def test_nobody_is_a_guest_while_somebody_asks() -> None:
+async def test_no_agent_is_overcommitted_while_another_is_busy() -> None:
     residency = places(200)
     await enter(residency, *"ab")
     tools = await begin(wait_for_tools(residency, "a", 10))
     waiting = await begin(enter(residency, "c"))
     await asyncio.sleep(9)
     assert not waiting.done()
-    residency.leave("b")
+    residency.release("b")
     await waiting
-    assert residency.ledger.counts.guests == 0
+    assert residency.ledger.counts.overcommitted == 0
     await tools
     leave(residency, "ac")
 
@@ -231,7 +231,7 @@ async def test_the_patience_is_what_it_takes_to_compute_a_context_again_within_r
     tools = [await begin(wait_for_tools(residency, agent, 10)) for agent in "abcdefghij"]
     await enter(residency, "k")
     assert now() == pytest.approx(patience)
-    assert (residency.ledger.counts.guests, residency.ledger.counts.gave_up) == (1, 0)
+    assert (residency.ledger.counts.overcommitted, residency.ledger.counts.evictions) == (1, 0)
     for task in tools:
         await task
     leave(residency, "abcdefghijk")
@@ -242,24 +242,24 @@ async def knowing_the_cycle(speed: float, cycle: float) -> Watched:
     residency = places(200, speed=speed)
     await enter(residency, *"ab")
     await wait_for_tools(residency, "a", cycle)
-    await residency.back("a", RETURNING)
+    await residency.readmit("a", RETURNING)
     return residency
 
 
 @virtual
-async def test_an_engine_that_is_known_to_have_nothing_to_do_lets_a_guest_in_at_once() -> None:
+async def test_an_engine_that_is_known_to_be_idle_overcommits_at_once() -> None:
     residency = await knowing_the_cycle(speed=100, cycle=1)
     tools = [await begin(wait_for_tools(residency, agent, 1)) for agent in "ab"]
     await enter(residency, "c")
     assert now() == 1
-    assert residency.ledger.counts.guests == 1
+    assert residency.ledger.counts.overcommitted == 1
     for task in tools:
         await task
     leave(residency, "abc")
 
 
 @virtual
-async def test_guests_are_let_in_while_what_they_push_out_costs_little_beside_the_tool_waits() -> None:
+async def test_agents_are_overcommitted_while_what_they_evict_costs_little_compared_to_the_tool_waits() -> None:
     residency = await knowing_the_cycle(speed=100, cycle=25)  # a context takes 1 s, and each guest pushes out 8
     began = now()
     await enter(residency, *"cd")
@@ -267,15 +267,15 @@ async def test_guests_are_let_in_while_what_they_push_out_costs_little_beside_th
     waiting = await begin(enter(residency, "e"))
     await asyncio.sleep(1)
     assert not waiting.done()  # 4 busy ones would wait for 8 s each
-    assert residency.ledger.counts.guests == 2
-    residency.leave("d")
+    assert residency.ledger.counts.overcommitted == 2
+    residency.release("d")
     await waiting
-    assert residency.ledger.counts.guests == 3
+    assert residency.ledger.counts.overcommitted == 3
     leave(residency, "abce")
 
 
 @virtual
-async def test_nobody_is_a_guest_where_computing_again_costs_more_than_the_tools_take() -> None:
+async def test_no_agent_is_overcommitted_where_recomputing_costs_more_than_the_tools_take() -> None:
     residency = await knowing_the_cycle(speed=100, cycle=15)
     waiting = await begin(enter(residency, "c"))
     await asyncio.sleep(100)
@@ -283,7 +283,7 @@ async def test_nobody_is_a_guest_where_computing_again_costs_more_than_the_tools
     tools = await begin(wait_for_tools(residency, "a", 1))
     await waiting
     assert now() == 115
-    assert residency.ledger.counts.guests == 1
+    assert residency.ledger.counts.overcommitted == 1
     await tools
     leave(residency, "abc")
 
@@ -294,21 +294,21 @@ async def test_one_that_is_bigger_than_the_cache_is_let_in_when_nobody_else_asks
     await enter(residency, *"ab")
     tools = [await begin(wait_for_tools(residency, agent, seconds)) for agent, seconds in (("a", 20), ("b", 3))]
     await tools[1]
-    await residency.back("b", RETURNING)
+    await residency.readmit("b", RETURNING)
     big = await begin(enter(residency, "big", tokens=5000))
     await asyncio.sleep(1)
     assert not big.done()
-    residency.leave("b")
+    residency.release("b")
     await big
     assert now() == pytest.approx(4.05)
     await tools[0]
     leave(residency, "a")
-    residency.leave("big")
+    residency.release("big")
 
 
 @pytest.mark.parametrize("start", [0.1, 0.3, 0.7, 1.1, 1000.1, 12345.678, 1e5 + 1 / 3])
 @virtual
-async def test_a_guest_is_let_in_whenever_the_engine_became_idle(start: float) -> None:
+async def test_an_agent_is_overcommitted_whenever_the_engine_became_idle(start: float) -> None:
     residency = places(100)
     await enter(residency, "a")
     await asyncio.sleep(start)
@@ -321,7 +321,7 @@ async def test_a_guest_is_let_in_whenever_the_engine_became_idle(start: float) -
 
 
 @virtual
-async def test_each_guest_waits_for_a_patience_of_its_own() -> None:
+async def test_each_overcommitted_agent_waits_for_an_idle_limit_of_its_own() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = [await begin(wait_for_tools(residency, "a", 20))]
@@ -336,7 +336,7 @@ async def test_each_guest_waits_for_a_patience_of_its_own() -> None:
 
 
 @virtual
-async def test_several_guests_in_a_row_each_wait_for_the_engine_to_be_idle() -> None:
+async def test_several_overcommitted_agents_in_a_row_each_wait_for_the_engine_to_be_idle() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = [await begin(wait_for_tools(residency, "a", 20))]
@@ -370,13 +370,13 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     await enter(residency, "a")
     first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
     await cancel(first)
-    residency.leave("a")
+    residency.release("a")
     await second
     assert residency.ledger.residents == 1
     assert "b" not in residency.ledger._agents
     assert "b" not in residency._chars
-    residency.leave("c")
-    assert residency.ledger.held == 0
+    residency.release("c")
+    assert residency.ledger.reserved_tokens == 0
     assert not residency._busy
 
 
@@ -389,7 +389,7 @@ async def test_the_last_waiter_that_is_cancelled_leaves_no_timer_behind() -> Non
     assert len(armed()) == 2
     await cancel(waiting)
     await cancel(tools)
-    residency.leave("a")
+    residency.release("a")
     assert armed() == []
 
 
@@ -398,13 +398,13 @@ async def test_a_place_granted_to_a_cancelled_agent_is_not_lost() -> None:
     residency = places(100)
     await enter(residency, "a")
     first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
-    residency.leave("a")
+    residency.release("a")
     first.cancel()
     await second
     with pytest.raises(asyncio.CancelledError):
         await first
     assert residency.ledger.residents == 1
-    residency.leave("c")
+    residency.release("c")
 
 
 @virtual
@@ -413,12 +413,12 @@ async def test_a_place_granted_to_an_agent_whose_cancellation_is_on_its_way_is_n
     await enter(residency, "a")
     first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
     first.cancel()
-    residency.leave("a")
+    residency.release("a")
     await second
     with pytest.raises(asyncio.CancelledError):
         await first
     assert residency.ledger.residents == 1
-    residency.leave("c")
+    residency.release("c")
 
 
 @virtual
@@ -428,13 +428,13 @@ async def test_one_that_comes_back_and_is_cancelled_while_it_waits_holds_nobody_
     tools = await begin(wait_for_tools(residency, "a", 3))
     await enter(residency, "c", tokens=100)
     await tools
-    returning, fresh = await begin(residency.back("a", RETURNING)), await begin(enter(residency, "d"))
+    returning, fresh = await begin(residency.readmit("a", RETURNING)), await begin(enter(residency, "d"))
     await cancel(returning)
-    residency.leave("a")
-    residency.leave("b")
+    residency.release("a")
+    residency.release("b")
     await fresh
     leave(residency, "cd")
-    assert residency.ledger.held == 0
+    assert residency.ledger.reserved_tokens == 0
 
 
 @virtual
@@ -444,13 +444,13 @@ async def test_many_may_be_cancelled_while_they_are_granted() -> None:
     waiting = [await begin(enter(residency, str(number))) for number in range(20)]
     for number, agent in enumerate("abc"):
         waiting[number].cancel()
-        residency.leave(agent)
+        residency.release(agent)
         waiting[number + 10].cancel()
     for number, task in enumerate(waiting):
         with suppress(asyncio.CancelledError):
             await task
-            residency.leave(str(number))
-    assert (residency.ledger.residents, residency.ledger.held) == (0, 0)
+            residency.release(str(number))
+    assert (residency.ledger.residents, residency.ledger.reserved_tokens) == (0, 0)
     assert not residency._busy
 
 
@@ -459,17 +459,17 @@ async def test_growth_beyond_the_capacity_takes_the_places_of_the_youngest_that_
     residency = places(400)
     await enter(residency, *"abcd")
     tools = [await begin(wait_for_tools(residency, agent, 5)) for agent in "bcd"]
-    residency.heard("a", Usage(250, 0, 0), 0.0, None)
+    residency.on_reply("a", Usage(250, 0, 0), 0.0, None)
     assert [residency.ledger.is_resident(agent) for agent in "abcd"] == [True, True, False, False]
     for task in tools:
         await task
-    await residency.back("b", RETURNING)
-    again = await begin(residency.back("c", RETURNING))
+    await residency.readmit("b", RETURNING)
+    again = await begin(residency.readmit("c", RETURNING))
     assert not again.done()
-    residency.leave("b")
+    residency.release("b")
     await again
     leave(residency, "acd")
-    assert residency.ledger.held == 0
+    assert residency.ledger.reserved_tokens == 0
 
 
 @virtual
@@ -485,23 +485,23 @@ async def test_what_all_share_counts_before_the_first_answer_too() -> None:
 @virtual
 async def test_estimates_begin_with_the_length_of_a_token_that_is_given() -> None:
     residency = places(1000, shared_chars=1200, chars_per_token=2.0)
-    assert residency.ledger.shared == 600
-    await residency.enter("a", 400, FRESH)
-    assert residency.ledger.held == 800
-    residency.leave("a")
+    assert residency.ledger.shared_tokens == 600
+    await residency.admit("a", 400, FRESH)
+    assert residency.ledger.reserved_tokens == 800
+    residency.release("a")
 
 
 @virtual
 async def test_estimates_follow_what_the_server_counts() -> None:
     residency = places(10**6)
     for number in range(30):
-        await residency.enter(str(number), 1000, FRESH)
-        residency.heard(str(number), Usage(500, 0, 0), 0.1, None)
-    await residency.enter("next", 1000, FRESH)
+        await residency.admit(str(number), 1000, FRESH)
+        residency.on_reply(str(number), Usage(500, 0, 0), 0.1, None)
+    await residency.admit("next", 1000, FRESH)
     assert residency.ledger._agents["next"].own == pytest.approx(500, rel=0.01)
     for number in range(30):
-        residency.leave(str(number))
-    residency.leave("next")
+        residency.release(str(number))
+    residency.release("next")
 
 
 @virtual
@@ -509,12 +509,12 @@ async def test_a_server_that_reports_no_usage_changes_nothing() -> None:
     residency = places(200)
     await enter(residency, *"ab")
     for agent in "ab":
-        residency.heard(agent, Usage(), 0.0, None)
+        residency.on_reply(agent, Usage(), 0.0, None)
     waiting = await begin(enter(residency, "c"))
     assert not waiting.done()
     leave(residency, "ab")
     await waiting
-    residency.leave("c")
+    residency.release("c")
 
 
 @virtual
@@ -522,16 +522,16 @@ async def test_a_tool_that_fails_or_is_cancelled_ends_the_lease_and_teaches_noth
     residency = places(100, speed=100)
     await enter(residency, "a")
     for _ in range(8):
-        with pytest.raises(KeyError), residency.on_lease("a", ["look"]):
+        with pytest.raises(KeyError), residency.lease("a", ["look"]):
             raise KeyError
-    assert residency._waits.likely(["look"]) is None
-    await residency.back("a", RETURNING)
+    assert residency._tool_waits.estimate(["look"]) is None
+    await residency.readmit("a", RETURNING)
     waiting = await begin(enter(residency, "b"))
     await asyncio.sleep(100)
     assert not waiting.done()
-    residency.leave("a")
+    residency.release("a")
     await waiting
-    residency.leave("b")
+    residency.release("b")
 
 
 @virtual
@@ -539,7 +539,7 @@ async def test_leaving_twice_or_without_having_come_is_harmless() -> None:
     residency = places(100)
     await enter(residency, "a")
     leave(residency, "aax")
-    assert residency.ledger.held == 0
+    assert residency.ledger.reserved_tokens == 0
 
 
 class Counted(Priority):
@@ -559,11 +559,11 @@ class Counted(Priority):
 async def cost_of_cancelling(waiting: int) -> float:
     residency = places(100)
     await enter(residency, "a")
-    tasks = [await begin(residency.enter(str(number), 400, Counted(False))) for number in range(waiting)]
+    tasks = [await begin(residency.admit(str(number), 400, Counted(False))) for number in range(waiting)]
     Counted.compared = 0
     for task in reversed(tasks):
         await cancel(task)
-    residency.leave("a")
+    residency.release("a")
     return Counted.compared / waiting
 
 
@@ -605,22 +605,22 @@ def test_everybody_comes_to_an_end_whatever_its_size_and_its_tools(
         try:
             async with asyncio.timeout(limit):
                 try:
-                    await residency.enter(name, 4 * size, FRESH)
+                    await residency.admit(name, 4 * size, FRESH)
                 finally:
                     inside.set()
                 for turn, (thinking, tools, more) in enumerate(turns):
                     if turn:
-                        await residency.back(name, Priority(False, len(turns) - turn, number))
+                        await residency.readmit(name, Priority(False, len(turns) - turn, number))
                     assert residency.ledger.is_resident(name)
                     await asyncio.sleep(thinking)
                     usage = Usage(prompt, prompt * (number % 3) // 2, more)
-                    residency.heard(name, usage if counts == "all" else Usage(0, 99, 0), thinking, None)
+                    residency.on_reply(name, usage if counts == "all" else Usage(0, 99, 0), thinking, None)
                     prompt += more if counts != "odd" else -prompt // 2
                     await wait_for_tools(residency, name, tools, f"tool {number % 3}")
         except TimeoutError:
             assert limit is not None
         finally:
-            residency.leave(name)
+            residency.release(name)
         done.add(number)
 
     @virtual
@@ -634,7 +634,7 @@ def test_everybody_comes_to_an_end_whatever_its_size_and_its_tools(
                 if one_by_one:
                     await inside.wait()
         assert (residency.ledger.residents, residency._queue, residency._busy) == (0, [], set())
-        assert residency.ledger.held == pytest.approx(residency.ledger.shared, abs=1e-6)
+        assert residency.ledger.reserved_tokens == pytest.approx(residency.ledger.shared_tokens, abs=1e-6)
 
     main()
     assert done == set(range(len(agents)))

@@ -15,13 +15,13 @@ from batch_agent.schedule.slot_queue import Priority
 
 def refuse(granting: Slots, retry_after: Sequence[float | None], *, sent: Health | None = None, gap: int = 0) -> None:
     """Requests that are sent, and refused one after the other; others between them are taken."""
-    health = sent or Health(patience=15.0)
+    health = sent or Health(max_outage=15.0)
     for each in retry_after:
         for _ in range(gap):
             health.sent(0.0)
         number = health.sent(0.0)
-        granting.refused(each, number, health)
-        health.left(number)
+        granting.on_rate_limited(each, number, health)
+        health.abandoned(number)
 
 
 FRESH, RETURNING = Priority(is_fresh=True), Priority(is_fresh=False)
@@ -119,7 +119,7 @@ async def test_a_limit_that_binds_grows_and_wakes_who_waits() -> None:
     granting = slots(1, fixed=False)
     await granting.acquire(FRESH)
     waiting = await begin(granting)
-    granting.succeeded(1.0)
+    granting.on_success(1.0)
     await waiting
     assert granting.limit == 2
 
@@ -147,7 +147,7 @@ async def test_refusals_of_most_requests_halve_the_limit_and_hold_everyone_back_
 
 async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
     granting = slots(4)
-    health = Health(patience=15.0)
+    health = Health(max_outage=15.0)
     refuse(granting, [0.0] * 9 + [0.04], sent=health)
     refuse(granting, [0.0] * 4, sent=health)
     waiting = await begin(granting)
@@ -175,16 +175,16 @@ async def test_a_pause_that_the_server_asks_of_most_requests_is_everybodys() -> 
 
 
 async def test_a_server_that_answers_nothing_is_waited_for_and_the_limit_is_cut_once() -> None:
-    granting, health = slots(64), Health(patience=15.0)
+    granting, health = slots(64), Health(max_outage=15.0)
     refuse(granting, [None] * 100, sent=health)
     assert granting.limit == 32
-    granting.succeeded(0.0)  # sent after the cut
+    granting.on_success(0.0)  # sent after the cut
     refuse(granting, [None] * 100, sent=health)
     assert granting.limit < 32
 
 
 async def test_a_cut_below_what_is_in_service_needs_no_pause() -> None:
-    granting, health = slots(8), Health(patience=15.0)
+    granting, health = slots(8), Health(max_outage=15.0)
     held = [await granting.acquire(FRESH) for _ in range(6)]
     for _ in held:
         health.sent(0.0)
@@ -196,14 +196,14 @@ async def test_a_cut_below_what_is_in_service_needs_no_pause() -> None:
 
 async def test_a_bound_holds_whatever_the_limit_and_goes_when_it_is_taken_back() -> None:
     granting = slots(4)
-    granting.bound(2)
+    granting.set_memory_cap(2)
     held = [await granting.acquire(FRESH) for _ in range(2)]
     waiting = [await begin(granting) for _ in range(3)]
     assert granting.is_full
-    granting.bound(3)
+    granting.set_memory_cap(3)
     await waiting[0]
     assert [task.done() for task in waiting] == [True, False, False]
-    granting.bound(None)
+    granting.set_memory_cap(None)
     await waiting[1]
     assert not waiting[2].done()
     assert granting.limit == 4
@@ -214,7 +214,7 @@ async def test_a_bound_holds_whatever_the_limit_and_goes_when_it_is_taken_back()
 async def test_a_lower_bound_takes_effect_as_slots_come_back() -> None:
     granting = slots(4)
     held = [await granting.acquire(FRESH) for _ in range(3)]
-    granting.bound(1)
+    granting.set_memory_cap(1)
     waiting = await begin(granting)
     held[0].release()
     held[1].release()
@@ -226,7 +226,7 @@ async def test_a_lower_bound_takes_effect_as_slots_come_back() -> None:
 
 async def test_a_bound_above_the_limit_changes_nothing() -> None:
     granting = slots(1)
-    granting.bound(5)
+    granting.set_memory_cap(5)
     await granting.acquire(FRESH)
     waiting = await begin(granting)
     assert not waiting.done()
@@ -235,8 +235,8 @@ async def test_a_bound_above_the_limit_changes_nothing() -> None:
 
 async def test_a_bound_does_not_end_a_pause_and_holds_after_it() -> None:
     granting = slots(4)
-    granting.hold(0.01, "overloaded")
-    granting.bound(1)
+    granting.pause(0.01, "overloaded")
+    granting.set_memory_cap(1)
     waiting = [await begin(granting) for _ in range(2)]
     assert not any(task.done() for task in waiting)
     async with asyncio.timeout(5):
@@ -247,10 +247,10 @@ async def test_a_bound_does_not_end_a_pause_and_holds_after_it() -> None:
 
 async def test_a_limit_that_grows_does_not_lift_the_bound() -> None:
     granting = slots(1, fixed=False)
-    granting.bound(1)
+    granting.set_memory_cap(1)
     await granting.acquire(FRESH)
     waiting = await begin(granting)
-    granting.succeeded(1.0)
+    granting.on_success(1.0)
     await asyncio.sleep(0)
     assert granting.limit == 2
     assert not waiting.done()

@@ -238,7 +238,7 @@ async def test_a_single_prompt_probes_an_endpoint_that_was_down() -> None:
         hosts[1].kill()
         while not pool._open.endpoint_pool.members[1].is_down:
             assert are_fine(await pool.send_all_batched(numbered(20)))
-        await soon(lambda: 1 in pool._open.endpoint_pool.routing.usable(asyncio.get_running_loop().time()))
+        await soon(lambda: 1 in pool._open.endpoint_pool.routing.available(asyncio.get_running_loop().time()))
         await hosts[1].start()
         hosts[1].posts.clear()
         assert are_fine(await pool.send_all_batched(numbered(40)))

@@ -14,7 +14,7 @@ def test_the_worst_case_must_fit_beside_what_is_reserved() -> None:
     first = budget.reserve(Usage(40, 0, 20), FREE)
     assert first is not None
     assert budget.reserve(Usage(30, 0, 20), FREE) is None
-    assert not budget.is_out(Usage(30, 0, 20), FREE)
+    assert not budget.can_never_fit(Usage(30, 0, 20), FREE)
     budget.settle(first, Usage(40, 0, 1))
     assert budget.reserve(Usage(30, 0, 20), FREE) is not None
 
@@ -22,8 +22,8 @@ def test_the_worst_case_must_fit_beside_what_is_reserved() -> None:
 def test_what_can_never_fit_is_told_from_what_must_wait() -> None:
     budget = Budget(max_tokens=100)
     budget.spend(Usage(60, 0, 10), FREE)
-    assert budget.is_out(Usage(21, 0, 10), FREE)
-    assert not budget.is_out(Usage(20, 0, 10), FREE)
+    assert budget.can_never_fit(Usage(21, 0, 10), FREE)
+    assert not budget.can_never_fit(Usage(20, 0, 10), FREE)
 
 
 def test_cached_input_costs_its_own_price() -> None:

@@ -11,7 +11,7 @@ from batch_agent.schedule.estimators import PrefillSpeed, ToolWaits
 def heard(speed: PrefillSpeed, computed: int, seconds: float, now: float) -> None:
     """A request had so many tokens computed before its first token came, after so many seconds; the prompt was no
     larger, or even smaller than what is said to have been cached."""
-    speed.heard(Usage(max(0, computed), max(0, -computed), 0), seconds, seconds, now)
+    speed.observe(Usage(max(0, computed), max(0, -computed), 0), seconds, seconds, now)
 
 
 def test_nothing_is_known_before_anything_was_heard() -> None:
@@ -114,17 +114,17 @@ def test_prompts_that_are_computed_together_do_not_make_it_look_faster_than_it_i
 def test_how_long_a_tool_takes_is_not_known_after_three_waits() -> None:
     waits = ToolWaits()
     for _ in range(3):
-        waits.waited("look", 1.0)
-    assert waits.likely(["look"]) is None
-    waits.waited("look", 1.0)
-    assert waits.likely(["look"]) == 1.0
+        waits.observe("look", 1.0)
+    assert waits.estimate(["look"]) is None
+    waits.observe("look", 1.0)
+    assert waits.estimate(["look"]) == 1.0
 
 
 def test_three_of_four_waits_are_over_by_then() -> None:
     waits = ToolWaits()
     for seconds in range(1, 65):
-        waits.waited("look", float(seconds))
-    likely = waits.likely(["look"])
+        waits.observe("look", float(seconds))
+    likely = waits.estimate(["look"])
     assert likely is not None
     assert sum(seconds <= likely for seconds in range(1, 65)) / 64 == pytest.approx(0.75, abs=0.02)
 
@@ -132,17 +132,17 @@ def test_three_of_four_waits_are_over_by_then() -> None:
 def test_several_tools_take_as_long_as_the_slowest_and_one_unknown_makes_all_unknown() -> None:
     waits = ToolWaits()
     for _ in range(4):
-        waits.waited("look", 1.0)
-        waits.waited("think", 7.0)
-    assert waits.likely(["look", "think", "look"]) == 7.0
-    assert waits.likely(["look", "new"]) is None
-    assert waits.likely([]) == 0.0
+        waits.observe("look", 1.0)
+        waits.observe("think", 7.0)
+    assert waits.estimate(["look", "think", "look"]) == 7.0
+    assert waits.estimate(["look", "new"]) is None
+    assert waits.estimate([]) == 0.0
 
 
 def test_old_waits_are_forgotten() -> None:
     waits = ToolWaits()
     for _ in range(100):
-        waits.waited("look", 100.0)
+        waits.observe("look", 100.0)
     for _ in range(64):
-        waits.waited("look", 1.0)
-    assert waits.likely(["look"]) == 1.0
+        waits.observe("look", 1.0)
+    assert waits.estimate(["look"]) == 1.0

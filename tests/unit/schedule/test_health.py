@@ -32,7 +32,7 @@ def test_a_backend_that_three_agents_find_gone_is_waited_for_and_then_given_up()
     *held, last = Run().fail(GONE, 0.0, 0.1, 0.2, 4.0, 14.9, 15.0)
     assert held == [RetryAgent(), RetryAgent(), PauseAll(0.5), PauseAll(2.0), PauseAll(5.0)]
     assert isinstance(last, StopRun)
-    assert "is gone" in last.reason
+    assert "is unavailable" in last.reason
     assert "Cannot connect" in last.reason
 
 
@@ -56,7 +56,7 @@ def test_nobody_is_held_while_a_request_that_was_sent_before_may_still_be_answer
     run = Run()
     slow = run.health.sent(0.0)
     assert run.fail(GONE, 0.0, 1.0, 2.0, 100.0) == [RetryAgent(10)] * 4
-    run.health.left(slow)
+    run.health.abandoned(slow)
     assert isinstance(run.fails(GONE, 100.0, "z"), StopRun)
 
 
@@ -127,7 +127,7 @@ def test_a_server_that_fails_at_everything_is_given_up_when_many_have_met_it(kin
 def test_a_failure_among_answers_is_told_to_be_a_lone_one(kind: ErrorKind) -> None:
     run = Run()
     for number in range(100):
-        assert run.fails(BackendError(kind, "boom"), 0.0, str(number)) == RetryAgent(is_lone=number > 0)
+        assert run.fails(BackendError(kind, "boom"), 0.0, str(number)) == RetryAgent(others_succeed=number > 0)
         for _ in range(4):
             run.answers()
 
@@ -136,9 +136,9 @@ def test_where_another_try_helps_as_a_rule_agents_may_try_more_often() -> None:
     run, boom = Run(), BackendError(ErrorKind.SERVER, "boom")
     run.answers()
     run.health.retried(helped=True)
-    assert run.fails(boom, 0.0, "a") == RetryAgent(3, is_lone=True)
+    assert run.fails(boom, 0.0, "a") == RetryAgent(3, others_succeed=True)
     run.health.retried(helped=False)
-    assert run.fails(boom, 0.0, "a") == RetryAgent(1, is_lone=True)
+    assert run.fails(boom, 0.0, "a") == RetryAgent(1, others_succeed=True)
 
 
 def test_another_try_that_took_minutes_is_not_made_more_often() -> None:
@@ -146,7 +146,7 @@ def test_another_try_that_took_minutes_is_not_made_more_often() -> None:
     run.answers()
     run.health.retried(helped=True)
     assert run.fails(BackendError(ErrorKind.TURN_TIMEOUT, "no answer in 300 s"), 0.0, "a") == RetryAgent(
-        1, is_lone=True
+        1, others_succeed=True
     )
 
 

@@ -30,7 +30,7 @@ class Server:
         self.now += seconds
         self.computed += self.rate * seconds
         load = ServerLoad(waiting=waiting, kv_usage=self.kv_usage, computed=int(self.computed))
-        return self.plan.looked(load, self.now, self.speed, has_room=has_room)
+        return self.plan.on_load(load, self.now, self.speed, has_room=has_room)
 
     def first_touch(self, within: float, look: float = LOOK) -> tuple[float, list[str]] | None:
         """When, from now on, and of whom."""
@@ -50,14 +50,14 @@ def server() -> Server:
 
 
 def test_a_context_is_touched_shortly_before_it_goes(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     assert server.first_touch(20) == (8.5, ["a"])  # its end goes after 9.6 s: three looks before that
 
 
 def test_a_touch_keeps_it_for_as_long_again(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     server.first_touch(20)
-    assert server.plan.touched("a", 10)
+    assert server.plan.on_reply("a", 10)
     assert server.first_touch(20) == (8.5, ["a"])
 
 
@@ -65,7 +65,7 @@ def test_what_running_requests_hold_is_no_room() -> None:
     server = Server(kv_usage=0.5)
     server.look()
     server.look()
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     assert server.first_touch(20) == (3.5, ["a"])
 
 
@@ -73,7 +73,7 @@ def test_room_that_came_after_its_last_use_does_not_help_a_context() -> None:
     server = Server(kv_usage=0.5)
     server.look()
     server.look()
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     server.kv_usage = 0.0  # the requests that ended are younger
     assert server.first_touch(20) == (3.5, ["a"])
 
@@ -81,96 +81,96 @@ def test_room_that_came_after_its_last_use_does_not_help_a_context() -> None:
 def test_a_server_that_does_not_tell_its_usage_is_taken_to_have_room() -> None:
     server = Server(kv_usage=None)
     server.look()
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     assert server.first_touch(20) is not None
 
 
 def test_others_that_are_used_again_push_a_context_out_too(server: Server) -> None:
     others = [f"other {number}" for number in range(5)]
     for other in others:
-        server.plan.waits(other, 10_000, None)
-    server.plan.waits("a", 4000, None)
+        server.plan.on_wait(other, 10_000, None)
+    server.plan.on_wait("a", 4000, None)
     for other in others:
-        server.plan.returned(other)
+        server.plan.on_return(other)
     assert server.first_touch(20) == (3.5, ["a"])
 
 
 def test_others_push_a_context_out_once_however_often_they_are_used(server: Server) -> None:
     others = [f"other {number}" for number in range(5)]
     for other in others:
-        server.plan.waits(other, 10_000, None)
-    server.plan.waits("a", 4000, None)
+        server.plan.on_wait(other, 10_000, None)
+    server.plan.on_wait("a", 4000, None)
     for other in 3 * others:
-        server.plan.returned(other)
-        server.plan.waits(other, 10_000, server.now + 60)
+        server.plan.on_return(other)
+        server.plan.on_wait(other, 10_000, server.now + 60)
     assert server.first_touch(20) == (3.5, ["a", *others])
 
 
 def test_who_has_ended_is_forgotten_when_nobody_waits_behind(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     for number in range(100):
-        server.plan.waits(f"{number}", 4000, None)
-        server.plan.returned(f"{number}")
-    server.plan.returned("a")
+        server.plan.on_wait(f"{number}", 4000, None)
+        server.plan.on_return(f"{number}")
+    server.plan.on_return("a")
     server.look()
     assert server.plan == replace(server.plan, _contexts={})
 
 
 def test_contexts_that_were_computed_only_now_count_once(server: Server) -> None:
     for agent in "abcd":
-        server.plan.waits(agent, 5000, None)
+        server.plan.on_wait(agent, 5000, None)
     assert server.first_touch(20) == (8.0, list("abcd"))
 
 
 def test_who_comes_back_in_time_is_not_touched(server: Server) -> None:
-    server.plan.waits("a", 4000, server.now + 8.9)
+    server.plan.on_wait("a", 4000, server.now + 8.9)
     assert server.first_touch(8.5) is None
 
 
 def test_who_is_later_than_thought_is_touched_in_time(server: Server) -> None:
-    server.plan.waits("a", 4000, server.now + 8.9)
+    server.plan.on_wait("a", 4000, server.now + 8.9)
     assert server.first_touch(20) == (9.0, ["a"])
 
 
 def test_who_comes_back_too_late_is_touched(server: Server) -> None:
-    server.plan.waits("a", 4000, server.now + 60)
+    server.plan.on_wait("a", 4000, server.now + 60)
     assert server.first_touch(20) == (8.5, ["a"])
 
 
 def test_who_has_returned_is_not_touched(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
-    server.plan.returned("a")
-    server.plan.returned("a")
+    server.plan.on_wait("a", 4000, None)
+    server.plan.on_return("a")
+    server.plan.on_return("a")
     assert server.first_touch(20) is None
-    assert not server.plan.touched("a", 0)
+    assert not server.plan.on_reply("a", 0)
 
 
 def test_what_is_as_quickly_computed_as_touched_is_not_touched(server: Server) -> None:
-    server.plan.waits("a", 200, None)
-    server.plan.waits("b", 0, None)
+    server.plan.on_wait("a", 200, None)
+    server.plan.on_wait("b", 0, None)
     assert server.first_touch(20) is None
 
 
 def test_no_wait_is_spent_more_on_than_its_context_is_worth(server: Server) -> None:
-    server.plan.waits("a", 1000, None)
+    server.plan.on_wait("a", 1000, None)
     touches = 0
     while server.first_touch(20):
-        server.plan.touched("a", 16)
+        server.plan.on_reply("a", 16)
         touches += 1
     assert touches == 3
-    server.plan.waits("a", 1000, None)
+    server.plan.on_wait("a", 1000, None)
     assert server.first_touch(20) is not None
 
 
 def test_what_is_gone_is_left_alone(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     for _ in range(20):
         server.look(waiting=1)
     assert server.first_touch(20) is None
 
 
 def test_what_is_partly_gone_is_touched_while_that_costs_less_than_it_saves(server: Server) -> None:
-    server.plan.waits("a", 40_000, None)
+    server.plan.on_wait("a", 40_000, None)
     for _ in range(14):
         server.look(waiting=1)
     assert server.look() == ["a"]
@@ -180,18 +180,18 @@ def test_what_is_partly_gone_is_touched_while_that_costs_less_than_it_saves(serv
 
 
 def test_a_context_that_was_gone_makes_the_next_touch_come_earlier(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     server.first_touch(20)
-    assert not server.plan.touched("a", 3900)
-    server.plan.returned("a")
-    server.plan.waits("a", 4000, None)
+    assert not server.plan.on_reply("a", 3900)
+    server.plan.on_return("a")
+    server.plan.on_wait("a", 4000, None)
     assert server.first_touch(20) == (7.5, ["a"])
 
 
 def test_nothing_is_touched_where_nothing_is_computed() -> None:
     server = Server(rate=0)
     server.look()
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     assert server.first_touch(60) is None
 
 
@@ -199,7 +199,7 @@ def test_nothing_is_touched_where_nothing_is_computed() -> None:
 def test_nothing_is_touched_on_a_full_server(kv_usage: float) -> None:
     server = Server()
     server.look()
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     server.kv_usage = kv_usage
     assert server.first_touch(60) is None
 
@@ -207,38 +207,38 @@ def test_nothing_is_touched_on_a_full_server(kv_usage: float) -> None:
 def test_nothing_is_touched_on_a_server_that_computes_nearly_all_it_can() -> None:
     server = Server(speed=13_000)
     server.look()
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     assert server.first_touch(60) is None
 
 
 def test_nothing_is_touched_while_agents_of_the_run_wait_themselves(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     assert not any(server.look(has_room=False) for _ in range(40))
 
 
 def test_a_server_that_started_anew_has_nothing_to_keep(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     server.look()
     server.computed = 0
     assert server.first_touch(20) is None
-    server.plan.waits("b", 4000, None)
+    server.plan.on_wait("b", 4000, None)
     assert server.first_touch(20) == (8.5, ["b"])
 
 
 def test_after_a_long_silence_nothing_is_touched_as_if_there_were_another(server: Server) -> None:
-    server.plan.waits("a", 4000, None)
+    server.plan.on_wait("a", 4000, None)
     assert server.look(5) == []
     assert server.first_touch(20) == (3.5, ["a"])
 
 
 def test_only_so_many_are_touched_at_once_and_those_that_go_first(server: Server) -> None:
     for number in range(40):
-        server.plan.waits(f"{number}", 1000, None)
+        server.plan.on_wait(f"{number}", 1000, None)
     found = server.first_touch(20)
     assert found is not None
     assert found[1] == [f"{number}" for number in range(16)]
     for agent in found[1]:
-        server.plan.touched(agent, 0)
+        server.plan.on_reply(agent, 0)
     assert server.look() == [f"{number}" for number in range(16, 32)]
 
 
@@ -257,15 +257,15 @@ def test_whatever_a_server_says_a_busy_one_is_not_touched(
 ) -> None:
     plan, now = KeepWarmPolicy(KV), 0.0
     for number, size in enumerate(tokens):
-        plan.waits(str(number), size, None)
+        plan.on_wait(str(number), size, None)
     for seconds, load, has_room in steps:
         now += seconds
-        due = plan.looked(load, now, speed, has_room=has_room)
+        due = plan.on_load(load, now, speed, has_room=has_room)
         assert len(set(due)) == len(due) <= len(tokens)
         if load.waiting or (load.kv_usage or 0) > 0.8 or not has_room:
             assert due == []
         for agent in due[::2]:
-            plan.touched(agent, load.computed % 500)
+            plan.on_reply(agent, load.computed % 500)
 
 
 @given(
@@ -280,7 +280,7 @@ def test_a_context_is_touched_before_it_goes_when_looks_are_regular(
     server = Server(rate, kv_usage, speed=None)
     server.look(look)
     server.look(look)
-    server.plan.waits("a", tokens, None)
+    server.plan.on_wait("a", tokens, None)
     stays = ((1 - kv_usage) * KV - tokens) / rate
     touched = server.first_touch(min(stays, 500 * look) + look, look)
     if stays > 505 * look:  # it is touched up to four looks before
@@ -331,12 +331,12 @@ def test_in_a_cache_of_the_kind_that_is_supposed_every_touch_finds_its_context(
         cache.use(f"churn {step}", rate * LOOK)
         for agent in [agent for agent in waiting if now - LOOK <= began[agent] < now]:
             computed += waiting[agent] - cache.use(str(agent), waiting[agent])
-            plan.waits(str(agent), waiting[agent], None)
-        for agent in _numbers(plan.looked(ServerLoad(computed=int(computed)), now, None, has_room=True)):
+            plan.on_wait(str(agent), waiting[agent], None)
+        for agent in _numbers(plan.on_load(ServerLoad(computed=int(computed)), now, None, has_room=True)):
             found = cache.use(str(agent), waiting[agent])
             computed += waiting[agent] - found
             assert found == waiting[agent]
-            assert plan.touched(str(agent), 0)
+            assert plan.on_reply(str(agent), 0)
 
 
 def _numbers(agents: Iterable[str]) -> list[int]:

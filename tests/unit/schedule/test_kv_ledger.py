@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.schedule.cache_misses import _ROUNDING
+from batch_agent.schedule.cache_misses import _TOLERANCE_TOKENS
 from batch_agent.schedule.kv_ledger import _HEADROOM, KvLedger
 from batch_agent.schedule.residency_leases import ResidencyLeases
 
@@ -17,7 +17,7 @@ def ledger(
     limit / speed seconds."""
     made = KvLedger(None if limit is None else round(limit / _HEADROOM), shared)
     made._limit = None if limit is None else float(limit)
-    made.speed.tokens_per_second = speed
+    made.prefill_speed.tokens_per_second = speed
     if grown:
         made._finished = 1
     return made
@@ -25,8 +25,8 @@ def ledger(
 
 def enter(places: KvLedger, *agents: str, size: float = 100.0, now: float = 0.0) -> list[bool]:
     for agent in agents:
-        places.begin(agent, size)
-    return [places.let_in(agent, now) for agent in agents]
+        places.register(agent, size)
+    return [places.admit(agent, now) for agent in agents]
 
 
 def inside(places: KvLedger, agents: str) -> str:
@@ -54,9 +54,9 @@ class CountingDict(dict[str, Any]):
 def test_agents_are_let_in_while_they_fit() -> None:
     places = ledger(300)
     assert enter(places, *"abcd") == [True, True, True, False]
-    assert (places.residents, places.held) == (3, 300)
-    places.leave("b")
-    assert places.let_in("d", 0.0)
+    assert (places.residents, places.reserved_tokens) == (3, 300)
+    places.remove("b")
+    assert places.admit("d", 0.0)
     assert inside(places, "abcd") == "acd"
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_limited_where_no_capacity_is_known() -> None:
     places = ledger(None)
     assert all(enter(places, *"abcdefghij", size=1e9))
     assert places.limit is None
-    assert places.rent is None
+    assert places.lease_seconds is None
     places.pause("a", 0.0, 1e9)
     assert places.next_lease_end() is None
 
@@ -83,8 +83,8 @@ def test_a_lone_agent_is_let_in_however_big_and_nobody_beside_it() -> None:
     places = ledger(100)
     assert enter(places, "a", size=5000) == [True]
     assert enter(places, "b", size=0) == [False]
-    places.leave("a")
-    assert places.let_in("b", 0.0)
+    places.remove("a")
+    assert places.admit("b", 0.0)
 
 
 @pytest.mark.parametrize("capacity", [0, 1])
@@ -96,15 +96,15 @@ def test_a_cache_that_holds_nothing_still_lets_one_in_at_a_time(capacity: int) -
 def test_being_let_in_twice_takes_one_place() -> None:
     places = ledger(300)
     enter(places, "a")
-    assert places.let_in("a", 0.0)
-    assert places.let_in("a", 0.0, as_guest=True)
-    assert (places.residents, places.held, places.counts.guests) == (1, 100, 0)
+    assert places.admit("a", 0.0)
+    assert places.admit("a", 0.0, overcommit=True)
+    assert (places.residents, places.reserved_tokens, places.counts.overcommitted) == (1, 100, 0)
 
 
 def test_before_any_has_grown_each_is_taken_to_grow_by_a_quarter() -> None:
     places = ledger(500, grown=False)
     assert enter(places, *"abcde") == [True, True, True, True, False]
-    assert places.held == 500
+    assert places.reserved_tokens == 500
 
 
 def test_a_newcomer_that_is_bigger_than_the_others_is_taken_to_grow_as_a_big_one() -> None:
@@ -116,9 +116,9 @@ def test_a_newcomer_that_is_bigger_than_the_others_is_taken_to_grow_as_a_big_one
 def test_agents_are_expected_to_grow_as_those_before_them_did() -> None:
     places = ledger(1000, grown=False)
     enter(places, "a")
-    places.heard("a", 100, 0, 10, is_crowded=False)
-    places.heard("a", 450, 100, 50, is_crowded=False)
-    places.leave("a")
+    places.on_usage("a", 100, 0, 10, has_waiters=False)
+    places.on_usage("a", 450, 100, 50, has_waiters=False)
+    places.remove("a")
     assert places.growth == 400
     assert enter(places, *"bcd") == [True, True, False]
 
@@ -126,10 +126,10 @@ def test_agents_are_expected_to_grow_as_those_before_them_did() -> None:
 def test_one_that_never_answered_says_nothing_of_how_agents_grow() -> None:
     places = ledger(grown=False)
     enter(places, *"ab")
-    places.heard("a", 100, 0, 300, is_crowded=False)
-    places.leave("b")
+    places.on_usage("a", 100, 0, 300, has_waiters=False)
+    places.remove("b")
     assert places.growth == 300
-    places.leave("a")
+    places.remove("a")
     assert places.growth == 300
 
 
@@ -137,27 +137,27 @@ def test_the_growth_of_long_ago_is_forgotten() -> None:
     places = ledger(10_000, grown=False)
     for number in range(500):
         enter(places, "a")
-        places.heard("a", 100, 0, 1000 if number < 100 else 0, is_crowded=False)
-        places.leave("a")
+        places.on_usage("a", 100, 0, 1000 if number < 100 else 0, has_waiters=False)
+        places.remove("a")
     assert places.growth < 1
 
 
 def test_the_size_is_what_the_server_counts() -> None:
     places = ledger(1000, shared=50)
     enter(places, "a", size=600)
-    places.heard("a", 200, 0, 30, is_crowded=False)
-    assert places.held == 230
+    places.on_usage("a", 200, 0, 30, has_waiters=False)
+    assert places.reserved_tokens == 230
     assert places.tokens("a") == 230
-    places.heard("a", 400, 200, 10, is_crowded=False)
-    assert places.held == 410
+    places.on_usage("a", 400, 200, 10, has_waiters=False)
+    assert places.reserved_tokens == 410
 
 
 def test_a_server_that_counts_no_tokens_leaves_the_estimate_as_it_was() -> None:
     places = ledger(300)
     enter(places, *"abc")
     for agent in "abc":
-        places.heard(agent, 0, 0, 0, is_crowded=True)
-    assert places.held == 300
+        places.on_usage(agent, 0, 0, 0, has_waiters=True)
+    assert places.reserved_tokens == 300
     assert enter(places, "d") == [False]
     assert places.tokens("a") == 0
 
@@ -165,34 +165,34 @@ def test_a_server_that_counts_no_tokens_leaves_the_estimate_as_it_was() -> None:
 def test_a_prompt_smaller_than_what_is_shared_takes_at_least_something() -> None:
     places = ledger(300, shared=200)
     enter(places, *"ab", size=10)
-    places.heard("a", 20, 0, 0, is_crowded=False)
-    places.heard("b", 20, 0, 100, is_crowded=False)
-    assert places.held >= 202
-    places.leave("a")
-    places.leave("b")
-    assert places.held == 200
+    places.on_usage("a", 20, 0, 0, has_waiters=False)
+    places.on_usage("b", 20, 0, 100, has_waiters=False)
+    assert places.reserved_tokens >= 202
+    places.remove("a")
+    places.remove("b")
+    assert places.reserved_tokens == 200
 
 
 def test_a_conversation_that_was_summarized_takes_less_again() -> None:
     places = ledger(1000)
     enter(places, "a")
-    places.heard("a", 900, 0, 10, is_crowded=False)
-    places.heard("a", 100, 90, 10, is_crowded=False)
+    places.on_usage("a", 900, 0, 10, has_waiters=False)
+    places.on_usage("a", 100, 90, 10, has_waiters=False)
     assert enter(places, "b", size=10) == [True]
-    places.leave("a")
-    assert places.held >= places._own
+    places.remove("a")
+    assert places.reserved_tokens >= places._own
 
 
 def test_who_waits_for_its_tools_keeps_its_place_until_its_lease_is_over() -> None:
     places = ledger(200, speed=100)
     enter(places, *"ab")
     places.pause("a", 10.0, None)
-    places.begin("c", 100)
+    places.register("c", 100)
     assert places.next_lease_end() == 12
-    assert not places.let_in("c", 11.99)
-    assert places.let_in("c", 12.0)
+    assert not places.admit("c", 11.99)
+    assert places.admit("c", 12.0)
     assert inside(places, "abc") == "bc"
-    assert places.counts.gave_up == 1
+    assert places.counts.evictions == 1
     assert places.next_lease_end() is None
 
 
@@ -210,8 +210,8 @@ def test_a_wait_that_is_known_to_be_long_gives_the_place_up_at_once() -> None:
     places = ledger(200, speed=100)
     enter(places, *"ab")
     places.pause("a", 0.0, 2.01)
-    places.begin("c", 100)
-    assert places.let_in("c", 0.0)
+    places.register("c", 100)
+    assert places.admit("c", 0.0)
     assert inside(places, "abc") == "bc"
 
 
@@ -219,8 +219,8 @@ def test_a_wait_that_is_likely_as_long_as_the_lease_is_worth_it() -> None:
     places = ledger(200, speed=100)
     enter(places, *"ab")
     places.pause("a", 0.0, 2.0)
-    places.begin("c", 100)
-    assert not places.let_in("c", 1.9)
+    places.register("c", 100)
+    assert not places.admit("c", 1.9)
 
 
 def test_without_a_known_speed_a_place_is_kept_however_long_it_takes() -> None:
@@ -246,10 +246,10 @@ def test_who_lost_its_place_asks_again() -> None:
     places.pause("a", 0.0, None)
     enter(places, "c", now=5.0)
     places.resume("a")
-    assert not places.let_in("a", 6.0)
-    places.leave("b")
-    assert places.let_in("a", 6.0)
-    assert (places.residents, places.held) == (2, 200)
+    assert not places.admit("a", 6.0)
+    places.remove("b")
+    assert places.admit("a", 6.0)
+    assert (places.residents, places.reserved_tokens) == (2, 200)
 
 
 def test_the_longest_overdue_goes_first_and_no_more_than_needed() -> None:
@@ -267,21 +267,21 @@ def test_overdue_places_that_are_not_enough_are_kept() -> None:
     places.pause("a", 0.0, None)
     assert enter(places, "d", size=150, now=50.0) == [False]
     assert inside(places, "abcd") == "abc"
-    assert (places.held, places.counts.gave_up) == (300, 0)
-    places.leave("b")
-    assert places.let_in("d", 50.0)
+    assert (places.reserved_tokens, places.counts.evictions) == (300, 0)
+    places.remove("b")
+    assert places.admit("d", 50.0)
     assert inside(places, "abcd") == "cd"
 
 
 def test_overdue_places_that_are_not_enough_for_who_will_still_grow_are_kept() -> None:
     places = ledger(1000, speed=100, grown=False)
     enter(places, *"abcd", size=100)
-    places.heard("a", 100, 0, 100, is_crowded=False)
+    places.on_usage("a", 100, 0, 100, has_waiters=False)
     places.pause("b", 0.0, None)
     assert enter(places, "e", size=500, now=50.0) == [False]
     assert inside(places, "abcde") == "abcd"
-    places.leave("c")
-    assert places.let_in("e", 50.0)
+    places.remove("c")
+    assert places.admit("e", 50.0)
     assert inside(places, "abcde") == "ade"
 
 
@@ -301,63 +301,63 @@ def test_a_big_agent_that_nobody_is_busy_beside_gets_all_overdue_places() -> Non
         places.pause(agent, 0.0, None)
     assert enter(places, "d", size=9999, now=3.0) == [True]
     assert inside(places, "abcd") == "d"
-    assert places.counts.gave_up == 3
+    assert places.counts.evictions == 3
 
 
 def test_a_guest_is_let_in_beyond_the_capacity() -> None:
     places = ledger(200)
     enter(places, *"abc")
-    assert places.let_in("c", 0.0, as_guest=True)
-    assert (places.residents, places.held, places.counts.guests) == (3, 300, 1)
+    assert places.admit("c", 0.0, overcommit=True)
+    assert (places.residents, places.reserved_tokens, places.counts.overcommitted) == (3, 300, 1)
     assert places.counts.most_residents == 3
 
 
 def test_who_fits_is_no_guest() -> None:
     places = ledger(200)
-    places.begin("a", 100)
-    assert places.let_in("a", 0.0, as_guest=True)
-    assert (places.counts.guests, places._guests) == (0, 0)
+    places.register("a", 100)
+    assert places.admit("a", 0.0, overcommit=True)
+    assert (places.counts.overcommitted, places._overcommitted_tokens) == (0, 0)
 
 
 def test_a_guest_is_no_reason_to_take_the_places_of_others() -> None:
     places = ledger(200)
     enter(places, *"abc")
     places.pause("b", 0.0, None)
-    places.let_in("c", 0.0, as_guest=True)
-    places.heard("c", 5000, 0, 0, is_crowded=False)
-    places.heard("c", 9000, 5000, 0, is_crowded=False)
+    places.admit("c", 0.0, overcommit=True)
+    places.on_usage("c", 5000, 0, 0, has_waiters=False)
+    places.on_usage("c", 9000, 5000, 0, has_waiters=False)
     assert inside(places, "abc") == "abc"
-    places.heard("a", 150, 0, 0, is_crowded=False)
+    places.on_usage("a", 150, 0, 0, has_waiters=False)
     assert inside(places, "abc") == "ac"
 
 
 def test_a_guest_is_one_until_it_loses_its_place() -> None:
     places = ledger(200, speed=100)
     enter(places, *"abc")
-    places.let_in("c", 0.0, as_guest=True)
-    places.leave("a")
-    places.heard("c", 100, 0, 0, is_crowded=False)
-    assert places._guests == 100
+    places.admit("c", 0.0, overcommit=True)
+    places.remove("a")
+    places.on_usage("c", 100, 0, 0, has_waiters=False)
+    assert places._overcommitted_tokens == 100
     assert enter(places, "d") == [False]  # its context is there all the same
     places.pause("c", 0.0, 1e9)
-    assert places.let_in("d", 0.0)
+    assert places.admit("d", 0.0)
     assert inside(places, "bcd") == "bd"
     places.resume("c")
-    places.leave("b")
-    assert places.let_in("c", 0.0)
-    assert places._guests == 0
-    assert places.counts.guests == 1
+    places.remove("b")
+    assert places.admit("c", 0.0)
+    assert places._overcommitted_tokens == 0
+    assert places.counts.overcommitted == 1
 
 
 def test_so_many_contexts_fit_as_are_like_those_of_the_residents() -> None:
     places = ledger(1000, shared=100)
-    assert places.fitting(5000) is None
+    assert places.max_concurrent(5000) is None
     enter(places, "a", size=200)
     enter(places, "b", size=400)
-    assert places.fitting(2000) == (_HEADROOM * 2000 - 100) // 300 == 5
-    places.heard("a", 900, 0, 0, is_crowded=False)
-    assert places.fitting(2000) == 2
-    assert places.fitting(50) == places.fitting(0) == 1
+    assert places.max_concurrent(2000) == (_HEADROOM * 2000 - 100) // 300 == 5
+    places.on_usage("a", 900, 0, 0, has_waiters=False)
+    assert places.max_concurrent(2000) == 2
+    assert places.max_concurrent(50) == places.max_concurrent(0) == 1
 
 
 def test_contexts_that_grow_beyond_the_capacity_take_the_places_of_the_youngest_that_wait() -> None:
@@ -365,19 +365,19 @@ def test_contexts_that_grow_beyond_the_capacity_take_the_places_of_the_youngest_
     enter(places, *"abcd")
     for agent in "abd":
         places.pause(agent, 0.0, None)
-    places.heard("c", 150, 0, 30, is_crowded=False)
+    places.on_usage("c", 150, 0, 30, has_waiters=False)
     assert inside(places, "abcd") == "abc"
-    places.heard("c", 300, 0, 0, is_crowded=False)
+    places.on_usage("c", 300, 0, 0, has_waiters=False)
     assert inside(places, "abcd") == "ac"
-    places.heard("c", 5000, 0, 0, is_crowded=False)
+    places.on_usage("c", 5000, 0, 0, has_waiters=False)
     assert inside(places, "abcd") == "c"
-    assert places.counts.gave_up == 3
+    assert places.counts.evictions == 3
 
 
 def test_who_is_asking_cannot_lose_its_place_by_the_growth_of_others() -> None:
     places = ledger(200)
     enter(places, *"ab")
-    places.heard("a", 5000, 0, 0, is_crowded=True)
+    places.on_usage("a", 5000, 0, 0, has_waiters=True)
     assert inside(places, "ab") == "ab"
 
 
@@ -385,25 +385,25 @@ def test_one_that_lost_its_place_by_growth_cannot_lose_it_again() -> None:
     places = ledger(300, speed=100)
     enter(places, *"abc")
     places.pause("a", 0.0, None)
-    places.begin("d", 250)
-    assert not places.let_in("d", 100.0)
-    places.heard("b", 280, 0, 0, is_crowded=True)
+    places.register("d", 250)
+    assert not places.admit("d", 100.0)
+    places.on_usage("b", 280, 0, 0, has_waiters=True)
     assert inside(places, "abcd") == "bc"
-    assert not places.let_in("d", 200.0)
-    assert (places.residents, places.held) == (2, 380)
+    assert not places.admit("d", 200.0)
+    assert (places.residents, places.reserved_tokens) == (2, 380)
 
 
 def test_turns_that_lost_their_context_shrink_the_limit_and_clean_ones_grow_it_back() -> None:
     places = ledger(10_000)
     enter(places, *"ab")
     for agent in "ab":
-        places.heard(agent, 4000, 10, 0, is_crowded=True)
+        places.on_usage(agent, 4000, 10, 0, has_waiters=True)
     for _ in range(8):
-        places.heard("a", 4000, 0, 0, is_crowded=True)
+        places.on_usage("a", 4000, 0, 0, has_waiters=True)
     assert places.limit == pytest.approx(7200)
-    assert places.losses.total == 8
+    assert places.cache_misses.total == 8
     for _ in range(8 * 20):
-        places.heard("a", 4000, 4000, 0, is_crowded=True)
+        places.on_usage("a", 4000, 4000, 0, has_waiters=True)
     assert places.limit == pytest.approx(10_000, rel=0.01)
 
 
@@ -411,12 +411,12 @@ def test_the_limit_does_not_grow_while_nobody_wants_in() -> None:
     places = ledger(10_000)
     enter(places, *"ab")
     for cached in (10, *[0] * 8):
-        places.heard("a", 4000, cached, 0, is_crowded=True)
+        places.on_usage("a", 4000, cached, 0, has_waiters=True)
     shrunk = places.limit
     assert shrunk is not None
     assert shrunk < 9000
     for _ in range(100):
-        places.heard("a", 4000, 4000, 0, is_crowded=False)
+        places.on_usage("a", 4000, 4000, 0, has_waiters=False)
     assert places.limit == shrunk
 
 
@@ -424,53 +424,53 @@ def test_the_limit_does_not_grow_beyond_its_part_of_the_capacity() -> None:
     places = ledger(10_000)
     enter(places, *"ab")
     for _ in range(100):
-        places.heard("a", 4000, 4000, 0, is_crowded=True)
+        places.on_usage("a", 4000, 4000, 0, has_waiters=True)
     assert places.limit == pytest.approx(10_000, rel=1e-3)
 
 
 def test_a_few_tokens_less_than_half_are_no_loss() -> None:
     places = ledger(10_000)
     enter(places, "a")
-    places.heard("a", 4000, 10, 0, is_crowded=True)
-    places.heard("a", 4000, 2000 - _ROUNDING, 0, is_crowded=True)
-    assert places.losses.total == 0
-    places.heard("a", 4000, 2000 - _ROUNDING - 1, 0, is_crowded=True)
-    assert places.losses.total == 1
+    places.on_usage("a", 4000, 10, 0, has_waiters=True)
+    places.on_usage("a", 4000, 2000 - _TOLERANCE_TOKENS, 0, has_waiters=True)
+    assert places.cache_misses.total == 0
+    places.on_usage("a", 4000, 2000 - _TOLERANCE_TOKENS - 1, 0, has_waiters=True)
+    assert places.cache_misses.total == 1
 
 
 def test_a_context_that_is_hardly_longer_than_a_few_blocks_cannot_be_lost() -> None:
     places = ledger(10_000)
     enter(places, "a")
     for cached in (1, 0, 0):
-        places.heard("a", 2 * _ROUNDING, cached, 0, is_crowded=True)
-    assert places.losses.total == 0
+        places.on_usage("a", 2 * _TOLERANCE_TOKENS, cached, 0, has_waiters=True)
+    assert places.cache_misses.total == 0
 
 
 def test_a_server_that_reports_no_cache_at_all_is_not_taken_to_lose_everything() -> None:
     places = ledger(10_000)
     enter(places, "a")
     for _ in range(100):
-        places.heard("a", 4000, 0, 0, is_crowded=True)
+        places.on_usage("a", 4000, 0, 0, has_waiters=True)
     assert places.limit == 10_000
-    assert places.losses.total == 0
+    assert places.cache_misses.total == 0
 
 
 def test_a_server_that_reports_more_cached_than_there_was_loses_nothing() -> None:
     places = ledger(10_000)
     enter(places, "a")
     for _ in range(100):
-        places.heard("a", 4000, 10**9, 0, is_crowded=True)
+        places.on_usage("a", 4000, 10**9, 0, has_waiters=True)
     assert places.limit == pytest.approx(10_000, rel=0.01)
-    assert (places.losses.total, places.held) == (0, 4000)
+    assert (places.cache_misses.total, places.reserved_tokens) == (0, 4000)
 
 
 def test_without_a_known_capacity_losses_show_it() -> None:
     places = ledger(None)
     enter(places, *"abcd")
     for agent in "abcd":
-        places.heard(agent, 5000, 10, 0, is_crowded=False)
+        places.on_usage(agent, 5000, 10, 0, has_waiters=False)
     for _ in range(8):
-        places.heard("a", 5000, 0, 0, is_crowded=False)
+        places.on_usage("a", 5000, 0, 0, has_waiters=False)
     assert places.limit == pytest.approx(18_000)
     assert enter(places, "e") == [False]
 
@@ -479,17 +479,17 @@ def test_without_a_known_capacity_losses_show_it() -> None:
 def test_what_a_guest_or_one_that_was_let_in_again_does_not_find_is_no_loss(as_guest: bool) -> None:
     places = ledger(4000, speed=100)
     enter(places, "a", size=4000)
-    places.heard("a", 4000, 1, 0, is_crowded=False)
+    places.on_usage("a", 4000, 1, 0, has_waiters=False)
     places.pause("a", 0.0, 1e9)
     enter(places, "b", size=4000)
     places.resume("a")
     if not as_guest:
-        places.leave("b")
-    assert places.let_in("a", 0.0, as_guest=as_guest)
-    places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert places.losses.total == 0
-    places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert places.losses.total == 1
+        places.remove("b")
+    assert places.admit("a", 0.0, overcommit=as_guest)
+    places.on_usage("a", 4000, 0, 0, has_waiters=True)
+    assert places.cache_misses.total == 0
+    places.on_usage("a", 4000, 0, 0, has_waiters=True)
+    assert places.cache_misses.total == 1
 
 
 def test_what_is_lost_beside_guests_is_counted_and_is_no_reason_to_shrink() -> None:
@@ -497,17 +497,17 @@ def test_what_is_lost_beside_guests_is_counted_and_is_no_reason_to_shrink() -> N
     enter(places, *"ab", size=4000)
     enter(places, "guest", size=4000)
     for agent in "ab":
-        places.heard(agent, 4000, 10, 0, is_crowded=True)
-    places.let_in("guest", 0.0, as_guest=True)
+        places.on_usage(agent, 4000, 10, 0, has_waiters=True)
+    places.admit("guest", 0.0, overcommit=True)
     for _ in range(20):
-        places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert (places.losses.total, places.limit) == (20, 10_000)
-    places.leave("guest")
-    places.heard("a", 4000, 0, 0, is_crowded=True)  # what a guest pushed out shows after it has gone
+        places.on_usage("a", 4000, 0, 0, has_waiters=True)
+    assert (places.cache_misses.total, places.limit) == (20, 10_000)
+    places.remove("guest")
+    places.on_usage("a", 4000, 0, 0, has_waiters=True)  # what a guest pushed out shows after it has gone
     for _ in range(7):
-        places.heard("a", 4000, 0, 0, is_crowded=True)
-    assert (places.losses.total, places.limit) == (28, 10_000)
-    places.heard("a", 4000, 0, 0, is_crowded=True)
+        places.on_usage("a", 4000, 0, 0, has_waiters=True)
+    assert (places.cache_misses.total, places.limit) == (28, 10_000)
+    places.on_usage("a", 4000, 0, 0, has_waiters=True)
     assert places.limit == pytest.approx(7200)
 
 
@@ -515,43 +515,43 @@ def test_guests_that_are_gone_leave_nothing_that_keeps_the_limit_from_shrinking(
     places = ledger(10_000)
     enter(places, *"ab", size=5000)
     for agent in "ab":
-        places.heard(agent, 5000, 10, 0, is_crowded=True)
+        places.on_usage(agent, 5000, 10, 0, has_waiters=True)
     guests = {"x": 1000.1, "y": 1000.2, "z": 1000.3}
     for guest, size in guests.items():
-        places.begin(guest, size)
-        assert places.let_in(guest, 0.0, as_guest=True)
-    assert places.counts.guests == 3
+        places.register(guest, size)
+        assert places.admit(guest, 0.0, overcommit=True)
+    assert places.counts.overcommitted == 3
     for guest in guests:
-        places.leave(guest)
+        places.remove(guest)
     for _ in range(9):
-        places.heard("a", 5000, 0, 0, is_crowded=True)
+        places.on_usage("a", 5000, 0, 0, has_waiters=True)
     assert places.limit == pytest.approx(9000)
 
 
 def test_a_context_that_is_lost_shows_even_where_most_of_the_prompt_is_shared() -> None:
     places = ledger(20_000, shared=6000)
     enter(places, "a", size=3000)
-    places.heard("a", 9000, 6000, 0, is_crowded=True)
-    places.heard("a", 9000, 6000, 0, is_crowded=True)
-    assert places.losses.total == 1
+    places.on_usage("a", 9000, 6000, 0, has_waiters=True)
+    places.on_usage("a", 9000, 6000, 0, has_waiters=True)
+    assert places.cache_misses.total == 1
 
 
 def test_a_resident_that_is_alone_and_finds_nothing_is_no_reason_to_shrink_without_end() -> None:
     places = ledger(10_000)
     enter(places, "a")
     for cached in (10, *[0] * 1000):
-        places.heard("a", 4000, cached, 0, is_crowded=True)
-    assert places.losses.total == 1000
+        places.on_usage("a", 4000, cached, 0, has_waiters=True)
+    assert places.cache_misses.total == 1000
     assert places.limit == 10_000
 
 
 def test_leaving_twice_or_without_having_come_is_harmless() -> None:
     places = ledger(200)
     enter(places, *"ab")
-    places.leave("b")
-    places.leave("b")
-    places.leave("nobody")
-    assert (places.residents, places.held) == (1, 100)
+    places.remove("b")
+    places.remove("b")
+    places.remove("nobody")
+    assert (places.residents, places.reserved_tokens) == (1, 100)
 
 
 def test_one_that_leaves_while_it_waits_for_a_place_or_its_tools_leaves_nothing_behind() -> None:
@@ -560,8 +560,8 @@ def test_one_that_leaves_while_it_waits_for_a_place_or_its_tools_leaves_nothing_
     places.pause("a", 0.0, None)
     places.pause("b", 0.0, 1e9)
     for agent in "cba":
-        places.leave(agent)
-    assert (places.residents, places.held) == (0, 0)
+        places.remove(agent)
+    assert (places.residents, places.reserved_tokens) == (0, 0)
     assert (len(places._agents), places._leases) == (0, ResidencyLeases())
 
 
@@ -589,12 +589,12 @@ def many_waiting(agents: int) -> KvLedger:
 
 def count(places: KvLedger) -> None:
     places._agents = CountingDict()
-    places._leases = ResidencyLeases(_lasting=CountingDict(), _over=CountingDict())
+    places._leases = ResidencyLeases(_active=CountingDict(), _expired=CountingDict())
 
 
 def looks(places: KvLedger) -> int:
     seen = 0
-    for agents in (places._agents, places._leases._lasting, places._leases._over):
+    for agents in (places._agents, places._leases._active, places._leases._expired):
         assert isinstance(agents, CountingDict)
         seen, agents.looks = seen + agents.looks, 0
     return seen
@@ -604,10 +604,10 @@ def test_asking_in_vain_costs_the_same_however_many_are_overdue() -> None:
     costs = []
     for agents in (100, 10_000):
         places = many_waiting(agents)
-        places.begin("huge", 150.0 * agents)
-        assert not places.let_in("huge", 1e6)  # each lease that is over is looked at once
+        places.register("huge", 150.0 * agents)
+        assert not places.admit("huge", 1e6)  # each lease that is over is looked at once
         looks(places)
-        assert not places.let_in("huge", 1e6)
+        assert not places.admit("huge", 1e6)
         costs.append(looks(places))
     assert costs[1] <= 2 * costs[0]
 
@@ -620,12 +620,12 @@ def test_ten_thousand_agents_cost_as_much_each_as_a_hundred() -> None:
         for number in range(agents):
             enter(places, str(number), now=float(number))
             if places.is_resident(str(number)):
-                places.heard(str(number), 100, 1, 0, is_crowded=True)
+                places.on_usage(str(number), 100, 1, 0, has_waiters=True)
                 places.pause(str(number), float(number), None)
         for number in range(agents):
             places.resume(str(number))
-            places.let_in(str(number), 1e9)
-            places.leave(str(number))
+            places.admit(str(number), 1e9)
+            places.remove(str(number))
         costs.append(looks(places) / agents)
     assert costs[1] <= 2 * costs[0]
 
@@ -634,29 +634,29 @@ def test_a_context_that_was_rewritten_is_smaller_and_not_lost() -> None:
     places = ledger(3_000)
     enter(places, "a", "b", size=200)
     for agent in "ab":
-        places.heard(agent, 200, 100, 0, is_crowded=False)
-        places.heard(agent, 1_400, 200, 50, is_crowded=False)
-    assert places.held == 2_900
-    places.shrank("a", 600)
-    assert (places.held, places.tokens("a")) == (2_050, 600)
-    places.heard("a", 800, 0, 10, is_crowded=False)
-    assert places.losses.total == 0
-    places.heard("a", 1_200, 0, 10, is_crowded=False)
-    assert places.losses.total == 1, "the turn after it is judged like any other"
+        places.on_usage(agent, 200, 100, 0, has_waiters=False)
+        places.on_usage(agent, 1_400, 200, 50, has_waiters=False)
+    assert places.reserved_tokens == 2_900
+    places.on_compaction("a", 600)
+    assert (places.reserved_tokens, places.tokens("a")) == (2_050, 600)
+    places.on_usage("a", 800, 0, 10, has_waiters=False)
+    assert places.cache_misses.total == 0
+    places.on_usage("a", 1_200, 0, 10, has_waiters=False)
+    assert places.cache_misses.total == 1, "the turn after it is judged like any other"
 
 
 def test_a_rewritten_context_that_is_no_smaller_keeps_its_size() -> None:
     places = ledger(3_000)
     enter(places, "a", size=500)
-    places.shrank("a", 900)
-    assert places.held == 500
+    places.on_compaction("a", 900)
+    assert places.reserved_tokens == 500
 
 
 def test_room_that_a_rewritten_context_leaves_goes_to_the_next() -> None:
     places = ledger(300)
     enter(places, "a", "b", size=200)
     assert inside(places, "ab") == "a"
-    places.heard("a", 290, 0, 0, is_crowded=True)
+    places.on_usage("a", 290, 0, 0, has_waiters=True)
     places._agents["a"].first, places._first = 50, 50
-    places.shrank("a", 90)
-    assert places.let_in("b", 0.0)
+    places.on_compaction("a", 90)
+    assert places.admit("b", 0.0)

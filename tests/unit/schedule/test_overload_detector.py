@@ -10,7 +10,7 @@ from batch_agent.schedule.overload_detector import OverloadDetector
 
 def told(seen: OverloadDetector, refused: Iterable[int]) -> list[int]:
     """Of the requests that were refused, those with which most were."""
-    return [number for number in refused if seen.is_news(number) and seen.are_most(number, number)]
+    return [number for number in refused if seen.is_relevant(number) and seen.is_overloaded(number, number)]
 
 
 def test_one_after_the_other_shows_that_the_server_wants_less() -> None:
@@ -54,6 +54,6 @@ def test_a_limit_is_no_more_likely_where_requests_were_refused_all_the_time() ->
 
 def test_requests_that_were_sent_before_a_limit_was_seen_say_nothing_new() -> None:
     seen = OverloadDetector()
-    assert [seen.are_most(number, 30) for number in range(10)] == [False] * 9 + [True]
-    assert not seen.is_news(30)
-    assert seen.is_news(31)
+    assert [seen.is_overloaded(number, 30) for number in range(10)] == [False] * 9 + [True]
+    assert not seen.is_relevant(30)
+    assert seen.is_relevant(31)

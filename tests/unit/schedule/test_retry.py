@@ -44,14 +44,14 @@ def test_the_delay_doubles_up_to_its_maximum_and_is_spread(failures: int, jitter
 
 
 def test_a_failure_among_answers_is_tried_again_sooner() -> None:
-    delays = [retry_delay(RETRY, failed(), failures, 0.0, is_lone=True) for failures in (1, 2, 3, 4)]
+    delays = [retry_delay(RETRY, failed(), failures, 0.0, others_succeed=True) for failures in (1, 2, 3, 4)]
     assert delays == [0.05, 0.1, 0.2, None]
 
 
 def test_a_lone_refusal_waits_for_what_the_server_asked_and_hardly_longer() -> None:
-    assert retry_delay(RETRY, failed(ErrorKind.RATE_LIMITED, 0.1), 1, 1.0, is_lone=True) == pytest.approx(0.2)
-    assert retry_delay(RETRY, failed(ErrorKind.RATE_LIMITED, 7.0), 1, 0.0, is_lone=True) == 7.0
-    assert retry_delay(RETRY, failed(ErrorKind.RATE_LIMITED), 1, 0.0, is_lone=True) == 0.25
+    assert retry_delay(RETRY, failed(ErrorKind.RATE_LIMITED, 0.1), 1, 1.0, others_succeed=True) == pytest.approx(0.2)
+    assert retry_delay(RETRY, failed(ErrorKind.RATE_LIMITED, 7.0), 1, 0.0, others_succeed=True) == 7.0
+    assert retry_delay(RETRY, failed(ErrorKind.RATE_LIMITED), 1, 0.0, others_succeed=True) == 0.25
 
 
 def test_the_delay_stays_a_number_however_often_it_failed() -> None:

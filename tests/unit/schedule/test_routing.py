@@ -27,7 +27,7 @@ class Road:
 
     def lasts(self, endpoint: int, since: float) -> float:
         """How long it is away, to the tenth of a second, if nothing else happens."""
-        away = (tenths / 10 for tenths in range(1_000) if endpoint in self.routing.usable(since + tenths / 10))
+        away = (tenths / 10 for tenths in range(1_000) if endpoint in self.routing.available(since + tenths / 10))
         return next(away, float("inf"))
 
     def fails(self, endpoint: int, *times: float, is_refused: bool = False) -> None:
@@ -45,7 +45,7 @@ def test_endpoints_have_names_and_places() -> None:
 def test_nobody_is_chosen_where_there_is_nobody() -> None:
     routing = Routing([])
     assert routing.choose(1.0, 0.0, draw=FIRST_TWO) is None
-    assert routing.usable(0.0) == []
+    assert routing.available(0.0) == []
 
 
 def test_a_lone_endpoint_is_chosen_whatever_is_drawn() -> None:
@@ -78,7 +78,7 @@ def test_an_endpoint_of_unknown_speed_is_taken_to_be_like_the_others() -> None:
     road.answers(0, 1.0, weight=1.0)
     road.answers(1, 1.0, weight=3.0)
     assert road.routing.speed(2) is None
-    assert road.routing.wait(2, 4.0, 1.0) == pytest.approx(2.0)
+    assert road.routing.expected_wait(2, 4.0, 1.0) == pytest.approx(2.0)
 
 
 def test_an_endpoint_that_keeps_silent_is_taken_to_be_slower_the_longer_it_does() -> None:
@@ -86,8 +86,8 @@ def test_an_endpoint_that_keeps_silent_is_taken_to_be_slower_the_longer_it_does(
     road.answers(0, 1.0, weight=2.0)
     for endpoint in (0, 1):
         road.routing.sent(endpoint, 4.0, 1.0)
-        assert road.routing.wait(endpoint, 4.0, 3.0) == pytest.approx(4.0)
-        assert road.routing.wait(endpoint, 4.0, 11.0) == pytest.approx(20.0)
+        assert road.routing.expected_wait(endpoint, 4.0, 3.0) == pytest.approx(4.0)
+        assert road.routing.expected_wait(endpoint, 4.0, 11.0) == pytest.approx(20.0)
 
 
 def test_an_agent_goes_back_to_where_it_was() -> None:
@@ -185,17 +185,17 @@ def test_an_agent_comes_before_its_prefix() -> None:
 def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotten() -> None:
     affinity = Affinity()
     for prefix in range(4096):
-        affinity.settle(0, None, prefix)
-    affinity.settle(0, None, 0)
-    affinity.settle(0, None, "new")
+        affinity.record(0, None, prefix)
+    affinity.record(0, None, 0)
+    affinity.record(0, None, "new")
     both = {0: 1.0, 1: 1.0}
-    assert affinity.among(0, both) == {0: 1.0}
-    assert affinity.among(1, both) == both
+    assert affinity.candidates(0, both) == {0: 1.0}
+    assert affinity.candidates(1, both) == both
 
 
 def test_agents_that_left_are_not_remembered() -> None:
     affinity = Affinity()
-    affinity.settle(0, "agent", None)
+    affinity.record(0, "agent", None)
     assert affinity.home("agent") == 0
     affinity.forget("agent")
     assert affinity.home("agent") is None
@@ -204,9 +204,9 @@ def test_agents_that_left_are_not_remembered() -> None:
 def test_two_faults_in_a_row_eject_an_endpoint() -> None:
     road = Road()
     road.fails(0, 0.0)
-    assert road.routing.usable(0.0) == [0, 1]
+    assert road.routing.available(0.0) == [0, 1]
     road.fails(0, 1.0)
-    assert road.routing.usable(1.0) == [1]
+    assert road.routing.available(1.0) == [1]
     assert road.lasts(0, 1.0) == 1.0
 
 
@@ -215,7 +215,7 @@ def test_an_answer_between_two_faults_makes_them_two_of_different_prompts() -> N
     road.fails(0, 0.0)
     road.answers(0, 0.5)
     road.fails(0, 1.0)
-    assert road.routing.usable(1.0) == [0, 1]
+    assert road.routing.available(1.0) == [0, 1]
 
 
 def test_a_failure_that_is_not_the_endpoints_shows_that_it_is_there() -> None:
@@ -223,21 +223,21 @@ def test_a_failure_that_is_not_the_endpoints_shows_that_it_is_there() -> None:
     road.fails(0, 0.0)
     road.routing.failed(road.routing.sent(0, 1.0, 0.5), 0.5, is_endpoint_fault=False)
     road.fails(0, 1.0)
-    assert road.routing.usable(1.0) == [0, 1]
+    assert road.routing.available(1.0) == [0, 1]
 
 
 def test_a_request_that_nobody_waits_for_says_nothing() -> None:
     road = Road()
     road.fails(0, 0.0)
-    road.routing.left(road.routing.sent(0, 1.0, 0.5), 0.5)
+    road.routing.abandoned(road.routing.sent(0, 1.0, 0.5), 0.5)
     road.fails(0, 1.0)
-    assert road.routing.usable(1.0) == [1]
+    assert road.routing.available(1.0) == [1]
 
 
 def test_one_refused_connection_ejects() -> None:
     road = Road()
     road.fails(0, 0.0, is_refused=True)
-    assert road.routing.usable(0.0) == [1]
+    assert road.routing.available(0.0) == [1]
 
 
 def test_an_endpoint_with_many_requests_that_dies_is_ejected_once() -> None:
@@ -252,11 +252,11 @@ def test_what_was_sent_before_an_ejection_says_nothing_after_it() -> None:
     early = [road.routing.sent(0, 1.0, 0.0) for _ in range(4)]
     road.fails(0, 0.0, is_refused=True)
     road.routing.done(early[0], 0.5)
-    assert road.routing.usable(0.5) == [1]
+    assert road.routing.available(0.5) == [1]
     road.answers(0, 1.0)
     for ticket in early[1:]:
         road.routing.failed(ticket, 1.5, is_endpoint_fault=True)
-    assert road.routing.usable(1.5) == [0, 1]
+    assert road.routing.available(1.5) == [0, 1]
 
 
 def test_a_late_answer_from_before_an_ejection_does_not_hide_new_faults() -> None:
@@ -267,28 +267,28 @@ def test_a_late_answer_from_before_an_ejection_does_not_hide_new_faults() -> Non
     road.fails(0, 2.0)
     road.routing.done(early, 3.0)
     road.fails(0, 4.0)
-    assert road.routing.usable(4.0) == [1]
+    assert road.routing.available(4.0) == [1]
 
 
 def test_after_its_time_an_ejected_endpoint_gets_one_request_and_when_it_answers_all() -> None:
     road = Road()
     road.fails(0, 0.0, is_refused=True)
-    assert road.routing.usable(0.99) == [1]
-    assert road.routing.usable(1.0) == [0, 1]
+    assert road.routing.available(0.99) == [1]
+    assert road.routing.available(1.0) == [0, 1]
     probe = road.routing.sent(0, 1.0, 1.0)
-    assert road.routing.usable(5.0) == [1]
+    assert road.routing.available(5.0) == [1]
     assert road.lasts(0, 5.0) == float("inf")
     road.routing.done(probe, 5.0)
-    assert road.routing.usable(5.0) == [0, 1]
+    assert road.routing.available(5.0) == [0, 1]
     road.routing.sent(0, 1.0, 5.0)
-    assert road.routing.usable(5.0) == [0, 1]
+    assert road.routing.available(5.0) == [0, 1]
 
 
 def test_a_probe_that_nobody_waits_for_is_followed_by_another() -> None:
     road = Road()
     road.fails(0, 0.0, is_refused=True)
-    road.routing.left(road.routing.sent(0, 1.0, 1.0), 2.0)
-    assert road.routing.usable(2.0) == [0, 1]
+    road.routing.abandoned(road.routing.sent(0, 1.0, 1.0), 2.0)
+    assert road.routing.available(2.0) == [0, 1]
 
 
 def test_each_ejection_lasts_twice_as_long_as_the_last_up_to_a_minute() -> None:
@@ -327,7 +327,7 @@ def test_when_all_are_ejected_nobody_is_chosen_until_the_first_is_back() -> None
     road = Road()
     road.fails(0, 0.0, is_refused=True)
     road.fails(1, 0.5, is_refused=True)
-    assert road.routing.usable(0.5) == []
+    assert road.routing.available(0.5) == []
     assert road.routing.choose(1.0, 0.5, draw=FIRST_TWO) is None
     assert road.lasts(0, 0.5) == 0.5
     assert road.routing.choose(1.0, 1.0, draw=FIRST_TWO) == 0
@@ -339,19 +339,19 @@ def test_a_draining_endpoint_ends_what_it_has_and_is_not_waited_for() -> None:
     ticket = road.routing.sent(1, 1.0, 0.0)
     road.routing.drain(0)
     road.routing.drain(1)
-    assert road.routing.usable(5.0) == []
+    assert road.routing.available(5.0) == []
     assert road.routing.work(1) == 1.0
     road.routing.done(ticket, 1.0)
     assert road.routing.work(1) == 0.0
     road.routing.undrain(1)
-    assert road.routing.usable(0.0) == [1]
+    assert road.routing.available(0.0) == [1]
 
 
 def test_a_ticket_comes_back_once() -> None:
     routing = Routing(["a"])
     ticket = routing.sent(0, 1.0, 0.0)
     routing.done(ticket, 1.0)
-    routing.left(ticket, 1.0)
+    routing.abandoned(ticket, 1.0)
     with pytest.raises(KeyError):
         routing.done(ticket, 1.0)
     assert routing.requests(0) == 0
@@ -391,7 +391,7 @@ def test_before_the_speed_is_known_it_is_no_more_than_if_all_were_answered_now()
         load.began(1.0, 0.0)
     for _ in range(16):
         load.answered(1.0, 10.0, 10.0)
-    assert load.most(20.0) == pytest.approx(64 / 20)
+    assert load.max_speed(20.0) == pytest.approx(64 / 20)
 
 
 def test_an_endpoint_that_became_slow_is_believed_within_some_answers() -> None:
@@ -429,13 +429,13 @@ def test_work_that_weighs_nothing_tells_nothing() -> None:
     road = Road(1)
     road.answers(0, 1.0, weight=0.0)
     assert road.routing.speed(0) is None
-    assert road.routing.wait(0, 1.0, 1.0) == 1.0
+    assert road.routing.expected_wait(0, 1.0, 1.0) == 1.0
 
 
 def test_time_that_was_spent_on_a_failed_request_alone_does_not_count() -> None:
     road = Road(1)
     road.answers(0, 1.0)
-    road.routing.left(road.routing.sent(0, 1.0, 1.0), 61.0)
+    road.routing.abandoned(road.routing.sent(0, 1.0, 1.0), 61.0)
     road.answers(0, 62.0)
     assert road.routing.speed(0) == pytest.approx(1.0)
 
@@ -445,5 +445,5 @@ def test_a_slow_endpoint_that_had_little_to_do_gets_the_benefit_of_the_doubt_up_
     road = Road()
     road.answers(0, 1.0, weight=10.0)
     road.answers(1, 1.0, weight=1.0)
-    assert road.routing.wait(1, 1.0, 1.0) == pytest.approx(0.5)
-    assert road.routing.wait(0, 1.0, 1.0) == pytest.approx(0.1)
+    assert road.routing.expected_wait(1, 1.0, 1.0) == pytest.approx(0.5)
+    assert road.routing.expected_wait(0, 1.0, 1.0) == pytest.approx(0.1)

@@ -45,7 +45,7 @@ _CONNECT = 5.0
 _LANES = 16
 """Commands in flight that do not wait for anything: the others queue here, and not in the server."""
 _MOST_CONNECTIONS = 1_000
-_BACKOFF = Backoff(first=0.02, longest=1.0)
+_BACKOFF = Backoff(first=0.02, ceiling=1.0)
 
 _AWAY = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
 _AWAY_WORDS = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
