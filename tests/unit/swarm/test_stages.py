@@ -122,5 +122,6 @@ async def test_invalid_arguments_are_rejected_before_anything_is_sent() -> None:
     assert pool.asked == []
 
 
-def test_a_pipeline_has_two_names() -> None:
+def test_pipelines_and_stages_have_the_names_of_aurora_swarm_too() -> None:
+    assert batch_agent.swarm.Stage is PipelineStage
     assert pipeline is run_pipeline
