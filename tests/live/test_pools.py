@@ -52,9 +52,9 @@ async def test_a_wrapped_prompt_has_the_tokens_that_vllm_gives_the_conversation(
     wrapping = await find_chat_template(backend.server, MODEL_NAME)
     await backend.aclose()
     assert wrapping is not None
-    assert wrapping.before
+    assert wrapping.prefix
     for text in ODD_TEXTS:
-        wrapped = await tokens(vllm_url, prompt=wrapping.around(text), add_special_tokens=False)
+        wrapped = await tokens(vllm_url, prompt=wrapping.render(text), add_special_tokens=False)
         assert wrapped == await tokens(vllm_url, messages=user(text)), text
 
 

@@ -62,7 +62,7 @@ async def test_a_run_and_a_pool_stay_within_one_limit_and_each_gets_a_fair_part(
     async with up(host):
         gauge = Gauge(host)
         async with VLLMPool([host.address], prompts_per_endpoint=LIMIT) as pool:
-            assert await asyncio.gather(run_of(host, 120), pool_call(pool, 120)) == [120, 120]
+            assert tuple(await asyncio.gather(run_of(host, 120), pool_call(pool, 120))) == (120, 120)
     assert gauge.most <= LIMIT
     assert max(gauge.smaller_parts) >= LIMIT // 2 - 1
 
@@ -96,7 +96,7 @@ async def test_a_small_run_keeps_its_limit_alongside_a_large_pool() -> None:
     async with up(host):
         gauge = Gauge(host)
         async with VLLMPool([host.address], prompts_per_endpoint=40) as pool:
-            assert await asyncio.gather(run_of(host, 60, max_inflight=4), pool_call(pool, 400)) == [60, 400]
+            assert tuple(await asyncio.gather(run_of(host, 60, max_inflight=4), pool_call(pool, 400))) == (60, 400)
     assert gauge.most <= 40
     assert max(sample.get("run", 0) for sample in gauge.samples) == 4
 
