@@ -176,7 +176,8 @@ class Slots:
         ticket = self._queue.enqueue(priority)
         granted = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = granted
-        self._tell_clients()
+        if self.share is not None and self.share.membership.is_contended:
+            self.share.membership.changed()
         try:
             await granted
         except asyncio.CancelledError:

@@ -11,7 +11,8 @@ from .response import Response
 from .tree_reduce import tree_reduce
 
 AgentEndpoint = Endpoint
-"""Its name in Aurora Swarm."""
+Stage = PipelineStage
+"""Their names in Aurora Swarm."""
 
 __all__ = [
     "AgentEndpoint",

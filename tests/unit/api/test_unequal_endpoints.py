@@ -201,4 +201,4 @@ async def test_an_endpoint_that_refuses_a_fifth_at_random_is_used_as_before(meth
         async with asyncio.timeout(30):
             responses = await getattr(pool, method)([f"prompt {number}" for number in range(200)])
         assert all(response.success for response in responses)
-        assert pool._open.states[0].paused_until < 0  # nobody but the refused ones waited
+        assert pool._open.states[0].paused_until < 0  # only the refused prompts waited

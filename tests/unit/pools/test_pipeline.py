@@ -3,6 +3,7 @@
 import pytest
 from tests.support.fake_pool import Asked, FakePool, cut, endpoints, failed
 
+from batch_agent import swarm
 from batch_agent.core.errors import BackendError, ErrorKind, SpecError
 from batch_agent.pools.aggregators import concat, majority_vote
 from batch_agent.pools.pipeline import Stage, pipeline, run_pipeline
@@ -118,5 +119,6 @@ async def test_invalid_arguments_are_rejected_before_anything_is_sent() -> None:
     assert pool.asked == []
 
 
-def test_a_pipeline_has_two_names() -> None:
+def test_pipelines_and_stages_have_the_names_of_aurora_swarm_too() -> None:
+    assert swarm.Stage is PipelineStage
     assert pipeline is run_pipeline
