@@ -1,4 +1,4 @@
-"""One class per reaction of the caller."""
+"""Errors of the library: one class per reaction of the caller."""
 
 from enum import StrEnum
 from typing import Any
@@ -10,43 +10,43 @@ class ErrorKind(StrEnum):
     """Why an agent or a request failed; stable strings, safe to group by."""
 
     BAD_INPUT = "bad_input"
-    """This input cannot be put into the task."""
+    """The input cannot be rendered into the task."""
     INPUTS = "inputs"
-    """The iterator of the inputs raised: there are no more of them."""
+    """The iterator of the inputs raised."""
     OUT = "out"
-    """The file of the results (`out=`) cannot be written any more."""
+    """The results file (`out=`) can no longer be written."""
     BAD_REQUEST = "bad_request"
-    """The server refused the request; sending it again will not help."""
+    """The server rejected the request; a retry does not help."""
     AUTH = "auth"
     NOT_FOUND = "not_found"
     CONTEXT_OVERFLOW = "context_overflow"
-    """The conversation does not fit the model's window."""
+    """The conversation does not fit the context window."""
     RATE_LIMITED = "rate_limited"
     SERVER = "server"
-    """5xx, or an answer that is not of the protocol."""
+    """Status 5xx, or a response that violates the protocol."""
     UNAVAILABLE = "unavailable"
-    """Nobody is there to answer: no connection can be made, or a gateway says so. It concerns every agent."""
+    """The server cannot be reached, or a gateway reports that. It concerns every agent."""
     CONNECTION = "connection"
-    """The connection broke before the answer was whole."""
+    """The connection was lost before the response was complete."""
     TLS = "tls"
-    """The server's certificate cannot be trusted, or no secure connection can be agreed upon."""
+    """The certificate of the server is not trusted, or the TLS handshake failed."""
     TURN_TIMEOUT = "turn_timeout"
     AGENT_TIMEOUT = "agent_timeout"
     TRUNCATED = "truncated"
-    """The answer was cut off by the token limit."""
+    """The answer was truncated by the token limit."""
     REFUSED = "refused"
     """The model declined to answer."""
     INVALID_OUTPUT = "invalid_output"
-    """No answer fitted the output schema, not even after asking again."""
+    """No answer matched the output schema, also after retries."""
     MAX_TURNS = "max_turns"
     BUDGET = "budget"
-    """The run may not spend more, or its deadline has passed."""
+    """The budget of the run is used up, or its deadline has passed."""
     PROGRAM = "program"
-    """A program that did the work of an agent failed; the message has its last words."""
+    """The program of an agent failed; the message has the end of its output."""
     CALLBACK = "callback"
-    """A function of a flow raised: what it was given, and where, is in the message."""
+    """A callback of a flow raised; the message names the callback and the item."""
     INTERNAL = "internal"
-    """A bug, ours or a tool adapter's; the message says where."""
+    """A bug in this library or a tool adapter; the message says where."""
 
 
 RETRYABLE = frozenset(
@@ -61,7 +61,7 @@ RETRYABLE = frozenset(
 
 
 _REFUSED = frozenset({400, 401, 402, 403, 404, 405, 413, 415, 422, 429, 503, 529})
-"""Statuses of servers that have not begun to work on a request."""
+"""Statuses of requests that the server did not begin to process."""
 _NOT_SENT = frozenset(
     {
         ErrorKind.BAD_REQUEST,
@@ -74,47 +74,47 @@ _NOT_SENT = frozenset(
         ErrorKind.BUDGET,
     }
 )
-"""Failures without a status: of requests that reached nobody, or were refused."""
+"""Failures without a status, of requests that did not reach the server or were rejected."""
 
 
 class BatchAgentError(Exception):
-    """Everything that this library raises on purpose. Can be pickled and copied, with its attributes."""
+    """Base class of the errors of this library. They can be pickled and copied, with their attributes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args), self.__dict__
 
     def __str__(self) -> str:
-        """Safe to print: messages quote what servers, models and files say."""
+        """Safe to print: messages quote text of servers, models and files."""
         return safe_text(super().__str__())
 
 
 def _restored(cls: type[BatchAgentError], args: tuple[Any, ...]) -> BatchAgentError:
-    """An exception without a call of its constructor, which may take more than its arguments."""
+    """Exception restored without a call of its constructor, which may take more than `args`."""
     error = cls.__new__(cls)
     error.args = args
     return error
 
 
 class SpecError(BatchAgentError, ValueError):
-    """The run cannot start as it was described. Nothing was sent."""
+    """The run cannot start with these options or inputs. No request was sent."""
 
 
 class PlanMismatch(SpecError):
-    """The checkpoint holds answers to another question; the message says what changed, and both ways on."""
+    """The checkpoint belongs to another plan; the message says what changed and what to do."""
 
     def __init__(self, message: str, changes: str = "") -> None:
         super().__init__(message)
         self.changes = changes
-        """In words."""
+        """The differences, as text for the user."""
 
 
 class BackendError(BatchAgentError):
-    """A request failed, or a backend cannot be used. Whether another try may help follows from its kind."""
+    """A request failed, or a backend cannot be used. Its kind decides whether a retry may help."""
 
     def __init__(
         self, kind: ErrorKind, message: str, *, retry_after: float | None = None, status: int | None = None
     ) -> None:
-        """`status`: the server's HTTP status, where it answered at all; 200 for an answer that is of no use."""
+        """`status`: HTTP status of the response, if there was one; 200 for a response that cannot be used."""
         super().__init__(message)
         self.kind = kind
         self.retry_after = retry_after
@@ -126,15 +126,15 @@ class BackendError(BatchAgentError):
 
     @property
     def may_be_billed(self) -> bool:
-        """Whether the server may have generated something for the request that failed."""
+        """Whether the server may have generated tokens for the failed request."""
         if self.status is None:
             return self.kind not in _NOT_SENT
         return not (self.status in _REFUSED or 300 <= self.status < 400)
 
 
 class StoreError(BatchAgentError):
-    """The checkpoint cannot be opened or written. What was already stored stays valid."""
+    """The checkpoint cannot be opened or written. Stored data stays valid."""
 
 
 class LeaseLost(StoreError):
-    """Another worker goes on with this agent: what this one has to say of it is not wanted any more."""
+    """Another worker has taken over this agent: writes of this one are refused."""

@@ -1,4 +1,4 @@
-"""What can be observed of a run. Emitted on the side; a sink can read a run, never change it."""
+"""Events of a run. A sink observes a run and cannot change it."""
 
 from .errors import ErrorKind
 from .fast_dataclass import dataclass
@@ -9,7 +9,7 @@ from .run_reports import PrefixReport, Scheduling
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that a person who waits wants to know, such as that a model is being loaded."""
+    """Message for the user, such as that a model is being loaded."""
 
     text: str
 
@@ -22,14 +22,14 @@ class RunStarted:
     model: str
     inflight: int
     total: int | None
-    """None when the inputs are read lazily and their number is not known."""
+    """None if the inputs are read lazily and their number is unknown."""
     seen: tuple[str, ...] = ()
-    """What is active on the server, in words."""
+    """Active features of the server, as text for the user."""
     prices: tuple[float, float, float] | None = None
-    """Dollars for a million tokens of input, of cached input and of output; None where nobody knows them."""
+    """Dollars per million tokens of input, cached input and output; None if unknown."""
 
     def cost(self, usage: Usage) -> float | None:
-        """In dollars; None where nobody knows."""
+        """Cost in dollars; None if the prices are unknown."""
         if self.prices is None:
             return None
         fresh, cached, output = self.prices
@@ -46,8 +46,8 @@ class AgentStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """A request is sent: the agent has a slot from here on. Parts of a long input have keys that begin with that of
-    their agent and a dot."""
+    """A request is sent: the agent has a slot from here on. Keys of chunks of a long input begin with the key of their
+    agent and a dot."""
 
     key: str
     turn: int
@@ -90,7 +90,7 @@ class CallsEnded:
 
 @dataclass(frozen=True, slots=True)
 class LoadSampled:
-    """How full a backend's two limits are, about once a second."""
+    """Use of the two limits of a backend, about once a second."""
 
     backend: str
     inflight: int
@@ -99,12 +99,12 @@ class LoadSampled:
     waiting: int = 0
     """Agents that wait for a slot."""
     residents: int | None = None
-    """Agents with a place in the KV cache; None where places are not counted."""
+    """Agents resident in the KV cache; None if residency is not tracked."""
     kv_held: int | None = None
-    """Tokens that they hold, as the ledger counts them."""
+    """Tokens that residents hold, by the ledger."""
     kv_limit: int | None = None
     kv_usage: float | None = None
-    """What the server says: the share of its cache that running requests hold."""
+    """Share of its KV cache that running requests hold, as the server reports it."""
     server_running: int | None = None
     server_waiting: int | None = None
 
@@ -121,7 +121,7 @@ class RequestRetried:
 
 @dataclass(frozen=True, slots=True)
 class LimitChanged:
-    """So many requests may be in flight from here on, and why."""
+    """New limit of requests in flight, and its reason."""
 
     inflight: int
     reason: str
@@ -129,7 +129,7 @@ class LimitChanged:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Nothing is sent for so long: the server asked for it, or nobody answers there."""
+    """No requests are sent for so long: the server demanded it, or it is unavailable."""
 
     seconds: float
     reason: str
@@ -137,21 +137,21 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A pause is over."""
+    """End of a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsUsed:
-    """At the end of a run with tools."""
+    """Statistics of the tools, at the end of a run."""
 
     tools: tuple[ToolUse, ...]
     summaries: Usage = NO_USAGE
-    """Tokens of requests that are in no agent's usage: summaries of long results, and the trial of tools."""
+    """Usage of requests that belong to no agent: summaries of long results, and the test of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetReported:
-    """At the end of a run with a budget: what it and its earlier parts have used of it."""
+    """Use of the budget at the end of a run, including the runs that it resumed."""
 
     tokens: int
     usd: float
@@ -159,60 +159,59 @@ class BudgetReported:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingReported:
-    """At the end of a run: how it was scheduled."""
+    """Scheduling report, at the end of a run."""
 
     scheduling: Scheduling
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixReported:
-    """What the prompts of all agents share: before the run as expected, after it as seen."""
+    """Prefix report: expected before the run, measured after it."""
 
     prefix: PrefixReport
 
 
 @dataclass(frozen=True, slots=True)
 class AgentReassigned:
-    """Another worker goes on with this agent: this one was thought to be gone."""
+    """Another worker has taken over this agent, because this worker seemed dead."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFinished:
-    """An agent has its answer, or has failed; its facts are written."""
+    """An agent has its answer or has failed, and its facts are stored."""
 
     result: AgentResult
     resumed: bool
-    """True when the answer was already in the checkpoint."""
+    """True if the result was already in the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowStarted:
-    """Before the first stage of a flow: the names of all, in order."""
+    """Start of a flow, with the names of its stages in order."""
 
     stages: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ItemQueued:
-    """Another item has come to a stage, and will be asked there."""
+    """One more item waits for a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackFailed:
-    """A function of the user's raised: `on_result`, or in a flow a filter, an expansion, a key of groups, or what is
-    shown of an item."""
+    """A callback of the user raised: `on_result`, or in a flow `filter`, `expand`, `group_by` or `shown`."""
 
     where: str
     item: str
-    """The place of the item or result, as people read it."""
+    """Position of the item or result, as text for the user."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class StageEvent:
-    """What happened in one stage of a flow."""
+    """Event of one stage of a flow."""
 
     stage: str
     event: "Event"
@@ -220,7 +219,7 @@ class StageEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """What happened at another worker, in a run that several share. In a flow, it is inside of an `StageEvent`."""
+    """Event of another worker of a distributed run. In a flow, a `StageEvent` wraps it."""
 
     worker: str
     event: "Event"

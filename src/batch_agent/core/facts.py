@@ -1,4 +1,4 @@
-"""The durable story of one agent. Replaying its facts rebuilds its conversation byte for byte."""
+"""Durable facts of an agent. Replaying them rebuilds its conversation byte for byte."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from .requests import Reply
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An agent was given its task. Its story can be told without the list of inputs that it came from."""
+    """The agent has its task. With it, the agent can be restored without the list of inputs."""
 
     index: int
     input: Any
-    """As JSON has it: what cannot be written down is its text."""
+    """JSON value; what JSON cannot hold is its `str`."""
     task: str
 
 
@@ -31,14 +31,14 @@ class Replied:
     """Seconds to the first token; None when the turn was not streamed."""
     attempts: int = 1
     work: ProgramTrace | None = None
-    """What a program did to come to it, where agents are programs."""
+    """Work of the program, if agents are programs."""
     cut_at: int | None = None
     """The max_tokens at which the reply was cut off, if it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The calls of a turn were answered."""
+    """All tool calls of a turn have results."""
 
     results: tuple[ToolResult, ...]
     seconds: float = 0.0
@@ -46,49 +46,49 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A call that changes something is about to be made. Without Settled or Withdrawn, nobody knows whether it was."""
+    """A call that changes something is about to be made. Without Settled or Withdrawn, its outcome is unknown."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A claim was taken back: the function of the call was not entered, and the call is still to be made."""
+    """A claim was cancelled: the tool function was not entered, and the call is still to be made."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A claimed call came to its end. `Returned` follows when all calls of the turn have."""
+    """A claimed call has a result. `Returned` follows when all calls of the turn have one."""
 
     result: ToolResult
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedOver:
-    """An agent that had failed starts again, and these of its calls were already made."""
+    """A failed agent starts again; these of its calls were already made."""
 
     results: tuple[ToolResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """What stands in the place of a tool result from now on."""
+    """Replacement of a tool result from now on."""
 
     place: int
-    """Which of the agent's results it is, counted from its first."""
+    """Index among all tool results of the agent. The name is part of the checkpoint format."""
     content: str
     is_summary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The conversation came near the end of the model's window, and old tool results were shortened."""
+    """Old tool results were shortened, because the conversation came near the end of the context window."""
 
     results: tuple[Shortened, ...]
     before: int = 0
-    """Tokens of the next request, estimated, if nothing had been shortened."""
+    """Estimated tokens of the next request without compaction."""
     after: int = 0
     seconds: float = 0.0
 
@@ -97,7 +97,7 @@ Fact = Started | Replied | Returned | Claimed | Withdrawn | Settled | CarriedOve
 
 
 def calls_made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:
-    """The calls of an agent that changed something, in this life or in one before it."""
+    """Calls of an agent that changed something, in this attempt or an earlier one."""
     made: list[ToolResult] = []
     for fact in facts:
         match fact:

@@ -1,9 +1,4 @@
-"""What is said in a conversation.
-
-The part of the prompt that all agents of a run share, byte for byte.
-
-What some agent CLIs put before a system prompt.
-"""
+"""Messages of a conversation, and the prompt that all agents of a run share byte for byte."""
 
 import re
 from typing import Literal
@@ -12,13 +7,13 @@ from .fast_dataclass import dataclass
 from .schema import JsonSchema
 
 ToolSource = Literal["executed", "shared", "cached", "recalled"]
-"""Where a result came from: this call's own execution, another's that was under way, a result that was kept, or the
+"""Where a result came from: the call's own execution, another call's execution in flight, the cache, or the
 checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model asked for. `arguments` is the model's own text: re-serialising it would move the prefix."""
+    """Tool call of the model. `arguments` is the model's own text: re-serialising it would change the prefix."""
 
     id: str
     name: str
@@ -27,7 +22,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call gave. A failure is a result too: the model reads it and goes on."""
+    """Result of a tool call. A failure is a result too: the model reads it and continues."""
 
     call: ToolCall
     content: str
@@ -40,17 +35,17 @@ class ToolResult:
 class User:
     text: str
     shared: int = 0
-    """Characters at its beginning that other agents' messages also begin with."""
+    """Length of the prefix that it shares with other agents' messages, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What a model thought before it spoke. Where the provider signs it, it must come back unchanged."""
+    """Reasoning of a model before its text. If the provider signs it, it must be sent back unchanged."""
 
     text: str = ""
     signature: str = ""
     redacted: str = ""
-    """In place of a text: the provider's own, unreadable to us."""
+    """Encrypted reasoning of the provider, instead of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +74,16 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """Made once per run and compared by identity, so that a dialect serialises it once."""
+    """Prompt of a run, compared by identity, so that a dialect serialises it once."""
 
     system: str
     tools: tuple[ToolSpec, ...] = ()
     cache_salt: str | None = None
-    """Prompts with different salts never share what the server has cached."""
+    """Prompts with different salts never share cache entries of the server."""
 
 
 _NAME = r"x-(?:(?:anthropic|amz)-[a-z0-9-]+|[a-z0-9-]+-header|session-id)"
 PREAMBLE = re.compile(rf"\A(?:[ \t]*{_NAME}[ \t]*:[^\n]*(?:\n|\Z)\s*)+", re.IGNORECASE)
-"""Lines such as `x-anthropic-billing-header: cch=...` or `x-amz-date: ...`, other in every session, before the prompt
-proper. Lines further down stay: there somebody may be writing about such headers (lint tells of them)."""
+"""Session headers that some agent CLIs put before the system prompt, such as `x-anthropic-billing-header: cch=...` or
+`x-amz-date: ...`; they differ in every session. Lines further down stay, since a prompt may be about such headers; lint
+reports them."""

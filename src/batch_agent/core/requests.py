@@ -1,4 +1,4 @@
-"""One turn on the wire: what is asked of a backend, and what comes back."""
+"""Request and reply of one turn, independent of a dialect."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -13,7 +13,7 @@ FinishReason = Literal["stop", "calls", "length", "refusal"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampling:
-    """How the model chooses its tokens. None leaves the server's own default."""
+    """Sampling options. None leaves the default of the server."""
 
     temperature: float | None = None
     """Sampling temperature, at least 0."""
@@ -22,11 +22,11 @@ class Sampling:
     seed: int | None = None
     """Seed of the server's sampler."""
     max_tokens: int | None = None
-    """Tokens that the model may write in a turn."""
+    """Limit of the tokens that the model generates in a turn."""
     stop: tuple[str, ...] = ()
-    """Texts that end a turn when the model writes one of them."""
+    """Strings that end a turn when the model generates one of them."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the request, sent as they are."""
+    """Further fields of the request, sent unchanged."""
 
 
 class Charge(Protocol):
@@ -40,33 +40,33 @@ class Charge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows at its end."""
+    """Request of one turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows."""
 
     prompt: Prompt
     messages: tuple[Message, ...]
     model: str
     sampling: Sampling
     answer_schema: JsonSchema | None = None
-    """The server must keep to this schema (only set where the backend's traits say that it can)."""
+    """Schema that the server enforces; set only if the traits of the backend allow it."""
     may_call_tools: bool = True
     """False on the last turn: the tools stay in the prompt, the model may not call them."""
     stream: bool = False
-    """Whether anybody needs the deltas as they come. A plain request costs a quarter of the client's CPU."""
+    """Whether deltas are needed as they arrive. A plain request takes a quarter of the client's CPU time."""
     agent: str = ""
-    """Whose turn it is; empty for a request that belongs to no agent."""
+    """Key of the agent; empty for a request without an agent."""
     turn: int = 0
     priority: int = 0
-    """Higher goes first. Backends turn it round where their server counts the other way."""
+    """Higher values go first. Backends invert it if their server counts the other way."""
     charge: Charge | None = None
     """None in a run without a budget."""
     must_call: str | None = None
-    """The tool that the model has to call, "" for any of them; None leaves it to the model. For programs that ask for
-    it: it says nothing where tools may not be called, and servers that cannot force a call pass over it."""
+    """The tool that the model must call, "" for any of them; None: the model decides. Only programs set it. It has no
+    effect if `may_call_tools` is False, or if the server cannot force a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens. `cached` is the part of `input` that the server did not compute again."""
+    """Usage in tokens. `cached` is the part of `input` that was a cache hit."""
 
     input: int = 0
     cached: int = 0
@@ -86,7 +86,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of a thought. A signature ends it; a redacted one comes whole."""
+    """Part of a thought. A signature ends it; a redacted thought is one delta."""
 
     text: str = ""
     signature: str = ""
@@ -95,14 +95,14 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A whole tool call: dialects put the pieces together, so that it can be started at once."""
+    """Complete tool call: dialects assemble its pieces, so that it can start at once."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Always the last delta; a stream that ends without it was cut off."""
+    """Last delta of a stream; a stream without it was truncated."""
 
     reason: FinishReason
     usage: Usage
@@ -113,7 +113,7 @@ Delta = TextDelta | ReasoningDelta | CallDelta | Finished
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole turn of the model."""
+    """Complete turn of the model."""
 
     text: str
     finish: FinishReason

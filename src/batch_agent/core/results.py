@@ -14,10 +14,10 @@ ChangeKind = Literal["added", "modified", "deleted"]
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file that is other than it was. Lines are not counted in a binary one, nor in one that is too large."""
+    """Change of one file. Lines of binary files and of files that are too large are not counted."""
 
     path: str
-    """From the working folder on. Bytes that are no UTF-8 are shown as `\\xff`; the patch has them as they are."""
+    """Relative to the workspace. Bytes that are not UTF-8 are shown as `\\xff`; the patch has them unchanged."""
     kind: ChangeKind
     added: int = 0
     removed: int = 0
@@ -25,14 +25,14 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What an agent changed in its copy of the working folder."""
+    """File changes of an agent in its copy of the working directory."""
 
     files: tuple[FileChange, ...] = ()
     """Sorted by path."""
     patch: str = ""
-    """As `git apply` takes it."""
+    """Patch for `git apply`."""
     is_cut: bool = False
-    """Something is missing in the patch, such as a file that is too large. What it has can be applied."""
+    """The patch is incomplete: for example, a file is too large. It can still be applied."""
 
     def __str__(self) -> str:
         if not self.files:
@@ -53,7 +53,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class AgentError:
-    """Why an agent has no answer. `retryable`: running it again, unchanged, may work."""
+    """Error of an agent. `retryable`: the same agent may succeed if it is run again."""
 
     kind: ErrorKind
     message: str
@@ -72,7 +72,7 @@ class AgentError:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One tool call of an agent, as it went."""
+    """Record of one tool call of an agent."""
 
     name: str
     arguments: str
@@ -83,20 +83,20 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What one tool of a run was asked, did and saved. Seconds are those of executions."""
+    """Statistics of one tool of a run. Seconds are those of executions."""
 
     name: str
     requested: int = 0
     executed: int = 0
     shared: int = 0
-    """Calls that were answered by another call's execution while it ran."""
+    """Calls that got the result of another call's execution in flight."""
     cached: int = 0
     failed: int = 0
     prewarmed: int = 0
-    """Calls that were made ahead of any agent, because an earlier run made the same ones."""
+    """Calls that were made before any agent needed them, because an earlier run made the same ones."""
     seconds: float = 0.0
     seconds_saved: float = 0.0
-    """What the shared and cached calls would have taken."""
+    """Seconds that the shared and cached calls would have taken."""
     p50: float | None = None
     p75: float | None = None
     p99: float | None = None
@@ -104,7 +104,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. `ttft` has one entry per turn, None where the turn was not streamed."""
+    """Durations in seconds. `ttft` has one entry per turn; None if the turn was not streamed."""
 
     queued: float = 0.0
     ttft: tuple[float | None, ...] = ()
@@ -134,11 +134,11 @@ class AgentResult(Generic[T]):
     tool_calls: tuple[CallRecord, ...] = ()
     timing: Timing = NO_TIMING
     transcript: tuple[Message, ...] = ()
-    """What the model has read and said, as its last turn had it."""
+    """Conversation as of the last turn."""
     compactions: int = 0
-    """How often old tool results were shortened, so that the conversation fits the model's window."""
+    """Number of compactions, which shorten old tool results so that the conversation fits the context window."""
     changes: Changes | None = None
-    """What a coding agent changed in its copy of the working folder."""
+    """File changes of a coding agent in its copy of the working directory."""
 
     @property
     def ok(self) -> bool:
@@ -146,7 +146,7 @@ class AgentResult(Generic[T]):
 
     @property
     def job_id(self) -> str:
-        """As batch-agent 0.2 numbered its results; `key` is the same for the same input in every run."""
+        """Id of the result as in batch-agent 0.2; `key` is stable: it is the same for the same input in every run."""
         return f"job-{self.index}"
 
     if not TYPE_CHECKING:

@@ -137,11 +137,11 @@ class AgentOptions(TypedDict, total=False):
     seed: int | None
     """Seed of the server's sampler."""
     max_tokens: int | None
-    """Tokens that the model may write in a turn."""
+    """Limit of the tokens that the model generates in a turn."""
     stop: list[str] | tuple[str, ...]
-    """Texts that end a turn when the model writes one of them."""
+    """Strings that end a turn when the model generates one of them."""
     extra: Mapping[str, Any]
-    """Further fields of the request, sent as they are."""
+    """Further fields of the request, sent unchanged."""
     sampling: Sampling
     """The options of `Sampling` as a group, instead of one by one."""
 
