@@ -22,7 +22,7 @@ def table() -> str:
 def _schema(flavor: Flavor) -> str:
     if not flavor.json_schema:
         return "in the prompt"
-    strict = ", in its strict form" if flavor.extras.strict_schema or flavor is ANTHROPIC else ""
+    strict = ", in its strict form" if flavor.extensions.strict_schema or flavor is ANTHROPIC else ""
     if flavor is BEDROCK:
         strict = ", for models that support it"
     return f"enforced{strict}" + ("" if flavor.json_schema_with_tools else "; in the prompt if there are tools")
@@ -33,14 +33,14 @@ def _cache(flavor: Flavor) -> str:
         return "`cache_control`"
     if flavor.dialect == "bedrock":
         return "`cachePoint`, for models that support it"
-    return "automatic, `prompt_cache_key`" if flavor.extras.cache_key else "automatic"
+    return "automatic, `prompt_cache_key`" if flavor.extensions.cache_key else "automatic"
 
 
 def _session(flavor: Flavor) -> str:
-    if flavor.extras.session_field:
-        return f"`{flavor.extras.session_field}`, closed when the agent finishes (if the server keeps sessions)"
-    if flavor.extras.session_header:
-        return f"header `{flavor.extras.session_header}`"
+    if flavor.extensions.session_field:
+        return f"`{flavor.extensions.session_field}`, closed when the agent finishes (if the server keeps sessions)"
+    if flavor.extensions.session_header:
+        return f"header `{flavor.extensions.session_header}`"
     return "no"
 
 
@@ -50,13 +50,13 @@ _ROWS = (
     ("JSON schema", _schema),
     ("prefix cache", _cache),
     ("shared prefix sent ahead", lambda flavor: "yes" if flavor.managed_cache else "not needed"),
-    ("priority", lambda flavor: _PRIORITIES[flavor.extras.priority]),
+    ("priority", lambda flavor: _PRIORITIES[flavor.extensions.priority]),
     ("agent session", _session),
-    ("`cache_salt`", lambda flavor: "yes" if flavor.extras.cache_salt else "no"),
-    ("request ids", lambda flavor: "yes" if flavor.extras.request_id else "no"),
+    ("`cache_salt`", lambda flavor: "yes" if flavor.extensions.cache_salt else "no"),
+    ("request ids", lambda flavor: "yes" if flavor.extensions.request_id else "no"),
     ("initial requests in flight", lambda flavor: "its slots" if flavor.fixed_inflight else str(flavor.inflight)),
     ("unsupported", lambda flavor: ", ".join(f"`{name}`" for name in flavor.ignores) or "-"),
-    ("tested against", lambda flavor: flavor.tested),
+    ("tested against", lambda flavor: flavor.tested_with),
 )
 
 

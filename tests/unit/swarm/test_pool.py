@@ -199,7 +199,7 @@ async def test_leaving_a_stream_early_leaves_no_task_and_aborts_what_is_under_wa
         await responses.aclose()  # type: ignore[attr-defined]
         assert asyncio.all_tasks() == before
         assert [lane.unfinished for lane in pool._open.lanes] == [0, 0]
-        await soon(lambda: all(each.on_gone is None for host in hosts for each in host.connections))
+        await soon(lambda: all(each.on_disconnect is None for host in hosts for each in host.connections))
         assert all(response.success for response in await pool.send_all_batched([saying("b")] * 4))
 
 
