@@ -56,7 +56,7 @@ _ROWS = (
     ("request ids", lambda flavor: "yes" if flavor.extensions.request_id else "no"),
     ("initial requests in flight", lambda flavor: "its slots" if flavor.fixed_inflight else str(flavor.inflight)),
     ("unsupported", lambda flavor: ", ".join(f"`{name}`" for name in flavor.ignores) or "-"),
-    ("tested against", lambda flavor: flavor.tested),
+    ("tested against", lambda flavor: flavor.tested_with),
 )
 
 

@@ -213,7 +213,8 @@ class EndpointPool:
         kind = errors[-1].kind if errors else ErrorKind.UNAVAILABLE
         candidates = range(len(self.members)) if indices is None else indices
         problems = " ".join(f"{self.members[index].url}: {self._problem(index)}" for index in candidates)
-        message = f"All {len(candidates)} endpoints rejected the request. {problems}"
+        subject = "The endpoint" if len(candidates) == 1 else f"All {len(candidates)} endpoints"
+        message = f"{subject} rejected the request. {problems}"
         if errors and all(is_overload_refusal(error) for error in errors):
             pauses = [error.retry_after for error in errors if error.retry_after is not None]
             return BackendError(kind, message, retry_after=min(pauses, default=None), status=errors[-1].status)

@@ -1,6 +1,6 @@
 """A simulated engine: an OpenAI-compatible server that behaves like a paged-KV engine, with scripted answers.
 
-`SimServer` runs one in its own process; `serve` runs one in this process until it is told to stop.
+`SimServer` runs one in its own process; `serve` runs one in this process until it is stopped.
 """
 
 from .config import FaultRates, Script, SimConfig

@@ -12,14 +12,14 @@ from .serve import serve
 
 
 def main() -> None:
-    said = sys.argv[1:] or ["{}"]
-    if said[0] in ("-h", "--help"):
+    arguments = sys.argv[1:] or ["{}"]
+    if arguments[0] in ("-h", "--help"):
         print((__doc__ or "").strip())
         return
     try:
-        launch = Launch.from_json(said[0])
+        launch = Launch.from_json(arguments[0])
     except (TypeError, ValueError) as error:
-        sys.exit(f"python -m batch_agent.sim takes one JSON object, and {said[0]!r} is none that it knows: {error}")
+        sys.exit(f"python -m batch_agent.sim takes one JSON object; {arguments[0]!r} is not valid: {error}")
     serve(launch.config, launch.script, launch.host, launch.port, until_stdin_ends=launch.until_stdin_ends)
 
 

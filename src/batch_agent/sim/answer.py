@@ -1,4 +1,4 @@
-"""What a simulated model says."""
+"""Scripted answers of the simulated model, and their tokens."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SimAnswer:
-    """Text or calls, exactly as the prompt of the next turn will render them; and what goes wrong on the way."""
+    """Text or calls, exactly as the prompt of the next turn renders them, and the fault of the response."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
@@ -23,9 +23,9 @@ class SimAnswer:
 
 
 class SimReply(NamedTuple):
-    """An answer as generated tokens, cut off where the request's token limit cut it.
+    """An answer as generated tokens, truncated at the request's token limit.
 
-    `content` is the part of `data` that shows as text. A call that was cut off is no call: it shows as the text it is.
+    `content` is the part of `data` that shows as text. A truncated call is shown as text.
     """
 
     answer: SimAnswer
@@ -50,9 +50,9 @@ class SimReply(NamedTuple):
         return _cut(self.content, start * TOKEN_BYTES, stop * TOKEN_BYTES)
 
     def arguments_between(self, start: int, stop: int) -> list[tuple[int, bool, str]]:
-        """For each call that tokens `start` to `stop` touch: its index, whether it opens here, its new arguments."""
+        """For each call that tokens `start` to `stop` contain: its index, whether it begins here, its new arguments."""
         first, last = start * TOKEN_BYTES, stop * TOKEN_BYTES
-        touched = []
+        parts = []
         position = len(self.answer.text.encode())
         for index, call in enumerate(self.calls):
             opened = position + len(call_opening(call.name))
@@ -60,9 +60,9 @@ class SimReply(NamedTuple):
             new = _cut(body, first - opened, last - opened)
             opens = first < opened <= last
             if opens or new:
-                touched.append((index, opens, new))
+                parts.append((index, opens, new))
             position = opened + len(body) + len(CALL_CLOSING)
-        return touched
+        return parts
 
 
 def reply_of(answer: SimAnswer, max_tokens: int) -> SimReply:

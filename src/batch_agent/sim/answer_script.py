@@ -1,7 +1,4 @@
-"""Decides the answer to a request from the request alone.
-
-A conversation out of the prompt that it was rendered to.
-"""
+"""Answer script: the answer to a request, decided from the request alone."""
 
 import json
 import re
@@ -27,10 +24,10 @@ class Chat(NamedTuple):
     tools: list[Any] | None
 
 
-def read_chat(prompt: bytes) -> Chat:
-    """The conversation that renders as `prompt`; a prompt without the template's marks is one user's message.
+def parse_chat(prompt: bytes) -> Chat:
+    """Parses the conversation that renders as `prompt`. A prompt without the template's marks is one user message.
 
-    Raises ValueError where the tools are no JSON.
+    Raises ValueError if the tools are not JSON.
     """
     text = decode(prompt)
     if not text.startswith("<|"):
@@ -43,21 +40,21 @@ def read_chat(prompt: bytes) -> Chat:
 
 
 def _message(role: str, content: str) -> dict[str, Any]:
-    """Whether an answer was calls is all that is known of them: they stay in its text."""
+    """The calls of an answer are not parsed: they stay in its text."""
     if role == "assistant" and CALL_CLOSING.decode() in content:
         return {"role": role, "content": content, "tool_calls": [content]}
     return {"role": role, "content": content}
 
 
-_WORDS = (
+_FILLER = (
     b"the engine reads every prompt once and keeps what it has read so that a later turn which begins with the same "
     b"words costs only what is new in it while other agents wait for tools or for a free slot in the next batch "
 )
-_TEXT = _WORDS * 64
+_TEXT = _FILLER * 64
 _MARK = MARK.encode()
-_SAID = "JSON schema:\n"
-"""What a system prompt says before a schema that the server is not told of, as where it is asked for tool calls too."""
-_SAID_BYTES = _SAID.encode()
+_SCHEMA_MARK = "JSON schema:\n"
+"""Precedes a schema in a system prompt, where the request does not carry it, as in requests with tools."""
+_SCHEMA_MARK_BYTES = _SCHEMA_MARK.encode()
 _DECODER = json.JSONDecoder()
 
 
@@ -68,7 +65,7 @@ class AnswerScript:
         self._script = script
         self._rates = rates
         self._arguments = Instances(lambda seed: f"key-{seed % script.keys}", only_required=True)
-        self._results = Instances(lambda seed: words(seed, script.string_tokens).strip())
+        self._results = Instances(lambda seed: filler_text(seed, script.string_tokens).strip())
 
     def chat(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> SimAnswer:
         """The answer to a chat request that renders as `prompt`; `tokens` is how long a text must be, if it is known.
@@ -76,44 +73,45 @@ class AnswerScript:
         Raises ValueError for a directive or a schema that cannot be read.
         """
         messages: Sequence[Mapping[str, Any]] = body["messages"]
-        order = find_directive(messages) if _MARK in prompt else None
-        if order is None:
+        directive = find_directive(messages) if _MARK in prompt else None
+        if directive is None:
             return self._default(body, messages, prompt, tokens)
-        answer = answer_of(order) or self._default(body, messages, prompt, tokens or order.get("tokens"))
-        return replace(answer, fault=fault_of(order, self._rates))
+        answer = answer_of(directive) or self._default(body, messages, prompt, tokens or directive.get("tokens"))
+        return replace(answer, fault=fault_of(directive, self._rates))
 
     def completion(self, body: Mapping[str, Any], prompt: bytes, tokens: int | None = None) -> SimAnswer:
-        """The answer to a prompt that comes as it is: what `chat` says to the conversation in it, its calls as text.
+        """The answer to a rendered prompt: that of `chat` to the conversation in it, with calls as text.
 
         Raises ValueError like `chat`.
         """
-        is_bare = _MARK not in prompt and TOOLS not in prompt and _SAID_BYTES not in prompt
+        is_bare = _MARK not in prompt and TOOLS not in prompt and _SCHEMA_MARK_BYTES not in prompt
         if is_bare and schema_of(body) is None:
             return self.text(prompt, tokens)
-        chat = read_chat(prompt)
+        chat = parse_chat(prompt)
         answer = self.chat({**body, "messages": chat.messages, "tools": chat.tools}, prompt, tokens)
         calls = b"".join([render_call(call.name, call.arguments) for call in answer.calls])
         return replace(answer, text=answer.text + calls.decode(), calls=())
 
     def text(self, prompt: bytes, tokens: int | None = None) -> SimAnswer:
-        """Text of the script's length that belongs to this prompt."""
+        """Text of the script's length, determined by the prompt."""
         # The end of the answer is a token too.
-        return SimAnswer(words(zlib.crc32(prompt) + self._script.seed, (tokens or self._script.answer_tokens) - 1))
+        length = (tokens or self._script.answer_tokens) - 1
+        return SimAnswer(filler_text(zlib.crc32(prompt) + self._script.seed, length))
 
     def _default(
         self, body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], prompt: bytes, tokens: int | None
     ) -> SimAnswer:
         schema = schema_of(body)
-        if schema is None and _SAID_BYTES in prompt:
-            schema = schema_said(messages)
+        if schema is None and _SCHEMA_MARK_BYTES in prompt:
+            schema = schema_in_system_prompt(messages)
         choice = body.get("tool_choice") or "auto"
-        offered = body.get("tools") if choice != "none" else None
-        if not offered and schema is None:
+        tools = body.get("tools") if choice != "none" else None
+        if not tools and schema is None:
             return self.text(prompt, tokens)
         turn = tool_turns_of(messages)
         wants_tool = turn < self._script.tool_turns
-        if offered and (wants_tool or choice != "auto"):
-            return self._calls(offered, choice, messages, turn)
+        if tools and (wants_tool or choice != "auto"):
+            return self._calls(tools, choice, messages, turn)
         if schema is None:
             return self.text(prompt, tokens)
         seed = agent_seed(messages) + self._script.seed + (turn if wants_tool else 0)
@@ -160,16 +158,16 @@ def schema_of(body: Mapping[str, Any]) -> Any:
     return outputs.get("json") if isinstance(outputs, Mapping) else body.get("guided_json")
 
 
-def schema_said(messages: Sequence[Mapping[str, Any]]) -> Any:
-    """The JSON schema that a system prompt asks for in words, or None: a model reads it there."""
-    said = [text_of(message.get("content")) for message in messages if message.get("role") == "system"]
-    return next((schema for text in said if (schema := _schema_in(text)) is not None), None)
+def schema_in_system_prompt(messages: Sequence[Mapping[str, Any]]) -> Any:
+    """The JSON schema in a system prompt, or None."""
+    texts = [text_of(message.get("content")) for message in messages if message.get("role") == "system"]
+    return next((schema for text in texts if (schema := _schema_in_text(text)) is not None), None)
 
 
 @lru_cache(maxsize=16)
-def _schema_in(text: str) -> Any:
-    """The last one of a text. All agents of a run have the same."""
-    _, mark, rest = text.rpartition(_SAID)
+def _schema_in_text(text: str) -> Any:
+    """The last schema of a text. Cached, since all agents of a run have the same."""
+    _, mark, rest = text.rpartition(_SCHEMA_MARK)
     try:
         return _DECODER.raw_decode(rest)[0] if mark else None
     except ValueError:
@@ -182,7 +180,7 @@ class Action(NamedTuple):
 
 
 def choose_action(schema: Any, call_turn: int | None) -> Action:
-    """Of a schema that offers tool calls or an end, the branch to take: a call in a turn for calls, else the end."""
+    """The branch of a schema with tool calls and a final answer: a call in a turn for calls, otherwise the answer."""
     flat = flatten(schema, schema) if isinstance(schema, Mapping) else {}
     branches = flat.get("anyOf") or flat.get("oneOf") or []
     calls = [branch for branch in branches if "tool" in flatten(branch, schema).get("properties", {})]
@@ -195,11 +193,11 @@ def choose_action(schema: Any, call_turn: int | None) -> Action:
     return Action({**definitions, **flatten(chosen, schema)}, is_call)
 
 
-def words(seed: int, tokens: int) -> str:
-    """Exactly `tokens` tokens of text, another text for another seed."""
-    start = seed % len(_WORDS)
+def filler_text(seed: int, tokens: int) -> str:
+    """Exactly `tokens` tokens of text, different for each seed."""
+    start = seed % len(_FILLER)
     length = tokens * TOKEN_BYTES
-    text = _TEXT if start + length <= len(_TEXT) else _WORDS * ((start + length) // len(_WORDS) + 1)
+    text = _TEXT if start + length <= len(_TEXT) else _FILLER * ((start + length) // len(_FILLER) + 1)
     return text[start : start + length].decode()
 
 

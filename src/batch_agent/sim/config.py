@@ -1,7 +1,4 @@
-"""The numbers of a simulated engine.
-
-How a simulated model behaves, as data.
-"""
+"""Configuration of the simulated engine and of the simulated model."""
 
 from dataclasses import field
 from typing import Literal

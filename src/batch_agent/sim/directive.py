@@ -1,4 +1,5 @@
-"""Orders inside a prompt: `[[sim: {...}]]` in a user message decides the reply, so that a test can script an agent."""
+"""Directives in prompts: `[[sim: {...}]]` in a user message determines the reply, so that a test can script an
+agent."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,47 +30,47 @@ def find_directive(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] |
         if message.get("role") == "assistant":
             answers += 1
         elif message.get("role") == "user" and MARK in (text := text_of(message.get("content"))):
-            orders = read(text)
-            return orders[answers] if answers < len(orders) else None
+            directives = read(text)
+            return directives[answers] if answers < len(directives) else None
     return None
 
 
 def read(text: str) -> list[Mapping[str, Any]]:
-    """The orders in a text. Raises DirectiveError."""
+    """The directives in a text. Raises DirectiveError."""
     body = text.partition(MARK)[2].lstrip()
     try:
         value = _decode(body)
     except ValueError as error:
         raise DirectiveError(f"a {MARK} ...]] directive needs JSON after the colon: {error}") from error
-    orders = value if isinstance(value, list) else [value]
-    for order in orders:
-        if not isinstance(order, dict) or not order.keys() <= _KEYS:
+    directives = value if isinstance(value, list) else [value]
+    for directive in directives:
+        if not isinstance(directive, dict) or not directive.keys() <= _KEYS:
             raise DirectiveError(
-                f"a {MARK} ...]] directive is an object with keys out of {sorted(_KEYS)}, got {order!r}"
+                f"a {MARK} ...]] directive is an object with keys out of {sorted(_KEYS)}, got {directive!r}"
             )
-    return orders
+    return directives
 
 
-def answer_of(order: Mapping[str, Any]) -> SimAnswer | None:
-    """The answer an order spells out; None where it leaves that to the script."""
-    if "calls" in order:
-        return SimAnswer(text=str(order.get("text", "")), calls=tuple(_call(call) for call in order["calls"]))
-    if "json" in order:
-        return SimAnswer(text=json.dumps(order["json"], ensure_ascii=False))
-    if "text" in order:
-        return SimAnswer(text=str(order["text"]))
+def answer_of(directive: Mapping[str, Any]) -> SimAnswer | None:
+    """The answer that a directive contains; None if it leaves the answer to the script."""
+    if "calls" in directive:
+        return SimAnswer(text=str(directive.get("text", "")), calls=tuple(_call(call) for call in directive["calls"]))
+    if "json" in directive:
+        return SimAnswer(text=json.dumps(directive["json"], ensure_ascii=False))
+    if "text" in directive:
+        return SimAnswer(text=str(directive["text"]))
     return None
 
 
-def fault_of(order: Mapping[str, Any], rates: FaultRates) -> FaultOrder | None:
-    """The fault an order asks for. Raises DirectiveError for a fault that does not exist."""
-    if "fault" not in order:
+def fault_of(directive: Mapping[str, Any], rates: FaultRates) -> FaultOrder | None:
+    """The fault that a directive requests. Raises DirectiveError for a fault that does not exist."""
+    if "fault" not in directive:
         return None
     try:
-        fault = parse(str(order["fault"]), rates, order.get("retry_after_s"), order.get("stall_s"))
+        fault = parse(str(directive["fault"]), rates, directive.get("retry_after_s"), directive.get("stall_s"))
     except ValueError as error:
         raise DirectiveError(str(error)) from error
-    return FaultOrder(fault, order.get("times"))
+    return FaultOrder(fault, directive.get("times"))
 
 
 def _decode(body: str) -> Any:
@@ -78,7 +79,7 @@ def _decode(body: str) -> Any:
     except ValueError:
         if '\\"' not in body:
             raise
-    # The directive stood in a value that went into the prompt as a JSON string.
+    # The directive was part of a value that the prompt contains as a JSON string.
     return _DECODER.raw_decode(body.replace('\\"', '"').replace("\\\\", "\\"))[0]
 
 

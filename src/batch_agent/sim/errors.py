@@ -1,10 +1,10 @@
-"""Why a request is refused, in vLLM's words where a client may read them."""
+"""Errors of invalid requests, with vLLM's texts where a client may parse them."""
 
 
 class RequestError(Exception):
-    """The request is wrong: answered with this status and these words.
+    """Invalid request, with the status and the message of the response.
 
-    vLLM has begun a stream before it sees some mistakes: those are `late`, and told inside the stream.
+    vLLM detects some errors after it has begun the stream: those are `late`, and sent inside of the stream.
     """
 
     def __init__(

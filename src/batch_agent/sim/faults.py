@@ -1,4 +1,4 @@
-"""What goes wrong on purpose, and when."""
+"""Fault injection: which request fails, and how."""
 
 import zlib
 from enum import StrEnum
@@ -27,14 +27,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultOrder:
-    """A fault asked for by a prompt: for its first `times` attempts, or for all of them."""
+    """A fault that a prompt requests: for its first `times` attempts, or for all of them."""
 
     fault: Fault
     times: int | None = None
 
 
 class Faults:
-    """Decides each request's fault from the rates, the seed, the request's number and what its prompt asks for."""
+    """Decides each request's fault from the rates, the seed, the request's number and the directives of its prompt."""
 
     def __init__(self, rates: FaultRates) -> None:
         self._rates = rates
@@ -51,7 +51,7 @@ class Faults:
         self._any = any(share for share, _ in self._shares)
 
     def of_order(self, order: FaultOrder, prompt: bytes) -> Fault | None:
-        """The ordered fault, unless this prompt has already had its share."""
+        """The requested fault, unless this prompt has had it `times` times already."""
         tried = self._attempts.get(prompt, 0)
         self._attempts[prompt] = tried + 1
         return order.fault if order.times is None or tried < order.times else None
@@ -77,4 +77,4 @@ def parse(name: str, rates: FaultRates, retry_after_s: float | None = None, stal
         return Fault(Kind.STALL, stall_s=rates.stall_s if stall_s is None else stall_s)
     if name in (Kind.RESET, Kind.GARBAGE, Kind.TRUNCATED):
         return Fault(Kind(name))
-    raise ValueError(f"no fault is called {name!r}: use a status such as '500', or reset, stall, garbage, truncated")
+    raise ValueError(f"unknown fault {name!r}: use a status such as '500', or reset, stall, garbage, truncated")

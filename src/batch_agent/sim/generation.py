@@ -1,4 +1,4 @@
-"""A request ready to run."""
+"""A parsed request for generation, ready to run."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from .openai import OpenAIBytes
 
 
 @dataclass(frozen=True, slots=True)
-class Poison:
-    """A prompt that asks for a fault, which befalls the whole request; `index` is its place in it."""
+class PromptFault:
+    """The fault that the prompt at `index` requests. It applies to the whole request."""
 
     index: int
     prompt: bytes
@@ -25,13 +25,13 @@ class Generation(NamedTuple):
     `continuous_usage` adds the usage of one answer to each of its events.
     """
 
-    wire: OpenAIBytes
+    encoder: OpenAIBytes
     replies: Sequence[SimReply]
     sequences: list[EngineSequence]
-    poisons: list[Poison]
+    prompt_faults: list[PromptFault]
     is_stream: bool
     include_usage: bool
     continuous_usage: bool
-    tells_cached: bool
+    reports_cached: bool
     chunk_tokens: int
     """Tokens in one event."""

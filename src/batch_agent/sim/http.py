@@ -1,4 +1,4 @@
-"""HTTP/1.1 for one client, on a raw transport, as cheaply as Python can."""
+"""HTTP/1.1 server connection on a raw asyncio transport, with little overhead per request."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ from typing import cast
 from .http_parser import BadRequest, HttpRequest, RequestReader
 
 _RESET_DELAY_S = 0.005
-"""Lets what was written leave before a reset would discard it."""
+"""Lets written data leave before the reset, which would discard it."""
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _OK_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -23,7 +23,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(
         self, handle: Callable[[HttpRequest, "ClientConnection"], None], open_connections: set["ClientConnection"]
     ) -> None:
-        self.on_gone: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
         self._handle = handle
         self._open_connections = open_connections
         self._reader = RequestReader()
@@ -32,28 +32,28 @@ class ClientConnection(asyncio.Protocol):
         self._keep_alive = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         self._open_connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._open_connections.discard(self)
-        gone, self.on_gone = self.on_gone, None
-        if gone:
-            gone()
+        on_disconnect, self.on_disconnect = self.on_disconnect, None
+        if on_disconnect:
+            on_disconnect()
 
     def data_received(self, data: bytes) -> None:
         try:
-            if not self._is_busy and (request := self._reader.whole(data)):
-                self._take(request)
+            if not self._is_busy and (request := self._reader.parse_single(data)):
+                self._handle_request(request)
                 return
             self._reader.feed(data)
-            self._take_fed()
+            self._handle_buffered()
         except BadRequest as error:
-            self._refuse(error)
+            self._reject(error)
 
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", extra: bytes = b"") -> None:
-        """Answer at once; `extra` is more header lines, each with its line end."""
+        """Send a complete response; `extra`: more header lines, each with its line end."""
         if status == 200 and not extra and content_type == b"application/json":
             head = _OK_JSON % len(body)
         else:
@@ -74,46 +74,46 @@ class ClientConnection(asyncio.Protocol):
         self._finish()
 
     def reply_short(self, body: bytes) -> None:
-        """Promise all of `body`, send half of it and hang up."""
+        """Announce all of `body`, send half of it, and close the connection."""
         self._write(_OK_JSON % len(body) + body[: len(body) // 2])
         self.close()
 
     def reset(self) -> None:
-        """Hang up with a TCP reset, after what was written has had time to leave."""
+        """Close with a TCP reset, after written data had time to leave."""
         asyncio.get_running_loop().call_later(_RESET_DELAY_S, self._reset_now)
 
     def close(self) -> None:
         if self._transport:
             self._transport.close()
 
-    def _take(self, request: HttpRequest) -> None:
+    def _handle_request(self, request: HttpRequest) -> None:
         self._is_busy = True
         self._keep_alive = request.keep_alive
         self._handle(request, self)
 
-    def _take_fed(self) -> None:
+    def _handle_buffered(self) -> None:
         while not self._is_busy and self._transport and (request := self._reader.next()):
-            self._take(request)
+            self._handle_request(request)
         if self._reader.wants_continue():
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _take_next(self) -> None:
+    def _handle_next(self) -> None:
         try:
-            self._take_fed()
+            self._handle_buffered()
         except BadRequest as error:
-            self._refuse(error)
+            self._reject(error)
 
-    def _refuse(self, error: BadRequest) -> None:
+    def _reject(self, error: BadRequest) -> None:
         self._keep_alive = False
         self.reply(400, b'{"error":{"message":"%b","type":"BadRequestError","code":400}}' % str(error).encode())
 
     def _finish(self) -> None:
         self._is_busy = False
-        self.on_gone = None
+        self.on_disconnect = None
         if not self._keep_alive:
             self.close()
         elif self._reader.has_bytes:
-            asyncio.get_running_loop().call_soon(self._take_next)
+            asyncio.get_running_loop().call_soon(self._handle_next)
 
     def _write(self, data: bytes) -> None:
         if self._transport:

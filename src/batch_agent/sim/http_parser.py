@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests out of bytes, without I/O."""
+"""HTTP/1.1 request parser without I/O."""
 
 import functools
 from typing import NamedTuple
@@ -10,7 +10,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class BadRequest(ValueError):
-    """Bytes that are no HTTP request; the connection cannot go on."""
+    """The bytes are not a valid HTTP request; the connection must be closed."""
 
 
 class HttpRequest(NamedTuple):
@@ -31,7 +31,7 @@ class _Head:
 
 
 class RequestReader:
-    """Requests out of bytes that arrive in any pieces. Raises BadRequest."""
+    """Incremental parser for the requests of one connection. Raises BadRequest."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -45,8 +45,9 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def whole(self, data: bytes) -> HttpRequest | None:
-        """The request that `data` is, if it is exactly one and nothing came before; else None, and `feed` takes it."""
+    def parse_single(self, data: bytes) -> HttpRequest | None:
+        """The request in `data`, if it is exactly one and nothing is buffered; otherwise None, and `feed` must be
+        called."""
         end = data.find(b"\r\n\r\n")
         if end < 0 or self._buffer or self._head:
             return None
@@ -56,7 +57,7 @@ class RequestReader:
         return HttpRequest(head.method, head.path, data[end + 4 :], head.keep_alive)
 
     def next(self) -> HttpRequest | None:
-        """The next complete request, or None until more bytes come."""
+        """The next complete request, or None if more bytes are needed."""
         head = self._head or self._read_head()
         if head is None:
             return None
@@ -93,7 +94,7 @@ class RequestReader:
             try:
                 size = int(bytes(self._buffer[:end]).partition(b";")[0], 16)
             except ValueError as error:
-                raise BadRequest("a chunk has no size") from error
+                raise BadRequest("a chunk has no valid size") from error
             if size + len(self._chunks) > MAX_BODY_BYTES:
                 raise BadRequest("the body is too long")
             if len(self._buffer) < end + 2 + size + 2:
@@ -110,18 +111,18 @@ class RequestReader:
 @functools.lru_cache(maxsize=1024)
 def _parse_head(raw: bytes) -> _Head:
     line, _, fields = raw.partition(b"\r\n")
-    words = line.split(b" ")
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+    parts = line.split(b" ")
+    if len(parts) != 3 or not parts[2].startswith(b"HTTP/1."):
         raise BadRequest("the request line is not HTTP/1.1")
     fields = b"\r\n" + fields.lower() + b"\r\n"
     length = _field(fields, b"\r\ncontent-length:") or b"0"
     if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-        raise BadRequest("the content length is no number of bytes, or too long")
+        raise BadRequest("the content length is invalid or too large")
     connection = _field(fields, b"\r\nconnection:")
     return _Head(
-        method=words[0],
-        path=words[1].partition(b"?")[0],
-        keep_alive=connection != b"close" if words[2] == b"HTTP/1.1" else connection == b"keep-alive",
+        method=parts[0],
+        path=parts[1].partition(b"?")[0],
+        keep_alive=connection != b"close" if parts[2] == b"HTTP/1.1" else connection == b"keep-alive",
         length=int(length),
         chunked=_field(fields, b"\r\ntransfer-encoding:") == b"chunked",
         expects_continue=_field(fields, b"\r\nexpect:") == b"100-continue",

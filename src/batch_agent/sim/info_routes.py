@@ -1,7 +1,4 @@
-"""What the server says beside answers: its models, its tokens, its routes.
-
-The /metrics page, with vLLM's names.
-"""
+"""Routes besides generation: models, tokenizer, OpenAPI and /metrics with vLLM's names."""
 
 import time
 from collections.abc import Iterable
@@ -17,7 +14,7 @@ from .tokens import decode, encode, from_ids, to_ids
 
 
 class InfoRoutes:
-    """Bodies in, bodies out; those with a body raise RequestError."""
+    """Handlers that map request bodies to response bodies. Handlers with a request body raise RequestError."""
 
     def __init__(self, config: SimConfig) -> None:
         self._model = config.model
@@ -47,7 +44,7 @@ class InfoRoutes:
 
 
 def openapi(posts: Iterable[bytes], gets: Iterable[bytes]) -> bytes:
-    """Which routes there are, and nothing about what they take."""
+    """The list of routes, without their parameters."""
     methods = [(path, "post") for path in posts] + [(path, "get") for path in gets]
     paths: dict[str, Any] = {path.decode(): {method: {"responses": {}}} for path, method in methods}
     return orjson.dumps({"openapi": "3.1.0", "info": {"title": "batch-agent-sim", "version": "0"}, "paths": paths})
@@ -57,28 +54,28 @@ def _text(body: dict[str, Any]) -> bytes:
     try:
         return encode(body["prompt"])
     except UNREADABLE as error:
-        raise invalid(f"prompt must be a text: {error!r}", "body.prompt") from error
+        raise invalid(f"prompt must be a string: {error!r}", "body.prompt") from error
 
 
 def metrics_text(engine: SimEngine, http_requests: int) -> bytes:
-    """`http_requests`: how many asked for answers; a list of prompts is one of them, and many to the engine."""
+    """`http_requests`: HTTP requests for generation; a list of prompts is one of them, and many for the engine."""
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
-    who = f'{{engine="0",model_name="{config.model}"}}'
+    labels = f'{{engine="0",model_name="{config.model}"}}'
     caches = "" if config.prefix_caching else 'enable_prefix_caching="False",'
     cache = f'{{block_size="{config.block_size}",{caches}engine="0",num_gpu_blocks="{config.num_blocks}"}}'
     lines = [
-        *_metric("vllm:num_requests_running", "gauge", who, len(scheduler.running)),
-        *_metric("vllm:num_requests_waiting", "gauge", who, scheduler.waiting),
-        *_metric("vllm:kv_cache_usage_perc", "gauge", who, engine.pool.used / engine.pool.num_blocks),
-        *_metric("vllm:prefix_cache_queries_total", "counter", who, scheduler.query_tokens),
-        *_metric("vllm:prefix_cache_hits_total", "counter", who, scheduler.hit_tokens),
-        *_metric("vllm:num_preemptions_total", "counter", who, scheduler.preemptions),
-        *_metric("vllm:prompt_tokens_total", "counter", who, counters.prompt_tokens),
-        *_metric("vllm:generation_tokens_total", "counter", who, counters.generation_tokens),
-        *_metric("vllm:request_success_total", "counter", who, counters.finished),
+        *_metric("vllm:num_requests_running", "gauge", labels, len(scheduler.running)),
+        *_metric("vllm:num_requests_waiting", "gauge", labels, scheduler.waiting),
+        *_metric("vllm:kv_cache_usage_perc", "gauge", labels, engine.pool.used / engine.pool.num_blocks),
+        *_metric("vllm:prefix_cache_queries_total", "counter", labels, scheduler.query_tokens),
+        *_metric("vllm:prefix_cache_hits_total", "counter", labels, scheduler.hit_tokens),
+        *_metric("vllm:num_preemptions_total", "counter", labels, scheduler.preemptions),
+        *_metric("vllm:prompt_tokens_total", "counter", labels, counters.prompt_tokens),
+        *_metric("vllm:generation_tokens_total", "counter", labels, counters.generation_tokens),
+        *_metric("vllm:request_success_total", "counter", labels, counters.finished),
         *_metric("vllm:cache_config_info", "gauge", cache, 1),
-        *_metric("sim:requests_aborted_total", "counter", who, counters.aborted),
-        *_metric("sim:http_requests_total", "counter", who, http_requests),
+        *_metric("sim:requests_aborted_total", "counter", labels, counters.aborted),
+        *_metric("sim:http_requests_total", "counter", labels, http_requests),
         *_metric("process_cpu_seconds_total", "counter", "", time.process_time()),
     ]
     return ("\n".join(lines) + "\n").encode()

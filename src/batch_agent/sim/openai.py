@@ -1,4 +1,4 @@
-"""The bytes of OpenAI's answers, as vLLM writes them."""
+"""Encoder of OpenAI responses, byte for byte as vLLM writes them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class OpenAIBytes(NamedTuple):
-    """What every part of one answer repeats: whose it is and which of the two shapes it has."""
+    """Fields that all parts of one response share, and whether it is a chat or a text completion."""
 
     number: int
     created: int
@@ -19,14 +19,14 @@ class OpenAIBytes(NamedTuple):
     is_chat: bool
 
     def plain(self, replies: Sequence[SimReply], usage: dict[str, Any]) -> bytes:
-        """The whole answer."""
+        """The response without streaming."""
         choice = self._chat_choice if self.is_chat else _text_choice
         choices = [choice(index, reply) for index, reply in enumerate(replies)]
         shape = b"chat.completion" if self.is_chat else b"text_completion"
         return b'%b%b,"usage":%b}' % (self._head(shape), orjson.dumps(choices), orjson.dumps(usage))
 
     def opening(self, prompt_tokens: int | None = None) -> bytes:
-        """The event that names the speaker; a text completion has none."""
+        """The first event, with the role; a text completion has none."""
         if not self.is_chat:
             return b""
         return self._event({"index": 0, "delta": {"role": "assistant", "content": ""}}, None, prompt_tokens, 0)
@@ -34,9 +34,9 @@ class OpenAIBytes(NamedTuple):
     def tokens(
         self, index: int, reply: SimReply, start: int, stop: int, chunk_tokens: int, prompt_tokens: int | None = None
     ) -> bytes:
-        """The events for tokens `start` to `stop`, at most `chunk_tokens` in each; none for tokens that do not show.
+        """The events for tokens `start` to `stop`, at most `chunk_tokens` in each; none for invisible tokens.
 
-        With `prompt_tokens` each says what this one answer has used so far.
+        With `prompt_tokens`, each event carries the usage of this reply so far.
         """
         head = self._event_head()
         head += b'[{"index":%d,"delta":{"content":' % index if self.is_chat else b'[{"index":%d,"text":' % index
@@ -105,7 +105,7 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 
 def _closing(prompt_tokens: int | None, tokens: int) -> bytes:
-    """The end of an event, with the usage of one answer if it is asked for."""
+    """The end of an event, with the usage of one reply if requested."""
     if prompt_tokens is None:
         return b"}\n\n"
     counts = (prompt_tokens, prompt_tokens + tokens, tokens)

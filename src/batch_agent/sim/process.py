@@ -1,4 +1,4 @@
-"""A simulated engine in a process of its own, for tests and benchmarks."""
+"""Simulated engine in a child process, for tests and benchmarks."""
 
 import http.client
 import json
@@ -16,8 +16,8 @@ from typing import IO, Any, Self
 from ..core.fast_dataclass import dataclass
 from .config import FaultRates, Script, SimConfig
 
-# The simulator needs nothing of what `import batch_agent` loads, which takes longer than all else it does at its start:
-# the new process sees the package as a bare folder.
+# The simulator needs nothing that `import batch_agent` loads, which takes longer than the rest of its start: the new
+# process sees the package as a bare namespace.
 _BOOT = """
 import runpy, sys, types
 package = types.ModuleType("batch_agent")
@@ -32,7 +32,7 @@ STOP_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a simulator process needs to know, as it travels on its command line."""
+    """Options of a simulator process, passed as JSON on its command line."""
 
     config: SimConfig = field(default_factory=SimConfig)
     script: Script = field(default_factory=Script)
@@ -42,7 +42,7 @@ class Launch:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Raises ValueError or TypeError where the text is no launch."""
+        """Raises ValueError or TypeError for invalid options."""
         fields: dict[str, Any] = json.loads(text)
         config: dict[str, Any] = fields.pop("config", {})
         faults = FaultRates(**config.pop("faults", {}))
@@ -56,7 +56,7 @@ class SimServer:
     """Starts a simulator on entering and stops it on leaving; it also ends if this process dies.
 
     `with SimServer(SimConfig(zero_latency=True)) as sim: ... sim.url ...`. Entering raises RuntimeError if it does
-    not come up. Starting and stopping block for a moment; what the server wrote to standard error is passed on.
+    not start. Starting and stopping block for a moment; the server's standard error is passed on.
     """
 
     def __init__(self, config: SimConfig | None = None, script: Script | None = None, *, port: int = 0) -> None:
@@ -145,17 +145,17 @@ class SimServer:
         try:
             return int(json.loads(line)["port"])
         except ValueError as error:
-            raise RuntimeError("the simulator did not start; its last words are on standard error") from error
+            raise RuntimeError("the simulator did not start; see its output on standard error") from error
 
     def _stderr_text(self) -> str:
-        """What the server complained about: a fault of the simulator, never of its client."""
+        """The server's standard error: errors of the simulator, never of its client."""
         assert self._stderr is not None
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace")[-4000:]
 
 
 def _read_line(stream: IO[bytes], timeout_s: float) -> bytes:
-    """The first line, or what there is of it when the time is up or the stream ends."""
+    """The first line, or its beginning if the time is up or the stream ends."""
     deadline = time.monotonic() + timeout_s
     line = b""
     with selectors.DefaultSelector() as selector:

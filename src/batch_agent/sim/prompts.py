@@ -1,4 +1,4 @@
-"""The prompts in a request's body, as tokens."""
+"""Prompts of a request body, as tokens."""
 
 import struct
 from typing import Any
@@ -22,7 +22,7 @@ def chat_prompt(body: dict[str, Any]) -> bytes:
 
 
 def text_prompts(prompt: Any, config: SimConfig) -> list[bytes]:
-    """A prompt is a text or a list of token ids; or it is a list of texts, or a list of lists of token ids.
+    """The prompts of a completion: a string, a list of token ids, or a list of either.
 
     Raises RequestError. A prompt in a list may still be empty.
     """
@@ -35,14 +35,14 @@ def text_prompts(prompt: Any, config: SimConfig) -> list[bytes]:
     try:
         return [encode(one) if isinstance(one, str) else from_ids(one) for one in many]
     except UNREADABLE as error:
-        raise invalid(f"the prompt is no text and no list of token ids: {error!r}", "prompt") from error
+        raise invalid(f"the prompt is neither a string nor a list of token ids: {error!r}", "prompt") from error
 
 
 def _check_list(many: list[Any], config: SimConfig) -> None:
     if len(many) == 1:
         return
     if not config.list_prompts:
-        raise invalid(f"prompt must be one text or one list of token ids, got a list of {len(many)}", "prompt")
+        raise invalid(f"prompt must be one string or one list of token ids, got a list of {len(many)}", "prompt")
     if len(many) > config.max_list_prompts:
         raise RequestError(
             f"prompt list length {len(many)} exceeds the maximum allowed count of {config.max_list_prompts}. To "
@@ -50,4 +50,4 @@ def _check_list(many: list[Any], config: SimConfig) -> None:
             param="prompt",
         )
     if len({isinstance(one, str) for one in many}) > 1:
-        raise invalid("a list of prompts has texts or lists of token ids, not both", "prompt")
+        raise invalid("a list of prompts must contain strings or lists of token ids, not both", "prompt")

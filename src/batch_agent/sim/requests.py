@@ -1,4 +1,4 @@
-"""Turns request bodies into sequences for the engine, with the replies they will generate."""
+"""Parser of generation requests: sequences for the engine, and the replies that they will generate."""
 
 import itertools
 import time
@@ -9,7 +9,7 @@ from .answer import SimAnswer, SimReply, reply_of
 from .answer_script import AnswerScript
 from .config import Script, SimConfig
 from .errors import RequestError, invalid, too_long, unknown_model
-from .generation import Generation, Poison
+from .generation import Generation, PromptFault
 from .kv_engine.sequence import Sequence
 from .openai import OpenAIBytes
 from .prompts import UNREADABLE, chat_prompt, text_prompts
@@ -19,11 +19,11 @@ Part = tuple[bytes, SimReply]
 
 
 class Requests:
-    """Reads the bodies of one server's requests for answers. Everything raises RequestError."""
+    """Parses the bodies of generation requests. Methods raise RequestError."""
 
     def __init__(self, config: SimConfig, script: Script) -> None:
         self._config = config
-        self._author = AnswerScript(script, config.faults)
+        self._script = AnswerScript(script, config.faults)
         self._numbers = itertools.count(1)
         self._context = config.context_tokens
 
@@ -32,7 +32,7 @@ class Requests:
         return self._generation(body, [self._chat_part(body)], is_chat=True)
 
     def batch_chat(self, body: dict[str, Any]) -> Generation:
-        """Many conversations under one set of options, answered in one piece and without tools."""
+        """Many conversations with one set of options, without streaming and tools."""
         self._check(body)
         conversations = body.get("messages")
         if not isinstance(conversations, list) or not conversations:
@@ -41,7 +41,7 @@ class Requests:
             raise invalid("a conversation must be a list with at least one message", "body.messages")
         shared = {**body, "tools": None, "stream": False, "stream_options": None}
         parts = [self._chat_part({**shared, "messages": messages}) for messages in conversations]
-        return self._generation(shared, parts, is_chat=True, tells_cached=False)
+        return self._generation(shared, parts, is_chat=True, reports_cached=False)
 
     def completion(self, body: dict[str, Any]) -> Generation:
         self._check(body)
@@ -51,7 +51,7 @@ class Requests:
         limits = [self._limit(body, len(data) // TOKEN_BYTES, default=16) for data in prompts]
         if not all(prompts):
             raise RequestError("The decoder prompt cannot be empty", late=True)
-        parts = [self._part(self._author.completion, body, *each) for each in zip(prompts, limits, strict=True)]
+        parts = [self._part(self._script.completion, body, *each) for each in zip(prompts, limits, strict=True)]
         return self._generation(body, parts, is_chat=False)
 
     def _check(self, body: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Requests:
 
     def _chat_part(self, body: dict[str, Any]) -> Part:
         data = chat_prompt(body)
-        return self._part(self._author.chat, body, data, self._limit(body, len(data) // TOKEN_BYTES))
+        return self._part(self._script.chat, body, data, self._limit(body, len(data) // TOKEN_BYTES))
 
     def _part(
         self,
@@ -72,7 +72,7 @@ class Requests:
         data: bytes,
         limit: int,
     ) -> Part:
-        # An answer that may not end by itself is longer than the limit, so that the limit ends it.
+        # With ignore_eos, the answer is longer than the limit, so that the limit ends it.
         forced_tokens = limit + 1 if body.get("ignore_eos") else None
         try:
             return data, reply_of(answer(body, data, forced_tokens), limit)
@@ -80,16 +80,16 @@ class Requests:
             raise RequestError(f"the request cannot be answered: {error!r}") from error
 
     def _limit(self, body: dict[str, Any], prompt_tokens: int, default: int | None = None) -> int:
-        """How many tokens may be generated."""
-        asked = body.get("max_completion_tokens") or body.get("max_tokens", default)
-        if asked is not None and (not isinstance(asked, int) or asked < 1):
-            raise RequestError(f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
-        if prompt_tokens + (asked or 1) > self._context:
-            raise too_long(self._context, prompt_tokens, asked or 0)
-        return asked if asked is not None else self._context - prompt_tokens
+        """The limit of generated tokens."""
+        max_tokens = body.get("max_completion_tokens") or body.get("max_tokens", default)
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
+            raise RequestError(f"max_tokens must be at least 1, got {max_tokens}.", param="max_tokens")
+        if prompt_tokens + (max_tokens or 1) > self._context:
+            raise too_long(self._context, prompt_tokens, max_tokens or 0)
+        return max_tokens if max_tokens is not None else self._context - prompt_tokens
 
     def _generation(
-        self, body: dict[str, Any], parts: list[Part], *, is_chat: bool, tells_cached: bool = True
+        self, body: dict[str, Any], parts: list[Part], *, is_chat: bool, reports_cached: bool = True
     ) -> Generation:
         is_stream = bool(body.get("stream"))
         options = body.get("stream_options") or {}
@@ -102,18 +102,18 @@ class Requests:
         if not isinstance(chunk_tokens, int) or chunk_tokens < 1:
             raise RequestError(f"stream_interval must be at least 1, got {chunk_tokens}.", param="stream_interval")
         return Generation(
-            wire=OpenAIBytes(next(self._numbers), int(time.time()), self._config.model, is_chat),
+            encoder=OpenAIBytes(next(self._numbers), int(time.time()), self._config.model, is_chat),
             replies=[reply for _, reply in parts],
             sequences=self._sequences(body, parts, chunk_tokens if is_stream else 0),
-            poisons=[
-                Poison(index, data, reply.answer.fault)
+            prompt_faults=[
+                PromptFault(index, data, reply.answer.fault)
                 for index, (data, reply) in enumerate(parts)
                 if reply.answer.fault
             ],
             is_stream=is_stream,
             include_usage=include_usage,
             continuous_usage=include_usage and bool(options.get("continuous_usage_stats")),
-            tells_cached=tells_cached,
+            reports_cached=reports_cached,
             chunk_tokens=chunk_tokens,
         )
 
@@ -121,7 +121,7 @@ class Requests:
         config = self._config
         priority = body.get("priority") or 0
         if not isinstance(priority, int):
-            raise RequestError(f"priority must be a whole number, got {priority!r}", param="priority")
+            raise RequestError(f"priority must be an integer, got {priority!r}", param="priority")
         salt = body.get("cache_salt") or ""
         emit_every = 0 if config.zero_latency else chunk_tokens
         sequences = []

@@ -1,4 +1,4 @@
-"""Carries what the engine computed to the client, or fails to in the ordered way."""
+"""Writer of responses: sends generated tokens to the client, or injects a fault."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,9 @@ _GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'
 
 
 class SimResponseWriter:
-    """One generation on its way to the client who waits for it; `abort` makes the engine forget the rest of it.
+    """Response to one generation request; `abort` makes the engine drop its sequences.
 
-    `fault` befalls all of it, where the answer at `culprit` begins, or is half sent.
+    `fault` applies to the whole response, when the reply at `fault_index` begins, or is half sent.
     """
 
     def __init__(
@@ -23,28 +23,28 @@ class SimResponseWriter:
         generation: Generation,
         connection: ClientConnection,
         fault: Fault | None,
-        culprit: int,
+        fault_index: int,
         abort: Callable[[Generation], None],
     ) -> None:
         self._generation = generation
         self._connection = connection
         self._fault = fault.kind if fault else None
-        self._culprit = culprit
+        self._fault_index = fault_index
         self._abort = abort
         self._unfinished = len(generation.sequences)
         self._first: int | None = None
         self._is_open = False
-        self._is_broken_off = False
+        self._is_aborted = False
 
     def open(self) -> None:
-        """Begin a stream with its head and opening event; `progress` does it where nobody did before."""
+        """Begin a stream with its head and first event, unless it has begun; `progress` calls this too."""
         if self._generation.is_stream and not self._is_open:
             self._is_open = True
-            self._connection.open_stream(self._generation.wire.opening(self._prompt_tokens(0)))
+            self._connection.open_stream(self._generation.encoder.opening(self._prompt_tokens(0)))
 
     def progress(self, index: int, start: int, stop: int, *, finished: bool) -> None:
-        """The answer at `index` has got its tokens `start` to `stop`: send what shows of them."""
-        if self._is_broken_off:
+        """Send tokens `start` to `stop` of the reply at `index`."""
+        if self._is_aborted:
             return
         self._unfinished -= finished
         if self._generation.is_stream:
@@ -54,7 +54,7 @@ class SimResponseWriter:
 
     def _send_body(self) -> None:
         # As in vLLM, the cached tokens of a list are those of its last prompt.
-        body = self._generation.wire.plain(self._generation.replies, self._usage(-1))
+        body = self._generation.encoder.plain(self._generation.replies, self._usage(-1))
         match self._fault:
             case Kind.RESET:
                 self._connection.reset()
@@ -69,36 +69,36 @@ class SimResponseWriter:
         self.open()
         if self._first is None:
             self._first = index
-        if self._breaks_off(index, stop):
+        if self._should_abort(index, stop):
             half = self._generation.replies[index].tokens // 2
-            self._break_off(self._events(index, start, half, finished=False))
+            self._abort_stream(self._events(index, start, half, finished=False))
             return
         events = self._events(index, start, stop, finished)
-        if self._fault is Kind.GARBAGE and index == self._culprit and not start:
+        if self._fault is Kind.GARBAGE and index == self._fault_index and not start:
             events = _GARBAGE_EVENT + events
         if self._unfinished:
             self._connection.send(events)
         else:
             # As in vLLM, the cached tokens of a list are those of the prompt that was first to get a token.
-            usage = self._generation.wire.usage(self._usage(self._first)) if self._generation.include_usage else b""
+            usage = self._generation.encoder.usage(self._usage(self._first)) if self._generation.include_usage else b""
             self._connection.end_stream(events + usage + DONE)
 
     def _events(self, index: int, start: int, stop: int, finished: bool) -> bytes:
-        wire, reply = self._generation.wire, self._generation.replies[index]
+        encoder, reply = self._generation.encoder, self._generation.replies[index]
         chunk, prompt_tokens = self._generation.chunk_tokens, self._prompt_tokens(index)
         if not finished:
-            return wire.tokens(index, reply, start, stop, chunk, prompt_tokens)
-        last = stop if wire.is_chat else start + max(0, stop - start - 1) // chunk * chunk
-        events = wire.tokens(index, reply, start, last, chunk, prompt_tokens)
-        return events + wire.ending(index, reply, last, prompt_tokens)
+            return encoder.tokens(index, reply, start, stop, chunk, prompt_tokens)
+        last = stop if encoder.is_chat else start + max(0, stop - start - 1) // chunk * chunk
+        events = encoder.tokens(index, reply, start, last, chunk, prompt_tokens)
+        return events + encoder.ending(index, reply, last, prompt_tokens)
 
-    def _breaks_off(self, index: int, stop: int) -> bool:
-        if self._fault not in (Kind.RESET, Kind.TRUNCATED) or index != self._culprit:
+    def _should_abort(self, index: int, stop: int) -> bool:
+        if self._fault not in (Kind.RESET, Kind.TRUNCATED) or index != self._fault_index:
             return False
         return stop >= self._generation.replies[index].tokens // 2
 
-    def _break_off(self, events: bytes) -> None:
-        self._is_broken_off = True
+    def _abort_stream(self, events: bytes) -> None:
+        self._is_aborted = True
         self._abort(self._generation)
         if self._fault is Kind.RESET:
             self._connection.send(events)
@@ -107,14 +107,14 @@ class SimResponseWriter:
             self._connection.end_stream(events)
 
     def _prompt_tokens(self, index: int) -> int | None:
-        """For usage in every event, where that is asked for."""
+        """Prompt tokens, if usage is requested in every event."""
         return self._generation.sequences[index].prompt_tokens if self._generation.continuous_usage else None
 
-    def _usage(self, cached_of: int) -> dict[str, Any]:
+    def _usage(self, cached_index: int) -> dict[str, Any]:
         prompt_tokens = completion_tokens = 0
         sequences = self._generation.sequences
         for sequence in sequences:
             prompt_tokens += sequence.prompt_tokens
             completion_tokens += sequence.generated
-        cached_tokens = sequences[cached_of].cached if self._generation.tells_cached else None
+        cached_tokens = sequences[cached_index].cached if self._generation.reports_cached else None
         return usage_body(prompt_tokens, completion_tokens, cached_tokens)

@@ -1,4 +1,4 @@
-"""An instance of a JSON schema, the same for the same seed."""
+"""Deterministic instances of JSON schemas: the same for the same seed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +26,7 @@ class Instances:
     only_required: bool = False
 
     def make(self, schema: Any, seed: int) -> Any:
-        """An instance of `schema`. `pattern` and cross-field rules are not obeyed."""
+        """An instance of `schema`. `pattern` and cross-field rules are ignored."""
         definitions = schema if isinstance(schema, Mapping) else {}
         return self._make(schema, definitions, seed, 0)
 
@@ -79,7 +79,7 @@ class Instances:
 
 
 def flatten(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema itself: references followed, `allOf` merged. Raises ValueError for a reference that leads nowhere."""
+    """The schema itself: references followed, `allOf` merged. Raises ValueError for an unresolvable reference."""
     merged = dict(schema) if isinstance(schema, Mapping) else {}
     hops = 0
     while "$ref" in merged:
@@ -104,7 +104,7 @@ def resolve(reference: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
         if step:
             node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
     if not isinstance(node, Mapping):
-        raise ValueError(f"$ref {reference!r} leads nowhere")
+        raise ValueError(f"$ref {reference!r} cannot be resolved")
     return node
 
 

@@ -1,4 +1,4 @@
-"""Runs a simulated server in this process until it is told to stop."""
+"""Runs a simulated server in this process until it is stopped."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from .server import SimRoutes
 def serve(
     config: SimConfig, script: Script, host: str = "127.0.0.1", port: int = 8000, *, until_stdin_ends: bool = False
 ) -> None:
-    """Print `{"port": n}`, then serve until SIGTERM, SIGINT or, where asked for, the end of standard input."""
+    """Print `{"port": n}`, then serve until SIGTERM, SIGINT or, optionally, the end of standard input."""
     try:
         import uvloop
     except ImportError:
@@ -25,7 +25,7 @@ def serve(
 
 
 async def _serve(config: SimConfig, script: Script, host: str, port: int, until_stdin_ends: bool) -> None:
-    # Requests leave no cycles behind: looking for them at every 700th object would be a tenth of the work.
+    # Requests leave no reference cycles: collecting at every 700th object would be a tenth of the work.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     loop = asyncio.get_running_loop()

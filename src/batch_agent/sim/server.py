@@ -1,7 +1,4 @@
-"""What a request costs before the engine sees it.
-
-The simulated engine's routes: who answers what, and what goes wrong on the way.
-"""
+"""Routes of the simulated server, with the overhead of its front end and injected faults."""
 
 import asyncio
 import functools
@@ -28,7 +25,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """The part of an event loop that is needed here."""
+    """The part of an event loop that the front end needs."""
 
     def time(self) -> float: ...
 
@@ -36,7 +33,7 @@ class Clock(Protocol):
 
 
 class FrontEnd:
-    """Spends the overhead of requests on one after the other, as vLLM's one API process does, without using CPU."""
+    """Delays requests by their overhead, one after the other, as vLLM's single API process does, without using CPU."""
 
     def __init__(self, config: SimConfig, clock: Clock) -> None:
         self._config = config
@@ -44,40 +41,40 @@ class FrontEnd:
         self._has_overhead = config.front_end_seconds(1) > 0
         self._free_at = 0.0
 
-    def take(self, prompts: int, connection: ClientConnection, then: Callable[[], None]) -> None:
-        """Call `then` when this request's overhead is spent: at once if there is none, never if the client leaves."""
+    def schedule(self, prompts: int, connection: ClientConnection, callback: Callable[[], None]) -> None:
+        """Call `callback` after this request's overhead: at once if there is none, never if the client disconnects."""
         if not self._has_overhead:
-            then()
+            callback()
             return
         self._free_at = max(self._free_at, self._clock.time()) + self._config.front_end_seconds(prompts)
-        connection.on_gone = self._clock.call_at(self._free_at, then).cancel
+        connection.on_disconnect = self._clock.call_at(self._free_at, callback).cancel
 
 
 Post = Callable[[dict[str, Any]], Generation | bytes]
 
 
 class SimRoutes:
-    """Answers requests. Everything happens on one event loop; nothing here awaits."""
+    """Request handlers. Everything runs on one event loop, and nothing awaits."""
 
     def __init__(self, config: SimConfig, script: Script, loop: asyncio.AbstractEventLoop) -> None:
         self.connections: set[ClientConnection] = set()
         self._loop = loop
-        self._pump = EngineDriver(config, loop)
+        self._driver = EngineDriver(config, loop)
         self._front_end = FrontEnd(config, loop)
         self._faults = Faults(config.faults)
-        requests, pages = Requests(config, script), InfoRoutes(config)
+        requests, info = Requests(config, script), InfoRoutes(config)
         self._posts: dict[bytes, Post] = {
             b"/v1/chat/completions": requests.chat,
             b"/v1/completions": requests.completion,
-            b"/tokenize": pages.tokenize,
-            b"/detokenize": pages.detokenize,
+            b"/tokenize": info.tokenize,
+            b"/detokenize": info.detokenize,
         }
         if config.batch_chat:
             self._posts[b"/v1/chat/completions/batch"] = requests.batch_chat
         self._gets: dict[bytes, Callable[[], tuple[bytes, bytes]]] = {
             b"/health": lambda: (b"", b"text/plain"),
             b"/version": lambda: (b'{"version":"batch-agent-sim"}', b"application/json"),
-            b"/v1/models": lambda: (pages.models(), b"application/json"),
+            b"/v1/models": lambda: (info.models(), b"application/json"),
             b"/metrics": self._metrics,
             b"/openapi.json": lambda: (openapi(self._posts, self._gets), b"application/json"),
         }
@@ -101,39 +98,39 @@ class SimRoutes:
             body = _object(raw)
             answer = route(body)
         except RequestError as error:
-            refuse = functools.partial(_refuse, connection, error, in_stream=error.late and bool(body.get("stream")))
-            self._front_end.take(0, connection, refuse)
+            reject = functools.partial(_reject, connection, error, in_stream=error.late and bool(body.get("stream")))
+            self._front_end.schedule(0, connection, reject)
             return
         if isinstance(answer, Generation):
             generate = functools.partial(self._generate, answer, connection)
-            self._front_end.take(len(answer.sequences), connection, generate)
+            self._front_end.schedule(len(answer.sequences), connection, generate)
         else:
-            self._front_end.take(1, connection, functools.partial(connection.reply, 200, answer))
+            self._front_end.schedule(1, connection, functools.partial(connection.reply, 200, answer))
 
     def _metrics(self) -> tuple[bytes, bytes]:
-        self._pump.run()
-        return metrics_text(self._pump.engine, self._faults.requests), b"text/plain; version=0.0.4; charset=utf-8"
+        self._driver.run()
+        return metrics_text(self._driver.engine, self._faults.requests), b"text/plain; version=0.0.4; charset=utf-8"
 
     def _generate(self, generation: Generation, connection: ClientConnection) -> None:
-        fault, culprit = self._fault(generation)
+        fault, fault_index = self._fault(generation)
         if fault and fault.kind is Kind.STATUS:
             _reply_status(connection, fault)
             return
-        delivery = SimResponseWriter(generation, connection, fault, culprit, self._pump.abort)
+        writer = SimResponseWriter(generation, connection, fault, fault_index, self._driver.abort)
         if fault and fault.kind is Kind.STALL:
-            delivery.open()
-            timer = self._loop.call_later(fault.stall_s, self._pump.submit, generation, delivery, connection)
-            connection.on_gone = timer.cancel
+            writer.open()
+            timer = self._loop.call_later(fault.stall_s, self._driver.submit, generation, writer, connection)
+            connection.on_disconnect = timer.cancel
         else:
-            self._pump.submit(generation, delivery, connection)
+            self._driver.submit(generation, writer, connection)
 
     def _fault(self, generation: Generation) -> tuple[Fault | None, int]:
-        """What befalls a request, and which of its prompts is to blame: the first that asks for a fault it may still
-        have, else chance and the first of all."""
+        """The fault of a request, and the index of its prompt: the first prompt whose directive still applies,
+        otherwise a random fault and the first prompt."""
         by_chance = self._faults.of_chance()
-        if not generation.poisons:
+        if not generation.prompt_faults:
             return by_chance, 0
-        ordered = [(self._faults.of_order(each.order, each.prompt), each.index) for each in generation.poisons]
+        ordered = [(self._faults.of_order(each.order, each.prompt), each.index) for each in generation.prompt_faults]
         return next((each for each in ordered if each[0]), (None, 0))
 
 
@@ -147,7 +144,7 @@ def _object(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _refuse(connection: ClientConnection, error: RequestError, *, in_stream: bool) -> None:
+def _reject(connection: ClientConnection, error: RequestError, *, in_stream: bool) -> None:
     body = error_body(error.status, str(error), error.kind, error.param)
     if in_stream:
         connection.open_stream(b"data: %b\n\n" % body)

@@ -1,7 +1,7 @@
-"""Cheap tokens: four bytes each, of a rendered prompt in which turn n is a prefix of turn n+1.
+"""Cheap tokenizer: four bytes per token of a rendered prompt, in which turn n is a prefix of turn n+1.
 
 The chat template is `<|tools|>[...]<//><|system|>...<//><|user|>...<//><|assistant|>`, where a call is written
-`<tool_call>{"name": "...", "arguments": {...}}</tool_call>`. What a text leaves free in its last token never shows.
+`<tool_call>{"name": "...", "arguments": {...}}</tool_call>`. Padding of the last token of a text is never shown.
 """
 
 import functools
@@ -19,14 +19,14 @@ TOOLS = b"<|tools|>"
 CALL_CLOSING = b"}</tool_call>"
 
 _FILLER = b"\xff"
-"""Stands in no text: UTF-8 has no such byte."""
+"""Never part of a text: UTF-8 has no such byte."""
 _PADDING = tuple(_FILLER * (-length % TOKEN_BYTES) for length in range(TOKEN_BYTES))
 _ENDINGS = tuple(padding + END for padding in _PADDING)
 _MARKS = re.compile(rb"(<\|\w+\|>|<//>)")
 
 
 def pad(data: bytes) -> bytes:
-    """Fill up the last token, so that what follows starts with a token of its own."""
+    """Pad the last token, so that the following text starts with a new token."""
     return data + _PADDING[len(data) & 3]
 
 
@@ -81,8 +81,8 @@ def text_of(content: object) -> str:
 
 
 def encode(text: str) -> bytes:
-    """A text as whole tokens. The template's marks are tokens of their own wherever they stand, so a rendered
-    conversation has the same tokens whether it comes as messages or as text."""
+    """A text as whole tokens. The template's marks are always separate tokens, so a rendered conversation has the
+    same tokens as messages and as text."""
     data = text.encode()
     if b"<|" not in data and END not in data:
         return pad(data)
@@ -90,12 +90,12 @@ def encode(text: str) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """The text of tokens: `decode(encode(text)) == text`. What is no UTF-8 shows as replacement characters."""
+    """The text of tokens: `decode(encode(text)) == text`. Invalid UTF-8 is shown as replacement characters."""
     return data.replace(_FILLER, b"").decode(errors="replace")
 
 
 def from_ids(ids: Sequence[int]) -> bytes:
-    """The bytes of a prompt given as token ids. Raises struct.error for an id that is no 32-bit number."""
+    """The bytes of a prompt given as token ids. Raises struct.error for an id that is not a 32-bit number."""
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
@@ -104,10 +104,10 @@ def to_ids(data: bytes) -> list[int]:
 
 
 def block_hashes(data: bytes, block_size: int, salt: str = "") -> list[int]:
-    """A hash per full block that stands for everything up to its end. Equal only for equal bytes and salt.
+    """A hash per full block, of everything up to its end. Equal only for equal bytes and salt.
 
-    They are compared inside one process only, so Python's own hash serves, though it differs between processes.
-    """
+    They are compared within one process only, so Python's own hash is sufficient, although it differs between
+    processes."""
     width = block_size * TOKEN_BYTES
     previous = hash(salt)
     ends = range(width, len(data) + 1, width)

@@ -61,7 +61,7 @@ async def test_what_cannot_be_a_set_of_endpoints_is_refused_before_anything_is_a
             ([], "list of URLs"),
             ([host.url, 7], "list of URLs"),
             (f"hostfile://{bad}", "line 1.*not a port"),
-            (f"hostfile://{tmp_path}/none", "no hostfile"),
+            (f"hostfile://{tmp_path}/none", "does not exist"),
         ]:
             with pytest.raises(SpecError, match=words):
                 await run(backend)

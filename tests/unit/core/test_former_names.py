@@ -312,4 +312,4 @@ def test_the_simulator_says_what_it_takes() -> None:
         [sys.executable, "-m", "batch_agent.sim", "--port"], capture_output=True, text=True, check=False, timeout=60
     )
     assert ended.returncode == 1
-    assert ended.stderr.startswith("python -m batch_agent.sim takes one JSON object, and '--port' is none")
+    assert ended.stderr.startswith("python -m batch_agent.sim takes one JSON object; '--port' is not valid")

@@ -113,7 +113,7 @@ async def test_an_endpoint_that_was_down_at_the_start_gets_work_when_it_is_back(
                 assert are_fine(responses)
                 used = {response.agent_index for response in responses}
     told = capsys.readouterr().err
-    assert "cannot be used, and the others do its work" in told
+    assert "cannot be used; its requests go to the other endpoints" in told
     assert told.count("is back") == 1
 
 
@@ -126,10 +126,10 @@ async def test_all_down_is_one_clear_error_for_each_after_a_while(send: str) -> 
         responses = await getattr(pool, send)(numbered(30))
         (words,) = {response.error for response in responses}
         assert {response.kind for response in responses} == {ErrorKind.UNAVAILABLE}
-        assert words.startswith("None of the 3 endpoints takes it.")
+        assert words.startswith("All 3 endpoints rejected the request.")
         assert all(host.address in words for host in hosts)
         (words,) = {each.error for each in await getattr(pool.select([1]), send)(numbered(3))}
-        assert words.startswith("None of the 1 endpoints takes it.")
+        assert words.startswith("The endpoint rejected the request.")
         assert hosts[0].address not in words
 
 

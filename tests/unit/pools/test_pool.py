@@ -199,7 +199,7 @@ async def test_leaving_a_stream_early_cancels_requests_and_leaves_no_task() -> N
         await responses.aclose()  # type: ignore[attr-defined]
         assert asyncio.all_tasks() == before
         assert [state.unfinished for state in pool._open.states] == [0, 0]
-        await soon(lambda: all(each.on_gone is None for host in hosts for each in host.connections))
+        await soon(lambda: all(each.on_disconnect is None for host in hosts for each in host.connections))
         assert all(response.success for response in await pool.send_all_batched([saying("b")] * 4))
 
 

@@ -29,12 +29,12 @@ def test_requests_are_the_same_however_the_bytes_arrive(cuts: list[int]) -> None
 
 def test_a_piece_that_is_one_request_needs_no_buffer() -> None:
     reader = RequestReader()
-    assert reader.whole(PLAIN) == HttpRequest(b"POST", b"/v1/x", b"hello", True)
-    assert reader.whole(PLAIN[:-1]) is None
-    assert reader.whole(PLAIN + b"P") is None
-    assert reader.whole(CHUNKED) is None
+    assert reader.parse_single(PLAIN) == HttpRequest(b"POST", b"/v1/x", b"hello", True)
+    assert reader.parse_single(PLAIN[:-1]) is None
+    assert reader.parse_single(PLAIN + b"P") is None
+    assert reader.parse_single(CHUNKED) is None
     reader.feed(PLAIN[:3])
-    assert reader.whole(PLAIN) is None
+    assert reader.parse_single(PLAIN) is None
 
 
 def test_an_old_client_closes_unless_it_says_otherwise() -> None:

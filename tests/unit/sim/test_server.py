@@ -46,7 +46,7 @@ def finished_at(config: SimConfig, requests: int, prompts: int) -> float:
     clock = Clock()
     front_end = FrontEnd(config, clock)
     for _ in range(requests):
-        front_end.take(prompts, connection(), lambda: None)
+        front_end.schedule(prompts, connection(), lambda: None)
     return clock.timers[-1].when
 
 
@@ -54,9 +54,9 @@ def test_requests_are_taken_one_after_the_other() -> None:
     clock = Clock()
     front_end = FrontEnd(SimConfig(request_overhead_ms=10, prompt_overhead_ms=1), clock)
     for prompts in (1, 5):
-        front_end.take(prompts, connection(), lambda: None)
+        front_end.schedule(prompts, connection(), lambda: None)
     clock.now = 1.0
-    front_end.take(0, connection(), lambda: None)
+    front_end.schedule(0, connection(), lambda: None)
     assert [timer.when for timer in clock.timers] == pytest.approx([0.011, 0.026, 1.010])
 
 
@@ -69,7 +69,7 @@ def test_many_prompts_in_few_requests_cost_less_than_one_each() -> None:
 def test_without_overhead_nothing_waits() -> None:
     clock = Clock()
     taken: list[str] = []
-    FrontEnd(SimConfig(), clock).take(100, connection(), lambda: taken.append("now"))
+    FrontEnd(SimConfig(), clock).schedule(100, connection(), lambda: taken.append("now"))
     assert taken == ["now"]
     assert not clock.timers
 
@@ -77,7 +77,7 @@ def test_without_overhead_nothing_waits() -> None:
 def test_a_client_that_leaves_the_queue_is_forgotten() -> None:
     clock = Clock()
     client = connection()
-    FrontEnd(SimConfig(request_overhead_ms=1), clock).take(1, client, lambda: None)
+    FrontEnd(SimConfig(request_overhead_ms=1), clock).schedule(1, client, lambda: None)
     client.connection_lost(None)
     assert clock.timers[0].is_cancelled
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.sim.answer import Call, SimAnswer, reply_of
-from batch_agent.sim.answer_script import read_chat
+from batch_agent.sim.answer_script import parse_chat
 from batch_agent.sim.tokens import block_hashes, decode, encode, from_ids, render_chat, text_of, to_ids
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
@@ -91,18 +91,18 @@ def test_a_rendered_conversation_can_be_read_and_keeps_its_tokens_as_text(
 ) -> None:
     messages = [{"role": role, "content": content} for role, content in turns]
     prompt = render_chat(messages, tools, opens_answer=opens_answer)
-    assert read_chat(prompt) == (messages, tools)
+    assert parse_chat(prompt) == (messages, tools)
     assert encode(decode(prompt)) == prompt
 
 
 def test_calls_are_seen_in_a_prompt_but_not_one_that_was_cut_off() -> None:
     call = {"function": {"name": "search", "arguments": "{}"}}
     asked = {"role": "user", "content": "hi"}
-    made = read_chat(render_chat([asked, {"role": "assistant", "tool_calls": [call]}, asked], None))
-    cut = read_chat(render_chat([asked, {"role": "assistant", "content": '<tool_call>{"name'}, asked], None))
+    made = parse_chat(render_chat([asked, {"role": "assistant", "tool_calls": [call]}, asked], None))
+    cut = parse_chat(render_chat([asked, {"role": "assistant", "content": '<tool_call>{"name'}, asked], None))
     assert [bool(message.get("tool_calls")) for message in made.messages] == [False, True, False]
     assert not any(message.get("tool_calls") for message in cut.messages)
 
 
 def test_a_prompt_without_the_templates_marks_is_a_users() -> None:
-    assert read_chat(encode("once upon")) == ([{"role": "user", "content": "once upon"}], None)
+    assert parse_chat(encode("once upon")) == ([{"role": "user", "content": "once upon"}], None)

@@ -1,7 +1,7 @@
-"""F32 weights made from quantised ones, for CPUs on which llama.cpp's quantised kernels are slow.
+"""Conversion of quantised weights to F32, for CPUs on which llama.cpp's quantised kernels are slow.
 
 The Linux aarch64 wheel of xllamacpp is built for baseline armv8-a, without the dot-product instructions that make
-quantised weights pay; there F32 halves the time of a batch. Everywhere else the quantised file is used as it is.
+quantised weights fast; there F32 halves the time of a batch. Everywhere else the quantised file is used as it is.
 """
 
 import importlib.util
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from .model_cache import EmbeddedModelError, cache_directory, is_as_made, record_made, written_atomically
+from .model_cache import EmbeddedModelError, cache_directory, matches_record, record_digest, written_atomically
 
 ALIGNMENT = 32
-ROWS_AT_ONCE = 4096
+BATCH_ROWS = 4096
 F32 = 0  # as a tensor type, and as general.file_type "all F32"
 
 
@@ -23,17 +23,17 @@ def fastest_weights(quantised: Path, notify: Callable[[str], None]) -> Path:
     """`quantised`, or its F32 copy in the cache where that is faster; the copy is made on first use.
 
     Blocks for some seconds when it converts. `BATCH_AGENT_LOCAL_WEIGHTS` (quantized or f32) overrides the rule.
-    Without the `gguf` package, or without room for the copy, the quantised file is the answer.
+    Without the `gguf` package, or without disk space for the copy, the quantised file is returned.
     """
     if not _f32_is_wanted() or importlib.util.find_spec("gguf") is None:
         return quantised
     copy = cache_directory() / f"{quantised.name.split('.')[0]}.F32.gguf"
-    if is_as_made(copy):
+    if matches_record(copy):
         return copy
     notify(f"Preparing the embedded model for this CPU (once, about 10 s, 540 MB in {copy.parent}) ...")
     try:
         dequantise(quantised, copy)
-        record_made(copy)
+        record_digest(copy)
     except OSError as error:
         notify(f"The faster copy could not be written ({error}); using the quantised weights.")
         return quantised
@@ -83,12 +83,12 @@ def _write_header(file: IO[bytes], source: Path, reader: Any) -> None:
 
 
 def _parts(data: Any) -> Iterator[Any]:
-    """A few rows at a time: the embedding alone would take 300 MB while it is converted."""
+    """Batches of rows: converting the embedding in one piece would take 300 MB."""
     if data.ndim == 1:
         yield data
         return
-    for start in range(0, len(data), ROWS_AT_ONCE):
-        yield data[start : start + ROWS_AT_ONCE]
+    for start in range(0, len(data), BATCH_ROWS):
+        yield data[start : start + BATCH_ROWS]
 
 
 def _pad(file: IO[bytes]) -> None:

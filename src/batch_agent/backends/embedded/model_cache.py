@@ -1,9 +1,5 @@
-"""The directory that keeps downloaded and converted weights between runs.
-
-SHA-256 of model files, computed once for each file and again when it has changed.
-
-The one error of the embedded backend.
-"""
+"""Cache directory for model weights, with the SHA-256 of each file, which is computed again only if the file
+changed."""
 
 import hashlib
 import os
@@ -46,51 +42,51 @@ def is_verified(path: Path, sha256: str) -> bool:
         return False
 
 
-def record_made(path: Path) -> None:
-    """Remembers a file that was just made here, whose SHA-256 nobody knows beforehand. Raises OSError."""
-    _keep(f"made {path}", _digest_of(path))
+def record_digest(path: Path) -> None:
+    """Records the SHA-256 of a file that was just created here. Raises OSError."""
+    _write_record(f"made {path}", _digest_of(path))
 
 
-def is_as_made(path: Path) -> bool:
-    """Whether the file is still the one that `record_made` was told of."""
-    made = _records().get(f"made {path}")
-    return isinstance(made, str) and is_verified(path, made)
+def matches_record(path: Path) -> bool:
+    """Whether the file still has the SHA-256 that `record_digest` recorded."""
+    digest = _records().get(f"made {path}")
+    return isinstance(digest, str) and is_verified(path, digest)
 
 
 def _digest_of(path: Path) -> str:
     """Raises OSError."""
-    known, seen = _records().get(str(path)), _appearance(path)
-    if isinstance(known, dict) and known.get("file") == seen:
+    known, state = _records().get(str(path)), _file_state(path)
+    if isinstance(known, dict) and known.get("file") == state:
         return str(known.get("sha256"))
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    _keep(str(path), {"file": seen, "sha256": digest})
+    _write_record(str(path), {"file": state, "sha256": digest})
     return digest
 
 
-def _appearance(path: Path) -> list[int]:
-    """What changes with every write: the time of change cannot be set, as that of modification can."""
+def _file_state(path: Path) -> list[int]:
+    """Metadata that changes with every write. Unlike the modification time, ctime cannot be set by a program."""
     found = os.stat(path)
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
 
 
 def _records() -> dict[str, Any]:
     try:
-        records = orjson.loads(_file().read_bytes())
+        records = orjson.loads(_records_file().read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return {}
     return records if isinstance(records, dict) else {}
 
 
-def _keep(name: str, entry: Any) -> None:
+def _write_record(name: str, entry: Any) -> None:
     try:
-        with written_atomically(_file()) as unfinished:
+        with written_atomically(_records_file()) as unfinished:
             unfinished.write_bytes(orjson.dumps({**_records(), name: entry}))
     except OSError:
-        return  # it is computed again
+        return  # the digest is computed again next time
 
 
-def _file() -> Path:
+def _records_file() -> Path:
     return cache_directory() / "verified.json"
 
 

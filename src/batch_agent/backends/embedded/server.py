@@ -1,4 +1,4 @@
-"""The embedded model as an HTTP server in a process of its own, seen from the parent."""
+"""Parent side of the embedded model, which runs as an HTTP server in a child process."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class LocalServer:
         if importlib.util.find_spec("xllamacpp") is None:
             raise EmbeddedModelError(
                 "The embedded model needs the package xllamacpp: pip install 'batch-agent[local]', "
-                "or name another backend."
+                "or use another backend."
             )
         settings = LocalSettings.from_environment(slots)
         path = await asyncio.to_thread(_choose_weights, model, notify)
@@ -80,7 +80,7 @@ def _choose_weights(model: Path | None, notify: Callable[[str], None]) -> Path:
 
 
 def _opened_log(path: Path | None) -> IO[bytes]:
-    """Where llama.cpp writes: the user's log file, or a nameless one that is only read when the start fails."""
+    """llama.cpp's log: the user's log file, or a temporary file that is read only if the start fails."""
     if path is None:
         return tempfile.TemporaryFile()
     try:
@@ -93,7 +93,7 @@ def _opened_log(path: Path | None) -> IO[bytes]:
 
 async def _spawn(config: ChildConfig, log: IO[bytes]) -> Process:
     # Run by path, not with -m: importing batch_agent there would cost time and memory for nothing.
-    # Its own session keeps a Ctrl-C in the terminal away from it while Python is still starting.
+    # A new session keeps Ctrl-C in the terminal away from it while Python is starting.
     return await asyncio.create_subprocess_exec(
         sys.executable, "-P", child.__file__, config.to_json(),
         stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True,
@@ -106,10 +106,10 @@ async def _first_line(process: Process, log: IO[bytes]) -> bytes:
         async with asyncio.timeout(START_TIMEOUT):
             if line := await process.stdout.readline():
                 return line
-            how = f"it ended with exit status {await process.wait()}"
+            failure = f"it exited with status {await process.wait()}"
     except TimeoutError:
-        how = f"it was not ready after {START_TIMEOUT:.0f} s"
-    raise EmbeddedModelError(f"The embedded model did not start: {how}. {_tail(log)}")
+        failure = f"it was not ready after {START_TIMEOUT:.0f} s"
+    raise EmbeddedModelError(f"The embedded model did not start: {failure}. {_tail(log)}")
 
 
 async def _stop(process: Process) -> None:
@@ -126,8 +126,8 @@ async def _stop(process: Process) -> None:
 
 
 def _tail(log: IO[bytes]) -> str:
-    """The last lines the child wrote; it may have been killed halfway through one."""
+    """The last lines of the log, of which the last may be incomplete."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - 8192))
     lines = log.read().decode(errors="replace").strip().splitlines()[-REASON_LINES:]
-    return "It said:\n" + "\n".join(lines) if lines else "It said nothing."
+    return "Its log ends with:\n" + "\n".join(lines) if lines else "Its log is empty."

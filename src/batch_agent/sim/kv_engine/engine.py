@@ -1,4 +1,4 @@
-"""The engine: continuous batching over a block pool. Pure: time is an argument, nothing waits, nothing is random."""
+"""Continuous batching over a block pool. Pure: time is an argument, nothing waits, nothing is random."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Counters:
 class SimEngine:
     """Runs sequences through steps. Call `advance` with the time before `add` or `abort`, and again at `wake_at`.
 
-    Steps with the same batch are taken in one stride, so an engine with nothing to report costs nothing.
+    Steps with the same batch are taken in one stride, so an engine without output costs nothing.
     """
 
     def __init__(self, config: SimConfig) -> None:
@@ -52,7 +52,7 @@ class SimEngine:
         self._end_stride_early(now)
 
     def advance(self, now: float) -> list[SequenceProgress]:
-        """Complete every step that has ended by `now`, start the next, and say what came out, in order."""
+        """Complete every step that has ended by `now`, start the next, and return the progress, in order."""
         out: list[SequenceProgress] = []
         while True:
             if self._stride is None:
@@ -69,7 +69,7 @@ class SimEngine:
             self._stride = None
 
     def run_alone(self, sequence: Sequence) -> None:
-        """Run a sequence to its end at once: what all its steps come to in an idle engine, for steps without time."""
+        """Run a sequence to its end at once, with the result of all its steps in an idle engine, for zero latency."""
         self.scheduler.run_alone(sequence)
         sequence.generated = sequence.output_tokens
         self.counters.generation_tokens += sequence.output_tokens

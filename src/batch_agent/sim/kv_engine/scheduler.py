@@ -1,4 +1,4 @@
-"""Which sequences run in the next step, and for how many tokens: vLLM's rules over one block pool."""
+"""Scheduler of the simulated engine: vLLM's rules for the sequences and tokens of the next step."""
 
 import heapq
 
@@ -38,7 +38,7 @@ class Scheduler:
         heapq.heappush(self._waiting, (sequence.rank, sequence))
 
     def drop(self, sequence: Sequence) -> None:
-        """Forget a sequence that has finished or was aborted, and free what it held."""
+        """Remove a finished or aborted sequence, and free its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
         else:
@@ -49,7 +49,7 @@ class Scheduler:
 
     def plan(self) -> tuple[Batch, bool]:
         """The next step's batch, its blocks taken and its full blocks published; and whether it is settled: all of it
-        decodes, and nobody who waits could join before a sequence ends."""
+        decodes, and no waiting sequence could join before one ends."""
         batch, preempted = self._plan_running()
         if not preempted:
             self._plan_waiting(batch)
@@ -57,7 +57,8 @@ class Scheduler:
         return batch, settled
 
     def equal_steps(self, batch: Batch) -> int:
-        """For how many steps this decoding batch stays as it is: until an end, a report, or the last free block."""
+        """The number of steps in which this decoding batch does not change: until an end, output, or the last free
+        block."""
         steps = min(sequence.output_tokens - sequence.generated for sequence, _ in batch)
         for sequence, _ in batch:
             if sequence.emit_every:
@@ -67,7 +68,8 @@ class Scheduler:
         return steps
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Hold the blocks for `tokens` more tokens and publish those that will be full; False if they are not there."""
+        """Hold the blocks for `tokens` more tokens and publish those that will be full; False if they are not
+        available."""
         missing = self._blocks_missing(sequence, tokens)
         if missing > 0:
             if missing > self._pool.free:
@@ -81,7 +83,7 @@ class Scheduler:
         return True
 
     def run_alone(self, sequence: Sequence) -> None:
-        """Account for a sequence that runs from its start to its end while no other is there."""
+        """Account for a sequence that runs from start to end while no other runs."""
         hits = 0
         if self._config.prefix_caching:
             size = self._config.block_size

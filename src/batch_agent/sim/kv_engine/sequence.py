@@ -1,4 +1,4 @@
-"""One request's life inside the engine."""
+"""State of one sequence in the simulated engine."""
 
 from collections.abc import Sequence as Hashes
 from dataclasses import field

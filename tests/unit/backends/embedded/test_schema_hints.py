@@ -1,7 +1,7 @@
 from typing import Any
 
 from batch_agent.backends.embedded import add_schema_hints
-from batch_agent.backends.embedded.schema_hints import MOST_CHARACTERS, MOST_ITEMS
+from batch_agent.backends.embedded.schema_hints import MAX_CHARACTERS, MAX_ITEMS
 
 ACTION: dict[str, Any] = {
     "$defs": {"Note": {"type": "object", "properties": {"text": {"type": "string"}}}},
@@ -14,9 +14,9 @@ ACTION: dict[str, Any] = {
 
 def test_every_open_string_and_array_gets_an_end() -> None:
     schema = add_schema_hints(ACTION)
-    assert schema["$defs"]["Note"]["properties"]["text"]["maxLength"] == MOST_CHARACTERS
-    assert schema["anyOf"][0]["properties"]["type"]["maxLength"] == MOST_CHARACTERS
-    assert schema["anyOf"][1]["properties"]["final"]["maxItems"] == MOST_ITEMS
+    assert schema["$defs"]["Note"]["properties"]["text"]["maxLength"] == MAX_CHARACTERS
+    assert schema["anyOf"][0]["properties"]["type"]["maxLength"] == MAX_CHARACTERS
+    assert schema["anyOf"][1]["properties"]["final"]["maxItems"] == MAX_ITEMS
 
 
 def test_a_bound_of_the_user_stays() -> None:
@@ -48,7 +48,7 @@ def test_objects_are_closed_but_not_the_parts_of_an_all_of() -> None:
 
 def test_maps_and_numbers_end_too() -> None:
     assert (
-        add_schema_hints({"type": "object", "additionalProperties": {"type": "boolean"}})["maxProperties"] == MOST_ITEMS
+        add_schema_hints({"type": "object", "additionalProperties": {"type": "boolean"}})["maxProperties"] == MAX_ITEMS
     )
     assert add_schema_hints({"type": "integer"})["maximum"] == 999_999_999_999
     assert add_schema_hints({"type": "integer", "minimum": 3}).get("maximum") is None

