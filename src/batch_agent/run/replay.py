@@ -84,7 +84,7 @@ def _chosen(reader: CheckpointReader, agent: str | int | None) -> list[tuple[str
     if agent is not None:
         key = reader.find(str(agent)).key
         return [(key, reader.facts(key))]
-    return [(known.key, facts) for known, facts in reader.stories()]
+    return [(known.key, facts) for known, facts in reader.histories()]
 
 
 def _completed(options: dict[str, Any], plan: Mapping[str, Any], stories: list[_Story]) -> dict[str, Any]:

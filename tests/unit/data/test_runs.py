@@ -54,9 +54,9 @@ async def test_a_flow_and_a_forecast_take_them_too(tmp_path: Path) -> None:
 
 async def test_inputs_that_cannot_be_read_stop_the_run_before_anything_is_sent(tmp_path: Path) -> None:
     backend = echo()
-    with pytest.raises(SpecError, match="There is no"):
+    with pytest.raises(SpecError, match="does not exist"):
         await BatchAgent.run(task="{n}", inputs=tmp_path / "nothing.jsonl", backend=backend)
-    with pytest.raises(SpecError, match="There is no"):
+    with pytest.raises(SpecError, match="does not exist"):
         await Flow(f"{tmp_path}/nothing.csv", backend=backend).map("read", "{n}").run()
     assert backend.requests == []
 

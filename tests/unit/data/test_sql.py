@@ -45,7 +45,7 @@ def test_without_values_colons_and_percent_signs_are_themselves(url: str) -> Non
 
 
 async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_MOST_GATHERED", 500)
+    monkeypatch.setattr(reading, "_MAX_LIST_ROWS", 500)
     numbers = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :most) SELECT n FROM n"
     rows = await gather_inputs(SqlQuery(url, numbers, most=3000))
     assert isinstance(rows, ThreadIterator)
@@ -61,8 +61,8 @@ async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: p
     [
         ("SELECT * FROM gone", {}, "no such table: gone"),
         ("SELEC", {}, "syntax error"),
-        ("SELECT id, id FROM reviews", {}, "two columns 'id': give one another name with AS"),
-        ("UPDATE reviews SET stars = 5", {}, "gives no rows: write a SELECT"),
+        ("SELECT id, id FROM reviews", {}, "two columns named 'id': give one another name with AS"),
+        ("UPDATE reviews SET stars = 5", {}, "returns no rows: write a SELECT"),
         ("SELECT :a", {"b": 1}, "A value is required for bind parameter 'a'"),
     ],
 )
@@ -75,7 +75,7 @@ def test_what_the_database_says_against_it_is_passed_on(url: str, query: str, pa
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("sqlite:///nothing.db", "There is no database 'nothing.db'"),
+        ("sqlite:///nothing.db", "The database 'nothing.db' does not exist"),
         ("nosuch://host/db", "cannot be opened.*nosuch"),
         ("postgresql+nosuch://me:s3cret@host/db", "cannot be opened"),
         ("sqlite://:x:y", "cannot be opened|Could not parse"),
@@ -89,7 +89,7 @@ def test_a_database_that_is_none_is_refused_without_its_password(url: str, probl
 
 
 def test_a_mistyped_database_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="There is no database"):
+    with pytest.raises(SpecError, match=r"The database .* does not exist"):
         read_inputs(SqlQuery(f"sqlite:///{tmp_path}/mistyped.db", "SELECT 1"))
     assert list(tmp_path.iterdir()) == []
 

@@ -117,7 +117,7 @@ def test_a_csv_has_the_same_columns_in_every_row(tmp_path: Path) -> None:
         ("file/out.parquet", "cannot be written"),
         ("folder", "cannot be written"),
         ("folder.parquet", "cannot be written: it is a folder"),
-        ("out.xlsx", r"results are a \.jsonl, \.csv or \.parquet file, not '\.xlsx'"),
+        ("out.xlsx", r"results must be a \.jsonl, \.csv or \.parquet file, not '\.xlsx'"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path, place: str, problem: str) -> None:
@@ -182,8 +182,8 @@ def test_rows_that_do_not_fit_into_parquet_at_the_end_stay_beside_it(tmp_path: P
 
 
 def test_parquet_is_kept_up_with_while_no_more_rows_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spooled, "_LEAST_PAUSE", 0.0)
-    monkeypatch.setattr(spooled, "_SHARE", 1.0)
+    monkeypatch.setattr(spooled, "_MIN_PAUSE", 0.0)
+    monkeypatch.setattr(spooled, "_MAX_TIME_SHARE", 1.0)
     path = tmp_path / "out.parquet"
     with open_results(path) as file:
         for n in range(6):

@@ -129,7 +129,7 @@ def test_a_folder_that_is_read_only_is_a_store_error(tmp_path: Path) -> None:
         [sys.executable, "-c", READ_ONLY, str(folder)], capture_output=True, text=True, timeout=30, check=False
     )
     assert "Permission denied" in done.stdout, done.stderr
-    assert "Check that the folder is writable" in done.stdout
+    assert "Check that the directory is writable" in done.stdout
 
 
 async def test_a_checkpoint_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
