@@ -66,7 +66,7 @@ def test_a_moment_in_parquet_is_the_same_on_every_machine(tmp_path: Path, progra
     assert program.stdout.read_text() == f"[{{'moment': {moment}, 'several': [{moment}]}}]\n"
 
 
-def test_results_do_not_take_the_place_of_inputs_nor_lie_among_them(tmp_path: Path) -> None:
+def test_results_may_not_overwrite_inputs_or_be_in_their_folder(tmp_path: Path) -> None:
     path = written(tmp_path / "in.jsonl", "1\n")
     (tmp_path / "link.jsonl").symlink_to(path)
     for same in (path, str(path), tmp_path / "link.jsonl"):
@@ -99,18 +99,20 @@ def test_results_do_not_take_the_place_of_inputs_nor_lie_among_them(tmp_path: Pa
         ("in.parquet", "no parquet", "cannot be read"),
     ],
 )
-def test_what_is_no_list_of_inputs_is_refused(tmp_path: Path, name: str, content: str | bytes, problem: str) -> None:
+def test_a_file_that_is_not_a_list_of_inputs_is_rejected(
+    tmp_path: Path, name: str, content: str | bytes, problem: str
+) -> None:
     with pytest.raises(SpecError, match=problem):
         read_inputs(written(tmp_path / name, content))
 
 
 @pytest.mark.parametrize("place", ["nothing.jsonl", "nothing/", "nothing.parquet"])
-def test_what_is_not_there_is_a_clear_error(tmp_path: Path, place: str) -> None:
+def test_a_missing_file_is_a_clear_error(tmp_path: Path, place: str) -> None:
     with pytest.raises(SpecError, match="does not exist"):
         read_inputs(f"{tmp_path}/{place}")
 
 
-def test_a_text_that_is_no_path_is_one_input_and_a_url_a_database() -> None:
+def test_a_string_that_is_not_a_path_and_a_database_url_are_rejected_with_a_hint() -> None:
     with pytest.raises(SpecError, match=r"not one str: write inputs=\[\.\.\.\]\. A file is known by its suffix"):
         read_inputs("texts")
     with pytest.raises(SpecError, match=r"postgresql://\.\.\.: for inputs from a database, use SqlQuery"):

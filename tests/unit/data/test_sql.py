@@ -66,7 +66,7 @@ async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: p
         ("SELECT :a", {"b": 1}, "A value is required for bind parameter 'a'"),
     ],
 )
-def test_what_the_database_says_against_it_is_passed_on(url: str, query: str, parameters: Any, problem: str) -> None:
+def test_errors_of_the_database_are_passed_on(url: str, query: str, parameters: Any, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         read_inputs(SqlQuery(url, query, **parameters))
     assert read_inputs(SqlQuery(url, "SELECT count(*) AS n FROM reviews WHERE stars = 5")) == [{"n": 0}]
@@ -81,14 +81,14 @@ def test_what_the_database_says_against_it_is_passed_on(url: str, query: str, pa
         ("sqlite://:x:y", "cannot be opened|Could not parse"),
     ],
 )
-def test_a_database_that_is_none_is_refused_without_its_password(url: str, problem: str) -> None:
+def test_the_error_for_an_invalid_database_omits_its_password(url: str, problem: str) -> None:
     with pytest.raises(SpecError, match=problem) as refused:
         read_inputs(SqlQuery(url, "SELECT 1"))
     assert "s3cret" not in str(refused.value)
     assert "s3cret" not in repr(SqlQuery(url, "SELECT 1"))
 
 
-def test_a_mistyped_database_is_not_made(tmp_path: Path) -> None:
+def test_a_mistyped_database_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"The database .* does not exist"):
         read_inputs(SqlQuery(f"sqlite:///{tmp_path}/mistyped.db", "SELECT 1"))
     assert list(tmp_path.iterdir()) == []

@@ -116,7 +116,7 @@ def test_values_of_numpy_and_pandas_become_plain() -> None:
         (pl.DataFrame({"a": [1]}).group_by("a"), "cannot be read from a polars GroupBy"),
     ],
 )
-def test_what_is_no_table_is_refused(source: Any, problem: str) -> None:
+def test_an_object_that_is_not_a_table_is_rejected(source: Any, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         read_inputs(source)
 

@@ -99,7 +99,7 @@ async def test_a_finished_run_can_be_read_where_nothing_can_be_written(
         CheckpointReader(tmp_path)
 
 
-async def test_what_was_paid_for_a_life_that_failed_is_counted(tmp_path: Path) -> None:
+async def test_usage_of_a_failed_attempt_is_counted(tmp_path: Path) -> None:
     stubborn = ScriptedBackend(lambda request: say("no number", Usage(100, 0, 7)))
     healed = ScriptedBackend(lambda request: say("7", Usage(10, 4, 1)))
     await run(tmp_path, ["a"], output_schema=int, max_retries=0, backend=stubborn)
@@ -119,7 +119,7 @@ async def test_thousands_of_agents_and_huge_texts_are_read_one_by_one(tmp_path: 
         assert reader.usage() == Usage(20_000, 8_000, 2_000)
 
 
-async def test_answers_to_an_earlier_question_stand_back_behind_those_to_this_one(tmp_path: Path) -> None:
+async def test_agents_of_the_current_plan_hide_those_of_earlier_plans(tmp_path: Path) -> None:
     await run(tmp_path, ["a", "b"])
     again = await run(tmp_path, ["a", "b"], task="Again: {it}", plan_changed="rerun")
     with CheckpointReader(tmp_path) as reader:
@@ -143,7 +143,7 @@ async def test_an_agent_is_found_by_its_key_its_index_or_the_beginning_of_its_ke
             reader.find(results[1].key[:8])
 
 
-async def test_who_is_not_there_is_told_with_who_is(tmp_path: Path) -> None:
+async def test_the_error_for_an_unknown_agent_lists_known_agents(tmp_path: Path) -> None:
     [result] = await run(tmp_path, ["a"])
     with CheckpointReader(tmp_path) as reader:
         typo = ("0" if result.key[0] != "0" else "1") + result.key[1:10]
