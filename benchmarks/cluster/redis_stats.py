@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from batch_agent.cluster.redis.coordinator import PREFIX, RedisCoordinator
-from batch_agent.store.codec import decode_ending
+from batch_agent.store.codec import decode_completion
 from benchmarks.cluster.redis_server import OwnServer
 
 
@@ -97,7 +97,7 @@ class Server:
         endings = await self._client.hgetall(_key(run, "endings"))
         told = await self._client.xrange(_key(run, "ended"))
         first = min(int(ending.split()[0]) for ending in endings.values())
-        workers = {decode_ending(ending.split(b" ", 2)[2]).worker for ending in endings.values()}
+        workers = {decode_completion(ending.split(b" ", 2)[2]).worker for ending in endings.values()}
         last = int(told[-1][0].partition(b"-")[0])
         keys = Counter(key for _, fields in told for key in fields)
         async with self._client.pipeline(transaction=False) as pipe:

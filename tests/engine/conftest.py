@@ -32,9 +32,9 @@ async def nothing_is_left_behind(caplog: pytest.LogCaptureFixture) -> AsyncItera
 @pytest.fixture(autouse=True)
 def time_stands_still_while_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timers would fire meanwhile, those of timeouts too: a thread takes real time, and the clock is virtual."""
-    make, place = writer._WriteJob, writer.WriterThread._place
+    make, submit = writer._WriteJob, writer.WriterThread._submit
 
-    def place_and_wait(
+    def submit_and_wait(
         self: writer.WriterThread,
         work: writer.Work | None,
         waiters: Sequence[asyncio.Future[Any]],
@@ -52,7 +52,7 @@ def time_stands_still_while_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPa
 
         with monkeypatch.context() as patched:
             patched.setattr(writer, "_WriteJob", order)
-            place(self, work, waiters, synced)
+            submit(self, work, waiters, synced)
         assert is_done.wait(60)
 
-    monkeypatch.setattr(writer.WriterThread, "_place", place_and_wait)
+    monkeypatch.setattr(writer.WriterThread, "_submit", submit_and_wait)

@@ -128,7 +128,7 @@ def timeless(results: list[AgentResult]) -> list[AgentResult]:
 
 def facts(folder: Path) -> list[Fact]:
     with CheckpointReader(folder) as reader:
-        return [fact for _, facts in reader.stories() for fact in facts]
+        return [fact for _, facts in reader.histories() for fact in facts]
 
 
 @both_modes

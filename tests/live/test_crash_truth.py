@@ -169,7 +169,7 @@ def test_a_disk_that_is_full_is_one_clear_error_and_what_was_stored_is_not_asked
         return good, asked, error
 
     _, asked, error = attempt(400_000)
-    assert "Check that the folder is writable and the disk has room" in error
+    assert "Check that the directory is writable and the disk has space" in error
     assert asked < 400
     good, asked_again, error = attempt(0)
     assert (good, error) == (400, "")

@@ -1,4 +1,4 @@
-"""Data in and out: inputs from wherever they are, results to files and tables."""
+"""Inputs from files, tables and databases; results to files and tables."""
 
 from ..lazy_imports import lazy_imports
 from .inputs import check_apart as check_apart

@@ -1,4 +1,4 @@
-"""A file that grows while others read it."""
+"""Append-only file that other programs read while it grows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,34 +11,35 @@ from ..core.errors import SpecError
 
 
 class AppendFile:
-    """Each piece is on disk, whole, when `append` returns. What was in the file is replaced by the first piece, not
-    before: a run that cannot start leaves it as it was. Only one run at a time may have it open."""
+    """File to which one run at a time appends. Each chunk is on disk, whole, when `append` returns. The first chunk
+    replaces the earlier contents: a run that cannot start leaves them as they were."""
 
-    def __init__(self, path: Path, called: str, goal: Path | None = None) -> None:
-        """`called`: what a user calls it. `goal`: what the user named, where that is another file. Raises SpecError."""
-        self._said = f"{called} {str(goal or path)!r}"
+    def __init__(self, path: Path, label: str, target: Path | None = None) -> None:
+        """`label`: the option that named the file, for messages. `target`: the file that the user named, if it is
+        another one. Raises SpecError."""
+        self._display_name = f"{label} {str(target or path)!r}"
         self._end = 0
         self._has_begun = False
         self.path = path
-        with self._told():
+        with self._translate_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
-        self._keep_others_away()
+        self._lock()
 
-    def append(self, piece: bytes) -> None:
-        """Raises SpecError where there is no more room for it; then nothing of it stays."""
-        with self._told():
+    def append(self, chunk: bytes) -> None:
+        """Raises SpecError if the disk is full; then nothing of the chunk remains in the file."""
+        with self._translate_errors():
             if not self._has_begun:
-                self._cut(0)
+                self._truncate(0)
                 self._has_begun = True
             try:
-                left = memoryview(piece)
+                left = memoryview(chunk)
                 while left:
                     left = left[self._file.write(left) :]
             except OSError:
-                self._cut(self._end)
+                self._truncate(self._end)
                 raise
-        self._end += len(piece)
+        self._end += len(chunk)
 
     def __enter__(self) -> Self:
         return self
@@ -46,24 +47,24 @@ class AppendFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # of what `append` has said already
+        with suppress(OSError):  # `append` has raised it already
             self._file.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise SpecError(f"{self._said} cannot be written: {error.strerror}.") from error
+            raise SpecError(f"{self._display_name} cannot be written: {error.strerror}.") from error
 
-    def _cut(self, end: int) -> None:
+    def _truncate(self, end: int) -> None:
         with suppress(OSError):  # a pipe or a device
             self._file.truncate(end)
 
-    def _keep_others_away(self) -> None:
+    def _lock(self) -> None:
         is_locked: bool | None = None
         with suppress(OSError):  # a file system without locks
             is_locked = try_lock(self._file.fileno())
         if is_locked is False:
             self._file.close()
-            raise SpecError(f"{self._said} is being written by another run: wait for it, or name another file.")
+            raise SpecError(f"{self._display_name} is being written by another run: wait for it, or use another file.")

@@ -1,4 +1,4 @@
-"""Results as a table: a column for each field of the inputs and of the answers."""
+"""Columns of the result table: one for each field of the inputs and of the outputs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -10,46 +10,46 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 
 from ..core.results import AgentResult
-from .result_rows import jsonable, whole_text
+from .result_rows import jsonable, replace_lone_surrogates
 
-_AS_THEY_ARE = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
-BEFORE = ("index", "key", "ok")
-AFTER = (
+_PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
+LEADING_COLUMNS = ("index", "key", "ok")
+TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
     "seconds",
 )  # fmt: skip
 
 
 def table_row(result: AgentResult) -> dict[str, Any]:
-    """With `input.NAME` for each field of the input and `output.NAME` for each of the answer; `input` and `output` for
-    what has no fields."""
-    answer = _spread("output", result.output) if result.ok else {}
-    return {**_of_agent(result), **_spread("input", result.input), **answer}
+    """Row with `input.NAME` for each field of the input and `output.NAME` for each field of the output; `input` and
+    `output` for values without fields."""
+    output = _field_columns("output", result.output) if result.ok else {}
+    return {**_agent_columns(result), **_field_columns("input", result.input), **output}
 
 
 def narrow_row(result: AgentResult) -> dict[str, Any]:
-    """The same with the input and the answer in one column each: for a file that grows, and cannot get new columns."""
-    return {**_of_agent(result), "input": _cell(result.input), "output": _cell(result.output)}
+    """Row with input and output in one column each, for a file that grows and cannot get new columns."""
+    return {**_agent_columns(result), "input": _cell(result.input), "output": _cell(result.output)}
 
 
-NARROW = (*BEFORE, "input", "output", *AFTER)
+NARROW_COLUMNS = (*LEADING_COLUMNS, "input", "output", *TRAILING_COLUMNS)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The columns of a table: who it was, the input, the answer, and how it went."""
+    """Columns in the order of the table: the agent, its input, its output, its statistics."""
     found = list(dict.fromkeys(names))
     inputs = [name for name in found if name == "input" or name.startswith("input.")] or ["input"]
     outputs = [name for name in found if name == "output" or name.startswith("output.")] or ["output"]
-    return [*BEFORE, *inputs, *outputs, *AFTER]
+    return [*LEADING_COLUMNS, *inputs, *outputs, *TRAILING_COLUMNS]
 
 
 def columns_of(results: Iterable[AgentResult]) -> dict[str, list[Any]]:
-    """All results, by column."""
+    """Values of all results, by column."""
     rows = [table_row(result) for result in results]
     return {name: [row.get(name) for row in rows] for name in in_order(name for row in rows for name in row)}
 
 
-def _of_agent(result: AgentResult) -> dict[str, Any]:
+def _agent_columns(result: AgentResult) -> dict[str, Any]:
     error, usage = result.error, result.usage
     return {
         "index": result.index,
@@ -67,11 +67,11 @@ def _of_agent(result: AgentResult) -> dict[str, Any]:
     }
 
 
-def _spread(name: str, value: Any) -> dict[str, Any]:
+def _field_columns(name: str, value: Any) -> dict[str, Any]:
     parts = _fields(value)
     if not parts:
         return {name: _cell(value)}
-    return {whole_text(f"{name}.{part}"): _cell(each) for part, each in parts.items()}
+    return {replace_lone_surrogates(f"{name}.{part}"): _cell(each) for part, each in parts.items()}
 
 
 def _fields(value: Any) -> Mapping[Any, Any]:
@@ -85,9 +85,17 @@ def _fields(value: Any) -> Mapping[Any, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """Numbers, texts and dates as they are; everything else as JSON has it."""
-    if type(value) in _AS_THEY_ARE:
+    """Numbers, strings and dates unchanged; everything else as JSON data."""
+    if type(value) in _PLAIN_TYPES:
         return value
     if isinstance(value, Enum):
         return _cell(value.value)
     return jsonable(value)
+
+
+def check_unique(names: Iterable[str], where: str, remedy: str = "rename one of them") -> list[str]:
+    """The names, as a list. Raises SpecError for duplicates, with `where` they are and the `remedy`."""
+    counts = Counter(names)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise SpecError(f"{where} has two columns named {twice[0]!r}: {remedy}.")
+    return list(counts)

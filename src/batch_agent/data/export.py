@@ -1,4 +1,4 @@
-"""All results of a run, as tables and files. `Results` calls these by their names."""
+"""Export of results to tables and files. `Results` calls these functions by name."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,8 +8,8 @@ from ..atomic_file import atomic_write, temporary_path
 from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
-from .column_types import MIXED, NOTHING, Shape, joined, shape_of
-from .columns import NARROW, columns_of, narrow_row
+from .column_types import MIXED, NULL, ColumnType, column_type, common_type
+from .columns import NARROW_COLUMNS, columns_of, narrow_row
 from .notebook_table import as_html
 from .optional_imports import require
 from .parquet_writer import ParquetSpool
@@ -34,7 +34,7 @@ def to_pandas(results: Sequence[AgentResult]) -> Any:
 
 def to_polars(results: Sequence[AgentResult]) -> Any:
     polars = require("polars", "to_polars()", "polars")
-    columns = {name: _of_one_kind(values) for name, values in columns_of(results).items()}
+    columns = {name: _of_one_type(values) for name, values in columns_of(results).items()}
     return polars.DataFrame(columns, strict=False, infer_schema_length=None)
 
 
@@ -61,16 +61,16 @@ def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:
 
 
 def jsonl_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
-    """As a file of results has them."""
+    """Lines of a JSONL file of results."""
     return (dumps(as_row(result)) + b"\n" for result in results)
 
 
 def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
-    """The same, with the header first."""
-    yield csv_lines([NARROW])
+    """Lines of a CSV file of results, with the header first."""
+    yield csv_lines([NARROW_COLUMNS])
     for result in results:
         row = narrow_row(result)
-        yield csv_lines([[row.get(name) for name in NARROW]])
+        yield csv_lines([[row.get(name) for name in NARROW_COLUMNS]])
 
 
 def to_csv(results: Sequence[AgentResult], path: str | Path) -> None:
@@ -79,11 +79,11 @@ def to_csv(results: Sequence[AgentResult], path: str | Path) -> None:
         file.write(csv_lines([list(columns), *zip(*columns.values(), strict=True)]))
 
 
-def _of_one_kind(values: list[Any]) -> list[Any]:
-    """Values of several kinds as JSON each, as in a Parquet file."""
-    shape: Shape = NOTHING
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """The values; if they have several types, each as JSON, as in a Parquet file."""
+    type_: ColumnType = NULL
     for value in values:
-        shape = joined(shape, shape_of(value))
-    if shape != MIXED:
+        type_ = common_type(type_, column_type(value))
+    if type_ != MIXED:
         return values
     return [None if value is None else dumps(jsonable(value)).decode() for value in values]

@@ -13,19 +13,19 @@ from .column_names import check_unique
 from .parquet import parquet_rows
 from .row_iterators import SizedRows
 
-_MOST_BYTES = 256 * 1024 * 1024
-"""Larger files are read line by line, while the run goes on."""
-_LONGEST_CELL = 2**31 - 1
-_KINDS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text files"
-_MARK = b"\xef\xbb\xbf"
+_MAX_BYTES = 256 * 1024 * 1024
+"""Larger files are read line by line during the run."""
+_MAX_CELL_CHARS = 2**31 - 1
+_FORMATS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text files"
+_BOM = b"\xef\xbb\xbf"
 
 
 def read_file(path: Path) -> "list[Any] | SizedRows":
-    """All inputs of a file or a folder, checked to the last one; those of a very large file one by one. Raises
-    SpecError for what is no list of inputs, with the number of the line."""
-    with _readable(path):
+    """Inputs of a file or folder, all parsed; for a very large file, an iterable that parses them again as they are
+    read. Raises SpecError for invalid data, with the line number."""
+    with _translate_errors(path):
         if not path.exists():
-            raise SpecError(f"There is no {str(path)!r}: inputs are {_KINDS}.")
+            raise SpecError(f"{str(path)!r} does not exist. Inputs are {_FORMATS}.")
         found = parquet_rows(path) if _suffix(path) == ".parquet" else _texts(path)
     if not found:
         raise SpecError(f"{str(path)!r} has no inputs.")
@@ -35,13 +35,13 @@ def read_file(path: Path) -> "list[Any] | SizedRows":
 def _texts(path: Path) -> "list[Any] | SizedRows":
     reader = _folder if path.is_dir() else _READERS.get(_suffix(path))
     if reader is None:
-        raise SpecError(f"{str(path)!r} has an unknown suffix: inputs are {_KINDS}.")
+        raise SpecError(f"{str(path)!r} has an unknown suffix. Inputs are {_FORMATS}.")
 
-    def begin() -> Iterator[Any]:
-        with _readable(path):
+    def rows() -> Iterator[Any]:
+        with _translate_errors(path):
             yield from reader(path)
 
-    return list(begin()) if _size(path) <= _MOST_BYTES else SizedRows(sum(1 for _ in begin()), begin)
+    return list(rows()) if _size(path) <= _MAX_BYTES else SizedRows(sum(1 for _ in rows()), rows)
 
 
 def _suffix(path: Path) -> str:
@@ -53,7 +53,7 @@ def _size(path: Path) -> int:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ def _readable(path: Path) -> Iterator[None]:
 def _json_lines(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            text = line.removeprefix(_MARK).strip() if number == 1 else line.strip()
+            text = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
             if text:
                 try:
                     yield orjson.loads(text)
@@ -73,7 +73,7 @@ def _json_lines(path: Path) -> Iterator[Any]:
 
 def _json(path: Path) -> Iterator[Any]:
     try:
-        data = orjson.loads(path.read_bytes().removeprefix(_MARK))
+        data = orjson.loads(path.read_bytes().removeprefix(_BOM))
     except orjson.JSONDecodeError as error:
         raise SpecError(f"{path}: not valid JSON ({error}).") from error
     if not isinstance(data, list):
@@ -82,7 +82,7 @@ def _json(path: Path) -> Iterator[Any]:
 
 
 def _csv(path: Path) -> Iterator[Any]:
-    """Excel separates by semicolons where the comma is in numbers: a header tells."""
+    """Comma or semicolon, depending on the header: Excel writes semicolons in locales with decimal commas."""
     return _separated(path, ",", ";")
 
 
@@ -91,8 +91,8 @@ def _tsv(path: Path) -> Iterator[Any]:
 
 
 def _separated(path: Path, *separators: str) -> Iterator[Any]:
-    """By the first of them that divides the header, if one does."""
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # of the whole process: the module has no other
+    """Rows separated by the first of the separators that is in the header."""
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_CHARS))  # the limit is global to the process
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             first = next((line for line in file if line.strip()), "")
@@ -104,15 +104,17 @@ def _separated(path: Path, *separators: str) -> Iterator[Any]:
                 if names is None:
                     names = check_unique(cells, str(path))
                 else:
-                    yield dict(zip(names, _whole(path, reader.line_num, names, cells), strict=True))
+                    yield dict(zip(names, _check_cells(path, reader.line_num, names, cells), strict=True))
         except csv.Error as error:
             raise SpecError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
         except UnicodeDecodeError as error:
-            raise SpecError(f"{path}, line {_not_utf8(path)}: not UTF-8 ({error.reason}): save it as such.") from error
+            raise SpecError(
+                f"{path}, line {_first_invalid_line(path)}: not UTF-8 ({error.reason}): save the file as UTF-8."
+            ) from error
 
 
-def _not_utf8(path: Path) -> int:
-    """The number of the first such line: files are decoded many lines at a time."""
+def _first_invalid_line(path: Path) -> int:
+    """Number of the first line that is not UTF-8; the decoder, which reads many lines at a time, does not know it."""
     with path.open("rb") as file:
         return next((number for number, line in enumerate(file, 1) if not _is_utf8(line)), 0)
 
@@ -125,11 +127,11 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def _whole(path: Path, line: int, names: list[str], cells: list[str]) -> list[str]:
+def _check_cells(path: Path, line: int, names: list[str], cells: list[str]) -> list[str]:
     if len(cells) != len(names):
         raise SpecError(
-            f"{path}, line {line}: {len(cells)} cells for {len(names)} columns. Is a cell with the separator or a line "
-            "break in it not in quotes?"
+            f"{path}, line {line}: {len(cells)} cells for {len(names)} columns. Quote cells that contain the "
+            "separator or a line break."
         )
     return cells
 
@@ -141,7 +143,7 @@ def _folder(path: Path) -> Iterator[Any]:
 
 
 def _text_files(path: Path) -> Iterator[Path]:
-    """The files below `path` in order, without hidden and binary ones."""
+    """The files below `path` in sorted order, without hidden and binary files."""
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if not hidden and file.is_file() and b"\0" not in _beginning(file):
@@ -149,7 +151,7 @@ def _text_files(path: Path) -> Iterator[Path]:
 
 
 def _beginning(file: Path) -> bytes:
-    with _readable(file), file.open("rb") as opened:
+    with _translate_errors(file), file.open("rb") as opened:
         return opened.read(4096)
 
 

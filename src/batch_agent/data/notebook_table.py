@@ -1,4 +1,4 @@
-"""Results as a notebook shows them."""
+"""HTML table of results for notebooks."""
 
 from collections.abc import Sequence
 from html import escape
@@ -9,9 +9,9 @@ from ..core.results import AgentResult
 from .columns import columns_of
 from .result_rows import cell
 
-_MOST_ROWS = 10
-_MOST_COLUMNS = 12
-_LONGEST = 80
+_MAX_ROWS = 10
+_MAX_COLUMNS = 12
+_MAX_CELL_CHARS = 80
 _HIDDEN = frozenset({"key", "text", "cached_tokens"})
 _STYLE = (
     "<style>.batch-agent td, .batch-agent th "
@@ -20,10 +20,10 @@ _STYLE = (
 
 
 def as_html(results: Sequence[AgentResult], summary: str) -> str:
-    """A line that sums them up, and the first rows of their table. Nothing of what they hold is taken for HTML."""
-    rows = results[:_MOST_ROWS]
+    """The summary line and the first rows of the table. All values are escaped."""
+    rows = results[:_MAX_ROWS]
     filled = ((name, values) for name, values in columns_of(rows).items() if _is_shown(name, values))
-    columns = dict(islice(filled, _MOST_COLUMNS))
+    columns = dict(islice(filled, _MAX_COLUMNS))
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(map(_shown, row))}</tr>" for row in zip(*columns.values(), strict=True))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
@@ -37,5 +37,5 @@ def _is_shown(name: str, values: Sequence[Any]) -> bool:
 
 def _shown(value: Any) -> str:
     text = str(cell(value))
-    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    short = text if len(text) <= _MAX_CELL_CHARS else f"{text[:_MAX_CELL_CHARS]}…"
     return f"<td>{escape(short)}</td>"

@@ -1,4 +1,4 @@
-"""Libraries that not everybody has."""
+"""Imports of optional libraries."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ from ..core.errors import SpecError
 
 
 def require(module: str, what: str, install: str = "'batch-agent[data]'") -> Any:
-    """The module, imported now. Raises SpecError that says what needs it, and how to get it."""
+    """Imports an optional module. Raises SpecError with what needs it and how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

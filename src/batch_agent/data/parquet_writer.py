@@ -1,6 +1,7 @@
-"""Rows on their way into a Parquet file, which can only be written whole.
+"""Writer of a Parquet file of results that is readable at any time during a run.
 
-A Parquet file that can be read at any moment while results come.
+A Parquet file can only be written whole. Results are therefore spooled as JSON lines, from which the file is rewritten
+now and then.
 """
 
 import logging
@@ -16,7 +17,7 @@ from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
 from .append_file import AppendFile
-from .column_types import NOTHING, Shape, in_duckdb, joined, shape_of
+from .column_types import NULL, ColumnType, column_type, common_type, duckdb_type
 from .columns import in_order, table_row
 from .optional_imports import require
 from .parquet import write_parquet
@@ -24,76 +25,76 @@ from .result_rows import jsonable
 
 
 class ParquetSpool:
-    """Each row is a line of JSON in a file; the types of the columns are found meanwhile."""
+    """Converts results to JSON lines and infers the types of the columns on the way."""
 
     def __init__(self) -> None:
-        self._shapes: dict[str, Shape] = {}
+        self._types: dict[str, ColumnType] = {}
         self._names: dict[str, str] = {}
-        """Of columns, by those of fields."""
-        self._longest = 0
+        """Names of columns by names of fields."""
+        self._longest_line = 0
 
     def line(self, result: AgentResult) -> bytes:
-        """What is to be added to the file."""
-        row = {self._names.get(name) or self._named(name): value for name, value in table_row(result).items()}
+        """The line of a result, to be appended to the spool file."""
+        row = {self._names.get(name) or self._new_column(name): value for name, value in table_row(result).items()}
         for name, value in row.items():
-            self._shapes[name] = joined(self._shapes[name], shape_of(value))
+            self._types[name] = common_type(self._types[name], column_type(value))
         line = dumps({name: jsonable(value) for name, value in row.items()}) + b"\n"
-        self._longest = max(self._longest, len(line))
+        self._longest_line = max(self._longest_line, len(line))
         return line
 
     def write(self, lines: Path, path: Path) -> None:
-        """Puts a table of all lines into the place of `path`, at once; other threads may add lines meanwhile. Raises
-        SpecError, and then leaves the older one."""
-        names = in_order(list(self._shapes))
-        columns = {name: in_duckdb(self._shapes.get(name, NOTHING)) for name in names}
+        """Atomically replaces `path` by a table of all lines; other threads may append lines meanwhile. Raises
+        SpecError, and then leaves the earlier file."""
+        names = in_order(list(self._types))
+        columns = {name: duckdb_type(self._types.get(name, NULL)) for name in names}
         try:
             with atomic_replace(path) as draft:
-                write_parquet(lines, columns, draft, self._longest)
+                write_parquet(lines, columns, draft, self._longest_line)
         except OSError as error:
             raise SpecError(f"{error.strerror}.") from error
 
-    def _named(self, name: str) -> str:
-        """A new column. DuckDB does not tell A from a: the second has a number."""
-        taken = {other.lower() for other in self._shapes}
+    def _new_column(self, name: str) -> str:
+        """Adds a column. DuckDB ignores the case of names, so the second of `A` and `a` gets a number."""
+        taken = {other.lower() for other in self._types}
         column, number = name, 1
         while column.lower() in taken:
             number += 1
             column = f"{name}_{number}"
         self._names[name] = column
-        self._shapes[column] = NOTHING
+        self._types[column] = NULL
         return column
 
 
-_SHARE = 0.05
-"""Of the time may go into writing the file again and again."""
-_LEAST_PAUSE = 1.0
+_MAX_TIME_SHARE = 0.05
+"""Share of the time that rewriting the file may take."""
+_MIN_PAUSE = 1.0
 
 _log = logging.getLogger("batch_agent")
 
 
 class ParquetFile:
-    """Results are kept as lines of JSON beside it (NAME.parquet.rows.jsonl), and the file is made of them anew now and
-    then, in a thread, and at the end. Then the lines go. After a crash they hold every result, and the file those up
-    to its last writing."""
+    """Parquet file of results. A spool file next to it (NAME.parquet.rows.jsonl) holds every result as a JSON line; a
+    thread rewrites the Parquet file from it now and then, and at the end, when the spool file is deleted. After a crash
+    the spool file holds all results, and the Parquet file those up to its last rewrite."""
 
-    def __init__(self, path: Path, called: str = "out") -> None:
-        require("duckdb", f"{called} {str(path)!r}, a Parquet file,")
+    def __init__(self, path: Path, label: str = "out") -> None:
+        require("duckdb", f"{label} {str(path)!r}, a Parquet file,")
         if path.is_dir():
-            raise SpecError(f"{called} {str(path)!r} cannot be written: it is a folder.")
+            raise SpecError(f"{label} {str(path)!r} cannot be written: it is a folder.")
         self._path = path
-        self._said = f"{called} {str(path)!r}"
-        self._lines = AppendFile(path.with_name(f"{path.name}.rows.jsonl"), called, path)
+        self._display_name = f"{label} {str(path)!r}"
+        self._lines = AppendFile(path.with_name(f"{path.name}.rows.jsonl"), label, path)
         self._spool = ParquetSpool()
-        self._news = threading.Event()
-        self._over = threading.Event()
+        self._has_new_rows = threading.Event()
+        self._is_closing = threading.Event()
         self._thread: threading.Thread | None = None
-        """From the first row on."""
+        """Started with the first row."""
 
     def write(self, result: AgentResult) -> None:
         self._lines.append(self._spool.line(result))
-        self._news.set()
+        self._has_new_rows.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep_up, name="batch-agent-out", daemon=True)
+            self._thread = threading.Thread(target=self._rewrite_until_closed, name="batch-agent-out", daemon=True)
             self._thread.start()
 
     def __enter__(self) -> Self:
@@ -102,47 +103,47 @@ class ParquetFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises SpecError where the file cannot be written; beside another error, it is only logged."""
-        self._over.set()
-        self._news.set()
+        """Raises SpecError if the file cannot be written; if there is another error, that is only logged."""
+        self._is_closing.set()
+        self._has_new_rows.set()
         if self._thread is not None:
             self._thread.join()
         with self._lines:
             try:
-                self._finish(is_whole=kind is None)
+                self._finish(is_complete=kind is None)
             except SpecError as problem:
                 if kind is None:
                     raise
                 _log.warning("%s", problem)
 
-    def _finish(self, *, is_whole: bool) -> None:
+    def _finish(self, *, is_complete: bool) -> None:
         lines = self._lines.path
-        if is_whole:
-            self._lines.append(b"")  # what is there goes, also where no row has come
-        if is_whole or self._thread is not None:
-            self._write_anew()
-        elif lines.exists() and lines.stat().st_size:  # of a run that was killed
+        if is_complete:
+            self._lines.append(b"")  # replaces earlier contents even if there are no rows
+        if is_complete or self._thread is not None:
+            self._rewrite()
+        elif lines.exists() and lines.stat().st_size:  # the spool of an earlier run that was killed
             return
         lines.unlink(missing_ok=True)
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         try:
             self._spool.write(self._lines.path, self._path)
         except SpecError as error:
             raise SpecError(
-                f"{self._said} cannot be written: {error} All results are in {str(self._lines.path)!r}."
+                f"{self._display_name} cannot be written: {error} All results are in {str(self._lines.path)!r}."
             ) from error
 
-    def _keep_up(self) -> None:
-        """In the thread: writes the file whenever there are new rows, but for a pause after each writing."""
-        while self._news.wait() and not self._over.is_set():
-            self._news.clear()
+    def _rewrite_until_closed(self) -> None:
+        """Runs in the thread: rewrites the file when there are new rows, with a pause after each rewrite."""
+        while self._has_new_rows.wait() and not self._is_closing.is_set():
+            self._has_new_rows.clear()
             began = time.monotonic()
-            with suppress(SpecError):  # a row that came meanwhile and is of another kind, or no room: later ones tell
+            with suppress(SpecError):  # a new row of another type, or a full disk: the last rewrite reports it
                 self._spool.write(self._lines.path, self._path)
-            self._over.wait(pause_after(time.monotonic() - began))
+            self._is_closing.wait(pause_after(time.monotonic() - began))
 
 
 def pause_after(seconds: float) -> float:
-    """So long after a writing that took `seconds`, all of them together take no more than their share."""
-    return max(_LEAST_PAUSE, seconds * (1 / _SHARE - 1))
+    """Pause after a rewrite that took `seconds`, so that rewriting takes at most its share of the time."""
+    return max(_MIN_PAUSE, seconds * (1 / _MAX_TIME_SHARE - 1))

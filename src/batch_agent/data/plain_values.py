@@ -1,4 +1,4 @@
-"""Values of tables as plain Python has them, so that they can be written as JSON and are the same in every process."""
+"""Conversion of table values to plain Python values, which JSON can hold and which are the same in every process."""
 
 import math
 import sys
@@ -11,11 +11,11 @@ _PLAIN = frozenset({str, int, bool, type(None), bytes, date, time, timedelta, De
 
 
 def plain_value(value: Any) -> Any:
-    """Missing values (NaN, NaT, NA) are None; numbers, dates and arrays of NumPy and pandas are Python's own."""
+    """Converts NumPy and pandas values to Python values, and missing values (NaN, NaT, NA) to None."""
     if type(value) in _PLAIN:
         return value
     if type(value) is datetime:
-        return _of_zone(value)
+        return _with_standard_utc(value)
     if isinstance(value, float):
         return None if math.isnan(value) else float(value)
     if isinstance(value, Mapping):
@@ -31,19 +31,19 @@ def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(name): plain_value(value) for name, value in row.items()}
 
 
-def _of_zone(value: datetime) -> datetime:
-    """Libraries have their own UTC."""
+def _with_standard_utc(value: datetime) -> datetime:
+    """Replaces a library's UTC by the standard library's."""
     return value.replace(tzinfo=UTC) if value.tzinfo is not None and value.tzname() == "UTC" else value
 
 
 def _of_pandas(value: Any) -> Any:
-    pandas: Any = sys.modules.get("pandas")  # without it there are no such values
+    pandas: Any = sys.modules.get("pandas")  # if it is not imported, there are no such values
     if pandas is None:
         return value
     if value is pandas.NaT or value is pandas.NA:
         return None
     if isinstance(value, pandas.Timestamp):
-        return _of_zone(value.to_pydatetime(warn=False))
+        return _with_standard_utc(value.to_pydatetime(warn=False))
     return value.to_pytimedelta() if isinstance(value, pandas.Timedelta) else value
 
 
@@ -53,6 +53,6 @@ def _of_numpy(value: Any) -> Any:
         return value
     if isinstance(value, numpy.ndarray) and value.ndim:
         return [plain_value(part) for part in value]
-    if isinstance(value, numpy.datetime64 | numpy.timedelta64):  # finer ones become numbers
+    if isinstance(value, numpy.datetime64 | numpy.timedelta64):  # those finer than microseconds would become numbers
         value = value.astype("datetime64[us]" if isinstance(value, numpy.datetime64) else "timedelta64[us]")
     return plain_value(value.item())

@@ -1,7 +1,4 @@
-"""A result as one row of the results file: plain data, which JSON can hold.
-
-Lines of CSV.
-"""
+"""Rows of results files: a result as JSON data, and lines of CSV."""
 
 import csv
 import io
@@ -16,7 +13,7 @@ _JSON = frozenset({str, int, bool, type(None)})
 
 
 def as_row(result: AgentResult) -> dict[str, Any]:
-    """A result as plain data."""
+    """A result as JSON data."""
     error = result.error
     row = {
         "index": result.index,
@@ -38,35 +35,35 @@ def as_row(result: AgentResult) -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """As JSON has it; bytes that are no text in base64, numbers that are none as null."""
+    """JSON data of a value. Bytes that are not UTF-8 become base64; NaN and infinities become null."""
     if type(value) in _JSON:
         return value
-    from pydantic_core import to_jsonable_python  # only results that are written somewhere come here
+    from pydantic_core import to_jsonable_python  # only needed when results are written
 
     try:
         return to_jsonable_python(value, fallback=_text, inf_nan_mode="null")
-    except UnicodeEncodeError:  # a key with half of a surrogate pair
-        return to_jsonable_python(_with_whole_keys(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+    except UnicodeEncodeError:  # a key with a lone surrogate
+        return to_jsonable_python(_with_valid_keys(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
     except UnicodeDecodeError:
         return to_jsonable_python(value, fallback=_text, inf_nan_mode="null", bytes_mode="base64")
 
 
-def _with_whole_keys(value: Any) -> Any:
+def _with_valid_keys(value: Any) -> Any:
     if isinstance(value, dict):
-        whole = {whole_text(key) if isinstance(key, str) else key: each for key, each in value.items()}
-        return {key: _with_whole_keys(each) for key, each in whole.items()}
+        valid = {replace_lone_surrogates(key) if isinstance(key, str) else key: each for key, each in value.items()}
+        return {key: _with_valid_keys(each) for key, each in valid.items()}
     if isinstance(value, list | tuple):
-        return [_with_whole_keys(each) for each in value]
+        return [_with_valid_keys(each) for each in value]
     return value
 
 
-def whole_text(text: str) -> str:
-    """Without halves of surrogate pairs."""
+def replace_lone_surrogates(text: str) -> str:
+    """`text` with lone surrogates replaced, which UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()
 
 
 def _text(value: Any) -> str:
-    """Of an object of the user's, whose own may raise anything."""
+    """`str` of a user's object, which may raise anything."""
     try:
         return str(value)
     except Exception as error:  # noqa: BLE001 - a result is written whatever its input is
@@ -80,7 +77,7 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
 
 
 def cell(value: Any) -> Any:
-    """Texts and numbers as they are, everything else as JSON; empty where there is none."""
+    """A CSV cell: strings and numbers unchanged, missing values empty, everything else as JSON."""
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     if isinstance(value, str | int | float) and not isinstance(value, bool):

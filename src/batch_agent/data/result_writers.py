@@ -1,4 +1,4 @@
-"""Results to a file, each as soon as it is known."""
+"""Writers of results files. Each result is written as soon as its agent ends."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
 from .append_file import AppendFile
-from .columns import NARROW, narrow_row
+from .columns import NARROW_COLUMNS, narrow_row
 from .parquet_writer import ParquetFile
 from .result_rows import as_row, csv_lines
 
@@ -20,10 +20,10 @@ Write = Callable[[AgentResult], None]
 
 
 class ResultWriter(Protocol):
-    """A file of results, open."""
+    """An open results file."""
 
     def write(self, result: AgentResult) -> None:
-        """On disk when it returns. Raises SpecError where there is no more room."""
+        """Writes a result to disk. Raises SpecError if the disk is full."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -33,28 +33,28 @@ class ResultWriter(Protocol):
     ) -> None: ...
 
 
-def open_results(path: str | Path, called: str = "out") -> ResultWriter:
-    """A file for results, of the kind that its name says: `.parquet`, `.csv`, or lines of JSON. Written to at once, and
-    readable all the while; rows come as agents finish, those of a Parquet file are in the order of the inputs.
+def open_results(path: str | Path, label: str = "out") -> ResultWriter:
+    """Opens a results file of the format that its suffix names: `.parquet`, `.csv` or JSON lines. It is readable during
+    the run. Rows are in the order in which agents end; in a Parquet file, in the order of the inputs.
 
-    An older file is replaced by the first result, or at the end, if there was none; not where an error ends it.
-    `called`: what messages call it. Raises SpecError for a place that cannot be written, or that another run writes
-    to."""
+    The first result replaces an earlier file. Without results, it is replaced at the end, unless there was an error.
+    `label`: the option that named the file, for messages. Raises SpecError if the file cannot be written, or if another
+    run writes to it."""
     path = Path(path).expanduser()
     match path.suffix.lower():
         case ".parquet":
-            return ParquetFile(path, called)
+            return ParquetFile(path, label)
         case ".csv":
-            return CsvFile(path, called)
+            return CsvFile(path, label)
         case ".jsonl" | ".ndjson" | "":
-            return LinesFile(path, called)
+            return LinesFile(path, label)
         case suffix:
-            raise SpecError(f"{called} {str(path)!r}: results are a .jsonl, .csv or .parquet file, not {suffix!r}.")
+            raise SpecError(f"{label} {str(path)!r}: results must be a .jsonl, .csv or .parquet file, not {suffix!r}.")
 
 
 @asynccontextmanager
 async def results_to(path: Path) -> AsyncIterator[Write]:
-    """What writes to that file, for a run. Closing it may take a while, and does not block the loop."""
+    """The write function of a results file. Closing the file may take a while, and does not block the loop."""
     file = open_results(path)
     try:
         yield file.write
@@ -63,10 +63,10 @@ async def results_to(path: Path) -> AsyncIterator[Write]:
 
 
 class LinesFile:
-    """One JSON object per line."""
+    """JSONL file: one JSON object per line."""
 
-    def __init__(self, path: Path, called: str = "out") -> None:
-        self._file = AppendFile(path, called)
+    def __init__(self, path: Path, label: str = "out") -> None:
+        self._file = AppendFile(path, label)
 
     def write(self, result: AgentResult) -> None:
         self._file.append(dumps(as_row(result)) + b"\n")
@@ -83,15 +83,15 @@ class LinesFile:
 
 
 class CsvFile:
-    """The same columns in every row. What is no text or number is JSON."""
+    """CSV file with the same columns in every row. Values that are neither strings nor numbers are JSON."""
 
-    def __init__(self, path: Path, called: str = "out") -> None:
-        self._file = AppendFile(path, called)
+    def __init__(self, path: Path, label: str = "out") -> None:
+        self._file = AppendFile(path, label)
         self._has_header = False
 
     def write(self, result: AgentResult) -> None:
         row = narrow_row(result)
-        self._append(csv_lines([[row.get(name) for name in NARROW]]))
+        self._append(csv_lines([[row.get(name) for name in NARROW_COLUMNS]]))
 
     def __enter__(self) -> Self:
         return self
@@ -104,5 +104,5 @@ class CsvFile:
                 self._append(b"")
 
     def _append(self, lines: bytes) -> None:
-        self._file.append(lines if self._has_header else csv_lines([NARROW]) + lines)
+        self._file.append(lines if self._has_header else csv_lines([NARROW_COLUMNS]) + lines)
         self._has_header = True

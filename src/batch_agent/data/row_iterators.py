@@ -1,7 +1,4 @@
-"""Rows that are counted before they are read.
-
-Rows of what blocks, such as a database or a download, for an event loop that must not.
-"""
+"""Iterators over rows: with a known count, and over blocking sources such as databases, read in a thread."""
 
 import asyncio
 import threading
@@ -13,74 +10,74 @@ from typing import Any
 
 from ..core.fast_dataclass import dataclass
 
-_MOST_ROWS = 1_000_000
+_MAX_LIST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SizedRows:
-    """Can be read several times, each time from the first row on."""
+    """Rows of a known number. Each iteration starts at the first row."""
 
     count: int
-    begin: Callable[[], Iterator[Any]]
+    open: Callable[[], Iterator[Any]]
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[Any]:
-        return self.begin()
+        return self.open()
 
-    def kept(self) -> "list[Any] | SizedRows":
-        """All of them, so that they can be asked in the best order; very many, one by one."""
-        return list(self) if self.count <= _MOST_ROWS else self
+    def materialized(self) -> "list[Any] | SizedRows":
+        """A list, so that the inputs can be reordered; the rows themselves if there are very many."""
+        return list(self) if self.count <= _MAX_LIST_ROWS else self
 
 
-_AT_ONCE = 256
+_BATCH_ROWS = 256
 
-_Orders = SimpleQueue["asyncio.Future[list[Any]] | None"]
+_Requests = SimpleQueue["asyncio.Future[list[Any]] | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadIterator:
-    """Each reading has a thread of its own, which opens, reads and closes the rows, some at a time, when they are
-    asked for. A thread that hangs does not keep the program from ending."""
+    """Async iterator over a blocking iterable. Each iteration has a thread of its own, which opens, reads and closes
+    the rows in batches, on demand. A thread that hangs does not keep the program from exiting."""
 
     rows: Iterable[Any]
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        orders: _Orders = SimpleQueue()
+        requests: _Requests = SimpleQueue()
         loop = asyncio.get_running_loop()
-        threading.Thread(target=_serve, args=(self.rows, orders, loop), name="batch-agent-rows", daemon=True).start()
+        threading.Thread(target=_serve, args=(self.rows, requests, loop), name="batch-agent-rows", daemon=True).start()
         try:
             while True:
-                order: asyncio.Future[list[Any]] = loop.create_future()
-                orders.put(order)
-                rows = await order
+                request: asyncio.Future[list[Any]] = loop.create_future()
+                requests.put(request)
+                rows = await request
                 for row in rows:
                     yield row
-                if len(rows) < _AT_ONCE:
+                if len(rows) < _BATCH_ROWS:
                     return
         finally:
-            orders.put(None)
+            requests.put(None)
 
 
-def _serve(rows: Iterable[Any], orders: _Orders, loop: asyncio.AbstractEventLoop) -> None:
+def _serve(rows: Iterable[Any], requests: _Requests, loop: asyncio.AbstractEventLoop) -> None:
     reading: Iterator[Any] | None = None
-    while (order := orders.get()) is not None:
+    while (request := requests.get()) is not None:
         found, error = [], None
         try:
             reading = iter(rows) if reading is None else reading
-            found = list(islice(reading, _AT_ONCE))
-        except BaseException as raised:  # noqa: BLE001 - carried over to whoever waits, who would wait for ever
+            found = list(islice(reading, _BATCH_ROWS))
+        except BaseException as raised:  # noqa: BLE001 - carried over to the reader, which would wait for ever
             error = raised
         with suppress(RuntimeError):  # the loop may be closed by now
-            loop.call_soon_threadsafe(_settle, order, found, error)
-    del reading  # a generator that was left in the middle closes what it has opened, in the thread that opened it
+            loop.call_soon_threadsafe(_settle, request, found, error)
+    del reading  # a generator that was not exhausted closes its resources in the thread that opened them
 
 
-def _settle(order: "asyncio.Future[list[Any]]", found: list[Any], error: BaseException | None) -> None:
-    if order.done():  # cancelled by now
+def _settle(request: "asyncio.Future[list[Any]]", found: list[Any], error: BaseException | None) -> None:
+    if request.done():  # cancelled by now
         return
     if error is None:
-        order.set_result(found)
+        request.set_result(found)
     else:
-        order.set_exception(error)
+        request.set_exception(error)

@@ -1,4 +1,4 @@
-"""Inputs from a database."""
+"""Inputs from a database query."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from .column_names import check_unique
 from .optional_imports import require
 from .plain_values import plain_value
 
-_AT_ONCE = 1000
+_BATCH_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -21,8 +21,8 @@ class SqlQuery:
         SqlQuery("sqlite:///shop.db", "SELECT id, text FROM reviews WHERE stars <= :most", most=2)
 
     Needs the extra `sql`, and the driver of your database.
-    The URL is SQLAlchemy's. Values are given by name, never put into the text; a list stands for `IN :ids`. Every
-    reading asks the database again. Reading raises SpecError, with the words of the database."""
+    The URL is SQLAlchemy's. Values are bound by name, never formatted into the text; a list is bound to `IN :ids`. Each
+    iteration runs the query again. Iterating raises SpecError with the database's message."""
 
     url: str
     query: str
@@ -49,19 +49,19 @@ class SqlQuery:
 
     @contextmanager
     def _rows(self) -> Iterator[Any]:
-        """What the database says against it is raised as SpecError, also while it is read."""
+        """Runs the query. Errors of the database, also while rows are read, are raised as SpecError."""
         sqlalchemy = require("sqlalchemy", "SqlQuery(...)", "'batch-agent[sql]'")
         try:
             url = sqlalchemy.make_url(self.url)
             engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
         except (ImportError, ValueError, sqlalchemy.exc.ArgumentError) as error:
             raise SpecError(f"{self!r} cannot be opened: {error}") from error
-        _check_is_there(url)
+        _check_exists(url)
         try:
-            with engine.connect().execution_options(yield_per=_AT_ONCE) as connection:
-                rows = self._asked(connection, sqlalchemy)
+            with engine.connect().execution_options(yield_per=_BATCH_ROWS) as connection:
+                rows = self._execute(connection, sqlalchemy)
                 if not rows.returns_rows:
-                    raise SpecError(f"{self!r} gives no rows: write a SELECT.")
+                    raise SpecError(f"{self!r} returns no rows: write a SELECT statement.")
                 yield rows
         except sqlalchemy.exc.DBAPIError as error:
             raise SpecError(f"{self!r}: {str(error.orig).strip()}") from error
@@ -70,18 +70,18 @@ class SqlQuery:
         finally:
             engine.dispose()
 
-    def _asked(self, connection: Any, sqlalchemy: Any) -> Any:
-        if not self.parameters:  # then a colon is a colon, and a percent sign one too
+    def _execute(self, connection: Any, sqlalchemy: Any) -> Any:
+        if not self.parameters:  # so colons and percent signs are literal
             return connection.exec_driver_sql(self.query, execution_options={"no_parameters": True})
         lists = [name for name, value in self.parameters.items() if isinstance(value, list | tuple)]
         text = sqlalchemy.text(self.query).bindparams(*(sqlalchemy.bindparam(name, expanding=True) for name in lists))
         return connection.execute(text, dict(self.parameters))
 
 
-def _check_is_there(url: Any) -> None:
-    """SQLite makes a new database of a name that is mistyped."""
+def _check_exists(url: Any) -> None:
+    """Prevents SQLite from creating a new database for a mistyped name."""
     name = url.database
     if url.get_backend_name() != "sqlite" or not name or name.startswith((":memory:", "file:")):
         return
     if not Path(name).is_file():
-        raise SpecError(f"There is no database {name!r}.")
+        raise SpecError(f"The database {name!r} does not exist.")

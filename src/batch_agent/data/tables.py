@@ -1,4 +1,5 @@
-"""Inputs from tables in memory: frames and columns of pandas, polars and pyarrow, relations of DuckDB, datasets."""
+"""Inputs from tables in memory: pandas, polars and pyarrow tables and columns, DuckDB relations, Hugging Face
+datasets."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ Rows = list[Any] | SizedRows | ThreadIterator
 
 
 def read_table(source: Any, library: str) -> Rows:
-    """A row is a dict by the names of the columns; of a single column, its values. Raises SpecError."""
+    """Rows as dicts by column name; for a single column, its values. Raises SpecError."""
     match library:
         case "duckdb":
             return _relation(source)
@@ -30,21 +31,23 @@ def _frame(source: Any) -> Rows:
     except narwhals.exceptions.DuplicateError as error:
         raise SpecError(f"inputs: two columns have the same name. {' '.join(str(error).split())}.") from error
     except TypeError as error:
-        raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a table, or one column of it.") from error
+        raise SpecError(f"inputs cannot be read from a {_kind(source)}: pass a table, or one column of it.") from error
     if isinstance(table, narwhals.LazyFrame):
         table = table.collect()
     if isinstance(table, narwhals.Series):
-        return SizedRows(len(table), lambda: map(plain_value, table.to_list())).kept()
-    return SizedRows(len(table), lambda: map(plain_row, table.iter_rows(named=True))).kept()
+        return SizedRows(len(table), lambda: map(plain_value, table.to_list())).materialized()
+    return SizedRows(len(table), lambda: map(plain_row, table.iter_rows(named=True))).materialized()
 
 
 def _relation(source: Any) -> Rows:
     duckdb = require("duckdb", "A relation of DuckDB as inputs")
     if not isinstance(source, duckdb.DuckDBPyRelation):
-        raise SpecError(f"inputs cannot be read from a {_kind(source)}: give a relation, as connection.sql(...) does.")
+        raise SpecError(
+            f"inputs cannot be read from a {_kind(source)}: pass a relation, such as connection.sql(...) returns."
+        )
     names = check_unique(source.columns, "The relation", "give one another name with AS")
     try:
-        rows = source.fetchall()  # at once: another query on its connection would end a reading under way
+        rows = source.fetchall()  # at once: another query on its connection would end this one
     except duckdb.Error as error:
         raise SpecError(f"inputs: the query of the relation failed: {error}") from error
     return [plain_row(dict(zip(names, row, strict=True))) for row in rows]
@@ -55,11 +58,11 @@ def _dataset(source: Any) -> Rows:
     if isinstance(source, datasets.IterableDataset):
         return ThreadIterator(_Streamed(source.with_format(None)))
     plain = source.with_format(None, columns=source.format["columns"])
-    return SizedRows(len(plain), lambda: map(plain_row, plain)).kept()
+    return SizedRows(len(plain), lambda: map(plain_row, plain)).materialized()
 
 
 class _Streamed:
-    """A dataset that is downloaded while it is read."""
+    """Streaming dataset, which is downloaded while it is read."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -90,7 +90,7 @@ def _select_agents(reader: CheckpointReader, agent: str | int | None) -> list[tu
     if agent is not None:
         key = reader.find(str(agent)).key
         return [(key, reader.facts(key))]
-    return [(known.key, facts) for known, facts in reader.stories()]
+    return [(known.key, facts) for known, facts in reader.histories()]
 
 
 def _with_recorded_options(

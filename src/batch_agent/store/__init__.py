@@ -1,1 +1,1 @@
-"""Where facts and results live: in memory, or in a SQLite file that outlives the process."""
+"""Stores of facts: in memory, or in a SQLite file that outlives the process."""

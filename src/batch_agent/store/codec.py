@@ -1,4 +1,4 @@
-"""Facts, jobs and endings as bytes. The bytes are a promise: what was written by one version is read by the next."""
+"""Encoding of facts, jobs and completions. It is a stable format: later versions read what earlier versions wrote."""
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,11 @@ def encode(fact: Fact) -> tuple[str, bytes]:
     try:
         return kind, orjson.dumps(fact, default=str, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return kind, _with_oddities(fact)
+        return kind, _dump_unusual(fact)
 
 
 def decode(kind: str, data: bytes) -> Fact:
-    """Raises ValueError for what no fact looks like."""
+    """Raises ValueError for an unknown kind and for data that does not match it."""
     if kind not in _KINDS:
         raise ValueError(f"unknown kind of fact: {kind!r}")
     return _reader(kind).validate_json(data)
@@ -41,13 +41,13 @@ def decode(kind: str, data: bytes) -> Fact:
 
 @cache
 def _reader(kind: str) -> "TypeAdapter[Fact]":
-    from pydantic import TypeAdapter  # whoever only writes does without
+    from pydantic import TypeAdapter  # a run that only writes does not need it
 
     return TypeAdapter(_KINDS[kind])
 
 
 def encode_job(job: Job) -> bytes:
-    """A job without a problem, to be done by another process."""
+    """A valid job, for another process."""
     return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts])
 
 
@@ -56,15 +56,15 @@ def decode_job(data: bytes) -> Job:
     return Job(index, key, value, task, shared=shared, parts=tuple(parts))
 
 
-def encode_ending(ending: Completion) -> bytes:
-    error = ending.error
-    told = None if error is None else [error.kind, error.message, error.retryable]
-    return _dump([ending.key, told, ending.seconds, ending.worker])
+def encode_completion(completion: Completion) -> bytes:
+    error = completion.error
+    fields = None if error is None else [error.kind, error.message, error.retryable]
+    return _dump([completion.key, fields, completion.seconds, completion.worker])
 
 
-def decode_ending(data: bytes) -> Completion:
-    key, told, seconds, worker = orjson.loads(data)
-    error = None if told is None else AgentError(ErrorKind(told[0]), told[1], told[2])
+def decode_completion(data: bytes) -> Completion:
+    key, fields, seconds, worker = orjson.loads(data)
+    error = None if fields is None else AgentError(ErrorKind(fields[0]), fields[1], fields[2])
     return Completion(key, error, seconds, worker)
 
 
@@ -72,9 +72,9 @@ def _dump(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=to_jsonable, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return _with_oddities(value)
+        return _dump_unusual(value)
 
 
-def _with_oddities(value: Any) -> bytes:
-    """Half a character, as names of files may have, or a number of many digits."""
+def _dump_unusual(value: Any) -> bytes:
+    """For values that orjson rejects: lone surrogates, as in file names, and very large integers."""
     return dumps(to_jsonable(value))

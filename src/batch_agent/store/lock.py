@@ -1,4 +1,4 @@
-"""One process at a time per checkpoint folder."""
+"""Lock of a checkpoint directory: one process at a time."""
 
 import os
 from pathlib import Path
@@ -8,18 +8,18 @@ from ..core.errors import StoreError
 
 
 class DirectoryLock:
-    """Held by an open file, so that a process that dies, however it dies, lets go of it. A child that a tool has forked
-    would hold the same open file, also after the death of its parent: it closes it."""
+    """Advisory lock on an open file, which the system releases however the process dies. A forked child would share the
+    open file and keep the lock after its parent's death, so it closes the file."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "run.lock"
         self._file: int | None = None
 
     def take(self) -> None:
-        """Raises StoreError when another process works on this folder."""
+        """Raises StoreError if another process uses this directory."""
         file = open_private(self._path, os.O_RDWR)
         try:
-            is_locked = try_lock(file)  # None on Windows: SQLite's own locks are left
+            is_locked = try_lock(file)  # None on Windows, where only SQLite's own locks apply
         except OSError:  # a file system without locks
             os.close(file)
             raise
@@ -27,13 +27,13 @@ class DirectoryLock:
             os.close(file)
             raise StoreError(
                 f"Another run is using the checkpoint {str(self._path.parent)!r}. "
-                "Wait until it ends, or give this run another checkpoint_dir."
+                "Wait until it ends, or use another checkpoint_dir."
             )
         self._file = file
         _held.add(self)
 
     def release(self) -> None:
-        """Does not unlock: in a forked child that would take the lock from its parent."""
+        """Closes the file without unlocking it: in a forked child, unlocking would release the parent's lock."""
         _held.discard(self)
         if self._file is not None:
             os.close(self._file)

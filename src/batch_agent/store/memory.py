@@ -10,7 +10,7 @@ from ..core.requests import NO_USAGE, Usage
 
 
 class NoStore:
-    """Keeps nothing: a run without a checkpoint, however long, does not fill the memory."""
+    """Store of a run without a checkpoint. It keeps nothing, so that long runs do not fill the memory."""
 
     is_durable = False
 
@@ -55,7 +55,7 @@ class NoStore:
 
 
 class MemoryStore:
-    """Keeps facts as long as it lives: for tests, and for runs that are continued in the same process."""
+    """Store in memory, for tests and for runs that are resumed in the same process."""
 
     is_durable = True
 
@@ -63,7 +63,7 @@ class MemoryStore:
         self._identity = secrets.token_hex(8)
         self._facts: dict[str, list[Fact]] = {}
         self._plan: Mapping[str, Any] | None = None
-        self._forgotten = NO_USAGE
+        self._discarded_usage = NO_USAGE
         self._account: Account | None = None
 
     async def open(self) -> None:
@@ -82,8 +82,8 @@ class MemoryStore:
         return tuple(self._facts.get(key, ()))
 
     async def spent(self) -> Usage:
-        told = [fact for facts in self._facts.values() for fact in facts if isinstance(fact, Replied)]
-        return sum((fact.reply.usage for fact in told), self._forgotten)
+        replies = [fact for facts in self._facts.values() for fact in facts if isinstance(fact, Replied)]
+        return sum((fact.reply.usage for fact in replies), self._discarded_usage)
 
     async def account(self) -> Account | None:
         return self._account
@@ -97,7 +97,7 @@ class MemoryStore:
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         for fact in self._facts.pop(key, ()):
             if isinstance(fact, Replied):
-                self._forgotten += fact.reply.usage
+                self._discarded_usage += fact.reply.usage
         self._facts[key] = list(facts)
 
     async def settle(self, key: str | None = None, *, sync: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint as others may look at it: read-only, also while a run writes to it."""
+"""Read-only access to a checkpoint, also while a run writes to it."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -19,8 +19,8 @@ from .codec import decode
 from .sqlite import SCHEMA_VERSION
 
 _AGENTS = """
-SELECT json_extract(CAST(data AS TEXT), '$.index') AS place, key FROM facts
-WHERE kind = 'started' AND instr(key, '.') = 0 ORDER BY place, seq
+SELECT json_extract(CAST(data AS TEXT), '$.index') AS position, key FROM facts
+WHERE kind = 'started' AND instr(key, '.') = 0 ORDER BY position, seq
 """
 _USAGE = """
 SELECT total(input), total(cached), total(output) FROM (
@@ -30,28 +30,29 @@ SELECT total(input), total(cached), total(output) FROM (
     UNION ALL SELECT input, cached, output FROM forgotten
 )
 """
-_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class KnownAgent:
-    """An agent that has at least begun."""
+class StoredAgent:
+    """An agent that has started."""
 
     index: int
-    """Its place among the inputs of the run that began it."""
+    """Its position among the inputs of the run that started it."""
     key: str
 
 
 class CheckpointReader:
-    """Takes no lock and changes nothing. Every method raises StoreError for what cannot be read."""
+    """Reader of a checkpoint. It takes no lock and changes nothing. Every method raises StoreError for data that cannot
+    be read."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises StoreError for a folder without a checkpoint, and for one of a newer version."""
+        """Raises StoreError for a directory without a checkpoint, and for a checkpoint of a newer version."""
         path = folder / "run.sqlite3"
         if not path.is_file():
             raise StoreError(f"There is no checkpoint in {str(folder)!r}: it has no run.sqlite3.")
         self._folder = folder
-        self._db = _opened(path)
+        self._db = _open(path)
         try:
             self._check_version()
         except BaseException:
@@ -70,45 +71,44 @@ class CheckpointReader:
         self._db.close()
 
     def plan(self) -> Mapping[str, Any]:
-        """What the run asked, as its plan describes itself."""
+        """The description of the run's plan."""
         for (data,) in self._rows("SELECT data FROM plan"):
             plan: Mapping[str, Any] = orjson.loads(data)
             if "question" not in plan:
                 raise StoreError(
-                    f"The checkpoint in {str(self._folder)!r} is of an earlier version: run it again anew."
+                    f"The checkpoint in {str(self._folder)!r} was written by an earlier version: start a new run."
                 )
             return plan
-        raise StoreError(f"The checkpoint in {str(self._folder)!r} is empty: its run ended before it asked anything.")
+        raise StoreError(f"The checkpoint in {str(self._folder)!r} is empty: its run ended before its first request.")
 
-    def agents(self) -> Iterator[KnownAgent]:
-        """In the order of their index. Where an index has an agent that answers this plan's question, those that an
-        earlier plan left there (`plan_changed="rerun"`) are not told."""
+    def agents(self) -> Iterator[StoredAgent]:
+        """Agents in the order of their index. If an index has an agent of the current plan, those of earlier plans
+        (`plan_changed="rerun"`) are left out."""
         rows = self._rows(_AGENTS)
         for _, same in groupby(rows, key=lambda row: row[0]):
-            known = [KnownAgent(index, key) for index, key in same]
+            known = [StoredAgent(index, key) for index, key in same]
             yield from known if len(known) == 1 else self._of_this_plan(known)
 
     def facts(self, key: str) -> tuple[Fact, ...]:
-        """The story so far, oldest first; empty for an agent that is not known."""
+        """The facts of an agent, oldest first; empty for an unknown agent."""
         rows = self._rows("SELECT kind, data FROM facts WHERE key = ? ORDER BY seq", key)
         try:
             return tuple(decode(kind, data) for kind, data in rows)
         except ValueError as error:
             raise StoreError(f"{self._folder}: the facts of agent {key} cannot be read: {error}") from error
 
-    def stories(self) -> Iterator[tuple[KnownAgent, tuple[Fact, ...]]]:
-        """Every agent with its facts, read one by one."""
+    def histories(self) -> Iterator[tuple[StoredAgent, tuple[Fact, ...]]]:
+        """Every agent with its facts, read one agent at a time."""
         for agent in self.agents():
             yield agent, self.facts(agent.key)
 
     def usage(self) -> Usage:
-        """The tokens of all replies, whatever plan they answered, also of agents that failed and began anew."""
+        """Tokens of all replies, of all plans, including those of agents that failed and were restarted."""
         [totals] = self._rows(_USAGE)
         return Usage(*map(int, totals))
 
-    def find(self, wanted: str) -> KnownAgent:
-        """The agent with this key, this index, or a key that begins like this. Raises SpecError if there is none, or
-        more than one."""
+    def find(self, wanted: str) -> StoredAgent:
+        """The agent with this key, index or prefix of a key. Raises SpecError if there is none, or more than one."""
         known = list(self.agents())
         found = (
             [agent for agent in known if agent.key == wanted]
@@ -118,15 +118,15 @@ class CheckpointReader:
         if len(found) == 1:
             return found[0]
         if found:
-            raise SpecError(f"{wanted!r} may mean {len(found)} agents: {_names(found)}. Give more of the key.")
-        raise SpecError(f"There is no agent {wanted!r} in {str(self._folder)!r}. {_instead(wanted, known)}")
+            raise SpecError(f"{wanted!r} matches {len(found)} agents: {_names(found)}. Use a longer prefix of the key.")
+        raise SpecError(f"There is no agent {wanted!r} in {str(self._folder)!r}. {_suggestion(wanted, known)}")
 
-    def _of_this_plan(self, known: list[KnownAgent]) -> list[KnownAgent]:
+    def _of_this_plan(self, known: list[StoredAgent]) -> list[StoredAgent]:
         run = fingerprint(self.plan()["question"])
         return [agent for agent in known if self._answers(run, agent)] or known
 
-    def _answers(self, run: bytes, agent: KnownAgent) -> bool:
-        """Whether its key is that of its input in this run. One whose input JSON cannot hold is never seen to be."""
+    def _answers(self, run: bytes, agent: StoredAgent) -> bool:
+        """Whether its key is that of its input in this run; False if JSON could not hold the input."""
         started = self.facts(agent.key)[0]
         if not isinstance(started, Started):
             return False
@@ -140,7 +140,7 @@ class CheckpointReader:
                 f"{version}; this version reads {SCHEMA_VERSION}). Upgrade batch-agent."
             )
         if version < SCHEMA_VERSION:
-            raise StoreError(f"The run.sqlite3 in {str(self._folder)!r} is no checkpoint of batch-agent.")
+            raise StoreError(f"The run.sqlite3 in {str(self._folder)!r} is not a checkpoint of batch-agent.")
 
     def _rows(self, statement: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:
@@ -149,33 +149,33 @@ class CheckpointReader:
             raise StoreError(f"The checkpoint in {str(self._folder)!r} cannot be read: {error}.") from error
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """SQLite makes files beside a database that it reads. Where it cannot, on a read-only disk, and no run has left
-    such a file, nobody writes to it either."""
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    database = sqlite3.connect(address, uri=True)
+def _open(path: Path) -> sqlite3.Connection:
+    """Opens a database for reading. SQLite creates files next to a database that it reads. If it cannot, on a read-only
+    disk, and no run has left such a file, there is no writer either, and the database is opened as immutable."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    database = sqlite3.connect(uri, uri=True)
     try:
         database.execute("PRAGMA user_version")
     except sqlite3.OperationalError:
         if path.with_name(f"{path.name}-wal").exists():
             return database
         database.close()
-        return sqlite3.connect(f"{address}&immutable=1", uri=True)
-    except sqlite3.Error:  # what is wrong with it is told when it is read
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True)
+    except sqlite3.Error:  # the error is raised when the database is read
         return database
     return database
 
 
-def _instead(wanted: str, known: list[KnownAgent]) -> str:
+def _suggestion(wanted: str, known: list[StoredAgent]) -> str:
     if not known:
-        return "No agent has begun yet."
-    beginnings = {agent.key[: len(wanted)]: agent for agent in known}
-    close = [beginnings[found] for found in get_close_matches(wanted, beginnings, _SHOWN)]
+        return "No agent has started yet."
+    prefixes = {agent.key[: len(wanted)]: agent for agent in known}
+    close = [prefixes[found] for found in get_close_matches(wanted, prefixes, _MAX_SHOWN)]
     if close:
         return f"Did you mean {_names(close)}?"
-    return f"The {len(known)} that have begun go from {_names([known[0]])} to {_names([known[-1]])}."
+    return f"Started agents: {len(known)}, from {_names([known[0]])} to {_names([known[-1]])}."
 
 
-def _names(agents: list[KnownAgent]) -> str:
-    shown = ", ".join(f"{agent.key} (index {agent.index})" for agent in agents[:_SHOWN])
-    return f"{shown}, ..." if len(agents) > _SHOWN else shown
+def _names(agents: list[StoredAgent]) -> str:
+    shown = ", ".join(f"{agent.key} (index {agent.index})" for agent in agents[:_MAX_SHOWN])
+    return f"{shown}, ..." if len(agents) > _MAX_SHOWN else shown

@@ -1,4 +1,4 @@
-"""Facts in a SQLite file. Kill the process anywhere: what was committed is there, and replay goes on from it."""
+"""Store of facts in a SQLite file. Committed facts survive the death of the process at any point."""
 
 import asyncio
 import os
@@ -32,23 +32,23 @@ CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity 
 """
 
 
-_SPENT = """
+_USAGE = """
 SELECT SUM(json_extract(data, '$.reply.usage.input')), SUM(json_extract(data, '$.reply.usage.cached')),
        SUM(json_extract(data, '$.reply.usage.output'))
 FROM facts WHERE kind = 'replied'
 """
-_MOMENT = 0.005
-_PAUSES = (0.02, 0.05, 0.1, 0.3, 0.5)
-"""Seconds until the lock is tried again: a process that was killed holds its files for a moment longer."""
-_AT_ONCE = (64, 16, 4, 1)
-_VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _AT_ONCE}
+_FLUSH_DELAY = 0.005
+_LOCK_DELAYS = (0.02, 0.05, 0.1, 0.3, 0.5)
+"""Seconds between attempts to take the lock: a killed process holds its files for a moment longer."""
+_ROWS_PER_STATEMENT = (64, 16, 4, 1)
+_VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _ROWS_PER_STATEMENT}
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
 _NOT_OPEN = "The checkpoint is not open."
-_SPENT_BEFORE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
+_DISCARDED_USAGE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 
 
 class SqliteStore:
-    """`checkpoint_dir=`: one file, one writer process at a time."""
+    """Store of `checkpoint_dir=`: one file, one writer process at a time."""
 
     is_durable = True
 
@@ -62,15 +62,15 @@ class SqliteStore:
         self._rows: list[tuple[str, str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._is_sync = False
-        """Whether one of those who wait needs the disk itself."""
+        """Whether a waiter needs the facts synced to disk."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         try:
-            _make_folder(self._directory)
+            _make_directory(self._directory)
             await self._take_lock()
             is_new = not self._path.exists()
-            os.close(open_private(self._path, os.O_RDWR))  # what SQLite puts beside it is as private
+            os.close(open_private(self._path, os.O_RDWR))  # SQLite creates its other files with the same mode
             self._writer = WriterThread(self._path)
             self._known = await self._writer.wait(_prepare)
             self._marker.open(await self._writer.wait(_syncs), is_new=is_new)
@@ -82,11 +82,11 @@ class SqliteStore:
             raise
 
     async def _take_lock(self) -> None:
-        for pause in _PAUSES:
+        for delay in _LOCK_DELAYS:
             try:
                 self._lock.take()
             except StoreError:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(delay)
             else:
                 return
         self._lock.take()
@@ -118,9 +118,9 @@ class SqliteStore:
             raise StoreError(f"{self._directory}: the facts of agent {key} cannot be read: {error}") from error
 
     async def spent(self) -> Usage:
-        kept = await self._wait(lambda db: db.execute(_SPENT).fetchone())
-        gone = await self._wait(lambda db: db.execute(_SPENT_BEFORE).fetchone())
-        return Usage(*(part or 0 for part in kept)) + Usage(*(part or 0 for part in gone))
+        current = await self._wait(lambda db: db.execute(_USAGE).fetchone())
+        discarded = await self._wait(lambda db: db.execute(_DISCARDED_USAGE).fetchone())
+        return Usage(*(part or 0 for part in current)) + Usage(*(part or 0 for part in discarded))
 
     async def account(self) -> Account | None:
         row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
@@ -150,7 +150,9 @@ class SqliteStore:
         self._waiters.append(waiter)
         if not sync:
             self._flush_soon()
-        elif not was_sync:  # a call holds its turn meanwhile: those of this moment go, others while these are written
+        elif (
+            not was_sync
+        ):  # a tool call waits: write those of this iteration now; later ones follow while these are written
             loop.call_soon(self._flush)
         try:
             await waiter
@@ -158,10 +160,9 @@ class SqliteStore:
             raise self._failure(error) from error
 
     def _flush_soon(self) -> None:
-        """What is recorded within a moment goes to the writer together, and so do those who wait for it: to wake a
-        thread for each fact would cost more than to write it."""
+        """Collects facts and waiters for a moment: waking the thread for each fact would cost more than writing it."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_MOMENT, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._flush)
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -173,7 +174,7 @@ class SqliteStore:
         if self._writer is None:
             return
         if is_sync:
-            self._writer.wait_for(lambda db: _insert_synced(db, rows), waiters, synced=self._marker.note)
+            self._writer.wait_for(lambda db: _insert_synced(db, rows), waiters, synced=self._marker.record)
         elif waiters:
             self._writer.wait_for(lambda db: _insert(db, rows), waiters)
         elif rows:
@@ -204,19 +205,19 @@ class SqliteStore:
 
     def _failure(self, error: Exception) -> StoreError:
         if type(error) is sqlite3.DatabaseError:  # its subclasses are about the disk and the statements
-            return StoreError(f"The checkpoint {str(self._path)!r} is damaged ({error}). Move it away to start afresh.")
+            return StoreError(f"The checkpoint {str(self._path)!r} is damaged ({error}). Move it away to start over.")
         return StoreError(
-            f"The checkpoint in {str(self._directory)!r} cannot be used: {error}. Check that the folder is writable "
-            "and the disk has room. What was stored before is safe; run again with the same checkpoint_dir to go on."
+            f"The checkpoint in {str(self._directory)!r} cannot be used: {error}. Check that the directory is writable "
+            "and the disk has space. What was stored before is safe; run again with the same checkpoint_dir to resume."
         )
 
 
-def _make_folder(folder: Path) -> None:
-    """SQLite sees to it that a power cut does not take its files; this is about the folder that they are in."""
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
-    make_private_dir(folder)
+def _make_directory(directory: Path) -> None:
+    """Creates the directory so that it survives a power failure; SQLite takes care of the files in it."""
+    new = [each for each in (directory, *directory.parents) if not each.exists()]
+    make_private_dir(directory)
     for each in new:
-        with suppress(OSError):  # a system that does not open folders
+        with suppress(OSError):  # a system on which directories cannot be opened
             opened = os.open(each.parent, os.O_RDONLY)
             try:
                 os.fsync(opened)
@@ -225,24 +226,24 @@ def _make_folder(folder: Path) -> None:
 
 
 def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
-    """Many rows in one statement: between statements the thread gives the interpreter to the event loop, and has to
-    wait to get it back."""
-    for many in _AT_ONCE:
-        while len(rows) >= many:
-            now, rows = rows[:many], rows[many:]
-            db.execute(_INSERT[many], [value for row in now for value in row])
+    """Inserts many rows per statement: between statements the thread releases the interpreter lock, and waits to get it
+    back from the event loop."""
+    for count in _ROWS_PER_STATEMENT:
+        while len(rows) >= count:
+            chunk, rows = rows[:count], rows[count:]
+            db.execute(_INSERT[count], [value for row in chunk for value in row])
 
 
 def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> int:
-    """The number of the commit."""
+    """Returns the number of the synchronous commit."""
     _insert(db, rows)
     db.execute("UPDATE run SET syncs = syncs + 1")
     return _syncs(db)
 
 
 def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]]) -> None:
-    """What the agent said goes; what it cost stays. In one order, and so in one commit."""
-    db.execute(f"INSERT INTO forgotten {_SPENT} AND key = ? HAVING COUNT(*) > 0", (key,))
+    """Deletes the facts of an agent but keeps its usage, in one job and so in one commit."""
+    db.execute(f"INSERT INTO forgotten {_USAGE} AND key = ? HAVING COUNT(*) > 0", (key,))
     db.execute("DELETE FROM facts WHERE key = ?", (key,))
     _insert(db, rows)
 
@@ -252,18 +253,20 @@ def _prepare(db: sqlite3.Connection) -> set[str]:
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"The checkpoint was written by a newer version of batch-agent (format {version}; this version reads "
-            f"{SCHEMA_VERSION}). Upgrade batch-agent, or give this run another checkpoint_dir."
+            f"{SCHEMA_VERSION}). Upgrade batch-agent, or use another checkpoint_dir."
         )
-    db.execute("COMMIT")  # the mode of the journal cannot be changed inside a transaction
+    db.execute("COMMIT")  # the journal mode cannot be changed inside a transaction
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
-    db.execute("PRAGMA fullfsync = ON")  # on macOS a sync is none without it
+    db.execute("PRAGMA fullfsync = ON")  # without it, macOS does not flush to the disk
     db.execute("BEGIN")
     for statement in filter(str.strip, _TABLES.split(";")):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     known = {key for (key,) in db.execute("SELECT DISTINCT key FROM facts")}
-    identity = "" if known else secrets.token_hex(8)  # calls that are begun keep the keys that they were begun with
+    identity = (
+        "" if known else secrets.token_hex(8)
+    )  # an older checkpoint has no identity: its calls keep the keys that they began with
     db.execute("INSERT OR IGNORE INTO run VALUES (0, ?, 0)", (identity,))
     return known
 

@@ -1,4 +1,4 @@
-"""One thread that owns a SQLite connection. Writes are committed in batches; nobody blocks the event loop."""
+"""Writer thread that owns a SQLite connection. It commits in batches and never blocks the event loop."""
 
 import asyncio
 import sqlite3
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.fast_dataclass import dataclass
 
-_BATCH = 500
+_BATCH_SIZE = 500
 
 Work = Callable[[sqlite3.Connection], Any]
 
@@ -22,43 +22,43 @@ class _WriteJob:
     """None: stop."""
     done: Callable[[Any, Exception | None], None] | None = None
     synced: Callable[[Any], None] | None = None
-    """Given: the commit is written to the disk itself, and this is told what came of the work."""
+    """If given, the commit is synced to disk, and this is called with the result of the work."""
 
 
 class WriterThread:
-    """Runs what it is given in order. A failed batch is rolled back, told to everyone in it who waits, and raised at
-    the next `wait`, so that a fact which nobody waited for is not lost in silence."""
+    """Runs jobs in job. A failed batch is rolled back; its error goes to every waiter in it, and to every later one, so
+    that the loss of a fact without a waiter is noticed too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._orders: SimpleQueue[_WriteJob] = SimpleQueue()
+        self._jobs: SimpleQueue[_WriteJob] = SimpleQueue()
         self._failure: Exception | None = None
         threading.Thread(target=self._serve, name="batch-agent-store", daemon=True).start()
 
     def post(self, work: Work) -> None:
-        """Does `work` some time soon."""
-        self._orders.put(_WriteJob(work))
+        """Schedules `work` without waiting for it."""
+        self._jobs.put(_WriteJob(work))
 
     async def wait(self, work: Work) -> Any:
-        """The result of `work`, once everything up to it is committed. Raises whatever the writing raised."""
+        """The result of `work`, once everything up to it is committed. Raises the error of the batch."""
         done = asyncio.get_running_loop().create_future()
-        self._place(work, [done])
+        self._submit(work, [done])
         return await done
 
     def wait_for(
         self, work: Work, waiters: "Sequence[asyncio.Future[Any]]", *, synced: Callable[[Any], None] | None = None
     ) -> None:
-        """The same for several who wait. `synced`: the commit survives a power cut, and this is called in the thread
-        after it, with what came of the work."""
-        self._place(work, waiters, synced)
+        """Like `wait`, for several waiters. `synced`: the commit survives a power failure; called in the thread
+        afterwards, with the result of the work."""
+        self._submit(work, waiters, synced)
 
     async def stop(self) -> None:
-        """Commits what is there and ends the thread, also when nobody waits for it any more."""
+        """Commits the remaining jobs and ends the thread, even if the caller is cancelled."""
         stopped = asyncio.get_running_loop().create_future()
-        self._place(None, [stopped])
+        self._submit(None, [stopped])
         await stopped
 
-    def _place(
+    def _submit(
         self,
         work: Work | None,
         waiters: "Sequence[asyncio.Future[Any]]",
@@ -74,13 +74,13 @@ class WriterThread:
                     waiter.set_result(result)
                 else:
                     waiter.set_exception(error)
-                    waiter.exception()  # seen: whoever waited may be cancelled by now
+                    waiter.exception()  # mark as retrieved: the waiter may be cancelled by now
 
         def done(result: Any, error: Exception | None) -> None:
             with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(settle, result, error)
 
-        self._orders.put(_WriteJob(work, done, synced))
+        self._jobs.put(_WriteJob(work, done, synced))
 
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
@@ -91,7 +91,7 @@ class WriterThread:
             try:
                 connection = connection or sqlite3.connect(self._path, isolation_level=None)
                 self._commit(connection, batch)
-            except Exception as error:  # noqa: BLE001 - a thread that died would leave all the others waiting
+            except Exception as error:  # noqa: BLE001 - if the thread died, all waiters would wait for ever
                 self._fail(connection, batch, error)
         if connection is not None:
             connection.close()
@@ -99,10 +99,10 @@ class WriterThread:
             stop.done(None, None)
 
     def _next_batch(self) -> list[_WriteJob]:
-        batch = [self._orders.get()]
-        while len(batch) < _BATCH and batch[-1].work is not None:
+        batch = [self._jobs.get()]
+        while len(batch) < _BATCH_SIZE and batch[-1].work is not None:
             try:
-                batch.append(self._orders.get_nowait())
+                batch.append(self._jobs.get_nowait())
             except Empty:
                 break
         return batch
@@ -110,25 +110,25 @@ class WriterThread:
     def _commit(self, connection: sqlite3.Connection, batch: list[_WriteJob]) -> None:
         if self._failure is not None:
             raise self._failure
-        is_synced = any(order.synced for order in batch)
+        is_synced = any(job.synced for job in batch)
         if is_synced:
             connection.execute("PRAGMA synchronous = FULL")  # not possible inside the transaction
         connection.execute("BEGIN")
-        results = [order.work(connection) if order.work else None for order in batch]
+        results = [job.work(connection) if job.work else None for job in batch]
         connection.execute("COMMIT")
         if is_synced:
             connection.execute("PRAGMA synchronous = NORMAL")
-        for order, result in zip(batch, results, strict=True):
-            if order.synced:
-                order.synced(result)
-            if order.done:
-                order.done(result, None)
+        for job, result in zip(batch, results, strict=True):
+            if job.synced:
+                job.synced(result)
+            if job.done:
+                job.done(result, None)
 
     def _fail(self, connection: sqlite3.Connection | None, batch: list[_WriteJob], error: Exception) -> None:
         self._failure = error
         if connection is not None and connection.in_transaction:
             with suppress(sqlite3.Error):
                 connection.rollback()
-        for order in batch:
-            if order.done:
-                order.done(None, error)
+        for job in batch:
+            if job.done:
+                job.done(None, error)

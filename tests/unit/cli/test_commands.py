@@ -59,7 +59,7 @@ def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url:
     ("words", "problem"),
     [
         (("--task", "{txt}", "--inputs", "in.jsonl"), "no 'txt'"),
-        (("--task", "{text}", "--inputs", "gone.jsonl"), "There is no 'gone.jsonl'"),
+        (("--task", "{text}", "--inputs", "gone.jsonl"), "'gone.jsonl' does not exist"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "gone.json"), "cannot be read"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "nonsense"), "write module:name"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "os:nothing"), "has no 'nothing'"),

@@ -66,11 +66,11 @@ def test_a_moment_in_parquet_is_the_same_on_every_machine(tmp_path: Path, progra
     assert program.stdout.read_text() == f"[{{'moment': {moment}, 'several': [{moment}]}}]\n"
 
 
-def test_results_do_not_take_the_place_of_inputs_nor_lie_among_them(tmp_path: Path) -> None:
+def test_results_may_not_overwrite_inputs_or_be_in_their_folder(tmp_path: Path) -> None:
     path = written(tmp_path / "in.jsonl", "1\n")
     (tmp_path / "link.jsonl").symlink_to(path)
     for same in (path, str(path), tmp_path / "link.jsonl"):
-        with pytest.raises(SpecError, match=r"--out '.*in\.jsonl' would overwrite the inputs: name another file"):
+        with pytest.raises(SpecError, match=r"--out '.*in\.jsonl' would overwrite the inputs: use another file"):
             check_apart(same, path, "--out")
     with pytest.raises(SpecError, match=r"out '.*out\.jsonl' is in the folder of the inputs"):
         check_apart(f"{tmp_path}/", tmp_path / "deep" / "out.jsonl")
@@ -82,7 +82,7 @@ def test_results_do_not_take_the_place_of_inputs_nor_lie_among_them(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("in.txt", "x", "unknown suffix: inputs are a .jsonl, .json, .csv, .tsv or .parquet file"),
+        ("in.txt", "x", "unknown suffix. Inputs are a .jsonl, .json, .csv, .tsv or .parquet file"),
         ("in.json", "{}", "must hold a list of inputs, not one dict"),
         ("in.json", "[", "not valid JSON"),
         ("in.jsonl", '{"a": 1}\n{"a": \n', r"in\.jsonl, line 2: not valid JSON"),
@@ -95,30 +95,32 @@ def test_results_do_not_take_the_place_of_inputs_nor_lie_among_them(tmp_path: Pa
         ("in.csv", 'a,b\n1,"2\n', r"in\.csv, line 2: not valid CSV"),
         ("in.csv", b"a\n" + b"x\n" * 9000 + b"\xe4\n", r"in\.csv, line 9002: not UTF-8"),
         ("in.csv", "a;b\n1;2;3\n", r"in\.csv, line 2: 3 cells for 2 columns"),
-        ("in.csv", "a,b,a\n1,2,3\n", "two columns 'a'"),
+        ("in.csv", "a,b,a\n1,2,3\n", "two columns named 'a'"),
         ("in.parquet", "no parquet", "cannot be read"),
     ],
 )
-def test_what_is_no_list_of_inputs_is_refused(tmp_path: Path, name: str, content: str | bytes, problem: str) -> None:
+def test_a_file_that_is_not_a_list_of_inputs_is_rejected(
+    tmp_path: Path, name: str, content: str | bytes, problem: str
+) -> None:
     with pytest.raises(SpecError, match=problem):
         read_inputs(written(tmp_path / name, content))
 
 
 @pytest.mark.parametrize("place", ["nothing.jsonl", "nothing/", "nothing.parquet"])
-def test_what_is_not_there_is_a_clear_error(tmp_path: Path, place: str) -> None:
-    with pytest.raises(SpecError, match="There is no"):
+def test_a_missing_file_is_a_clear_error(tmp_path: Path, place: str) -> None:
+    with pytest.raises(SpecError, match="does not exist"):
         read_inputs(f"{tmp_path}/{place}")
 
 
-def test_a_text_that_is_no_path_is_one_input_and_a_url_a_database() -> None:
+def test_a_string_that_is_not_a_path_and_a_database_url_are_rejected_with_a_hint() -> None:
     with pytest.raises(SpecError, match=r"not one str: write inputs=\[\.\.\.\]\. A file is known by its suffix"):
         read_inputs("texts")
-    with pytest.raises(SpecError, match=r"postgresql://\.\.\.: inputs from a database are SqlQuery"):
+    with pytest.raises(SpecError, match=r"postgresql://\.\.\.: for inputs from a database, use SqlQuery"):
         read_inputs("postgresql://me:secret@host/db")
 
 
 def test_a_large_file_is_checked_at_once_and_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_MOST_BYTES", 100)
+    monkeypatch.setattr(files, "_MAX_BYTES", 100)
     path = written(tmp_path / "in.jsonl", "".join(f'{{"n": {n}}}\n' for n in range(1000)))
     rows = read_inputs(path)
     assert isinstance(rows, SizedRows)
@@ -132,7 +134,7 @@ def test_a_large_file_is_checked_at_once_and_read_line_by_line(tmp_path: Path, m
 def test_a_large_parquet_file_is_read_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "it's [1] big.parquet"
     duckdb.sql("SELECT range AS n, 'text ' || range AS text FROM range(100000)").write_parquet(str(path))
-    monkeypatch.setattr(parquet, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(parquet, "_MAX_BYTES", 1000)
     rows = read_inputs(path)
     assert isinstance(rows, SizedRows)
     assert len(rows) == 100_000
@@ -154,7 +156,7 @@ def test_columns_of_parquet_that_differ_in_case_keep_their_names(tmp_path: Path)
     writer.write_table(table, tmp_path / "in.parquet")
     assert read_inputs(tmp_path / "in.parquet") == [{"a": 1, "A": [{"x": None}], "s": {"A": 1, "b": [2]}, "last": None}]
     writer.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "twice.parquet")
-    with pytest.raises(SpecError, match="two columns 'a'"):
+    with pytest.raises(SpecError, match="two columns named 'a'"):
         read_inputs(tmp_path / "twice.parquet")
 
 
@@ -162,7 +164,7 @@ async def test_an_event_loop_reads_the_same(tmp_path: Path) -> None:
     assert await gather_inputs(written(tmp_path / "in.jsonl", "1\n2\n")) == [1, 2]
     rows = [1, 2]
     assert await gather_inputs(rows) is rows
-    with pytest.raises(SpecError, match="There is no"):
+    with pytest.raises(SpecError, match="does not exist"):
         await gather_inputs(tmp_path / "nothing.csv")
 
 

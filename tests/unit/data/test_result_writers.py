@@ -117,10 +117,10 @@ def test_a_csv_has_the_same_columns_in_every_row(tmp_path: Path) -> None:
         ("file/out.parquet", "cannot be written"),
         ("folder", "cannot be written"),
         ("folder.parquet", "cannot be written: it is a folder"),
-        ("out.xlsx", r"results are a \.jsonl, \.csv or \.parquet file, not '\.xlsx'"),
+        ("out.xlsx", r"results must be a \.jsonl, \.csv or \.parquet file, not '\.xlsx'"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path, place: str, problem: str) -> None:
+def test_a_path_that_cannot_be_written_is_a_clear_error(tmp_path: Path, place: str, problem: str) -> None:
     (tmp_path / "file").write_text("")
     for folder in ("folder", "folder.parquet"):
         (tmp_path / folder).mkdir()
@@ -163,7 +163,7 @@ def test_a_full_disk_costs_the_last_row_and_no_other(tmp_path: Path, name: str) 
     assert indices(path) == list(range(written))
 
 
-def test_rows_that_do_not_fit_into_parquet_at_the_end_stay_beside_it(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_written_to_parquet_stay_in_the_spool_file(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
     file = open_results(path)
     for n in range(2000):
@@ -181,9 +181,9 @@ def test_rows_that_do_not_fit_into_parquet_at_the_end_stay_beside_it(tmp_path: P
     assert os.listdir(tmp_path) == ["out.parquet"]
 
 
-def test_parquet_is_kept_up_with_while_no_more_rows_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spooled, "_LEAST_PAUSE", 0.0)
-    monkeypatch.setattr(spooled, "_SHARE", 1.0)
+def test_the_parquet_file_is_up_to_date_when_no_more_rows_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spooled, "_MIN_PAUSE", 0.0)
+    monkeypatch.setattr(spooled, "_MAX_TIME_SHARE", 1.0)
     path = tmp_path / "out.parquet"
     with open_results(path) as file:
         for n in range(6):
@@ -191,7 +191,7 @@ def test_parquet_is_kept_up_with_while_no_more_rows_come(tmp_path: Path, monkeyp
         wait_until(lambda: path.exists() and indices(path) == list(range(6)))
 
 
-def test_all_writing_together_takes_little_of_the_time() -> None:
+def test_rewriting_takes_a_small_share_of_the_time() -> None:
     assert spooled.pause_after(2.0) == pytest.approx(38.0)
     assert spooled.pause_after(0.001) == 1.0
 
@@ -243,7 +243,7 @@ def test_a_run_that_is_killed_leaves_parquet_and_all_its_rows(tmp_path: Path, pr
     assert 0 < len(found) <= len(whole)
 
 
-def test_what_is_no_ordinary_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+def test_a_special_file_is_not_replaced_by_a_regular_file(tmp_path: Path) -> None:
     pipe = tmp_path / "results.jsonl"
     os.mkfifo(pipe)
     with pytest.raises(SpecError, match="no ordinary file"), atomic_write(pipe):

@@ -72,7 +72,7 @@ def test_the_changes_of_a_coding_agent_are_in_its_row() -> None:
     assert "changes" not in as_row(AgentResult(0, "k", output="done"))
 
 
-def test_failures_usage_and_outputs_are_at_hand() -> None:
+def test_results_have_failures_usage_and_outputs() -> None:
     made = results()
     assert [result.index for result in made.failed] == [1]
     assert isinstance(made.failed, Results)
@@ -200,7 +200,7 @@ def test_no_results_are_an_empty_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["to_parquet", "to_jsonl", "to_csv"])
-def test_a_place_that_cannot_be_written_is_a_clear_error_and_nothing_is_left(tmp_path: Path, method: str) -> None:
+def test_a_path_that_cannot_be_written_is_a_clear_error_and_leaves_no_file(tmp_path: Path, method: str) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for place in (tmp_path / "file" / "out", tmp_path / "folder"):

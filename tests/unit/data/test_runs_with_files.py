@@ -54,15 +54,15 @@ async def test_a_flow_and_a_forecast_take_them_too(tmp_path: Path) -> None:
 
 async def test_inputs_that_cannot_be_read_stop_the_run_before_anything_is_sent(tmp_path: Path) -> None:
     backend = echo()
-    with pytest.raises(SpecError, match="There is no"):
+    with pytest.raises(SpecError, match="does not exist"):
         await BatchAgent.run(task="{n}", inputs=tmp_path / "nothing.jsonl", backend=backend)
-    with pytest.raises(SpecError, match="There is no"):
+    with pytest.raises(SpecError, match="does not exist"):
         await Flow(f"{tmp_path}/nothing.csv", backend=backend).map("read", "{n}").run()
     assert backend.requests == []
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
-async def test_a_result_is_in_the_file_before_anybody_hears_of_it(tmp_path: Path, name: str) -> None:
+async def test_a_result_is_in_the_file_before_it_is_reported(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     rows = path if name != "out.parquet" else tmp_path / "out.parquet.rows.jsonl"
     lines: list[int] = []
@@ -91,7 +91,7 @@ async def test_a_run_that_stops_leaves_what_it_had(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["out.parquet"]
 
 
-async def test_a_file_without_room_stops_the_run_and_the_checkpoint_has_all(tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_run_and_the_checkpoint_has_all_results(tmp_path: Path) -> None:
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     options: dict[str, Any] = {"task": "{it}", "inputs": ["a"], "checkpoint_dir": tmp_path / "kept"}
     with pytest.raises(RunStopped, match=r"full\.jsonl' cannot be written: No space left on device") as stopped:
@@ -103,7 +103,7 @@ async def test_a_file_without_room_stops_the_run_and_the_checkpoint_has_all(tmp_
     assert orjson.loads((tmp_path / "out.jsonl").read_bytes())["output"] == "a"
 
 
-async def test_a_file_without_room_costs_no_result_that_was_there(tmp_path: Path) -> None:
+async def test_a_full_disk_loses_no_earlier_result(tmp_path: Path) -> None:
     (tmp_path / "full.csv").symlink_to("/dev/full")
     kept: dict[str, Any] = {"task": "{it}", "inputs": ["a", "b", "c"], "checkpoint_dir": tmp_path / "kept"}
     await BatchAgent.run(**kept, backend=echo())
@@ -135,7 +135,7 @@ async def test_each_stage_of_a_flow_has_a_file_of_its_own(tmp_path: Path) -> Non
         await Flow(["a"], backend=echo(), out=tmp_path / "out.jsonl").map("one", "{it}").run()
 
 
-async def test_results_never_take_the_place_of_their_inputs(tmp_path: Path) -> None:
+async def test_results_never_overwrite_their_inputs(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "one"}\n')
     with pytest.raises(SpecError, match="would overwrite the inputs"):

@@ -45,7 +45,7 @@ def test_without_values_colons_and_percent_signs_are_themselves(url: str) -> Non
 
 
 async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_MOST_GATHERED", 500)
+    monkeypatch.setattr(reading, "_MAX_LIST_ROWS", 500)
     numbers = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :most) SELECT n FROM n"
     rows = await gather_inputs(SqlQuery(url, numbers, most=3000))
     assert isinstance(rows, ThreadIterator)
@@ -61,12 +61,12 @@ async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: p
     [
         ("SELECT * FROM gone", {}, "no such table: gone"),
         ("SELEC", {}, "syntax error"),
-        ("SELECT id, id FROM reviews", {}, "two columns 'id': give one another name with AS"),
-        ("UPDATE reviews SET stars = 5", {}, "gives no rows: write a SELECT"),
+        ("SELECT id, id FROM reviews", {}, "two columns named 'id': give one another name with AS"),
+        ("UPDATE reviews SET stars = 5", {}, "returns no rows: write a SELECT"),
         ("SELECT :a", {"b": 1}, "A value is required for bind parameter 'a'"),
     ],
 )
-def test_what_the_database_says_against_it_is_passed_on(url: str, query: str, parameters: Any, problem: str) -> None:
+def test_errors_of_the_database_are_passed_on(url: str, query: str, parameters: Any, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         read_inputs(SqlQuery(url, query, **parameters))
     assert read_inputs(SqlQuery(url, "SELECT count(*) AS n FROM reviews WHERE stars = 5")) == [{"n": 0}]
@@ -75,21 +75,21 @@ def test_what_the_database_says_against_it_is_passed_on(url: str, query: str, pa
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("sqlite:///nothing.db", "There is no database 'nothing.db'"),
+        ("sqlite:///nothing.db", "The database 'nothing.db' does not exist"),
         ("nosuch://host/db", "cannot be opened.*nosuch"),
         ("postgresql+nosuch://me:s3cret@host/db", "cannot be opened"),
         ("sqlite://:x:y", "cannot be opened|Could not parse"),
     ],
 )
-def test_a_database_that_is_none_is_refused_without_its_password(url: str, problem: str) -> None:
+def test_the_error_for_an_invalid_database_omits_its_password(url: str, problem: str) -> None:
     with pytest.raises(SpecError, match=problem) as refused:
         read_inputs(SqlQuery(url, "SELECT 1"))
     assert "s3cret" not in str(refused.value)
     assert "s3cret" not in repr(SqlQuery(url, "SELECT 1"))
 
 
-def test_a_mistyped_database_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="There is no database"):
+def test_a_mistyped_database_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"The database .* does not exist"):
         read_inputs(SqlQuery(f"sqlite:///{tmp_path}/mistyped.db", "SELECT 1"))
     assert list(tmp_path.iterdir()) == []
 

@@ -52,9 +52,9 @@ def test_a_relation_is_its_rows_and_its_connection_is_free() -> None:
         )
         with pytest.raises(SpecError, match="the query of the relation failed"):
             read_inputs(connection.sql("SELECT CAST(range || 'x' AS INT) FROM range(2)"))
-        with pytest.raises(SpecError, match="The relation has two columns 'a': give one another name with AS"):
+        with pytest.raises(SpecError, match="The relation has two columns named 'a': give one another name with AS"):
             read_inputs(connection.sql("SELECT 1 AS a, 2 AS a"))
-        with pytest.raises(SpecError, match="cannot be read from a duckdb DuckDBPyConnection: give a relation"):
+        with pytest.raises(SpecError, match="cannot be read from a duckdb DuckDBPyConnection: pass a relation"):
             read_inputs(connection)
 
 
@@ -116,7 +116,7 @@ def test_values_of_numpy_and_pandas_become_plain() -> None:
         (pl.DataFrame({"a": [1]}).group_by("a"), "cannot be read from a polars GroupBy"),
     ],
 )
-def test_what_is_no_table_is_refused(source: Any, problem: str) -> None:
+def test_an_object_that_is_not_a_table_is_rejected(source: Any, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         read_inputs(source)
 
@@ -139,7 +139,7 @@ def test_an_empty_table_is_no_inputs() -> None:
 
 
 def test_rows_of_a_very_long_table_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_MOST_ROWS", 3)
+    monkeypatch.setattr(counting, "_MAX_LIST_ROWS", 3)
     rows = read_inputs(pl.DataFrame({"a": range(4)}))
     assert isinstance(rows, SizedRows)
     assert len(rows) == 4

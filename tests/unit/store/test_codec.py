@@ -15,7 +15,7 @@ from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentError
-from batch_agent.store.codec import decode, decode_ending, decode_job, encode, encode_ending, encode_job
+from batch_agent.store.codec import decode, decode_completion, decode_job, encode, encode_completion, encode_job
 
 seconds = st.floats(0, 1e6, allow_nan=False)
 text = st.text()
@@ -55,12 +55,12 @@ def test_what_an_earlier_version_wrote_is_read() -> None:
 
 
 @pytest.mark.parametrize(("kind", "data"), [("odd", b"{}"), ("replied", b"{}"), ("returned", b"not json")])
-def test_what_no_fact_looks_like_is_refused(kind: str, data: bytes) -> None:
+def test_data_that_is_not_a_fact_is_rejected(kind: str, data: bytes) -> None:
     with pytest.raises(ValueError):
         decode(kind, data)
 
 
-def test_half_a_character_does_not_keep_anything_from_being_written() -> None:
+def test_values_with_lone_surrogates_are_written() -> None:
     job = Job(0, "key", {"path": "odd\ud801name"}, "Read odd\ud801name.")
     assert decode_job(encode_job(job)).task == "Read odd?name."
     fact = Returned((ToolResult(ToolCall("1", "look", "{}"), "odd\ud801name"),))
@@ -68,18 +68,18 @@ def test_half_a_character_does_not_keep_anything_from_being_written() -> None:
     assert isinstance(found, Returned)
     assert found.results[0].content == "odd?name"
     ending = Completion("key", AgentError(ErrorKind.INTERNAL, "odd\ud801name", True), 1.5, "worker")
-    assert decode_ending(encode_ending(ending)) == replace(
+    assert decode_completion(encode_completion(ending)) == replace(
         ending, error=AgentError(ErrorKind.INTERNAL, "odd?name", True)
     )
 
 
-def test_a_job_and_an_ending_are_read_as_they_were_written() -> None:
+def test_a_job_and_a_completion_are_read_as_they_were_written() -> None:
     job = Job(3, "key", {"when": "now", "n": [1, 2.5, None]}, "Do it.", shared=4, parts=("one", "two"))
     assert decode_job(encode_job(job)) == job
     ending = Completion("key", None, 0.25, "worker")
-    assert decode_ending(encode_ending(ending)) == ending
+    assert decode_completion(encode_completion(ending)) == ending
 
 
-def test_an_input_that_json_does_not_have_is_written_as_it_has_it() -> None:
+def test_an_input_that_json_cannot_hold_is_written_as_json_data() -> None:
     job = Job(0, "key", {"day": date(2026, 1, 2), "words": {"b", "a"}, "p": Path("x")}, "Do it.")
     assert decode_job(encode_job(job)).input == {"day": "2026-01-02", "words": ["a", "b"], "p": "x"}

@@ -36,7 +36,7 @@ def look(name: str) -> str:
     return name
 
 
-async def test_what_a_run_leaves_is_for_its_owner(tmp_path: Path) -> None:
+async def test_files_of_a_run_are_private_to_their_owner(tmp_path: Path) -> None:
     backend = ScriptedBackend(by_turn(call("look", name="a"), say("done")))
     folder, cache = tmp_path / "deep" / "checkpoint", tmp_path / "tools"
     seen: dict[str, int] = {}
@@ -52,7 +52,7 @@ async def test_what_a_run_leaves_is_for_its_owner(tmp_path: Path) -> None:
     assert any(cache.iterdir())
 
 
-async def test_so_is_what_a_flow_leaves(tmp_path: Path) -> None:
+async def test_files_of_a_flow_are_private_to_their_owner(tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     folder = tmp_path / "flow"
     await Flow(["a"], backend=backend, checkpoint_dir=folder).map("one", "{it}").map("two", "{one}").run()
@@ -60,7 +60,7 @@ async def test_so_is_what_a_flow_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_so_is_what_the_command_line_leaves(tmp_path: Path, call: Call) -> None:
+def test_files_of_the_command_line_are_private_to_their_owner(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"name": "a"}\n')
     asks = ("--task", "Who is {name}?", "--inputs", "in.jsonl")
     with SimServer(SimConfig(zero_latency=True), Script()) as sim:
@@ -85,7 +85,7 @@ async def test_a_folder_that_is_there_stays_as_its_owner_made_it(tmp_path: Path)
     assert [name for name, mode in found.items() if mode & 0o077] == []
 
 
-def test_a_draft_is_not_written_through_a_link_of_somebody_else(
+def test_a_temporary_file_is_not_written_through_another_users_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "precious"

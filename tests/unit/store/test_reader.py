@@ -30,7 +30,7 @@ async def test_agents_come_in_the_order_of_their_index_with_their_facts(tmp_path
     with CheckpointReader(tmp_path) as reader:
         assert reader.plan()["question"]["task"] == "{it}"
         assert [(agent.index, agent.key) for agent in reader.agents()] == [(r.index, r.key) for r in results]
-        stories = [facts for _, facts in reader.stories()]
+        stories = [facts for _, facts in reader.histories()]
     assert [facts[0].input for facts in stories if isinstance(facts[0], Started)] == ["ä", "b", "字"]
     assert all(isinstance(facts[1], Replied) for facts in stories)
 
@@ -99,7 +99,7 @@ async def test_a_finished_run_can_be_read_where_nothing_can_be_written(
         CheckpointReader(tmp_path)
 
 
-async def test_what_was_paid_for_a_life_that_failed_is_counted(tmp_path: Path) -> None:
+async def test_usage_of_a_failed_attempt_is_counted(tmp_path: Path) -> None:
     stubborn = ScriptedBackend(lambda request: say("no number", Usage(100, 0, 7)))
     healed = ScriptedBackend(lambda request: say("7", Usage(10, 4, 1)))
     await run(tmp_path, ["a"], output_schema=int, max_retries=0, backend=stubborn)
@@ -111,7 +111,7 @@ async def test_what_was_paid_for_a_life_that_failed_is_counted(tmp_path: Path) -
 async def test_thousands_of_agents_and_huge_texts_are_read_one_by_one(tmp_path: Path) -> None:
     await run(tmp_path, [f"{n} " + "ü" * (200_000 if n % 1000 == 0 else 1) for n in range(2000)])
     with CheckpointReader(tmp_path) as reader:
-        stories = reader.stories()
+        stories = reader.histories()
         first, facts = next(stories)
         assert isinstance(facts[0], Started)
         assert (first.index, len(facts[0].task)) == (0, 200_002)
@@ -119,7 +119,7 @@ async def test_thousands_of_agents_and_huge_texts_are_read_one_by_one(tmp_path: 
         assert reader.usage() == Usage(20_000, 8_000, 2_000)
 
 
-async def test_answers_to_an_earlier_question_stand_back_behind_those_to_this_one(tmp_path: Path) -> None:
+async def test_agents_of_the_current_plan_hide_those_of_earlier_plans(tmp_path: Path) -> None:
     await run(tmp_path, ["a", "b"])
     again = await run(tmp_path, ["a", "b"], task="Again: {it}", plan_changed="rerun")
     with CheckpointReader(tmp_path) as reader:
@@ -139,17 +139,17 @@ async def test_an_agent_is_found_by_its_key_its_index_or_the_beginning_of_its_ke
         for result in results:
             assert reader.find(result.key).index == reader.find(str(result.index)).index == result.index
         assert reader.find(results[0].key[:8]).index == 0
-        with pytest.raises(SpecError, match="may mean 2 agents"):
+        with pytest.raises(SpecError, match="matches 2 agents"):
             reader.find(results[1].key[:8])
 
 
-async def test_who_is_not_there_is_told_with_who_is(tmp_path: Path) -> None:
+async def test_the_error_for_an_unknown_agent_lists_known_agents(tmp_path: Path) -> None:
     [result] = await run(tmp_path, ["a"])
     with CheckpointReader(tmp_path) as reader:
         typo = ("0" if result.key[0] != "0" else "1") + result.key[1:10]
         with pytest.raises(SpecError, match=f"Did you mean {result.key}"):
             reader.find(typo)
-        with pytest.raises(SpecError, match=r"The 1 that have begun go from .* \(index 0\)"):
+        with pytest.raises(SpecError, match=r"Started agents: 1, from .* \(index 0\)"):
             reader.find("5000")
 
 
@@ -161,7 +161,7 @@ def test_a_folder_without_a_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
         CheckpointReader(tmp_path)
 
 
-@pytest.mark.parametrize(("version", "problem"), [(SCHEMA_VERSION + 1, "newer version"), (0, "is no checkpoint")])
+@pytest.mark.parametrize(("version", "problem"), [(SCHEMA_VERSION + 1, "newer version"), (0, "is not a checkpoint")])
 def test_another_format_is_a_clear_error(tmp_path: Path, version: int, problem: str) -> None:
     db = sqlite3.connect(tmp_path / "run.sqlite3")
     db.execute(f"PRAGMA user_version = {version}")
@@ -180,5 +180,5 @@ async def test_a_run_that_could_not_start_leaves_a_checkpoint_that_says_so(tmp_p
         assert list(reader.agents()) == []
         with pytest.raises(StoreError, match="is empty"):
             reader.plan()
-        with pytest.raises(SpecError, match="No agent has begun"):
+        with pytest.raises(SpecError, match="No agent has started"):
             reader.find("0")

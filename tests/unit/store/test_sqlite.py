@@ -68,7 +68,7 @@ async def test_two_runs_of_one_process_cannot_use_the_same_checkpoint_at_once(tm
     await second.aclose()
 
 
-async def test_who_was_killed_a_moment_ago_is_waited_for(tmp_path: Path) -> None:
+async def test_the_lock_of_a_process_that_was_just_killed_is_waited_for(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     lock.take()
     asyncio.get_running_loop().call_later(0.01, lock.release)
@@ -77,7 +77,7 @@ async def test_who_was_killed_a_moment_ago_is_waited_for(tmp_path: Path) -> None
     await store.aclose()
 
 
-async def test_an_opening_that_is_cancelled_lets_go_of_the_folder(tmp_path: Path) -> None:
+async def test_a_cancelled_open_releases_the_directory(tmp_path: Path) -> None:
     opening = asyncio.create_task(SqliteStore(tmp_path).open())
     await asyncio.sleep(0)
     opening.cancel()
@@ -129,7 +129,7 @@ def test_a_folder_that_is_read_only_is_a_store_error(tmp_path: Path) -> None:
         [sys.executable, "-c", READ_ONLY, str(folder)], capture_output=True, text=True, timeout=30, check=False
     )
     assert "Permission denied" in done.stdout, done.stderr
-    assert "Check that the folder is writable" in done.stdout
+    assert "Check that the directory is writable" in done.stdout
 
 
 async def test_a_checkpoint_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_facts_that_cannot_be_read_are_a_store_error(tmp_path: Path) -> No
     await store.aclose()
 
 
-async def test_a_fact_that_could_not_be_written_is_told_to_the_next_who_waits(tmp_path: Path) -> None:
+async def test_the_next_waiter_gets_the_error_of_a_failed_write(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
     with sqlite3.connect(tmp_path / "run.sqlite3") as db:
@@ -187,7 +187,7 @@ async def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
         SqliteStore(tmp_path).record("a", FACT)
 
 
-async def test_work_that_raises_something_odd_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_an_unexpected_error_in_the_writer_wakes_all_waiters(tmp_path: Path) -> None:
     writer = WriterThread(tmp_path / "db")
 
     def odd(db: sqlite3.Connection) -> None:
@@ -203,7 +203,7 @@ async def test_work_that_raises_something_odd_leaves_nobody_waiting(tmp_path: Pa
     assert store_threads() == []
 
 
-async def test_a_caller_that_stops_waiting_costs_nobody_anything(tmp_path: Path) -> None:
+async def test_a_cancelled_waiter_does_not_affect_others(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
     store.record("a", FACT)
@@ -229,7 +229,7 @@ async def test_closing_does_not_block_the_event_loop(tmp_path: Path) -> None:
     assert store_threads() == []
 
 
-async def test_what_a_loop_that_is_gone_had_asked_for_ends_in_silence(tmp_path: Path) -> None:
+async def test_work_of_a_closed_event_loop_ends_without_an_error(tmp_path: Path) -> None:
     writer = WriterThread(tmp_path / "db")
     go_on = threading.Event()
 

@@ -104,7 +104,7 @@ async def test_a_log_that_is_whole_is_read(tmp_path: Path) -> None:
     await store.aclose()
 
 
-async def test_a_checkpoint_that_was_moved_away_is_no_loss(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_was_moved_away_is_not_reported_as_lost(tmp_path: Path) -> None:
     await killed_with_claims(tmp_path, 3)
     for name in ("run.sqlite3", "run.sqlite3-wal", "run.sqlite3-shm"):
         (tmp_path / "dead" / name).unlink()

@@ -52,7 +52,7 @@ def torn_copy(whole: Path, torn: Path, damage: str) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten", "more"])
-async def test_what_came_before_a_torn_end_is_there_and_the_run_can_go_on(
+async def test_facts_before_a_torn_write_are_read_and_the_run_resumes(
     cut_short: Path, tmp_path: Path, damage: str
 ) -> None:
     store = SqliteStore(torn_copy(cut_short, tmp_path / "torn", damage))

@@ -87,7 +87,7 @@ class _Recorded:
         self.written = self.left_out = 0
 
     def __iter__(self) -> Iterator[AgentResult]:
-        for agent, facts in self._reader.stories():
+        for agent, facts in self._reader.histories():
             result = recorded_result(self._rules, agent.key, facts)
             if result is None:
                 self.left_out += 1

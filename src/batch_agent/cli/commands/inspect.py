@@ -56,7 +56,7 @@ def _show(console: Console, folder: Path, agent: str | None, schema: str | None,
 
 def _summary(folder: Path, reader: CheckpointReader, rules: AgentConfig) -> Iterator[Text]:
     recap = CheckpointSummary()
-    for known, facts in reader.stories():
+    for known, facts in reader.histories():
         recap.add(rules, known.index, known.key, facts)
     yield Text(str(folder), style="bold")
     yield from _plan_lines(reader.plan(), rules)

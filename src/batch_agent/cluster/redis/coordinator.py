@@ -11,7 +11,7 @@ from ...core.coordinator import Completion, Cursor, Document, Lease, Updates, Wr
 from ...core.errors import SpecError
 from ...core.facts import Fact
 from ...core.requests import NO_USAGE, Usage
-from ...store.codec import decode_ending, decode_job, encode_job
+from ...store.codec import decode_completion, decode_job, encode_job
 from . import lua_documents as sharing
 from . import lua_work as scripts
 from .durability_check import warn_if_not_durable
@@ -98,7 +98,7 @@ class RedisCoordinator:
             if self._born not in (None, born):
                 raise self._run.lost()
             self._born = born
-            ended.update((key.decode(), decode_ending(data)) for key, data in _pairs(found))
+            ended.update((key.decode(), decode_completion(data)) for key, data in _pairs(found))
         return ended
 
     async def pending_count(self) -> int:
@@ -227,7 +227,7 @@ def _news(after: Cursor, ended: Sequence[Any], other: Sequence[Any]) -> Updates:
     items = [item for _, fields in other for item in fields.items()]
     return Updates(
         after,
-        tuple(decode_ending(data) for _, fields in ended for data in fields.values()),
+        tuple(decode_completion(data) for _, fields in ended for data in fields.values()),
         tuple(data.decode() for kind, data in items if kind == b"landed"),
         tuple(data for kind, data in items if kind == b"told"),
     )

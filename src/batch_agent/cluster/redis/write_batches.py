@@ -8,7 +8,7 @@ from ...core.coordinator import Append, End, Replace, Write
 from ...core.facts import Fact, Replied
 from ...core.fast_dataclass import dataclass
 from ...core.requests import NO_USAGE, Usage
-from ...store.codec import decode, encode, encode_ending
+from ...store.codec import decode, encode, encode_completion
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def _encoded(write: Write) -> list[bytes]:
         case Replace(facts=facts):
             return [encode_fact(fact) for fact in facts]
         case End(completion=ending):
-            return [encode_ending(ending)]
+            return [encode_completion(ending)]
         case _:
             assert_never(write)
 

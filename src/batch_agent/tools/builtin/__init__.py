@@ -1,1 +1,1 @@
-"""Tools that come with the library."""
+"""Built-in tools."""

@@ -1,4 +1,4 @@
-"""Giving a task to the Claude Code command line, a process of its own for each call."""
+"""Built-in tool that runs the Claude Code command line, one process per call."""
 
 import os
 import shutil
@@ -11,15 +11,15 @@ from ...supervisor import ExitResult, ProgramCommand, ProgramError, ProgramLimit
 from ...supervisor.environment_secrets import without_secrets
 from ..tool import Tool, make_tool
 
-_MOST_BYTES = 4_000_000
-_MOST_SHOWN = 2_000
-_ITS_OWN = ("ANTHROPIC_", "CLAUDE_")
-_ELSEWHERE = {"CLAUDE_CODE_USE_BEDROCK": ("AWS_",), "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_", "VERTEX_", "CLOUD_ML_")}
-"""What it needs where it asks its models elsewhere, by the variable that says so."""
+_MAX_BYTES = 4_000_000
+_MAX_ERROR_CHARS = 2_000
+_OWN_PREFIXES = ("ANTHROPIC_", "CLAUDE_")
+_CLOUD_PREFIXES = {"CLAUDE_CODE_USE_BEDROCK": ("AWS_",), "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_", "VERTEX_", "CLOUD_ML_")}
+"""Prefixes of variables that it needs for a cloud provider, by the variable that selects the provider."""
 
 
 class ClaudeCodeError(Exception):
-    """The command is missing or did not do what it was asked to; the message says which."""
+    """The command is missing or failed."""
 
 
 def claude_code_tool(
@@ -31,10 +31,10 @@ def claude_code_tool(
     timeout: float = 600.0,
     max_concurrent: int = 4,
 ) -> Tool:
-    """A `claude_code(task)` that runs `claude -p --output-format json` in `cwd` (None: the working directory at the
-    time of the call). `args` are more of its options, such as ("--allowedTools", "Read,Edit"); what it may do is its
-    own affair. It gets the user's environment without secrets, but for its own keys; `env` adds to that. Whatever it
-    started is killed when the call ends, is cancelled or takes longer than `timeout`."""
+    """A tool `claude_code(task)` that runs `claude -p --output-format json` in `cwd` (None: the working directory at
+    the time of the call). `args`: further options, such as ("--allowedTools", "Read,Edit"), which also set its
+    permissions. It gets the user's environment without secrets other than its own keys; `env` adds to that. All
+    processes that it started are killed when the call ends, is cancelled or exceeds `timeout`."""
 
     async def claude_code(task: str) -> str:
         """Give a task to Claude Code, a coding agent that reads and changes files and runs commands in a project."""
@@ -53,18 +53,18 @@ def _installed(command: str) -> str:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without secrets, but for those that Claude Code itself pays with."""
-    beginnings = _ITS_OWN + sum((names for switch, names in _ELSEWHERE.items() if environ.get(switch)), ())
+    """Environment without secrets other than the keys of Claude Code itself."""
+    beginnings = _OWN_PREFIXES + sum((names for switch, names in _CLOUD_PREFIXES.items() if environ.get(switch)), ())
     own = {name: value for name, value in environ.items() if name.startswith(beginnings)}
     return {**without_secrets(environ), **own}
 
 
 async def _run(command: ProgramCommand) -> ExitResult:
-    """The task goes in by stdin, where it can be neither too long nor taken for an option."""
+    """Passes the task by stdin, where it can be neither too long nor mistaken for an option."""
     try:
-        return await run_program(command, ProgramLimits(max_bytes=_MOST_BYTES))
+        return await run_program(command, ProgramLimits(max_bytes=_MAX_BYTES))
     except TooMuchOutput:
-        raise ClaudeCodeError(f"it wrote more than {_MOST_BYTES} bytes and was stopped") from None
+        raise ClaudeCodeError(f"it wrote more than {_MAX_BYTES} bytes and was stopped") from None
     except ProgramError as error:
         raise ClaudeCodeError(str(error)) from error
 
@@ -76,12 +76,12 @@ def _answer(ended: ExitResult) -> str:
         answer = None
     if not isinstance(answer, dict):
         raise ClaudeCodeError(f"it ended with exit status {ended.code} and without a JSON result: {_shown(ended)}")
-    said = answer.get("result")
-    if ended.code != 0 or answer.get("is_error") or not isinstance(said, str):
-        raise ClaudeCodeError(f"it gave up ({answer.get('subtype', 'error')}): {said or _shown(ended)}")
-    return said
+    result = answer.get("result")
+    if ended.code != 0 or answer.get("is_error") or not isinstance(result, str):
+        raise ClaudeCodeError(f"it gave up ({answer.get('subtype', 'error')}): {result or _shown(ended)}")
+    return result
 
 
 def _shown(ended: ExitResult) -> str:
     text = ended.err.strip() or ended.out.decode(errors="replace").strip()
-    return text[:_MOST_SHOWN] or "it wrote nothing"
+    return text[:_MAX_ERROR_CHARS] or "it wrote nothing"

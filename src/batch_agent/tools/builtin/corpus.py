@@ -1,4 +1,4 @@
-"""Searching a folder of texts, without a network."""
+"""Search in a folder of text files, without a network."""
 
 import asyncio
 import math
@@ -15,9 +15,9 @@ from .rooted_folder import RootedFolder, Version
 from .search_providers import Hit
 
 _SUFFIXES = frozenset({".txt", ".text", ".md", ".markdown", ".rst"})
-_MOST_BYTES = 2_000_000
+_MAX_BYTES = 2_000_000
 _SATURATION = 1.5
-_LENGTH_COUNTS = 0.75
+_LENGTH_WEIGHT = 0.75
 _WORD = re.compile(r"\w+")
 
 
@@ -25,38 +25,38 @@ _WORD = re.compile(r"\w+")
 class _Document:
     path: str
     counts: Counter[str]
-    words: int
+    terms: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """Ranks documents by BM25: rare words count more, repetitions and long documents less."""
+    """Ranks documents by BM25: rare terms count more, repetitions and long documents less."""
 
     version: tuple[tuple[str, Version | None], ...]
     documents: tuple[_Document, ...]
     holders: Counter[str]
-    """In how many documents a word is."""
-    mean_words: float
+    """Number of documents that contain each word."""
+    mean_terms: float
 
-    def rank(self, words: Sequence[str]) -> list[_Document]:
-        scored = [(self._score(document, words), document) for document in self.documents]
+    def rank(self, terms: Sequence[str]) -> list[_Document]:
+        scored = [(self._score(document, terms), document) for document in self.documents]
         return [document for score, document in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
 
     def rarity(self, word: str) -> float:
         holders = self.holders[word]
         return math.log(1 + (len(self.documents) - holders + 0.5) / (holders + 0.5))
 
-    def _score(self, document: _Document, words: Sequence[str]) -> float:
-        damped = _SATURATION * (1 - _LENGTH_COUNTS + _LENGTH_COUNTS * document.words / self.mean_words)
+    def _score(self, document: _Document, terms: Sequence[str]) -> float:
+        damped = _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * document.terms / self.mean_terms)
         return sum(
             self.rarity(word) * count * (_SATURATION + 1) / (count + damped)
-            for word in words
+            for word in terms
             if (count := document.counts[word])
         )
 
 
 class Corpus:
-    """Text and Markdown files as a web to be searched. What was read is kept until a file changes."""
+    """Search provider over text and Markdown files. The index is rebuilt when a file changes."""
 
     def __init__(self, folder: str | Path) -> None:
         self._path = PurePosixPath(folder)
@@ -67,10 +67,10 @@ class Corpus:
     async def search(self, query: str, most: int) -> Sequence[Hit]:
         return await asyncio.to_thread(self._search, query, most)
 
-    def _search(self, query: str, most: int) -> Sequence[Hit]:
+    def _search(self, query: str, limit: int) -> Sequence[Hit]:
         index = self._current()
-        words = sorted(set(_words(query)))
-        return [self._hit(index, document, words) for document in index.rank(words)[:most]]
+        terms = sorted(set(_terms(query)))
+        return [self._hit(index, document, terms) for document in index.rank(terms)[:limit]]
 
     def _current(self) -> _Index:
         try:
@@ -78,36 +78,38 @@ class Corpus:
         except OSError as error:
             raise RequestFailed(f"{str(self._path)!r} is no folder to search: set BATCH_AGENT_SEARCH_CORPUS") from error
         version = tuple((path, self._folder.version(path)) for path in paths)
-        with self._lock:  # whoever comes while it is built waits for it
+        with self._lock:  # concurrent searches wait while the index is built
             if self._index is None or self._index.version != version:
                 self._index = self._build(version)
             return self._index
 
     def _build(self, version: tuple[tuple[str, Version | None], ...]) -> _Index:
-        counted = ((path, Counter(_words(self._text(path)))) for path, _ in version)
+        counted = ((path, Counter(_terms(self._text(path)))) for path, _ in version)
         documents = tuple(_Document(path, counts, counts.total()) for path, counts in counted)
         holders = Counter(word for document in documents for word in document.counts)
-        mean = sum(document.words for document in documents) / max(1, len(documents))
+        mean = sum(document.terms for document in documents) / max(1, len(documents))
         return _Index(version, documents, holders, max(1.0, mean))
 
-    def _hit(self, index: _Index, document: _Document, words: Sequence[str]) -> Hit:
+    def _hit(self, index: _Index, document: _Document, terms: Sequence[str]) -> Hit:
         paragraphs = re.split(r"\n\s*\n", self._text(document.path).strip())
         title = first_chars(paragraphs[0].split("\n")[0].lstrip("# "), 100) or document.path
 
         def weight(paragraph: str) -> float:
-            inside = set(_words(paragraph))
-            return sum(index.rarity(word) for word in words if word in inside)
+            inside = set(_terms(paragraph))
+            return sum(index.rarity(word) for word in terms if word in inside)
 
-        said = [each for each in paragraphs if "\n" in each or not each.startswith("#")] or paragraphs  # not a heading
-        return Hit(title, str(self._path / document.path), first_chars(max(said, key=weight), 500))
+        bodies = [
+            each for each in paragraphs if "\n" in each or not each.startswith("#")
+        ] or paragraphs  # not a heading
+        return Hit(title, str(self._path / document.path), first_chars(max(bodies, key=weight), 500))
 
     def _text(self, path: str) -> str:
         try:
             with self._folder.open(path) as file:
-                return decode(file.read(_MOST_BYTES)) or ""
-        except OSError:  # gone meanwhile
+                return decode(file.read(_MAX_BYTES)) or ""
+        except OSError:  # deleted in the meantime
             return ""
 
 
-def _words(text: str) -> list[str]:
+def _terms(text: str) -> list[str]:
     return _WORD.findall(text.casefold())

@@ -1,4 +1,4 @@
-"""Looking at the files of one folder."""
+"""Built-in tools that read, list and search the files of one folder."""
 
 import io
 from collections.abc import Callable, Hashable, Mapping
@@ -13,17 +13,17 @@ from ..tool import Tool, make_tool
 from .html_text import decode, encoding_of
 from .rooted_folder import RootedFolder, shown
 
-_LOOKED_AT = 65_536
-_MOST_CHARS = 2_000_000
-_MOST_BYTES = 2_000_000
-_MOST_LISTED = 1_000
-_MOST_MATCHES = 200
-_MOST_SEARCHED_OF_A_LINE = 2_000
-_MOST_SHOWN_OF_A_LINE = 300
+_SNIFFED_BYTES = 65_536
+_MAX_CHARS = 2_000_000
+_MAX_BYTES = 2_000_000
+_MAX_LISTED = 1_000
+_MAX_MATCHES = 200
+_MAX_SEARCHED_LINE_CHARS = 2_000
+_MAX_SHOWN_LINE_CHARS = 300
 
 
 def read_file_tool(root: str | Path | None = None) -> Tool:
-    """A `read_file` that sees only what lies below `root` (None: the working directory at the time of the call)."""
+    """A tool `read_file`, confined to `root` (None: the working directory at the time of the call)."""
     folder = RootedFolder(root)
 
     def read_file(
@@ -37,7 +37,7 @@ def read_file_tool(root: str | Path | None = None) -> Tool:
             limit: How many lines to read at most, to read a long file in parts.
         """
         with folder.open(path) as file:
-            head = file.read(_LOOKED_AT)
+            head = file.read(_SNIFFED_BYTES)
             encoding = encoding_of(head)
             if encoding is None:
                 return f"[a binary file of {file.seek(0, io.SEEK_END)} bytes]"
@@ -52,7 +52,7 @@ def read_file_tool(root: str | Path | None = None) -> Tool:
 
 
 def list_files_tool(root: str | Path | None = None) -> Tool:
-    """A `list_files` that sees only what lies below `root` (None: the working directory at the time of the call)."""
+    """A tool `list_files`, confined to `root` (None: the working directory at the time of the call)."""
     folder = RootedFolder(root)
 
     def list_files(pattern: str = "**/*") -> str:
@@ -62,17 +62,17 @@ def list_files_tool(root: str | Path | None = None) -> Tool:
             pattern: * and ? stand for parts of a name, ** for any folders. Without a slash: in every folder.
         """
         paths, is_whole = folder.files(pattern)
-        listed = [shown(path) for path in paths[:_MOST_LISTED]] or [f"No file matches {pattern!r}."]
-        if len(paths) > _MOST_LISTED:
-            listed.append(f"[cut here: {_MOST_LISTED} of {len(paths)} files are shown; use a narrower pattern]")
-        return "\n".join(listed + _unless(is_whole))
+        listed = [shown(path) for path in paths[:_MAX_LISTED]] or [f"No file matches {pattern!r}."]
+        if len(paths) > _MAX_LISTED:
+            listed.append(f"[cut here: {_MAX_LISTED} of {len(paths)} files are shown; use a narrower pattern]")
+        return "\n".join(listed + _incomplete_note(is_whole))
 
     return make_tool(list_files, effect="read", ttl=10)
 
 
 def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0) -> Tool:
-    """A `grep` that sees only what lies below `root` (None: the working directory at the time of the call) and gives
-    what it has found after so many seconds."""
+    """A tool `grep`, confined to `root` (None: the working directory at the time of the call). After `seconds` it
+    returns what it has found so far."""
     folder = RootedFolder(root)
 
     def grep(pattern: str, glob: str = "**/*", ignore_case: bool = False) -> str:
@@ -87,25 +87,25 @@ def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0) -> Tool:
         paths, is_whole = folder.files(glob)
         search = _Search(folder, matches, until=monotonic() + seconds)
         for number, path in enumerate(paths):
-            if search.is_full or not search.look_into(path):
+            if search.is_full or not search.search_file(path):
                 search.notes.append(f"[stopped here, in file {number + 1} of {len(paths)}; use a narrower glob]")
                 break
         found = search.found or [f"No line matches {pattern!r} in the {len(paths)} files that match {glob!r}."]
-        return "\n".join(found + search.notes + _unless(is_whole))
+        return "\n".join(found + search.notes + _incomplete_note(is_whole))
 
     return make_tool(grep, effect="read", ttl=10)
 
 
 def _page(stream: io.TextIOWrapper, path: str, offset: int, limit: int | None) -> str:
-    """Lines of any length may come: none is held whole that is longer than what is shown."""
+    """Reads lines of any length; a line longer than what is shown is never held in memory whole."""
     line = 1
     while line < offset:
-        piece = stream.readline(_MOST_CHARS)
+        piece = stream.readline(_MAX_CHARS)
         if not piece:
             raise _beyond(path, offset)
         line += piece.endswith("\n")
     lines: list[str] = []
-    room = _MOST_CHARS
+    room = _MAX_CHARS
     while piece := stream.readline(room + 1):
         if len(lines) == limit:
             return "".join(lines) + f"[cut here: the file goes on; use offset={offset + len(lines)}]"
@@ -125,21 +125,21 @@ def _beyond(path: str, offset: int) -> ValueError:
 def _cut(whole_lines: str, piece: str, line: int) -> str:
     if whole_lines:
         return f"{whole_lines}[cut here after {len(whole_lines)} characters; use offset={line}]"
-    return f"{piece}\n[cut here: only the first {_MOST_CHARS} characters of line {line} are shown]"
+    return f"{piece}\n[cut here: only the first {_MAX_CHARS} characters of line {line} are shown]"
 
 
-def _expression(pattern: str, asked: str) -> Callable[[object], bool]:
-    """Rust's regular expressions, as pydantic has them: no pattern takes more than linear time, whereas one for `re`
-    may stop the whole program, other threads included."""
+def _expression(pattern: str, given: str) -> Callable[[object], bool]:
+    """Regular expressions of Rust, through pydantic: every pattern takes linear time, whereas one for `re` may block
+    the whole program, other threads included."""
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
         reason = str(error).splitlines()[-1].strip().removeprefix("SchemaError: ").removeprefix("error: ")
-        raise ValueError(f"{asked!r} is no regular expression that grep can use: {reason}") from error
+        raise ValueError(f"{given!r} is no regular expression that grep can use: {reason}") from error
 
 
 class _Search:
-    """What one grep has found so far."""
+    """Matches of one grep so far."""
 
     def __init__(self, folder: RootedFolder, matches: Callable[[object], bool], until: float) -> None:
         self.found: list[str] = []
@@ -150,25 +150,25 @@ class _Search:
 
     @property
     def is_full(self) -> bool:
-        return len(self.found) >= _MOST_MATCHES
+        return len(self.found) >= _MAX_MATCHES
 
-    def look_into(self, path: str) -> bool:
-        """Whether it got to the end of the file."""
+    def search_file(self, path: str) -> bool:
+        """Searches one file. True if it reached the end of the file."""
         try:
             with self._folder.open(path) as file:
-                data = file.read(_MOST_BYTES + 1)
-        except OSError:  # not readable, or gone since it was listed
+                data = file.read(_MAX_BYTES + 1)
+        except OSError:  # not readable, or deleted since it was listed
             return True
-        text = decode(data[:_MOST_BYTES])
+        text = decode(data[:_MAX_BYTES])
         for number, line in enumerate((text or "").split("\n"), 1):
             if monotonic() >= self._until or self.is_full:
                 return False
-            if self._matches(line[:_MOST_SEARCHED_OF_A_LINE].rstrip("\r")):
-                self.found.append(f"{shown(path)}:{number}: {line.strip()[:_MOST_SHOWN_OF_A_LINE]}")
-        if len(data) > _MOST_BYTES and text is not None:
-            self.notes.append(f"[{shown(path)}: only the first {_MOST_BYTES} bytes were searched]")
+            if self._matches(line[:_MAX_SEARCHED_LINE_CHARS].rstrip("\r")):
+                self.found.append(f"{shown(path)}:{number}: {line.strip()[:_MAX_SHOWN_LINE_CHARS]}")
+        if len(data) > _MAX_BYTES and text is not None:
+            self.notes.append(f"[{shown(path)}: only the first {_MAX_BYTES} bytes were searched]")
         return True
 
 
-def _unless(is_whole: bool) -> list[str]:
+def _incomplete_note(is_whole: bool) -> list[str]:
     return [] if is_whole else ["[there are too many files: not all folders were looked into]"]

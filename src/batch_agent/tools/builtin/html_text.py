@@ -1,13 +1,13 @@
-"""Text from bytes and from HTML, as well as can be told."""
+"""Text from bytes of unknown encoding, and from HTML."""
 
 import codecs
 import re
 from collections.abc import Iterator
 from html import unescape
 
-_LOOKED_AT = 65_536
-_MOST_TAGS = 20_000
-_BOMS = {  # the longer ones first: one begins like another
+_SNIFFED_BYTES = 65_536
+_MAX_TAGS = 20_000
+_BOMS = {  # longer ones first, because shorter ones are their prefixes
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF8: "utf-8-sig",
@@ -16,31 +16,32 @@ _BOMS = {  # the longer ones first: one begins like another
 }
 _META = re.compile(rb"<meta[^<>]{0,200}?charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 _TAG = re.compile(r"<(!--|[!?]|/?([A-Za-z][A-Za-z0-9]*))")
-_UNSEEN = frozenset({"iframe", "noscript", "object", "script", "style", "svg", "template"})
+_INVISIBLE = frozenset({"iframe", "noscript", "object", "script", "style", "svg", "template"})
 _INLINE = frozenset(
     {"a", "abbr", "b", "code", "em", "font", "i", "mark", "q", "s", "small", "span", "strong", "sub", "u"}
 )
 
 
-def encoding_of(head: bytes, said: str | None = None) -> str | None:
-    """The encoding of what begins like this; None: no text. `said` is what the sender says it is."""
+def encoding_of(head: bytes, declared: str | None = None) -> str | None:
+    """Encoding of data that begins with `head`; None for binary data. `declared`: the encoding that the sender
+    declares."""
     for bom, encoding in _BOMS.items():
         if head.startswith(bom):
             return encoding
     if b"\0" in head:
         return None
-    if said is not None and _is_known(said):
-        return said
+    if declared is not None and _is_known(declared):
+        return declared
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head[:_LOOKED_AT])
+        codecs.getincrementaldecoder("utf-8")().decode(head[:_SNIFFED_BYTES])
     except UnicodeDecodeError:
         return "cp1252"
     return "utf-8"
 
 
-def decode(data: bytes, said: str | None = None) -> str | None:
-    """None: no text."""
-    encoding = encoding_of(data, said)
+def decode(data: bytes, declared: str | None = None) -> str | None:
+    """The text; None for binary data."""
+    encoding = encoding_of(data, declared)
     return data.decode(encoding, errors="replace") if encoding is not None else None
 
 
@@ -50,19 +51,19 @@ def charset_in(html: bytes) -> str | None:
 
 
 def readable(html: str) -> str:
-    """What a page says, without what surrounds it. Takes a while: call it in a thread."""
+    """Main text of a page, without navigation. Slow: call it in a thread."""
     try:
         from trafilatura import extract
     except ImportError:
         return plain(html)
-    if html.count("<") > _MOST_TAGS:
+    if html.count("<") > _MAX_TAGS:
         return plain(html)
     # Without `fast` it falls back on algorithms that take minutes for a page of nothing but lists.
     return extract(html, output_format="markdown", include_comments=False, fast=True) or plain(html)
 
 
 def plain(html: str) -> str:
-    """All that a page says, in a time that grows with its length and no faster, which html.parser cannot promise."""
+    """All text of a page, in linear time, which html.parser does not guarantee."""
     lines = (" ".join(line.split()) for line in unescape("".join(_pieces(html))).split("\n"))
     return "\n".join(line for line in lines if line)
 
@@ -81,8 +82,8 @@ def _pieces(html: str) -> Iterator[str]:
 
 
 def _after(html: str, tag: re.Match[str], name: str) -> int:
-    """Where the text goes on; -1: nowhere."""
-    if name in _UNSEEN and not tag[1].startswith("/"):
+    """Position at which the text continues; -1: nowhere."""
+    if name in _INVISIBLE and not tag[1].startswith("/"):
         end = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(html, tag.end())
         return end.end() if end is not None else -1
     closing = "-->" if tag[1] == "!--" else ">"

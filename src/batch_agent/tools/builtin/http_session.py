@@ -1,4 +1,4 @@
-"""What the tools that ask web servers have in common."""
+"""HTTP session and errors that the web tools share."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,16 +12,16 @@ from ...core.content_encoding import BadContent, decoder_for
 
 
 class RequestFailed(Exception):
-    """Sending it again will not help; the message is written for the model."""
+    """A permanent failure of a request. The message is for the model."""
 
 
 class RequestMayPass(RequestFailed):
-    """The server, or the way to it, is in trouble for now."""
+    """A transient failure of the server or the network, worth a retry."""
 
 
 class SharedSession:
-    """One session for each running loop, open while somebody uses it: calls that overlap share connections, and there
-    is nothing left to close when the last is done."""
+    """One session per event loop, open while a call uses it: overlapping calls share connections, and the last one
+    closes the session."""
 
     def __init__(self, make: Callable[[], aiohttp.ClientSession]) -> None:
         self._make = make
@@ -43,16 +43,16 @@ class SharedSession:
                 await session.close()
 
 
-async def read_up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body, decoded, of a session that does not do so itself: a few bytes may stand for gigabytes. At most one
-    byte more than `most`, which tells that there is more. Raises RequestFailed for what cannot be decoded."""
+async def read_up_to(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The decoded body, for a session without automatic decompression, where few bytes may expand to gigabytes. Returns
+    at most one byte more than `limit`, which shows that there is more. Raises RequestFailed for invalid data."""
     data = bytearray()
     try:
         decoder = decoder_for(response.headers.get("Content-Encoding"))
         async for chunk in response.content.iter_any():
-            data += chunk if decoder is None else decoder.feed(chunk, most - len(data))
-            if len(data) > most:
-                return bytes(data[: most + 1])
+            data += chunk if decoder is None else decoder.feed(chunk, limit - len(data))
+            if len(data) > limit:
+                return bytes(data[: limit + 1])
         if decoder is not None:
             decoder.close()
     except BadContent as error:
@@ -60,9 +60,9 @@ async def read_up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(data)
 
 
-def first_chars(text: str, most: int = 300) -> str:
-    line = " ".join(text[: most * 10].split())
-    return line if len(line) <= most else f"{line[:most]}…"
+def first_chars(text: str, limit: int = 300) -> str:
+    line = " ".join(text[: limit * 10].split())
+    return line if len(line) <= limit else f"{line[:limit]}…"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Python for calculations, in a sandboxed interpreter that is a process of its own. Off unless somebody turns it on."""
+"""Built-in tool that runs Python in a sandboxed interpreter, in a process of its own. Disabled by default."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -9,22 +9,22 @@ if TYPE_CHECKING:
     from pydantic_monty import AsyncMonty, AsyncMontySession
 
 SWITCH = "BATCH_AGENT_ENABLE_PYTHON_EVAL"
-_MOST_CHARACTERS = 20_000
+_MAX_CHARS = 20_000
 _GRACE = 5.0
-"""Seconds after its time limit at which a worker that does not answer is killed."""
+"""Seconds after its time limit until an unresponsive worker is killed."""
 
 
 class PythonDisabled(RuntimeError):
-    """Nobody has allowed the model to run code."""
+    """The user has not allowed the model to run code."""
 
 
 class PythonError(Exception):
-    """What the code raised, in the words of the interpreter."""
+    """An error of the code, as the interpreter reports it."""
 
 
 def python_eval_tool(enabled: bool | None = None, *, max_seconds: float = 5.0, max_memory_mb: int = 128) -> Tool:
-    """A `python_eval` that runs what the model writes in pydantic-monty (extra `python`), an interpreter of a subset of
-    Python without files, network, environment or processes. Each call gets a worker process, which ends with it.
+    """A tool `python_eval` that runs code in pydantic-monty (extra `python`), an interpreter of a subset of Python
+    without files, network, environment or processes. Each call has a worker process of its own.
 
     None: enabled where BATCH_AGENT_ENABLE_PYTHON_EVAL=1 is set when the call is made."""
 
@@ -40,7 +40,7 @@ def python_eval_tool(enabled: bool | None = None, *, max_seconds: float = 5.0, m
         async with _pool(max_seconds) as pool, _worker(pool, max_seconds, max_memory_mb) as worker:
             return await _run(worker, code)
 
-    # Not kept, only shared by calls at the same time: code may look at the clock or throw dice.
+    # Not cached, only shared by concurrent calls: code may read the clock or random numbers.
     return make_tool(python_eval, effect="read", ttl=0, max_concurrent=os.cpu_count() or 1)
 
 
@@ -70,7 +70,7 @@ async def _run(worker: "AsyncMontySession", code: str) -> str:
         value = await worker.feed_run(code, print_callback=printed)
     except (MontyRuntimeError, MontySyntaxError) as error:
         raise PythonError(_cut(printed.output) + _cut(error.display())) from None
-    except MontyError as error:  # the worker is gone
+    except MontyError as error:  # the worker has died
         raise PythonError(_cut(printed.output) + str(error)) from None
     return _cut(printed.output) + ("" if value is None else _cut(_shown(value))) or "The code ran; it printed nothing."
 
@@ -83,6 +83,6 @@ def _shown(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    if len(text) <= _MOST_CHARACTERS:
+    if len(text) <= _MAX_CHARS:
         return text
-    return f"{text[:_MOST_CHARACTERS]}\n[cut here: {_MOST_CHARACTERS} of {len(text)} characters are shown]\n"
+    return f"{text[:_MAX_CHARS]}\n[cut here: {_MAX_CHARS} of {len(text)} characters are shown]\n"

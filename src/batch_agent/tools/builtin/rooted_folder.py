@@ -1,4 +1,4 @@
-"""One folder, and nothing that lies outside of it."""
+"""Folder that confines file access: no path or link leads outside of it."""
 
 import fnmatch
 import os
@@ -11,27 +11,28 @@ from typing import BinaryIO, Literal
 _SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", ".tox", "node_modules", "__pycache__"}) | {
     f".{tool}_cache" for tool in ("mypy", "pytest", "ruff")
 }
-_MOST_FILES = 100_000
+_MAX_FILES = 100_000
 
 Version = tuple[int, int, int]
 
 
 class RootedFolder:
-    """Paths may be relative to it, or absolute and inside of it. Links are followed as long as they lead inside."""
+    """Read access confined to a folder. Paths are relative to it, or absolute and inside of it. Links that lead outside
+    are not followed."""
 
     def __init__(self, root: str | Path | None) -> None:
-        """None: the working directory, as it is at each use."""
+        """`root=None`: the working directory at the time of each use."""
         self._root = root
 
     def open(self, path: str) -> BinaryIO:
-        """A regular file. Raises PermissionError, FileNotFoundError, and ValueError for what is no path."""
+        """Opens a regular file. Raises PermissionError, FileNotFoundError, and ValueError for an invalid path."""
         base, target = self._locate(path)
         try:
-            # Looked at before it is opened, because opening alone may do something to a device.
+            # Checked before it is opened, because opening a device may have side effects.
             descriptor = _open_below(base, target) if _is_regular(os.stat(target)) else None
         except PermissionError as error:
             raise PermissionError(f"{path!r} may not be read") from error
-        except OSError as error:  # also a link that was put in the way after the path was resolved
+        except OSError as error:  # also a link created after the path was resolved
             raise FileNotFoundError(f"there is no file {path!r}") from error
         if descriptor is None:
             raise FileNotFoundError(f"there is no file {path!r}" + ": it is a folder" * target.is_dir())
@@ -41,7 +42,7 @@ class RootedFolder:
         return os.fdopen(descriptor, "rb")
 
     def version(self, path: str) -> Version | None:
-        """Changes when the file does; None for what cannot be opened."""
+        """Version that changes with the file; None if it cannot be opened."""
         try:
             status = os.stat(self._locate(path)[1])
         except (OSError, ValueError):
@@ -49,14 +50,14 @@ class RootedFolder:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def files(self, pattern: str) -> tuple[list[str], bool]:
-        """The paths that match, sorted, and whether the folder was looked through to its end. A pattern without a
-        slash is looked for in every folder; one that names a folder stands for all that is in it."""
+        """The matching paths, sorted, and whether the whole folder was searched. A pattern without a slash matches in
+        every folder; one that names a folder matches everything in it."""
         parts = _parts(pattern)
         found: list[str] = []
         for number, path in enumerate(_walk(_real(self._root))):
-            if number == _MOST_FILES:
+            if number == _MAX_FILES:
                 return sorted(found), False
-            if _fits(path, parts):
+            if _matches(path, parts):
                 found.append(path)
         return sorted(found), True
 
@@ -66,7 +67,7 @@ class RootedFolder:
             target = _real(base / path)
         except ValueError as error:
             raise ValueError(f"{path!r} is no path: {error}") from error
-        except OSError as error:  # a link that vanished while it was followed
+        except OSError as error:  # a link deleted while it was followed
             raise FileNotFoundError(f"there is no file {path!r}") from error
         if not target.is_relative_to(base):
             raise PermissionError(f"{path!r} is outside of the folder that may be read; use paths inside of it")
@@ -74,7 +75,7 @@ class RootedFolder:
 
 
 def shown(path: str) -> str:
-    """A name that cannot be mistaken for two lines."""
+    """The path on one line, quoted if it has control characters."""
     return path if path.isprintable() else repr(path)
 
 
@@ -87,7 +88,7 @@ def _is_regular(status: os.stat_result) -> bool:
 
 
 def _open_below(base: Path, target: Path) -> int:
-    """Opens a resolved path part by part: a part that has become a link meanwhile is not followed."""
+    """Opens a resolved path component by component, without following components that have become links."""
     if sys.platform == "win32":  # cannot open below a descriptor
         return os.open(target, os.O_RDONLY | os.O_BINARY)
     through = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -104,7 +105,7 @@ def _open_below(base: Path, target: Path) -> int:
 
 
 def _walk(base: Path) -> Iterator[str]:
-    """Does not go into linked folders, which may go round in circles."""
+    """Does not descend into linked folders, which may form cycles."""
     pending = [""]
     while pending:
         below = pending.pop()
@@ -124,7 +125,7 @@ def _walk(base: Path) -> Iterator[str]:
 
 
 def _kind(entry: "os.DirEntry[str]", base: Path) -> Literal["folder", "file", "other"]:
-    """Others change the folder while it is looked through: what has gone, or may not be looked at, is passed over."""
+    """Kind of an entry. Entries that are deleted during the search, or not accessible, count as other."""
     try:
         if entry.is_dir(follow_symlinks=False):
             return "folder"
@@ -148,11 +149,11 @@ def _parts(pattern: str) -> list[str]:
     return [*anywhere, *parts, *inside]
 
 
-def _fits(path: str, parts: list[str]) -> bool:
-    """Follows all readings of the pattern at once: many `**` cost no more than few."""
-    reached = _through({0}, parts)
+def _matches(path: str, parts: list[str]) -> bool:
+    """Matches by simulating all interpretations of `**` at once, so that many of them cost no more than few."""
+    reached = _skip_empty({0}, parts)
     for name in path.split("/"):
-        reached = _through(
+        reached = _skip_empty(
             {at if parts[at] == "**" else at + 1 for at in reached if at < len(parts) and _is_named(name, parts[at])},
             parts,
         )
@@ -163,8 +164,8 @@ def _is_named(name: str, part: str) -> bool:
     return part == "**" or fnmatch.fnmatchcase(name, part)
 
 
-def _through(reached: set[int], parts: list[str]) -> set[int]:
-    """Adds where one gets to because `**` may stand for nothing."""
+def _skip_empty(reached: set[int], parts: list[str]) -> set[int]:
+    """Adds the positions reached because `**` may match nothing."""
     for at in range(len(parts)):
         if at in reached and parts[at] == "**":
             reached.add(at + 1)

@@ -1,4 +1,4 @@
-"""Searching the web, or what stands for it."""
+"""Built-in tool that searches the web, or a folder of texts."""
 
 import os
 from pathlib import Path
@@ -16,9 +16,9 @@ _CORPUS = "BATCH_AGENT_SEARCH_CORPUS"
 
 
 def web_search_tool(provider: str | SearchProvider | None = None, corpus: str | Path | None = None) -> Tool:
-    """A `web_search` that asks `provider` ("brave", "serpapi", "tavily", "exa", "duckduckgo", or an object of yours),
-    or searches the texts in the folder `corpus`. Without either, at each call: the folder that
-    BATCH_AGENT_SEARCH_CORPUS names, else whom there is a key for, else DuckDuckGo."""
+    """A tool `web_search` that queries `provider` ("brave", "serpapi", "tavily", "exa", "duckduckgo", or a
+    SearchProvider), or searches the texts in the folder `corpus`. Without either, each call uses the folder in
+    BATCH_AGENT_SEARCH_CORPUS, else the first provider with an API key, else DuckDuckGo."""
     choose = _Choice(provider, corpus)
 
     async def web_search(query: str, num_results: Annotated[int, Field(ge=1, le=20)] = 5) -> str:
@@ -37,7 +37,7 @@ def web_search_tool(provider: str | SearchProvider | None = None, corpus: str | 
 
 
 class _Choice:
-    """Who is asked, found out anew at each call."""
+    """Choice of the provider, made at each call."""
 
     def __init__(self, provider: str | SearchProvider | None, corpus: str | Path | None) -> None:
         if provider is not None and corpus is not None:
@@ -58,7 +58,7 @@ class _Choice:
 def _named(name: str) -> SearchProvider:
     known: dict[str, SearchProvider] = {"duckduckgo": DuckDuckGo(), **{api.name.lower(): api for api in APIS}}
     if name.lower() not in known:
-        raise SpecError(f"There is no search provider {name!r}. There are: {', '.join(known)}.")
+        raise SpecError(f"Unknown search provider {name!r}. Use one of: {', '.join(known)}.")
     return known[name.lower()]
 
 

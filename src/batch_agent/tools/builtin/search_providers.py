@@ -1,4 +1,4 @@
-"""Web search, as others offer it."""
+"""Providers of web search."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ from ...core.fast_dataclass import dataclass
 from ...core.safe_text import masked_bytes
 from .http_session import RequestFailed, RequestMayPass, SharedSession, first_chars, read_up_to, user_agent
 
-_MOST_BYTES = 5_000_000
-_SECONDS = 20.0
+_MAX_BYTES = 5_000_000
+_TIMEOUT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Hit:
 
 
 class SearchProvider(Protocol):
-    """Somebody who searches."""
+    """A search engine."""
 
     async def search(self, query: str, most: int) -> Sequence[Hit]:
-        """Raises RequestFailed, or RequestMayPass if asking again may help."""
+        """At most `most` results. Raises RequestFailed, or RequestMayPass if a retry may help."""
         ...
 
 
@@ -43,20 +43,20 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchApi:
-    """A service with a key, which it takes from the environment at each call."""
+    """A search service with an API key, which is read from the environment at each call."""
 
     name: str
     key_names: tuple[str, ...]
     endpoint: str
-    ask: Callable[[str, str, int], SearchQuery]
-    """Of key, query and number of results."""
+    build_request: Callable[[str, str, int], SearchQuery]
+    """Builds the request from key, query and number of results."""
     results: tuple[str, ...]
-    """The way through the answer to the list of results."""
+    """Path to the list of results in the response."""
     fields: tuple[str, str, str]
-    """What a result calls its title, its address and its snippet."""
+    """Field names of a result's title, URL and snippet."""
 
     def key(self) -> str:
-        """Empty: none is set."""
+        """The API key; empty if none is set."""
         return next(filter(None, (os.environ.get(name, "").strip() for name in self.key_names)), "")
 
     async def search(self, query: str, most: int) -> Sequence[Hit]:
@@ -65,49 +65,49 @@ class SearchApi:
             raise RequestFailed(f"{self.name} needs a key: set {self.key_names[0]}")
         if not (key.isascii() and key.isprintable()):
             raise RequestFailed(f"{' or '.join(self.key_names)} holds characters that no key can: copy it again")
-        answer = await self._answer(self.ask(key, query, most), key)
+        answer = await self._answer(self.build_request(key, query, most), key)
         for step in self.results:
             answer = answer.get(step) if isinstance(answer, dict) else None
         found = [entry for entry in answer or () if isinstance(entry, dict)] if isinstance(answer, list) else []
         return [Hit(*(_line(entry.get(field)) for field in self.fields)) for entry in found[:most]]
 
-    async def _answer(self, asked: SearchQuery, key: str) -> Any:
+    async def _answer(self, request: SearchQuery, key: str) -> Any:
         try:
-            async with asyncio.timeout(_SECONDS), _SESSIONS.use() as session, self._send(session, asked) as response:
-                said = masked_bytes(await read_up_to(response, _MOST_BYTES), [key])
+            async with asyncio.timeout(_TIMEOUT), _SESSIONS.use() as session, self._send(session, request) as response:
+                body = masked_bytes(await read_up_to(response, _MAX_BYTES), [key])
         except RequestFailed:
             raise RequestFailed(f"{self.name} gave an answer that cannot be decoded") from None
         except (aiohttp.ClientError, OSError) as error:
-            # Not the error's own words, which may quote an address with the key in it.
+            # Without the error's message, which may quote a URL that contains the key.
             raise RequestMayPass(f"{self.name} cannot be reached ({type(error).__name__})") from None
         if response.status != 200:
-            raise self._refusal(response.status, said)
-        if len(said) > _MOST_BYTES:
-            raise RequestFailed(f"{self.name} gave an answer of more than {_MOST_BYTES:,} bytes; ask for fewer results")
+            raise self._error(response.status, body)
+        if len(body) > _MAX_BYTES:
+            raise RequestFailed(f"{self.name} gave an answer of more than {_MAX_BYTES:,} bytes; ask for fewer results")
         try:
-            return orjson.loads(said)
+            return orjson.loads(body)
         except orjson.JSONDecodeError:
             raise RequestFailed(f"{self.name} gave an answer that is no JSON") from None
 
-    def _send(self, session: aiohttp.ClientSession, asked: SearchQuery) -> "aiohttp.client._RequestContextManager":
+    def _send(self, session: aiohttp.ClientSession, request: SearchQuery) -> "aiohttp.client._RequestContextManager":
         return session.request(
-            "GET" if asked.body is None else "POST",
+            "GET" if request.body is None else "POST",
             self.endpoint,
-            params=asked.parameters,
-            headers={"User-Agent": user_agent(), "Accept": "application/json", **asked.headers},
-            json=asked.body,
-            allow_redirects=False,  # the key is for nobody else
+            params=request.parameters,
+            headers={"User-Agent": user_agent(), "Accept": "application/json", **request.headers},
+            json=request.body,
+            allow_redirects=False,  # the key must not be sent to another host
         )
 
-    def _refusal(self, status: int, said: bytes) -> RequestFailed:
+    def _error(self, status: int, body: bytes) -> RequestFailed:
         if status in (401, 403):
             return RequestFailed(f"{self.name} refuses the key ({status}): check {' or '.join(self.key_names)}")
-        words = f"{self.name} answered with {status}: {first_chars(said.decode(errors='replace'))}"
-        return RequestMayPass(words) if status == 429 or status >= 500 else RequestFailed(words)
+        message = f"{self.name} answered with {status}: {first_chars(body.decode(errors='replace'))}"
+        return RequestMayPass(message) if status == 429 or status >= 500 else RequestFailed(message)
 
 
 class DuckDuckGo:
-    """Without a key, through the library ddgs (extra `search`), which also asks other engines."""
+    """Search without a key, through the library ddgs (extra `search`), which also queries other engines."""
 
     async def search(self, query: str, most: int) -> Sequence[Hit]:
         return await asyncio.to_thread(self._search, query, most)
@@ -123,8 +123,8 @@ class DuckDuckGo:
         except DDGSException as error:
             if "No results" in str(error):
                 return []
-            said = first_chars(str(error), 200)
-            raise RequestMayPass(f"DuckDuckGo does not answer ({said}); if that lasts, {_keys()}") from error
+            reason = first_chars(str(error), 200)
+            raise RequestMayPass(f"DuckDuckGo does not answer ({reason}); if that lasts, {_keys()}") from error
         return [Hit(*(_line(entry.get(field)) for field in ("title", "href", "body"))) for entry in found[:most]]
 
 
@@ -183,4 +183,4 @@ EXA = SearchApi(
     ("title", "url", "text"),
 )
 APIS = (BRAVE, SERPAPI, TAVILY, EXA)
-"""In the order in which they are asked if there are keys for several."""
+"""In order of preference, if several have a key."""

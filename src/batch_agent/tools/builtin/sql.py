@@ -1,7 +1,4 @@
-"""Asking a database, read-only: with queries that the model writes, or by keys, of which many become one query.
-
-One statement that answers for many keys.
-"""
+"""Built-in tools that read a database: with queries that the model writes, or by key, with many keys per query."""
 
 from collections.abc import Mapping, Sequence
 from types import GenericAlias
@@ -21,40 +18,42 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class Lookup:
-    """One statement for many keys."""
+    """Lookup of rows by key, with one statement for many keys."""
 
     def __init__(self, database: Database, statement: str, key: str, key_type: type, max_rows: int) -> None:
-        """Tries the statement without keys; raises SpecError."""
+        """Tests the statement without keys. Raises SpecError."""
         self._database = database
         self._statement, self._parameter = _expanding(statement)
         self._key = key
         self._key_type = key_type
         self._max_rows = max_rows
         try:
-            columns, _ = self._ask([])
+            columns, _ = self._query([])
         except SqlError as error:
-            raise SpecError(f"The statement {str(self._statement)!r} does not work: {error}") from error
+            raise SpecError(f"The statement {str(self._statement)!r} fails: {error}") from error
         if key not in columns:
-            raise SpecError(f"The statement must give a column {key!r}, to tell whose row it is; it gives {columns}.")
+            raise SpecError(
+                f"The statement must return the column {key!r}, which assigns rows to keys; it returns {columns}."
+            )
 
     def answers(self, keys: Sequence[Any]) -> list[Any]:
-        """For each key its row, its rows, or a sentence that there is none. An exception stands for a key that no
-        database can take."""
-        good = [key for key in dict.fromkeys(keys) if not isinstance(key, int) or key in _INT64]
-        found = self._found(good)
+        """For each key its row, its rows, or a sentence that there are none; an exception for a key that no database
+        accepts."""
+        valid = [key for key in dict.fromkeys(keys) if not isinstance(key, int) or key in _INT64]
+        found = self._rows_by_key(valid)
         return [self._answer(key, found[key]) if key in found else _too_large(key) for key in keys]
 
-    def _found(self, keys: list[Any]) -> dict[Any, list[dict[str, Any]]]:
+    def _rows_by_key(self, keys: list[Any]) -> dict[Any, list[dict[str, Any]]]:
         found: dict[Any, list[dict[str, Any]]] = {key: [] for key in keys}
-        strays = 0
-        for row in self._ask(keys)[1]:
+        unmatched = 0
+        for row in self._query(keys)[1]:
             owner = self._owner(row)
-            strays += owner not in found
+            unmatched += owner not in found
             if owner in found:
                 found[owner].append(row)
-        if strays:  # the database thinks keys equal which are not so here, as in a collation without case
+        if unmatched:  # the database considers other keys equal, as in a case-insensitive collation
             for key in keys:
-                found[key] = found[key] or self._ask([key])[1]
+                found[key] = found[key] or self._query([key])[1]
         return found
 
     def _owner(self, row: Mapping[str, Any]) -> Any:
@@ -63,7 +62,7 @@ class Lookup:
         except (TypeError, ValueError):
             return None
 
-    def _ask(self, keys: list[Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    def _query(self, keys: list[Any]) -> tuple[list[str], list[dict[str, Any]]]:
         with self._database.reading() as connection:
             result = connection.execute(self._statement, {self._parameter: keys})
             return list(result.keys()), [dict(row) for row in result.mappings()]
@@ -92,18 +91,18 @@ def _too_large(key: int) -> ValueError:
 
 
 _GRACE = 5.0
-"""Seconds that the database has to stop a query before the call is given up."""
+"""Seconds for the database to stop a query before the call times out."""
 
 
 def sql_tool(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str = "sql") -> Tool:
     """A tool `sql(query)` that reads the database at `url`, an SQLAlchemy URL (extra `sql`). The tables and columns are
     part of its description. Opens the database; raises SpecError.
 
-    SQLite files are opened read-only, and nothing but reading that one file is allowed to a statement. Its queries run
-    in a process of their own (not on Windows), which ends when `timeout` is over, whatever the query does, and may
-    write no more than 100 MB into a temporary file for a sort. In PostgreSQL
+    SQLite files are opened read-only, and a statement may only read that one file. Queries run in a process of their
+    own (not on Windows), which is killed after `timeout` and may write at most 100 MB of temporary files. In PostgreSQL
     every query is one statement in a READ ONLY transaction with a statement_timeout; functions may still do what the
-    user's rights permit, so connect as one with few. Other databases are refused: nothing here keeps them safe."""
+    user's privileges permit, so connect as a user with few. Other databases are rejected, because they cannot be kept
+    read-only."""
     database = Database(url, timeout)
     if not database.is_guarded:
         raise SpecError(
@@ -114,12 +113,12 @@ def sql_tool(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str 
     def sql(query: str) -> str:
         return _table(database.rows(query, max_rows))
 
-    described = (
+    description = (
         f"Run one read-only {database.kind} SELECT statement; at most {max_rows} rows are shown. "
         f"The result is a line with the column names, then one line for each row.\n\n{database.schema()}"
     )
     return make_tool(
-        sql, name=name, description=described, effect="read", version=database.version, timeout=timeout + _GRACE
+        sql, name=name, description=description, effect="read", version=database.version, timeout=timeout + _GRACE
     )
 
 
@@ -136,13 +135,13 @@ def sql_lookup_tool(
     window: float = 0.005,
     timeout: float = 30.0,
 ) -> Tool:
-    """A tool `name(key)` that gives the rows for one key, such as `get_user(id=7)`. Calls of different agents that
-    arrive together become one execution of `statement`, in which one parameter stands for all their keys:
+    """A tool `name(key)` that returns the rows of one key, such as `get_user(id=7)`. Calls of different agents that
+    arrive together become one execution of `statement`, whose one parameter is bound to all their keys:
 
         sql_lookup_tool(url, "SELECT id, name FROM users WHERE id IN :ids", key="id", name="get_user", description=...)
 
-    `key` is both the argument that the model sees and the column that says whose row it is; at most `max_rows` are
-    shown for each. Opens the database and tries the statement without keys; raises SpecError."""
+    `key` is both the argument that the model sees and the column that assigns rows to keys; at most `max_rows` are
+    shown for each key. Opens the database and tests the statement without keys. Raises SpecError."""
     database = Database(url, timeout)
     lookup = Lookup(database, statement, key, key_type, max_rows)
 

@@ -1,4 +1,4 @@
-"""A database that is only read: how it is opened, what a statement may do there, what it holds."""
+"""Read-only access to a database: opening it, checking statements, describing its tables."""
 
 import os
 import sqlite3
@@ -15,17 +15,17 @@ from .sqlite_program import connect
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
 
-_MOST_SCHEMA_CHARACTERS = 6_000
-_FIRST_WORDS = ("select", "with", "values", "table", "explain", "show")
+_MAX_SCHEMA_CHARS = 6_000
+_READ_KEYWORDS = ("select", "with", "values", "table", "explain", "show")
 _DENIED = ("not authorized", "authorization denied", "attempt to write a readonly database")
 
 
 class SqlError(Exception):
-    """What the database said."""
+    """An error of the database. The message is for the model."""
 
 
 class Database:
-    """A database that is only read. Safe to use from several threads."""
+    """Read-only database. Thread-safe."""
 
     def __init__(self, url: str, timeout: float) -> None:
         sqlalchemy = sqlalchemy_package()
@@ -47,7 +47,7 @@ class Database:
 
     @property
     def version(self) -> Callable[[Mapping[str, Any]], Hashable] | None:
-        """What changes when the database does, where that can be told without asking it."""
+        """Version that changes with the database; None if it is not known without a query."""
         file = self._file
         if file is None:
             return None
@@ -55,7 +55,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> "Iterator[Connection]":
-        """A connection for one statement. What the database says against it is raised as SqlError."""
+        """Connection for one statement. Errors of the database are raised as SqlError."""
         errors = sqlalchemy_package().exc
         try:
             with self._engine.connect() as connection:
@@ -64,17 +64,17 @@ class Database:
                     connection.exec_driver_sql(f"SET LOCAL statement_timeout = {round(self._timeout * 1000)}")
                 yield connection
         except errors.DBAPIError as error:
-            raise SqlError(self._said(str(error.orig).strip())) from None
+            raise SqlError(self._explain(str(error.orig).strip())) from None
         except (errors.SQLAlchemyError, sqlite3.Warning) as error:  # the second for more than one statement
             raise SqlError(str(error)) from None
 
     def rows(self, query: str, most: int) -> Rows:
-        """At most `most` of what a query that a model wrote gives. Blocks. Raises SqlError."""
+        """At most `most` rows of a query that a model wrote. Blocks. Raises SqlError."""
         if self._processes is not None:
             try:
                 found = self._processes.query(query, most)
             except QueryError as error:
-                raise SqlError(self._said(str(error))) from None
+                raise SqlError(self._explain(str(error))) from None
         else:
             found = self._rows_here(query, most)
         if found is None:
@@ -90,25 +90,26 @@ class Database:
             rows = result.fetchmany(most + 1)
             return Rows(list(result.keys()), rows[:most], len(rows) > most)
 
-    def _said(self, words: str) -> str:
-        """SQLite's own words for what it was told to do here say little."""
-        if words == "interrupted":
+    def _explain(self, message: str) -> str:
+        """Replaces messages of SQLite that do not name the limit that was hit."""
+        if message == "interrupted":
             return f"the query took longer than {self._timeout:g} s"
-        return f"only reading is allowed ({words})" if words in _DENIED else words
+        return f"only reading is allowed ({message})" if message in _DENIED else message
 
     def check(self, query: str) -> None:
-        """SQLite itself takes one statement only, and asks before anything else than reading. Elsewhere a semicolon is
-        refused wherever it stands, because what is quoted and what is not is for the server to say."""
+        """Raises SqlError for what is not one reading statement. SQLite itself accepts only one statement, and its
+        authorizer only reading. For other databases a semicolon is rejected everywhere, because only the server knows
+        what is quoted."""
         if self.kind == "sqlite":
             return
         text = query.strip().rstrip(";")
         if ";" in text:
             raise SqlError("write one statement only; a semicolon inside of a text is chr(59)")
-        if not text.lstrip("( \n\t").lower().startswith(_FIRST_WORDS):
-            raise SqlError(f"only reading is allowed; begin with one of {', '.join(map(str.upper, _FIRST_WORDS))}")
+        if not text.lstrip("( \n\t").lower().startswith(_READ_KEYWORDS):
+            raise SqlError(f"only reading is allowed; begin with one of {', '.join(map(str.upper, _READ_KEYWORDS))}")
 
     def schema(self) -> str:
-        """The tables with their columns, as far as they fit into a prompt."""
+        """Tables and columns, as far as they fit into a prompt."""
         try:
             with self.reading() as connection:
                 inspector = sqlalchemy_package().inspect(connection)
@@ -117,17 +118,17 @@ class Database:
         except SqlError as error:
             raise SpecError(f"{self._shown_url} cannot be read: {error}") from error
         text = "Tables:\n" + ("\n".join(lines) or "(none)")
-        if len(text) <= _MOST_SCHEMA_CHARACTERS:
+        if len(text) <= _MAX_SCHEMA_CHARS:
             return text
         where = "sqlite_master" if self.kind == "sqlite" else "information_schema.columns"
-        return f"{text[:_MOST_SCHEMA_CHARACTERS]}\n[cut here; {len(tables)} tables in all, see {where}]"
+        return f"{text[:_MAX_SCHEMA_CHARS]}\n[cut here; {len(tables)} tables in all, see {where}]"
 
     def _open(self, url: "URL") -> "Engine":
         sqlalchemy = sqlalchemy_package()
         engine: Engine
         if self._file is None:
             engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
-        else:  # opening a file costs little, and no connection is left behind in a thread
+        else:  # opening a file is cheap, and leaves no connection behind in a thread
             pool = sqlalchemy.pool.NullPool
             engine = sqlalchemy.create_engine("sqlite://", creator=self._connect_sqlite, poolclass=pool)
         return engine
@@ -138,7 +139,7 @@ class Database:
 
 
 def sqlalchemy_package() -> Any:
-    """Imported when it is needed: it is an extra. Raises SpecError."""
+    """Imports SQLAlchemy, which is an optional dependency. Raises SpecError."""
     try:
         import sqlalchemy
     except ImportError as error:
@@ -151,7 +152,7 @@ def _sqlite_file(url: "URL") -> Path:
         raise SpecError(f"{str(url)!r} names no file; write sqlite:///data.db, or sqlite:////data.db from the root.")
     file = Path(url.database).resolve()
     if not file.is_file():
-        raise SpecError(f"There is no database file {str(file)!r}.")
+        raise SpecError(f"The database file {str(file)!r} does not exist.")
     return file
 
 

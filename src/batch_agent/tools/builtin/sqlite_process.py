@@ -1,4 +1,4 @@
-"""Processes that run a model's queries on an SQLite file. Each serves one query at a time and is kept for the next."""
+"""Pool of processes that run queries on an SQLite file. Each serves one query at a time and is reused."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _FULL = ("database or disk is full", "disk I/O error")
 
 
 class QueryError(Exception):
-    """What SQLite said, or which limit the query came to."""
+    """An error of SQLite, or a limit that the query exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Rows:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     is_cut: bool
-    """Whether there are more."""
+    """Whether there are more rows."""
 
 
 class SqliteProcesses:
-    """Safe to use from several threads: there are as many processes as queries at once."""
+    """Thread-safe pool with as many processes as concurrent queries."""
 
     def __init__(self, file: Path, seconds: float) -> None:
-        """`seconds`: for one query."""
-        self._words = [f"{file.as_uri()}?mode=ro", str(seconds), str(_TEMPORARY_BYTES)]
+        """`seconds`: timeout of one query."""
+        self._arguments = [f"{file.as_uri()}?mode=ro", str(seconds), str(_TEMPORARY_BYTES)]
         self._seconds = seconds
         self._idle: list[subprocess.Popen[str]] = []
         self._owner = os.getpid()
@@ -43,20 +43,20 @@ class SqliteProcesses:
         self._closes = weakref.finalize(self, _end_all, self._idle)
 
     def query(self, query: str, most: int) -> Rows | None:
-        """At most `most` rows; None for a statement that gives none. Blocks. Raises QueryError."""
+        """At most `most` rows; None for a statement that returns no rows. Blocks. Raises QueryError."""
         answer = self._answer(json.dumps({"query": query, "rows": most}) + "\n")
         if "error" in answer:
-            raise QueryError(self._said(answer["error"]))
+            raise QueryError(self._explain(answer["error"]))
         if answer["columns"] is None:
             return None
         return Rows(answer["columns"], answer["rows"], answer["is_cut"])
 
-    def _answer(self, asked: str) -> dict[str, Any]:
+    def _answer(self, request: str) -> dict[str, Any]:
         process = self._take()
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(asked)
+            process.stdin.write(request)
             process.stdin.flush()
             line = process.stdout.readline()
         except BaseException:
@@ -64,7 +64,9 @@ class SqliteProcesses:
             raise
         if not line:
             status = _end(process)
-            raise QueryError(self._said("interrupted") if status < 0 else "the process of the query ended unexpectedly")
+            raise QueryError(
+                self._explain("interrupted") if status < 0 else "the process of the query ended unexpectedly"
+            )
         with self._lock:
             self._idle.append(process)
         answer: dict[str, Any] = json.loads(line)
@@ -72,7 +74,7 @@ class SqliteProcesses:
 
     def _take(self) -> "subprocess.Popen[str]":
         with self._lock:
-            if os.getpid() != self._owner:  # after a fork: those are our parent's
+            if os.getpid() != self._owner:  # after a fork, the processes belong to the parent
                 self._owner = os.getpid()
                 self._idle.clear()
             while self._idle:
@@ -80,30 +82,30 @@ class SqliteProcesses:
                 if process.poll() is None:
                     return process
                 _end(process)
-        words = [sys.executable, "-I", "-S", str(_PROGRAM), *self._words]
-        return subprocess.Popen(  # noqa: S603 - a file of ours
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=_environment()
+        command = [sys.executable, "-I", "-S", str(_PROGRAM), *self._arguments]
+        return subprocess.Popen(  # noqa: S603 - a file of this package
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=_environment()
         )
 
-    def _said(self, words: str) -> str:
-        """SQLite's own words for what it was told to do here say little."""
-        if words == "interrupted":
+    def _explain(self, message: str) -> str:
+        """Replaces messages of SQLite that do not name the limit that was hit."""
+        if message == "interrupted":
             return f"the query took longer than {self._seconds:g} s"
-        if words in _FULL:
+        if message in _FULL:
             return f"the query needs more than {_TEMPORARY_BYTES // 1_000_000} MB of temporary files; sort or join less"
-        return words
+        return message
 
 
 def _environment() -> dict[str, str]:
-    """Where temporary files go; nothing else is its business."""
+    """Only the variables that a query may need, such as the folder for temporary files."""
     return {name: os.environ[name] for name in ("TMPDIR", "SQLITE_TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
 
 
 def _end(process: "subprocess.Popen[str]") -> int:
-    """Its status; below zero if a signal ended it."""
+    """Ends the process. Returns its exit status, negative for a signal."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            with suppress(OSError):  # it is gone, and something was left to be written
+            with suppress(OSError):  # it has ended with unwritten data
                 stream.close()
     if process.poll() is None:
         process.kill()

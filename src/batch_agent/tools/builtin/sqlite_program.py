@@ -1,8 +1,8 @@
-"""The program that runs queries which a model wrote on an SQLite file, in a process of its own, with limits that the
-operating system keeps: one call of printf or replace cannot be interrupted in any other way, and SQLite does not limit
-what a sort writes. Run by its path; it needs nothing but the standard library.
+"""Program that runs a model's queries on an SQLite file, in a process of its own, under limits of the operating system:
+one call of printf or replace cannot be interrupted in any other way, and SQLite does not limit what a sort writes. It
+is run by its path and needs only the standard library.
 
-Reads a line of JSON for each query and writes one for its answer. A query that takes too long ends the process."""
+It reads one line of JSON per query and writes one line per result. A query that takes too long ends the process."""
 
 import json
 import signal
@@ -11,18 +11,26 @@ import sys
 import time
 from typing import Any
 
-_MOST_CELL_BYTES = 10_000_000
-_MOST_ANSWER_BYTES = 4_000_000
-_MOST_MEMORY_BYTES = 2_000_000_000
-_STEPS_BETWEEN_LOOKS = 10_000
-"""SQLite's virtual machine steps after which a query looks at the clock."""
+_MAX_CELL_BYTES = 10_000_000
+_MAX_RESULT_BYTES = 4_000_000
+_MAX_MEMORY_BYTES = 2_000_000_000
+_STEPS_PER_CLOCK_CHECK = 10_000
+"""Steps of SQLite's virtual machine between checks of the clock."""
 _GRACE = 1.0
-"""Seconds after its limit at which a query that does not look at the clock is ended, with the process."""
+"""Seconds after its limit until a query that does not check the clock is killed with the process."""
 _IDLE = 60.0
 """Seconds without a query after which the process ends."""
-_SHAPES = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"}
-_ASKED_INSIDE = {("read_uncommitted", None), ("data_version", None)}
-"""By SQLAlchemy, and by SQLite's full text search."""
+_SCHEMA_PRAGMAS = {
+    "table_info",
+    "table_xinfo",
+    "table_list",
+    "index_list",
+    "index_info",
+    "index_xinfo",
+    "foreign_key_list",
+}
+_INTERNAL_PRAGMAS = {("read_uncommitted", None), ("data_version", None)}
+"""Used by SQLAlchemy and by SQLite's full-text search."""
 
 
 def main() -> None:
@@ -30,17 +38,17 @@ def main() -> None:
 
     uri, seconds, temporary_bytes = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_FSIZE, (temporary_bytes, temporary_bytes))
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it is for our parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the parent
     while True:
         signal.setitimer(signal.ITIMER_REAL, _IDLE)
         line = sys.stdin.readline()
         if not line:
             return
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
-        asked = json.loads(line)
-        print(json.dumps(_answer(uri, seconds, asked["query"], asked["rows"])), flush=True)
+        request = json.loads(line)
+        print(json.dumps(_answer(uri, seconds, request["query"], request["rows"])), flush=True)
 
 
 def _answer(uri: str, seconds: float, query: str, most: int) -> dict[str, Any]:
@@ -65,7 +73,7 @@ def _rows(cursor: sqlite3.Cursor, most: int) -> tuple[list[list[Any]], bool]:
     rows: list[list[Any]] = []
     size = 0
     for row in cursor:
-        if len(rows) == most or size > _MOST_ANSWER_BYTES:
+        if len(rows) == most or size > _MAX_RESULT_BYTES:
             return rows, True
         rows.append([f"[{len(cell)} bytes]" if isinstance(cell, bytes) else cell for cell in row])
         size += sum(len(cell) if isinstance(cell, str) else 16 for cell in rows[-1])
@@ -73,20 +81,20 @@ def _rows(cursor: sqlite3.Cursor, most: int) -> tuple[list[list[Any]], bool]:
 
 
 def connect(uri: str, seconds: float) -> sqlite3.Connection:
-    """A connection that only reads, and whose queries look at the clock. Raises sqlite3.Error."""
+    """Read-only connection whose queries check the clock. Raises sqlite3.Error."""
     connection = sqlite3.connect(uri, uri=True)
     connection.execute("PRAGMA query_only=ON")
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_CELL_BYTES)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
     deadline = time.monotonic() + seconds
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CLOCK_CHECK)
     connection.set_authorizer(_authorize)
     return connection
 
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-    """The file is read-only as it was opened; this keeps a statement from other files and from settings."""
+    """Denies access to other files and to settings; the file itself was opened read-only."""
     other = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
-    sets = action == sqlite3.SQLITE_PRAGMA and first not in _SHAPES and (first, second) not in _ASKED_INSIDE
+    sets = action == sqlite3.SQLITE_PRAGMA and first not in _SCHEMA_PRAGMAS and (first, second) not in _INTERNAL_PRAGMAS
     return sqlite3.SQLITE_DENY if other or sets else sqlite3.SQLITE_OK
 
 

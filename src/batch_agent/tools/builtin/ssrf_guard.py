@@ -1,4 +1,4 @@
-"""Keeps requests that a model asks for away from private networks."""
+"""SSRF guard: keeps requests of a model away from private networks."""
 
 import socket
 from collections.abc import Collection
@@ -16,14 +16,14 @@ _NOT_PUBLIC = tuple(  # besides what `ipaddress` knows: metadata and wire server
 
 
 class PrivateAddress(PermissionError):
-    """A connection was refused before it was made."""
+    """A connection to a private address was refused before it was made."""
 
 
 class Guard:
-    """Looks at the very address that is connected to: neither a name nor a redirect can lead elsewhere."""
+    """Checks the address that a socket connects to, so that neither DNS nor a redirect can bypass it."""
 
     def __init__(self, allow_private: bool | Collection[str] = False) -> None:
-        """`allow_private` may also name networks, such as "10.1.0.0/16". Raises ValueError for what is none."""
+        """`allow_private` may also name networks, such as "10.1.0.0/16". Raises ValueError for an invalid network."""
         self._allows_all = allow_private is True
         self._allowed = () if isinstance(allow_private, bool) else tuple(ip_network(text) for text in allow_private)
 
@@ -31,7 +31,7 @@ class Guard:
         """For aiohttp's connector. Raises PrivateAddress."""
         family, kind, protocol, _, address = to
         if not self.allows(str(address[0])):
-            # The same words for each address of a name, because only then aiohttp hands the error on as it is.
+            # The same message for each address of a name, because only then aiohttp passes the error on unchanged.
             raise PrivateAddress("a private or reserved address")
         return socket.socket(family, kind, protocol)
 
@@ -40,13 +40,13 @@ class Guard:
             return True
         try:
             found = ip_address(address)
-        except ValueError:  # a name, which the system would look up once more
+        except ValueError:  # a name, which the system would resolve again
             return False
         return is_public(found) or any(found in network for network in self._allowed)
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address belongs to somebody out there, whatever it is wrapped in."""
+    """Whether an address is on the public internet, including IPv4 addresses embedded in IPv6."""
     if isinstance(address, IPv4Address):
         outside = address.is_global and not address.is_multicast and not address.is_reserved
         return outside and not any(address in network for network in _NOT_PUBLIC)
@@ -58,7 +58,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def checked(url: str) -> URL:
-    """An address that may be asked for as far as it can be told from its text. Raises ValueError, PermissionError."""
+    """A URL that may be fetched, judged by its text. Raises ValueError, PermissionError."""
     try:
         address = URL(url.strip())
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Reading what is on the web."""
+"""Built-in tool that fetches web pages."""
 
 import asyncio
 import socket
@@ -14,14 +14,14 @@ from .html_text import charset_in, decode, plain, readable
 from .http_session import RequestFailed, RequestMayPass, SharedSession, first_chars, read_up_to, user_agent
 from .ssrf_guard import Guard, PrivateAddress, checked
 
-_MOST_BYTES = 2_000_000
-_MOST_REDIRECTS = 5
-_MOST_PATIENCE = 5.0
-_MOST_OF_A_REFUSAL = 20_000
+_MAX_BYTES = 2_000_000
+_MAX_REDIRECTS = 5
+_MAX_RETRY_AFTER = 5.0
+_MAX_ERROR_CHARS = 20_000
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT_ENDINGS = ("json", "xml", "yaml", "javascript", "x-ndjson", "toml", "sql", "octet-stream")
-"""The last is what servers say of files that they do not know: it is looked at."""
+"""The last is the type of files that a server does not know; their contents decide."""
 
 
 def http_get_tool(
@@ -30,8 +30,8 @@ def http_get_tool(
     timeout: float = 30.0,
     resolver: AbstractResolver | None = None,
 ) -> Tool:
-    """An `http_get` that reaches public addresses only; `allow_private` lets it reach all, or the networks it names,
-    such as "10.1.0.0/16". `timeout` is for all of a fetch, redirects included."""
+    """A tool `http_get` that reaches public addresses only. `allow_private`: True for all addresses, or the networks to
+    allow, such as "10.1.0.0/16". `timeout`: of a whole fetch, including redirects."""
     guard = Guard(allow_private)
 
     def open_session() -> aiohttp.ClientSession:
@@ -40,8 +40,8 @@ def http_get_tool(
             headers={"User-Agent": user_agent(), "Accept-Encoding": "gzip"},
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            auto_decompress=False,  # a few bytes may be packed gigabytes
-            trust_env=False,  # a proxy would connect to whatever it is asked for
+            auto_decompress=False,  # a few bytes may expand to gigabytes
+            trust_env=False,  # a proxy would bypass the guard
         )
 
     sessions = SharedSession(open_session)
@@ -82,21 +82,21 @@ def _host(arguments: Mapping[str, Any]) -> str:
 
 
 async def _follow(session: aiohttp.ClientSession, address: URL) -> str:
-    for _ in range(_MOST_REDIRECTS + 1):
+    for _ in range(_MAX_REDIRECTS + 1):
         async with session.get(address, allow_redirects=False) as response:
             if response.status not in _REDIRECTS:
                 return await _result(response)
-            place = response.headers.get("Location", "")
+            location = response.headers.get("Location", "")
         try:
-            address = checked(str(address.join(URL(place))))
+            address = checked(str(address.join(URL(location))))
         except (ValueError, PermissionError) as error:
             raise RequestFailed(f"{address} redirects to where nothing is fetched from: {error}") from error
-    raise RequestFailed(f"{address} leads on and on: more than {_MOST_REDIRECTS} redirects")
+    raise RequestFailed(f"{address} leads on and on: more than {_MAX_REDIRECTS} redirects")
 
 
 async def _result(response: aiohttp.ClientResponse) -> str:
     if response.status >= 400:
-        raise await _refusal(response)
+        raise await _http_error(response)
     kind = response.content_type
     if not (kind.startswith("text/") or kind.endswith(_TEXT_ENDINGS)):
         return _described(kind, response.headers.get("Content-Length"))
@@ -106,35 +106,35 @@ async def _result(response: aiohttp.ClientResponse) -> str:
         return _described(kind, response.headers.get("Content-Length"))
     if kind in _HTML:
         text = await asyncio.to_thread(readable, text)
-    cut = f"\n[cut here: only the first {_MOST_BYTES} bytes were read]" if is_cut else ""
+    cut = f"\n[cut here: only the first {_MAX_BYTES} bytes were read]" if is_cut else ""
     return text + cut if text.strip() else f"[nothing to read: {response.status} with no text]{cut}"
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> Exception:
-    """For a status of 400 and above. Waits as long as the server asks for, if that is not long."""
+async def _http_error(response: aiohttp.ClientResponse) -> Exception:
+    """The error for a status >= 400. Waits for Retry-After, if that is short."""
     data, _ = await _body(response)
-    words = first_chars(plain((decode(data, response.charset) or "")[:_MOST_OF_A_REFUSAL]))
+    detail = first_chars(plain((decode(data, response.charset) or "")[:_MAX_ERROR_CHARS]))
     status = f"{response.status} {response.reason or ''}".strip()
-    said = f"{status} from {response.url}: {words or 'no further words'}"
+    message = f"{status} from {response.url}: {detail or 'no further words'}"
     if response.status != 429 and response.status < 500:
-        return RequestFailed(said)
+        return RequestFailed(message)
     seconds = _retry_after(response)
-    if seconds > _MOST_PATIENCE:
-        return RequestFailed(f"{said}\n[it asks to wait for {seconds:g} s; try another source]")
+    if seconds > _MAX_RETRY_AFTER:
+        return RequestFailed(f"{message}\n[it asks to wait for {seconds:g} s; try another source]")
     if seconds:
         await asyncio.sleep(seconds)
-    return RequestMayPass(said)
+    return RequestMayPass(message)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:
-    said = response.headers.get("Retry-After", "")
-    return float(said) if said.isascii() and said.isdigit() else 0.0
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdigit() else 0.0
 
 
 async def _body(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-    """At most so many bytes, and whether there are more."""
-    data = await read_up_to(response, _MOST_BYTES)
-    return data[:_MOST_BYTES], len(data) > _MOST_BYTES
+    """The beginning of the body, and whether there is more."""
+    data = await read_up_to(response, _MAX_BYTES)
+    return data[:_MAX_BYTES], len(data) > _MAX_BYTES
 
 
 def _described(kind: str, length: str | None) -> str:

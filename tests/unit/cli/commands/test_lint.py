@@ -89,7 +89,7 @@ def test_lint_counts_as_the_server_does(place: Path, sim: SimServer, call: Call)
         (("--task", "{txt}", "--inputs", "in.jsonl"), "no 'txt'"),
         (("--task", "Do it.", "--inputs", "in.jsonl", "--fields", "txt"), "no 'txt'"),
         (("--task", "Do it.", "--inputs", "in.jsonl", "--fields", "q", "q"), "names a field twice"),
-        (("--task", "{q}", "--inputs", "gone.jsonl"), "There is no 'gone.jsonl'"),
+        (("--task", "{q}", "--inputs", "gone.jsonl"), "'gone.jsonl' does not exist"),
         (
             ("--task", "{q}", "--inputs", "in.jsonl", "--exact", "--backend", "carrier://pigeon"),
             "is not a known backend",

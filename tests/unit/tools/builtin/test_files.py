@@ -261,7 +261,7 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_end_is_left_and_that_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder._MOST_FILES", 1)
+    monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder._MAX_FILES", 1)
     for text in (list_files_tool(root)(), grep_tool(root)(pattern="Gr")):
         assert text.endswith("[there are too many files: not all folders were looked into]")
 

@@ -214,7 +214,7 @@ async def test_whom_there_is_a_key_for_is_asked(
 
 
 def test_a_provider_that_is_not_known_is_refused() -> None:
-    with pytest.raises(SpecError, match="There are: duckduckgo, brave, serpapi, tavily, exa"):
+    with pytest.raises(SpecError, match="Use one of: duckduckgo, brave, serpapi, tavily, exa"):
         web_search_tool("altavista")
     with pytest.raises(SpecError, match="not both"):
         web_search_tool("brave", corpus="papers")
