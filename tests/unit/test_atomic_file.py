@@ -17,9 +17,9 @@ from batch_agent.data.export import to_parquet
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from batch_agent.atomic_file import replacing
+from batch_agent.atomic_file import atomic_write
 
-with replacing(Path(sys.argv[1])) as file:
+with atomic_write(Path(sys.argv[1])) as file:
     file.write(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
