@@ -7,8 +7,8 @@ from ..core.errors import SpecError
 
 
 def check_unique(names: Iterable[str], where: str, remedy: str = "rename one of them") -> list[str]:
-    """The names, as they are. Raises SpecError for two that are the same: `where`, and what to do."""
+    """The names, as a list. Raises SpecError for duplicates, with `where` they are and the `remedy`."""
     counts = Counter(names)
     if twice := [name for name, count in counts.items() if count > 1]:
-        raise SpecError(f"{where} has two columns {twice[0]!r}: {remedy}.")
+        raise SpecError(f"{where} has two columns named {twice[0]!r}: {remedy}.")
     return list(counts)

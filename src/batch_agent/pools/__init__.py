@@ -11,8 +11,7 @@ from .response import Response
 from .tree_reduce import tree_reduce
 
 AgentEndpoint = Endpoint
-Stage = PipelineStage
-"""Their names in Aurora Swarm."""
+"""Its name in Aurora Swarm."""
 
 __all__ = [
     "AgentEndpoint",

@@ -51,7 +51,7 @@ async def open_program_host(
 
             async with runtime.open(context) as factory:
                 yield ProgramTurnRunner(
-                    crew,
+                    factory,
                     sessions,
                     turn_runner.admission,
                     turn_runner.turn_time,

@@ -330,8 +330,8 @@ class _Opener:
         for admission, _ in self._admissions.values():
             run = first[id(admission)]
             server, spec = run.server, run.setup.spec
-            if isinstance(spec.backend, str | Sequence) and not run.is_finished:
-                self._stack.enter_context(shared_slots(gate.slots, endpoint_loads(), addresses_of(spec.backend)))
+            if isinstance(spec.backend, str | Sequence) and not run.is_complete:
+                self._stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses_of(spec.backend)))
             if isinstance(server, ReportsLoad) or admission.residency is not None:
                 await self._stack.enter_async_context(monitor_load(server, admission))
             if self._events is not None:

@@ -120,5 +120,5 @@ async def test_invalid_arguments_are_rejected_before_anything_is_sent() -> None:
 
 
 def test_pipelines_and_stages_have_the_names_of_aurora_swarm_too() -> None:
-    assert swarm.Stage is PipelineStage
+    assert swarm.Stage is Stage
     assert pipeline is run_pipeline
