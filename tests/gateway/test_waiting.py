@@ -10,7 +10,7 @@ from tests.gateway.desks import AT_ONCE, BODY, CHAT, HELLO, MESSAGES, BusyDesk, 
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.requests import Reply
-from batch_agent.core.run_stopped import RunStopped
+from batch_agent.core.run_failure import RunStopped
 from batch_agent.programs.gateway import open_gateway
 
 _SAID = "HTTP 500 from https://me@gpu-7.cluster:8000/v1/chat/completions: see http://9.9.9.9/log."

@@ -64,7 +64,7 @@ def _check_stage(step: ModelStep) -> None:
     if step.on_failure not in _POLICIES:
         raise SpecError(f"Stage {step.name!r}: on_failure must be 'keep', 'skip' or 'stop'; got {step.on_failure!r}.")
     if misplaced := sorted(_OF_THE_FLOW.intersection(step.options)):
-        raise SpecError(f"ModelStep {step.name!r}: {misplaced[0]}= is the same for all stages: give it to Flow(...).")
+        raise SpecError(f"Stage {step.name!r}: {misplaced[0]}= is the same for all stages: give it to Flow(...).")
     if isinstance(step, Reduce):
         _check_reduce(step)
 
