@@ -29,10 +29,10 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.results import AgentResult as AgentResult
     from .core.results import Changes as Changes
     from .core.results import FileChange as FileChange
+    from .core.run_failure import RunStopped as RunStopped
     from .core.run_reports import Finding as Finding
     from .core.run_reports import PrefixReport as PrefixReport
     from .core.run_reports import Scheduling as Scheduling
-    from .core.run_stopped import RunStopped as RunStopped
     from .core.spec import BatchSpec as BatchSpec
     from .core.task_fields import Fields as Fields
     from .data import SqlQuery as SqlQuery

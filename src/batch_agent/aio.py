@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from .core.errors import BackendError, ErrorKind
-from .core.run_stopped import RunStopped
+from .core.run_failure import RunStopped
 
 
 def now() -> float:

@@ -20,8 +20,8 @@ from .core.options.run_options import (
 from .core.options.signature import lists_options
 from .core.protocols import EventSink, EventSinks
 from .core.results import AgentResult
+from .core.run_failure import RunStopped
 from .core.run_reports import PrefixReport
-from .core.run_stopped import RunStopped
 from .core.spec import BatchSpec
 from .data.results import Results
 from .engine.result_stream import ResultStream

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from ..aio import run_event_loop
 from ..core.fast_dataclass import dataclass
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..core.safe_text import safe_text
 
 T = TypeVar("T")

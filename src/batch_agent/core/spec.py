@@ -69,7 +69,7 @@ class BatchSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, Fields) and not (isinstance(self.task, str) and self.task.strip()):
-            raise SpecError("task must be a text that says what each agent should do, such as 'Summarize: {text}'.")
+            raise SpecError("task must be a string that says what each agent should do, such as 'Summarize: {text}'.")
         check_inputs(self.inputs)
         tools = () if self.tools is None else self.tools
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
@@ -240,7 +240,7 @@ def _check_sampling(sampling: Sampling) -> None:
     if sampling.top_p is not None and not (is_number(sampling.top_p) and 0 < sampling.top_p <= 1):
         raise SpecError(f"top_p must be a number above 0 and up to 1; got {sampling.top_p!r}.")
     if sampling.seed is not None and (not is_whole(sampling.seed) or abs(sampling.seed) > _MOST_SEED):
-        raise SpecError(f"seed must be a whole number of at most 64 bits; got {sampling.seed!r}.")
+        raise SpecError(f"seed must be an integer of at most 64 bits; got {sampling.seed!r}.")
     if not isinstance(sampling.stop, list | tuple) or not all(isinstance(text, str) for text in sampling.stop):
         raise SpecError(f"stop must be a list of texts; got {sampling.stop!r}: write stop=[...].")
     for text in sampling.stop:

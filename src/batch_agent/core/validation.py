@@ -1,12 +1,7 @@
-"""Whether what somebody gave is of the kind that was asked for.
+"""Validation of arguments, and suggestions for unknown names.
 
-Nesting of plain data. Code that goes through it level by level, ours or a library's, has a limit.
-
-What is said of a name that is not known: its name of today if batch-agent 0.2 had it, else the nearest names.
-
-Names of batch-agent 0.2 that have another name now, or none. docs/migration/from-0.2.md has the same tables.
-
-Names that work as they did are in none of them.
+`FORMER` has the names of batch-agent 0.2 that were renamed or removed; docs/migration/from-0.2.md has the same tables.
+Names that still work are in neither.
 """
 
 import math
@@ -19,20 +14,20 @@ from typing import Any, TypeGuard
 from .errors import SpecError
 
 MOST = 2**53
-"""What JSON, Lua and SQLite all keep exactly."""
+"""Largest integer that JSON, Lua and SQLite all represent exactly."""
 LONGEST = 1e9
-"""Seconds, some 30 years: more than that no event loop can wait."""
+"""Seconds, some 30 years: event loops cannot wait longer."""
 
 
 def at_least(name: str, value: Any, least: int) -> None:
     if not is_whole(value) or value < least:
-        raise SpecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        raise SpecError(f"{name} must be an integer >= {least}; got {value!r}.")
     if value > MOST:
-        raise SpecError(f"{name} must be a whole number of at most {MOST}; got {value!r}.")
+        raise SpecError(f"{name} must be an integer <= {MOST}; got {value!r}.")
 
 
 def seconds(name: str, value: Any, *, least: float = 0.0, or_none: bool = False) -> None:
-    """More than 0 of them, or at least `least` where that is given."""
+    """Raises SpecError unless `value` is a positive duration, or at least `least` if that is given."""
     if value is None and or_none:
         return
     none = ", or None" if or_none else ""
@@ -44,39 +39,41 @@ def seconds(name: str, value: Any, *, least: float = 0.0, or_none: bool = False)
 
 
 def port(name: str, value: Any, *, least: int = 0) -> None:
-    """Raises SpecError. Some systems take a port that is too large modulo 65536."""
+    """Raises SpecError unless `value` is a port. Some systems take a port that is too large modulo 65536."""
     if not is_whole(value) or not least <= value <= 65535:
-        raise SpecError(f"{name} must be a whole number from {least} to 65535; got {value!r}.")
+        raise SpecError(f"{name} must be an integer from {least} to 65535; got {value!r}.")
 
 
 def text_or_none(name: str, value: Any) -> None:
     if value is None:
         return
     if not isinstance(value, str):
-        raise SpecError(f"{name} must be a text or None; got {value!r}.")
+        raise SpecError(f"{name} must be a string or None; got {value!r}.")
     whole_characters(name, value)
 
 
 def whole_characters(name: str, text: str) -> None:
-    """Half of a surrogate pair, from bytes that were read as another encoding, cannot be sent as it is."""
+    """Raises SpecError for a lone surrogate, which comes from text in another encoding and cannot be sent."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SpecError(f"{name} must be a text of whole characters; {text[error.start]!r} is half of one.") from None
+        raise SpecError(
+            f"{name} must be valid Unicode; it contains the lone surrogate {text[error.start]!r}."
+        ) from None
 
 
-def path(name: str, place: Any) -> Path:
-    """Raises SpecError for what no file system takes."""
+def path(name: str, value: Any) -> Path:
+    """The value as a path. Raises SpecError if no file system accepts it."""
     try:
-        if isinstance(place, str | PathLike) and str(place) and b"\0" not in fsencode(str(place)):
-            return Path(place)
+        if isinstance(value, str | PathLike) and str(value) and b"\0" not in fsencode(str(value)):
+            return Path(value)
     except UnicodeEncodeError:
         pass
-    raise SpecError(f"{name} must be a path; got {place!r}.")
+    raise SpecError(f"{name} must be a path; got {value!r}.")
 
 
 def flags(options: Any, *names: str) -> None:
-    """Fields of `options` that are True or False; a text such as "no" would count as True."""
+    """Raises SpecError unless these fields of `options` are True or False; a string such as "no" would be truthy."""
     for name in names:
         if not isinstance(getattr(options, name), bool):
             raise SpecError(f"{name} must be True or False; got {getattr(options, name)!r}.")
@@ -87,14 +84,14 @@ def is_whole(value: Any) -> TypeGuard[int]:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Neither NaN nor infinite: comparisons with the one are always false, and no clock counts to the other."""
+    """Whether `value` is a finite number: comparisons with NaN are always false, and no clock reaches infinity."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return isinstance(value, int) or math.isfinite(value)
 
 
 DEEPEST = 200
-"""Levels that every library in use can take."""
+"""Levels of nesting that every library in use supports: recursive code has a limit."""
 
 
 def is_too_deep(value: Any) -> bool:
@@ -113,33 +110,31 @@ def is_too_deep(value: Any) -> bool:
 
 
 _ALIKE = 0.75
-"""Least similarity of two spellings. Below it are names that share a part only, such as reduce and reorder."""
+"""Minimum similarity of two names. Below it are names that share a part only, such as reduce and reorder."""
 _SHORT, _ALIKE_IF_SHORT = 4, 0.66
-"""Letters, and the likeness of words of so many: one letter of three may be another."""
-_MOST = 3
+"""Length of short names, and their minimum similarity: one letter of three may differ."""
+_MAX_SUGGESTIONS = 3
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Names spelt like this one, or made of its words and more (turns: max_turns); the best first, at most three."""
+    """Names that are spelled like this one or contain its words (turns: max_turns); best first, at most three."""
     wanted = _plain(name)
     scored = [(_likeness(wanted, _plain(other)), other) for other in dict.fromkeys(known)]
     least = _ALIKE_IF_SHORT if len(wanted) <= _SHORT else _ALIKE
     found = sorted((pair for pair in scored if pair[0] >= least), key=lambda pair: (-pair[0], pair[1]))
     if found and found[0][0] == 1:  # the same but for its case or its dashes
         found = found[:1]
-    return [other for _, other in found[:_MOST]]
+    return [other for _, other in found[:_MAX_SUGGESTIONS]]
 
 
 def suggestion(name: str, known: Iterable[str], write: str = "{!r}") -> str:
-    """A question to put behind an error, or nothing. `write`: how a name is shown."""
+    """Suggestion to append to an error message, or nothing. `write`: format of a name."""
     close = nearest(name, known)
     return f" Did you mean {' or '.join(write.format(other) for other in close)}?" if close else ""
 
 
 def explain_unknown_name(kinds: str | Sequence[str], name: str, known: Iterable[str], write: str = "{!r}") -> str:
-    """What to write in the place of an unknown name. `kinds`: tables of `former_names`, the first counts most."""
-    pass
-
+    """What to use instead of an unknown name. `kinds`: tables of `FORMER`, in order of precedence."""
     for kind in [kinds] if isinstance(kinds, str) else kinds:
         if (former := FORMER[kind].get(_plain(name))) is not None:
             return f" batch-agent 0.2 had this name; now {former}."

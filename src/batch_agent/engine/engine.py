@@ -14,7 +14,7 @@ from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from .admission import AdmissionController
 
 _log = logging.getLogger("batch_agent")

@@ -11,7 +11,7 @@ from ..aio import is_being_cancelled
 from ..core.agent_config import Job
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentError
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 
 
 class JobSource:

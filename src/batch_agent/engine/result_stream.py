@@ -13,8 +13,8 @@ from ..core.errors import ErrorKind, SpecError
 from ..core.events import CallbackFailed
 from ..core.protocols import EventSink
 from ..core.results import AgentResult, T
+from ..core.run_failure import RunStopped
 from ..core.run_reports import PrefixReport, Scheduling
-from ..core.run_stopped import RunStopped
 
 _log = logging.getLogger("batch_agent")
 

@@ -15,7 +15,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.options import Retry
 from ..core.protocols import Backend, EventSink, Slot
 from ..core.requests import Reply, Request
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..schedule.health import Health, PauseAll, RetryAgent, StopRun
 from ..schedule.retry import is_overload_refusal, retry_delay
 from .admission import AdmissionController

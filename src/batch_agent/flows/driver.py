@@ -12,7 +12,7 @@ from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted
 from ..core.options import Spend
 from ..core.protocols import EventSink
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
 from ..engine.inputs import JobSource

@@ -7,7 +7,7 @@ from pydantic import BaseModel, RootModel
 
 from ..core.errors import SpecError
 from ..core.protocols import EventSink
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..data.results import Results
 from ..plan.template import parse_template
 from .flow import Flow

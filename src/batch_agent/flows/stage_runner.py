@@ -11,7 +11,7 @@ from ..core.events import Event, ItemQueued, StageEvent
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..data.results import Results, StageReport
 from ..run.resources import RunResources
 from ..run.runner import execute

@@ -12,7 +12,7 @@ from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..engine.turn_runner import BackendTurnRunner
 from .action_adapter import ActionAdapter, keeps_choice
 from .program_sessions import ProgramSession, ProgramSessions

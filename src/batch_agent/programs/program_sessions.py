@@ -12,7 +12,7 @@ from ..core.program_runtime import CompletionRequest
 from ..core.protocols import EventSink
 from ..core.requests import NO_USAGE, Reply, Request
 from ..core.results import CallRecord
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..engine.admission import AdmissionController
 
 _PROGRAM = ToolCall("", "(program)", "")

@@ -2,7 +2,7 @@
 
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
 from ..core.fast_dataclass import dataclass
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 
 _PLAIN: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
 

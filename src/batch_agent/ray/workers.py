@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import BatchAgentError, ErrorKind
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from .actor_calls import answer, first_line, kill
 from .node_assignment import CPUS, Node
 from .worker_actor import WorkerActor, own_version

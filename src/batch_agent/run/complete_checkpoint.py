@@ -9,7 +9,7 @@ from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
 from ..core.protocols import Store, Traits
 from ..core.requests import Delta, Request
-from ..core.run_stopped import RunStopped
+from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
 from ..engine.context_window import digest, open_window
 from ..engine.inputs import InputSource, JobSource

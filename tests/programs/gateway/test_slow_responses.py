@@ -21,7 +21,7 @@ from tests.support.completion_services import (
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.requests import Reply
-from batch_agent.core.run_stopped import RunStopped
+from batch_agent.core.run_failure import RunStopped
 from batch_agent.programs.gateway import open_gateway
 
 _SAID = "HTTP 500 from https://me@gpu-7.cluster:8000/v1/chat/completions: see http://9.9.9.9/log."

@@ -113,7 +113,7 @@ async def test_lint_and_plan(backend: ScriptedBackend, count: int) -> None:
 
 @pytest.mark.parametrize("canary", [-1, 1.5, True, None, "1", 10**30])
 async def test_a_canary_that_is_no_count_is_refused(backend: ScriptedBackend, canary: Any) -> None:
-    with pytest.raises(SpecError, match=r"^canary must be a whole number"):
+    with pytest.raises(SpecError, match=r"^canary must be an integer"):
         await BatchAgent.plan(task="Do {it}", inputs=["a", "b"], backend=backend, canary=canary)
     assert backend.requests == []
 

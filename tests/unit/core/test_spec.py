@@ -146,7 +146,7 @@ def test_two_names_of_one_option_cannot_both_be_given() -> None:
 
 
 def test_an_error_about_a_former_spelling_names_both() -> None:
-    with pytest.raises(SpecError, match=r"^max_concurrent= is max_inflight=: max_inflight must be a whole number"):
+    with pytest.raises(SpecError, match=r"^max_concurrent= is max_inflight=: max_inflight must be an integer"):
         spec(max_concurrent=0)
 
 
@@ -175,8 +175,8 @@ def test_the_task_and_the_inputs_must_be_given(missing: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["", "  \n", None, 5, ["Do {it}"]])
-def test_the_task_must_be_a_text_that_says_something(task: Any) -> None:
-    with pytest.raises(SpecError, match="task must be a text"):
+def test_the_task_must_be_a_string_that_says_something(task: Any) -> None:
+    with pytest.raises(SpecError, match="task must be a string"):
         BatchSpec.of(task=task, inputs=[])
 
 
@@ -210,7 +210,7 @@ NOT_A_COUNT = [0, -1, True, 1.5, "3", None]
 @pytest.mark.parametrize("value", NOT_A_COUNT)
 @pytest.mark.parametrize("name", ["max_tool_tokens"])
 def test_a_count_is_a_whole_number_of_at_least_one(name: str, value: Any) -> None:
-    with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
+    with pytest.raises(SpecError, match=f"^{name} must be an integer >= 1; got"):
         spec(**{name: value})
 
 
@@ -218,20 +218,20 @@ def test_a_count_is_a_whole_number_of_at_least_one(name: str, value: Any) -> Non
 @pytest.mark.parametrize("name", ["max_tokens", "max_turns"])
 def test_a_limit_that_may_be_open_is_otherwise_a_count(name: str, value: Any) -> None:
     assert spec(**{name: None}) is not None
-    with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
+    with pytest.raises(SpecError, match=f"^{name} must be an integer >= 1; got"):
         spec(**{name: value})
 
 
 @pytest.mark.parametrize("value", [0, -2, True, 1.5, "3"])
 @pytest.mark.parametrize("name", ["max_inflight", "max_agents"])
 def test_a_limit_of_agents_or_requests_is_a_count(name: str, value: Any) -> None:
-    with pytest.raises(SpecError, match=f"^{name} must be a whole number of at least 1; got"):
+    with pytest.raises(SpecError, match=f"^{name} must be an integer >= 1; got"):
         spec(**{name: value})
 
 
 @pytest.mark.parametrize("value", [-1, True, 1.5, "3"])
 def test_a_ceiling_for_the_queue_is_a_count(value: Any) -> None:
-    with pytest.raises(SpecError, match=r"^backpressure_ceiling must be a whole number of at least 1; got"):
+    with pytest.raises(SpecError, match=r"^backpressure_ceiling must be an integer >= 1; got"):
         spec(backpressure_ceiling=value)
 
 
@@ -241,7 +241,7 @@ def test_what_meant_no_limit_in_earlier_versions_still_does() -> None:
 
 @pytest.mark.parametrize("value", [-1, True, 1.5, "3", None])
 def test_retries_are_a_whole_number_that_may_be_zero(value: Any) -> None:
-    with pytest.raises(SpecError, match=r"^max_retries must be a whole number of at least 0"):
+    with pytest.raises(SpecError, match=r"^max_retries must be an integer >= 0"):
         spec(max_retries=value)
 
 

@@ -38,7 +38,7 @@ class Limits:
         if self.backpressure_ceiling is not None:
             at_least("backpressure_ceiling", self.backpressure_ceiling, 1)
         if not is_whole(self.priority) or abs(self.priority) > 10_000:
-            raise SpecError(f"priority must be a whole number between -10000 and 10000; got {self.priority!r}.")
+            raise SpecError(f"priority must be an integer between -10000 and 10000; got {self.priority!r}.")
         for name in ("max_inflight", "max_agents", "max_turns"):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
@@ -253,7 +253,7 @@ class Prefix:
         text_or_none("system_prompt", self.system_prompt)
         text_or_none("cache_salt", self.cache_salt)
         if self.cache_salt == "":
-            raise SpecError("cache_salt must be a text that is not empty, or None.")
+            raise SpecError("cache_salt must be a non-empty string or None.")
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
 

@@ -4,7 +4,7 @@ import re
 from typing import assert_never
 
 from ...core.errors import BackendError, BatchAgentError, ErrorKind
-from ...core.run_stopped import RunStopped
+from ...core.run_failure import RunStopped
 
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://[^\s'\"<>]*[^\s'\"<>.,;:)\]])", re.IGNORECASE)
 

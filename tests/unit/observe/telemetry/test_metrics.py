@@ -289,7 +289,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_sent() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(SpecError, match=rf"127\.0\.0\.1:{port}.*Choose another port"):
             telemetry_sinks(port, traces=False)
-    with pytest.raises(SpecError, match="port must be a whole number from 0 to 65535"):
+    with pytest.raises(SpecError, match="port must be an integer from 0 to 65535"):
         Metrics(port=70_000, registry=CollectorRegistry())
 
 
