@@ -51,7 +51,7 @@ async def test_the_server_never_sees_a_prompt_that_does_not_fit(sim: SimServer) 
     assert [result.ok for result in results] == [True, False, False, True, False]
     errors = [result.error for result in results if result.error]
     assert {error.kind for error in errors} == {ErrorKind.CONTEXT_OVERFLOW}
-    assert all("the model's window is 1,200" in error.message for error in errors)  # ours, not the server's
+    assert all("the context window has 1,200" in error.message for error in errors)  # ours, not the server's
 
 
 async def test_every_kind_of_text_is_answered_in_parts(sim: SimServer) -> None:
