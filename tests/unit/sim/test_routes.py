@@ -116,7 +116,7 @@ def test_a_cache_salt_isolates(sim: SimServer, send: Send) -> None:
     assert cached(cache_salt="mine") > 100
 
 
-def test_a_context_overflow_is_a_400_in_vllms_words(sim: SimServer, send: Send) -> None:
+def test_a_context_overflow_is_a_400_with_vllms_text(sim: SimServer, send: Send) -> None:
     for request in (chat("x" * 10_000), chat("x", max_tokens=3000)):
         answer = send(sim, CHAT, request)
         assert answer.status == 400
@@ -146,7 +146,7 @@ def test_a_context_overflow_is_a_400_in_vllms_words(sim: SimServer, send: Send) 
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_wrong_request_is_told_what_is_wrong(
+def test_an_invalid_request_gets_an_error_that_says_why(
     sim: SimServer, send: Send, path: str, body: Any, status: int, words: str
 ) -> None:
     answer = send(sim, path, body)
