@@ -69,7 +69,7 @@ class BackendContract:
         assert await deltas_of(subject.backend, subject.speaks)
 
     @streamed_or_not
-    async def test_an_exchange_that_is_left_early_harms_nobody(self, subject: Subject, stream: bool) -> None:
+    async def test_a_request_that_is_left_early_does_not_affect_the_next(self, subject: Subject, stream: bool) -> None:
         request = replace(subject.speaks, stream=stream)
         async with subject.backend.stream(request) as deltas:
             await anext(deltas)

@@ -10,13 +10,20 @@ from scripts.code_structure import NOUNS_IN_ED, NOUNS_IN_ING, Source, is_partici
 MAX_MODULES_IN_A_FOLDER = 20
 
 CIRCLES_TO_CUT: list[set[str]] = [
-    {"backends.endpoint_pool", "backends.failover"},
     {
-        "backends.http.aiohttp_transport",
-        "backends.http.connection",
-        "backends.http.connection_pool",
-        "backends.http.h1_parser",
-        "backends.http.transport",
+        "atomic_file",
+        "core.errors",
+        "core.flow_result",
+        "core.results",
+        "core.validation",
+        "data.append_file",
+        "data.columns",
+        "data.export",
+        "data.notebook_table",
+        "data.optional_imports",
+        "data.parquet",
+        "data.parquet_writer",
+        "data.result_rows",
     },
     {"cluster.redis.connection", "cluster.redis.durability_check"},
     {"observe.live.detection", "observe.live.progress"},

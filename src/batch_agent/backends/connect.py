@@ -247,7 +247,7 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         inflight=flavor.inflight,
         fixed_inflight=flavor.fixed_inflight,
         context_tokens=model.context_tokens,
-        # Without a prefix cache nothing is kept between turns, so there is no residency to guard.
+        # Without a prefix cache nothing is kept between turns, so residency is not guarded.
         kv_tokens=info.kv_retained_tokens if info.prefix_cache is not False else None,
         kv_running_tokens=info.kv_tokens,
         strict_schema=flavor.extensions.strict_schema or flavor is ANTHROPIC,

@@ -41,7 +41,7 @@ def piece(index: int, text: str, finish: str | None = None, **more: Any) -> dict
     return {"choices": [{"index": index, "text": text, "finish_reason": finish}], **more}
 
 
-async def test_each_prompt_is_told_as_it_is_done() -> None:
+async def test_each_prompt_is_reported_as_soon_as_it_is_finished() -> None:
     later = asyncio.Event()
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -110,7 +110,7 @@ async def test_a_server_is_sent_what_it_knows(
         (200, b'{"error": {"message": "no", "code": 400}}', ErrorKind.BAD_REQUEST),
     ],
 )
-async def test_a_refusal_is_what_the_server_says(status: int, said: bytes, kind: ErrorKind) -> None:
+async def test_a_rejection_carries_the_servers_message(status: int, said: bytes, kind: ErrorKind) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(status, said, JSON)
 

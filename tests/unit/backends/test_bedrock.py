@@ -113,7 +113,7 @@ async def test_a_bearer_token_needs_no_botocore_for_plain_answers(monkeypatch: p
         (Fault(503, "ServiceUnavailableException", "Busy"), ErrorKind.UNAVAILABLE),
     ],
 )
-async def test_a_fault_is_told_in_the_services_words(
+async def test_an_error_carries_the_services_message(
     monkeypatch: pytest.MonkeyPatch, fault: Fault, kind: ErrorKind, stream: bool
 ) -> None:
     async with opened(monkeypatch, lambda heard: fault) as (_, backend):

@@ -152,7 +152,7 @@ async def test_a_server_that_closes_idle_connections_is_given_a_new_one_each_tim
         ("local://models/tiny.gguf", "three slashes"),
     ],
 )
-async def test_a_url_that_names_no_backend_is_refused_with_the_reason(url: str, words: str) -> None:
+async def test_an_unknown_backend_url_is_rejected_with_the_reason(url: str, words: str) -> None:
     error = await refused(url)
     assert isinstance(error, SpecError)
     assert words in str(error)
@@ -186,7 +186,7 @@ async def test_a_server_that_lists_nothing_must_be_given_a_model() -> None:
             assert backend.traits.model == "m"
 
 
-async def test_a_dead_server_is_said_to_be_one() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -196,7 +196,7 @@ async def test_a_dead_server_is_said_to_be_one() -> None:
     assert f"Cannot connect to {url}" in str(error)
 
 
-async def test_a_web_site_is_no_inference_server() -> None:
+async def test_a_web_site_is_not_an_inference_server() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(200, b"<html>Welcome</html>")
 
@@ -205,7 +205,7 @@ async def test_a_web_site_is_no_inference_server() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b"7", b'{"data": {"a": 1}}', b'{"data": [7, null]}', b'{"data": [{}]}'])
-async def test_an_odd_list_of_models_is_no_crash(body: bytes) -> None:
+async def test_a_malformed_list_of_models_does_not_crash(body: bytes) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(200, body)
 
@@ -230,7 +230,7 @@ async def test_a_server_that_takes_tools_is_trusted_with_them() -> None:
         assert probe["max_tokens"] == 1
 
 
-async def test_nobody_waits_for_an_answer_where_a_stream_that_begins_is_answer_enough() -> None:
+async def test_the_tool_trial_does_not_wait_for_the_token_of_a_server_that_rejects_early() -> None:
     left = asyncio.Event()
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -307,7 +307,7 @@ async def test_credentials_in_the_url_are_used_and_not_shown(monkeypatch: pytest
         assert "secret" not in str(await refused(url, "another"))
 
 
-async def test_a_hosted_service_is_not_asked_without_a_key() -> None:
+async def test_a_hosted_service_without_a_key_gets_no_request() -> None:
     error = await refused("openai://")
     assert isinstance(error, SpecError)
     assert "OPENAI_API_KEY" in str(error)

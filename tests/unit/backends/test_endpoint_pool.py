@@ -1,4 +1,4 @@
-"""Several endpoints as one backend: a request goes to whoever takes it, and what is said of the others is true."""
+"""Endpoint pool: routing, failover and notices."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ def reset(path: str, body: Any, connection: ClientConnection) -> bool:
 
 
 @pytest.mark.parametrize("odd", [answering(500), answering(503), answering(429), answering(401), answering(404), reset])
-async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
+async def test_a_request_that_fails_on_one_endpoint_succeeds_on_another(odd: Odd) -> None:
     hosts = Host(odd=odd), Host()
     async with up(*hosts), fleet_of(*hosts) as fleet:
         for number in range(12):
@@ -70,7 +70,7 @@ async def test_what_one_does_not_do_another_does(odd: Odd) -> None:
 
 @pytest.mark.parametrize("extra", [b"", b"Retry-After: 1\r\n"])
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
-async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits_for_it(
+async def test_an_endpoint_that_fails_its_probe_is_ejected_at_once(
     status: int, extra: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "_MAX_ATTEMPTS", 1)
@@ -86,7 +86,7 @@ async def test_an_endpoint_that_cannot_be_opened_is_out_at_once_and_nobody_waits
         assert bad.requests() == trials == 1
 
 
-async def test_an_endpoint_that_hangs_when_it_is_opened_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_that_hangs_during_its_probe_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_member, "OPEN_TIMEOUT", 0.1)
     is_stuck, said = True, list[str]()
 
@@ -134,7 +134,7 @@ async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() ->
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_what_two_endpoints_refuse_is_the_requests_own_fault(status: int) -> None:
+async def test_a_request_that_two_endpoints_reject_is_at_fault_itself(status: int) -> None:
     hosts, said = [Host(odd=answering(status)) for _ in range(3)], list[str]()
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
         for number in range(6):
@@ -146,7 +146,7 @@ async def test_what_two_endpoints_refuse_is_the_requests_own_fault(status: int) 
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_an_endpoint_that_refuses_what_another_takes_is_taken_out_and_that_is_said(status: int) -> None:
+async def test_an_endpoint_that_rejects_what_another_accepts_is_ejected_with_a_notice(status: int) -> None:
     bad, good, said = Host(odd=answering(status)), Host(), list[str]()
     async with up(bad, good), fleet_of(bad, good, said=said) as fleet:
         for number in range(40):
@@ -162,7 +162,7 @@ async def test_an_endpoint_that_refuses_what_another_takes_is_taken_out_and_that
     assert bad.requests() == 2
 
 
-async def test_an_endpoint_that_is_out_is_not_back_for_a_refusal() -> None:
+async def test_a_rejection_does_not_bring_an_ejected_endpoint_back() -> None:
     bad, good = Host(odd=answering(400)), Host()
     async with up(bad, good), fleet_of(bad, good) as fleet, asyncio.timeout(60):
         while bad.requests() < 4:
@@ -170,7 +170,7 @@ async def test_an_endpoint_that_is_out_is_not_back_for_a_refusal() -> None:
         assert not fleet.routing.is_up(0)
 
 
-async def test_a_prompt_that_is_too_long_is_not_tried_elsewhere() -> None:
+async def test_a_prompt_that_is_too_long_is_not_sent_to_another_endpoint() -> None:
     hosts = Host(), Host()
     async with up(*hosts), fleet_of(*hosts) as fleet:
         with pytest.raises(BackendError) as raised:
@@ -180,7 +180,7 @@ async def test_a_prompt_that_is_too_long_is_not_tried_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, ErrorKind.RATE_LIMITED), (503, ErrorKind.UNAVAILABLE)])
-async def test_when_nobody_takes_it_all_are_named(status: int, kind: ErrorKind) -> None:
+async def test_the_error_lists_all_endpoints_when_none_accepts_the_request(status: int, kind: ErrorKind) -> None:
     hosts = Host(odd=answering(status, b"retry-after: 7\r\n")), Host(odd=answering(status, b"retry-after: 7\r\n"))
     async with up(*hosts), fleet_of(*hosts) as fleet:
         with pytest.raises(BackendError) as raised:
@@ -192,7 +192,7 @@ async def test_when_nobody_takes_it_all_are_named(status: int, kind: ErrorKind) 
         assert all(host.url in str(raised.value) for host in hosts)
 
 
-async def test_an_endpoint_that_goes_and_comes_back_is_told_of_once_each() -> None:
+async def test_an_endpoint_that_goes_down_and_up_is_reported_once_each() -> None:
     hosts, said = (Host(), Host()), list[str]()
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
         hosts[0].kill()
@@ -209,7 +209,7 @@ async def test_an_endpoint_that_goes_and_comes_back_is_told_of_once_each() -> No
     assert said[1] == f"{hosts[0].url} is back up."
 
 
-async def test_one_that_comes_back_with_another_model_is_not_used() -> None:
+async def test_an_endpoint_that_comes_back_with_another_model_is_not_used() -> None:
     there, away = Host(), Host(SimConfig(zero_latency=True, model="another"))
     async with up(away):
         pass
@@ -220,7 +220,7 @@ async def test_one_that_comes_back_with_another_model_is_not_used() -> None:
     assert not away.requests()
 
 
-async def test_an_agent_stays_where_it_was_until_it_leaves() -> None:
+async def test_an_agent_stays_on_its_endpoint_until_it_is_done() -> None:
     hosts = [Host(STEPS) for _ in range(3)]
     async with up(*hosts), fleet_of(*hosts) as fleet:
         for turn in range(5):
@@ -241,7 +241,7 @@ async def test_an_agent_stays_where_it_was_until_it_leaves() -> None:
         assert fleet.routing._affinity.home("a") is None
 
 
-async def test_those_with_the_same_beginning_go_to_the_same_endpoint_while_it_has_time() -> None:
+async def test_requests_with_the_same_prefix_share_an_endpoint_until_it_is_busy() -> None:
     hosts = [Host() for _ in range(3)]
     beginning = "The same words for all of them. " * 40
     async with up(*hosts), fleet_of(*hosts) as fleet:
@@ -250,7 +250,7 @@ async def test_those_with_the_same_beginning_go_to_the_same_endpoint_while_it_ha
     assert sorted(host.requests() for host in hosts) == [0, 0, 12]
 
 
-async def test_a_request_that_nobody_waits_for_any_more_is_aborted_and_leaves_no_load() -> None:
+async def test_a_cancelled_request_is_aborted_and_leaves_no_load() -> None:
     hosts = [Host(STEPS, Script(answer_tokens=5000)) for _ in range(2)]
     async with up(*hosts), fleet_of(*hosts) as fleet:
         asking = asyncio.create_task(say(fleet, stream=True))
@@ -262,7 +262,7 @@ async def test_a_request_that_nobody_waits_for_any_more_is_aborted_and_leaves_no
         assert len(fleet.routing.available(asyncio.get_running_loop().time())) == 2
 
 
-async def test_what_all_can_do_is_said_of_the_fleet() -> None:
+async def test_the_pool_has_the_traits_that_all_endpoints_share() -> None:
     hosts = Host(SimConfig(zero_latency=True, max_model_len=512)), Host(SimConfig(zero_latency=True, max_model_len=256))
     async with up(*hosts), fleet_of(*hosts) as fleet:
         assert fleet.traits.context_tokens == 256
@@ -276,7 +276,7 @@ async def test_what_all_can_do_is_said_of_the_fleet() -> None:
         assert load.running == 0
 
 
-async def test_an_opening_that_is_cancelled_leaves_no_connection_open() -> None:
+async def test_a_cancelled_connect_leaves_no_connection_open() -> None:
     mute = Host(odd=lambda path, body, connection: True)
     async with up(Host(), mute) as hosts:
         opening = asyncio.create_task(connect([host.url for host in hosts], None, uses_tools=False, notify=print))
@@ -287,7 +287,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_connection_open() -> None:
         await soon(lambda: not any(host.connections for host in hosts))
 
 
-async def test_endpoints_that_do_not_fit_together_are_closed_again() -> None:
+async def test_endpoints_that_cannot_form_a_pool_are_closed() -> None:
     async with up(Host(), Host(SimConfig(model="tiny"))) as hosts:
         with pytest.raises(SpecError, match="same model"):
             await connect([host.url for host in hosts], None, uses_tools=False, notify=print)

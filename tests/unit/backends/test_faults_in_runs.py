@@ -221,7 +221,7 @@ async def test_connections_that_the_server_closes_while_they_are_idle_cost_no_tr
 
 
 @pytest.mark.slow
-async def test_every_second_request_refused_with_retry_after_loses_no_agent() -> None:
+async def test_every_second_request_refused_with_retry_after_fails_no_agent() -> None:
     count = iter(range(10**6))
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -571,7 +571,7 @@ async def test_a_model_list_of_another_shape_is_an_error_of_ours(body: Any) -> N
             await connect(server.url, None, uses_tools=False, notify=print)
 
 
-async def test_metrics_that_are_not_utf_8_stop_nobody() -> None:
+async def test_metrics_that_are_not_utf_8_stop_no_run() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/metrics":
             await line.reply(200, b'vllm:cache_config_info{block_size="16",path="/m\xff"} 1.0\n')
@@ -643,7 +643,7 @@ def command(programs: Programs, tmp_path: Path) -> Command:
 
 
 @pytest.mark.slow
-def test_the_doctor_command_finds_nobody(tmp_path: Path) -> None:
+def test_the_doctor_command_reports_an_unreachable_server(tmp_path: Path) -> None:
     done = typed("doctor", f"vllm://127.0.0.1:{free_port()}", cwd=tmp_path)
     assert done.returncode == 2
     assert "Cannot connect" in done.stderr
@@ -728,7 +728,7 @@ async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_p
         assert sum(row["ok"] for row in after) == 35
 
 
-async def test_an_agent_whose_goodbye_was_cut_short_is_said_goodbye_at_the_end() -> None:
+async def test_a_session_whose_close_was_cancelled_is_closed_at_the_end() -> None:
     said: list[str] = []
 
     async def answer(request: RawRequest, line: Line) -> None:

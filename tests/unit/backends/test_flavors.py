@@ -49,7 +49,7 @@ def test_sglang_counts_priorities_from_above_and_keeps_sessions() -> None:
     assert beside(SGLANG) == {"priority": 102, "cache_salt": "mine", "session_id": "ab12"}
 
 
-def test_sglang_is_told_a_priority_of_0_because_none_would_be_the_lowest() -> None:
+def test_sglang_gets_a_priority_of_0_because_a_missing_one_is_the_lowest() -> None:
     assert beside(SGLANG, replace(ASKED, priority=0))["priority"] == 0
     assert "priority" not in beside(VLLM, replace(ASKED, priority=0))
 
@@ -73,13 +73,13 @@ def test_what_the_user_says_to_dynamo_is_kept_and_wins() -> None:
     assert body["nvext"] == {"annotations": ["a"], "agent_hints": {"priority": 102, "osl": 3}}
 
 
-def test_dynamo_is_told_what_the_user_says_where_there_are_no_hints() -> None:
+def test_dynamo_gets_the_users_fields_if_there_are_no_hints() -> None:
     quiet = replace(ASKED, priority=0, sampling=Sampling(extra={"nvext": {"annotations": ["a"]}}))
     assert sent(DYNAMO, quiet)["nvext"] == {"annotations": ["a"]}
     assert "nvext" not in sent(DYNAMO, replace(quiet, sampling=Sampling()))
 
 
-def test_openai_is_told_which_requests_share_a_prefix() -> None:
+def test_openai_gets_a_cache_key_for_requests_that_share_a_prefix() -> None:
     tools = (ToolSpec("look", "", {}),)
     keys = [
         sent(OPENAI, replace(ASKED, prompt=prompt))["prompt_cache_key"]
@@ -121,7 +121,7 @@ def test_openai_enforces_a_schema_in_its_strict_form() -> None:
 
 
 @pytest.mark.parametrize("flavor", [VLLM, SGLANG, DYNAMO, OPENAI, COMPATIBLE], ids=lambda flavor: flavor.name)
-def test_turn_n_is_a_prefix_of_turn_n_plus_1_whatever_is_said_beside(flavor: Flavor) -> None:
+def test_turn_n_is_a_prefix_of_turn_n_plus_1_for_all_flavors(flavor: Flavor) -> None:
     dialect = OpenAIChat(flavor.extensions)
     turns = [replace(ASKED, messages=STORY[: 2 * turn + 1], turn=turn, priority=turn) for turn in range(2)]
     first, second = (dialect.encode(request) for request in turns)

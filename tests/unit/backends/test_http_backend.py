@@ -379,7 +379,7 @@ async def test_a_broken_answer_is_a_backend_error_and_the_next_request_goes_well
         assert TextDelta("Hello") in await ask(backend, request_)
 
 
-async def test_nobody_there_is_said_in_plain_words() -> None:
+async def test_an_unreachable_server_is_a_plain_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -528,7 +528,7 @@ async def test_what_a_backend_started_is_closed_even_when_its_wire_is_not() -> N
     assert closed == [True]
 
 
-async def test_a_server_that_refuses_streams_is_asked_for_whole_answers_from_then_on() -> None:
+async def test_a_server_that_rejects_streams_gets_plain_requests_from_then_on() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if orjson.loads(request.body).get("stream"):
             await line.reply(400, b'{"error": {"message": "stream is not supported by this model"}}')

@@ -280,7 +280,9 @@ async def test_what_vllm_says_of_its_room_is_kept_and_engines_add_up() -> None:
     ],
     ids=["no prefix cache", "offloading", "offloading by a connector", "not said"],
 )
-async def test_no_room_is_named_where_none_is_kept_or_nobody_knows_how_much(old: bytes, new: bytes) -> None:
+async def test_no_kv_capacity_is_reported_without_a_prefix_cache_or_with_an_unknown_tier(
+    old: bytes, new: bytes
+) -> None:
     page = VLLM_PAGE.replace(old, new)
     assert page != VLLM_PAGE
     assert (await seen({"/metrics": page})).kv_tokens is None
@@ -303,7 +305,7 @@ async def test_no_room_is_named_where_none_is_kept_or_nobody_knows_how_much(old:
         ({"max_total_num_tokens": "many"}, None),
     ],
 )
-async def test_sglangs_room_is_that_of_its_largest_tier(said: dict[str, object], tokens: int | None) -> None:
+async def test_sglangs_kv_capacity_is_that_of_its_largest_tier(said: dict[str, object], tokens: int | None) -> None:
     info = orjson.dumps(SGLANG_INFO | said)
     assert (await seen({"/server_info": info}, "sglang")).kv_tokens == tokens
 

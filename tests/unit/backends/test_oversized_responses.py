@@ -89,7 +89,7 @@ async def pieces(line: Line) -> None:
         (a_packed_body, "larger than 64 MiB"),
     ],
 )
-async def test_an_answer_without_an_end_is_its_agents_failure_and_fills_no_memory(send: Send, words: str) -> None:
+async def test_an_endless_response_fails_its_agent_and_does_not_fill_memory(send: Send, words: str) -> None:
     streams = send in (an_event, events)
 
     async def answer(request: RawRequest, line: Line) -> None:

@@ -1,4 +1,4 @@
-"""Servers that keep something for each agent are told when it is gone."""
+"""Closing of the sessions that servers keep for each agent."""
 
 import asyncio
 from contextlib import aclosing
@@ -49,14 +49,14 @@ async def test_each_agents_session_is_closed_when_it_is_done() -> None:
         assert sorted(body["session_id"] for body in bodies(server, "/close_session")) == keys
 
 
-async def test_sessions_are_not_used_where_the_server_keeps_none() -> None:
+async def test_sessions_are_not_used_if_the_server_has_none() -> None:
     async with raw_server(sglang(INFO | {"enable_session_radix_cache": False})) as server:
         await BatchAgent.run(task="{it}", inputs=["a"], backend=server.url)
         assert "session_id" not in bodies(server, "/v1/chat/completions")[0]
         assert not bodies(server, "/close_session")
 
 
-async def test_dynamo_is_sent_a_last_request_where_the_url_asks_for_it() -> None:
+async def test_dynamo_gets_a_final_request_if_the_url_enables_it() -> None:
     async with raw_server(sglang(INFO)) as server:
         url = server.url.replace("http", "dynamo") + "?sessions=end"
         [result] = await BatchAgent.run(task="{it}", inputs=["a"], backend=url)
@@ -67,7 +67,7 @@ async def test_dynamo_is_sent_a_last_request_where_the_url_asks_for_it() -> None
         assert orjson.loads(last.body)["max_tokens"] == 1
 
 
-async def test_a_run_that_is_left_early_closes_what_is_open() -> None:
+async def test_a_run_that_ends_early_closes_the_open_sessions() -> None:
     answered = asyncio.Event()
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -85,7 +85,7 @@ async def test_a_run_that_is_left_early_closes_what_is_open() -> None:
         assert len(bodies(server, "/close_session")) == 1
 
 
-async def test_a_server_that_does_not_answer_a_farewell_harms_nobody() -> None:
+async def test_a_server_that_does_not_respond_to_a_close_request_stops_no_run() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/close_session":
             line.reset()
@@ -97,7 +97,7 @@ async def test_a_server_that_does_not_answer_a_farewell_harms_nobody() -> None:
         assert result.ok
 
 
-async def test_an_agent_is_said_goodbye_once_and_a_stranger_never() -> None:
+async def test_a_session_is_closed_once_and_only_if_it_was_registered() -> None:
     async with raw_server(sglang(INFO)) as server:
         async with aclosing(server_at(server.url)) as found:
             closer = SessionCloser(found.post_or_none, close_session(URL(server.url) / "close_session"))

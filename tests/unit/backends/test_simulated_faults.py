@@ -65,7 +65,7 @@ async def test_a_server_that_stalls_past_the_turns_time_is_a_turn_timeout(sim: S
     assert result.error.kind is ErrorKind.TURN_TIMEOUT
 
 
-async def test_a_conversation_that_does_not_fit_is_said_not_to_fit(sim: SimServer) -> None:
+async def test_a_conversation_that_does_not_fit_is_a_context_overflow(sim: SimServer) -> None:
     [result] = await BatchAgent.run(task="{it}", inputs=["word " * 40_000], backend=sim.url)
     assert result.error is not None
     assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW

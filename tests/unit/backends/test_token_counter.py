@@ -52,7 +52,9 @@ async def count(url: str, text: str) -> int | None:
         ("llamacpp", {"tokens": [1, 2, 3]}, {"content": "some text"}),
     ],
 )
-async def test_each_server_is_asked_in_its_own_words(owner: str, says: dict[str, Any], body: dict[str, str]) -> None:
+async def test_each_server_gets_its_own_tokenize_request(
+    owner: str, says: dict[str, Any], body: dict[str, str]
+) -> None:
     async with server_of(owner, says=says) as server:
         assert await count(server.url, "some text") == 3
     [request] = [request for request in server.requests if request.path == "/tokenize"]
@@ -63,12 +65,12 @@ async def test_each_server_is_asked_in_its_own_words(owner: str, says: dict[str,
     ("status", "says"),
     [(404, {}), (500, {"count": 3}), (200, b"<html>"), (200, {"count": "3"}), (200, {"tokens": "abc"}), (200, [1, 2])],
 )
-async def test_a_server_that_does_not_say_it_is_no_failure(status: int, says: Any) -> None:
+async def test_a_server_that_does_not_count_tokens_is_not_an_error(status: int, says: Any) -> None:
     async with server_of("llamacpp", status, says) as server:
         assert await count(server.url, "some text") is None
 
 
-async def test_a_server_of_a_kind_that_has_no_such_page_is_not_asked() -> None:
+async def test_a_flavor_without_a_tokenizer_page_gets_no_request() -> None:
     async with server_of("somebody", says={"count": 3}) as server:
         assert await count(server.url, "some text") is None
     assert all(request.path != "/tokenize" for request in server.requests)

@@ -40,7 +40,7 @@ def test_the_token_limit_cuts_an_answer_off() -> None:
     assert reply_of(SimAnswer("12345678"), max_tokens=1).text == "1234"
 
 
-def test_a_call_that_was_cut_off_is_no_call() -> None:
+def test_a_truncated_call_is_shown_as_text() -> None:
     reply = reply_of(SimAnswer(calls=(Call("search", '{"q":"a long question"}'),)), max_tokens=9)
     assert reply.finish_reason == "length"
     assert reply.calls == ()

@@ -152,7 +152,7 @@ def test_a_directive_can_order_a_fault_for_some_attempts() -> None:
     assert (order.times, order.fault.kind, order.fault.status, order.fault.retry_after_s) == (2, Kind.STATUS, 429, 0.5)
 
 
-def test_a_schema_given_in_the_system_prompt_is_filled_after_the_tools() -> None:
+def test_a_schema_in_the_system_prompt_is_filled_after_the_tools() -> None:
     schema = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
     said = f"Be brief.\n\nAnswer with JSON only. It must fit this JSON schema:\n{json.dumps(schema)}"
     messages = [{"role": "system", "content": said}, user("hi")]

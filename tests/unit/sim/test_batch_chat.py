@@ -56,7 +56,9 @@ def test_it_is_never_streamed_and_never_calls_tools(sim: SimServer, send: Send) 
     ],
     ids=lambda value: str(value)[-40:],
 )
-def test_one_bad_conversation_refuses_them_all(sim: SimServer, send: Send, messages: Any, words: str) -> None:
+def test_one_invalid_conversation_rejects_the_whole_request(
+    sim: SimServer, send: Send, messages: Any, words: str
+) -> None:
     answer = send(sim, BATCH, {"messages": messages})
     assert answer.status == 400
     assert words in answer.json()["error"]["message"]

@@ -73,7 +73,7 @@ def test_a_truncated_stream_ends_in_order_but_without_an_end(sim: SimServer, sen
     assert b"[DONE]" in send(sim, "/v1/completions", both).body
 
 
-def test_garbage_is_no_json(sim: SimServer, send: Send) -> None:
+def test_garbage_is_not_json(sim: SimServer, send: Send) -> None:
     with pytest.raises(json.JSONDecodeError):
         send(sim, CHAT, chat('[[sim: {"fault": "garbage"}]]')).json()
     with pytest.raises(json.JSONDecodeError):

@@ -116,7 +116,7 @@ def test_a_cache_salt_isolates(sim: SimServer, send: Send) -> None:
     assert cached(cache_salt="mine") > 100
 
 
-def test_a_context_overflow_is_a_400_with_the_message_of_vllm(sim: SimServer, send: Send) -> None:
+def test_a_context_overflow_is_a_400_with_vllms_text(sim: SimServer, send: Send) -> None:
     for request in (chat("x" * 10_000), chat("x", max_tokens=3000)):
         answer = send(sim, CHAT, request)
         assert answer.status == 400

@@ -164,8 +164,8 @@ class PlainConnection(asyncio.Protocol):
             self._wake()
 
     def _on_unexpected_data(self, parser: ResponseParser | None) -> None:
-        """Bytes that belong to no request: the connection is not reused, since the next response could not be told from
-        them."""
+        """Bytes that belong to no request: the connection is not reused, since the next response could not be
+        distinguished from them."""
         if parser is None:
             self.close()
         else:

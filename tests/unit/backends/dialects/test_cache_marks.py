@@ -134,7 +134,7 @@ def test_the_mark_stands_where_the_own_part_begins() -> None:
     ],
 )
 @pytest.mark.parametrize("model", ["anthropic", CLAUDE, NOVA])
-def test_a_mark_that_is_of_no_use_is_not_made(model: str, said: User) -> None:
+def test_a_useless_cache_mark_is_not_set(model: str, said: User) -> None:
     assert sent(request(model, (said,))) == sent(request(model, (User(said.text),)))
 
 

@@ -64,7 +64,7 @@ def test_before_a_raw_text_the_server_puts_what_begins_one() -> None:
     assert sent("one", is_raw=True)["add_special_tokens"] is True
 
 
-def test_a_server_that_keeps_to_the_standard_is_told_nothing_else() -> None:
+def test_a_standard_server_gets_only_standard_fields() -> None:
     assert sent("a", only_standard=True) == {
         "model": "a-model",
         "max_tokens": 12,
@@ -148,7 +148,7 @@ def test_an_event_may_speak_of_several_prompts() -> None:
     assert events == [PromptDelta(1, "b"), PromptDelta(0, "a"), PromptFinished(0, "stop"), PromptFinished(1, "stop")]
 
 
-def test_usage_that_is_told_only_for_all_is_not_given_to_any() -> None:
+def test_usage_of_the_whole_request_is_not_assigned_to_a_prompt() -> None:
     ends = (event(said(0, "a", "stop"), usage=None), event(said(1, "b", "stop")))
     events = streamed(2, *ends, event(usage=counted(28, 5)), DONE)
     assert [found.usage for found in events if isinstance(found, PromptFinished)] == [None, None]
@@ -195,7 +195,7 @@ def test_of_many_missing_prompts_some_are_named() -> None:
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
-def test_an_answer_that_the_server_gave_up_does_not_take_the_others_with_it(reason: str) -> None:
+def test_an_aborted_prompt_does_not_fail_the_other_prompts(reason: str) -> None:
     decoder = BatchStreamDecoder(2)
     events = list(decoder.feed(event(said(0, "half", reason)) + event(said(1, "whole", "stop"))))
     assert events == [PromptDelta(0, "half"), PromptDelta(1, "whole"), PromptFinished(1, "stop")]
@@ -223,7 +223,7 @@ def test_after_its_end_a_stream_has_nothing_more_to_say() -> None:
 
 
 @pytest.mark.parametrize("index", [2, -1, None, "0", 0.0, True])
-def test_text_for_a_prompt_that_was_not_sent_is_given_to_nobody(index: Any) -> None:
+def test_text_for_an_unknown_prompt_is_an_error(index: Any) -> None:
     odd = said(0, "whose?") | {"index": index}
     with pytest.raises(BackendError, match="prompt"):
         list(BatchStreamDecoder(2).feed(event(odd)))
@@ -256,7 +256,7 @@ def test_comments_and_blank_data_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b"1"])
-def test_what_is_not_of_the_format_is_a_server_error(data: bytes) -> None:
+def test_a_response_of_another_format_is_a_server_error(data: bytes) -> None:
     with pytest.raises(BackendError) as raised:
         list(BatchStreamDecoder(1).feed(b"data: " + data + b"\n\n"))
     assert raised.value.kind is ErrorKind.SERVER
@@ -269,7 +269,7 @@ def test_a_plain_answer_is_put_into_the_order_of_the_prompts() -> None:
     assert answer == BatchReply((PromptAnswer(0, "a", "stop"), PromptAnswer(2, "c", "length")), (1,), Usage(28, 0, 5))
 
 
-def test_a_plain_answer_without_choices_is_no_answer() -> None:
+def test_a_response_without_choices_is_an_error() -> None:
     with pytest.raises(BackendError, match="no choices"):
         decode_batch_reply(b'{"id": "x"}', 1)
     assert whole(2) == BatchReply((), (0, 1), Usage())

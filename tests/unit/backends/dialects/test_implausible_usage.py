@@ -112,13 +112,13 @@ ABSURD = [10**18, -1, -(10**18), 1.5, 12.0, 1e18, True, False, "7", None, [7], {
 
 
 @dialects
-def test_what_can_be_true_is_believed(told: Told) -> None:
+def test_plausible_counts_are_accepted(told: Told) -> None:
     assert told(30, 10, 7) == Usage(30, 10, 7)
 
 
 @dialects
 @pytest.mark.parametrize("value", ABSURD, ids=repr)
-def test_an_absurd_count_of_output_is_not_told(told: Told, value: Any) -> None:
+def test_an_absurd_output_count_is_not_reported(told: Told, value: Any) -> None:
     assert told(30, 10, value) == Usage(30, 10, 0)
 
 
@@ -131,6 +131,6 @@ def test_absurd_counts_are_never_negative_nor_large(told: Told, value: Any) -> N
 
 
 @dialects
-def test_no_more_was_cached_than_was_given(told: Told) -> None:
+def test_cached_tokens_never_exceed_input_tokens(told: Told) -> None:
     usage = told(30, 40, 7)
     assert usage.cached <= usage.input

@@ -98,7 +98,7 @@ def test_a_refusal_of_any_shape_is_one(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["HERE", '{"loads":[{"num_running_reqs":HERE,"decode_moments":[0,0,0,0,0,HERE]}]}'])
-def test_loads_of_any_shape_stop_nobody(place: str) -> None:
+def test_load_pages_of_any_shape_raise_nothing(place: str) -> None:
     for value in VALUES.values():
         sglang_loads(place.replace("HERE", value).encode())
 
@@ -123,7 +123,7 @@ def test_whole_pairs_of_surrogates_and_large_numbers_stay_what_they_are() -> Non
 @pytest.mark.parametrize(
     "data", [b"", b"\xef\xbb\xbf", b'{"a": "\xff"}', b'{"a": 1', b"<html>", b'{"a": 1}{"a": 2}', b"\0"]
 )
-def test_what_is_no_json_is_not_made_into_some(data: bytes) -> None:
+def test_invalid_json_is_rejected(data: bytes) -> None:
     with pytest.raises(BadJson):
         loads(data)
 
@@ -161,7 +161,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-async def test_tool_calls_of_any_shape_end_nobody(tmp_path: Path) -> None:
+async def test_tool_calls_of_any_shape_fail_no_agent(tmp_path: Path) -> None:
     """Agents that are answered with them go on, are kept, written and shown."""
 
     async def answer(request: RawRequest, line: Line) -> None:

@@ -132,7 +132,7 @@ def test_a_copy_that_was_made_here_is_known_again(cache: Path, tmp_path: Path) -
     assert not matches_record(copy)
 
 
-def test_the_user_is_told_before_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_is_notified_before_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     story: list[str] = []
 
     def record(requirement: str, file_name: str, *, sha256: str, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Connections of our own, on real sockets."""
+"""Connection pool on real sockets."""
 
 import asyncio
 import socket
@@ -39,7 +39,7 @@ async def ask(lines: ConnectionPool, server: RawServer, body: bytes = b"Hi") -> 
             line.close()
 
 
-async def test_what_is_sent_is_what_was_given() -> None:
+async def test_a_request_is_sent_byte_for_byte() -> None:
     async with raw_server(hello) as server, lines_to(server, Authorization="Bearer k") as lines:
         line = await lines.send("POST", URL(f"{server.url}/v1/ä?x=1"), b"{}", {"x-session": "a"})
         line.close()
@@ -49,20 +49,20 @@ async def test_what_is_sent_is_what_was_given() -> None:
     assert (asked.headers["authorization"], asked.headers["x-session"]) == ("Bearer k", "a")
 
 
-async def test_a_name_is_looked_up() -> None:
+async def test_a_host_name_is_resolved() -> None:
     async with raw_server(hello) as server:
         lines = ConnectionPool(URL(server.url.replace("127.0.0.1", "localhost")), {})
         assert await ask(lines, server) == b"Hello"
         await lines.aclose()
 
 
-async def test_a_name_that_nobody_has_is_no_connection() -> None:
+async def test_an_unknown_host_name_is_a_connect_error() -> None:
     lines = ConnectionPool(URL("http://nobody.invalid:1"), {})
     with pytest.raises(ConnectError):
         await lines.send("POST", URL("http://nobody.invalid:1/"), b"", None)
 
 
-async def test_a_connection_on_which_the_server_speaks_unasked_is_not_used_again() -> None:
+async def test_a_connection_with_unexpected_bytes_is_not_reused() -> None:
     spoke = asyncio.Event()
 
     async def answer(request: RawRequest, line: ServerLine) -> None:
@@ -82,7 +82,7 @@ async def test_a_connection_on_which_the_server_speaks_unasked_is_not_used_again
 
 
 @pytest.mark.parametrize("says", ["an answer", "that it goes"])
-async def test_what_has_come_on_an_idle_connection_is_seen_before_the_loop_has_read_it(says: str) -> None:
+async def test_input_on_an_idle_connection_is_detected_before_the_loop_reads_it(says: str) -> None:
     """Nobody can tell an answer that was not asked for from the answer to the next request."""
 
     def answer_all() -> None:
@@ -120,7 +120,7 @@ async def test_what_has_come_on_an_idle_connection_is_seen_before_the_loop_has_r
             connection.close()
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_was_idle_for_too_long_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with raw_server(hello) as server, lines_to(server) as lines:
         await ask(lines, server)
         await ask(lines, server)
@@ -130,7 +130,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch
         assert server.connections == 2
 
 
-async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+async def test_a_connection_that_the_server_closed_is_not_reused() -> None:
     async def answer(request: RawRequest, line: ServerLine) -> None:
         await line.reply(200, b"Hello", "connection: close\r\n")
         line.hang_up()
@@ -140,7 +140,7 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
         assert server.connections == 3
 
 
-async def test_an_answer_that_is_not_read_to_its_end_takes_its_connection_along() -> None:
+async def test_a_response_that_is_not_read_to_its_end_closes_its_connection() -> None:
     async def answer(request: RawRequest, line: ServerLine) -> None:
         await line.open_stream()
         await line.event(b"one")
@@ -154,7 +154,7 @@ async def test_an_answer_that_is_not_read_to_its_end_takes_its_connection_along(
         assert server.connections == 2
 
 
-async def test_a_long_answer_that_is_read_slowly_comes_whole() -> None:
+async def test_a_long_response_that_is_read_slowly_is_complete() -> None:
     sent = [bytes([number % 251]) * 70_000 for number in range(60)]
 
     async def answer(request: RawRequest, line: ServerLine) -> None:
@@ -174,7 +174,7 @@ async def test_a_long_answer_that_is_read_slowly_comes_whole() -> None:
         line.close()
 
 
-async def test_what_is_given_back_after_the_end_is_closed() -> None:
+async def test_a_connection_released_to_a_closed_pool_is_closed() -> None:
     async with raw_server(hello) as server, lines_to(server) as lines:
         line = await lines.send("POST", URL(server.url), b"", None)
         await line.read()
@@ -183,14 +183,14 @@ async def test_what_is_given_back_after_the_end_is_closed() -> None:
         assert not line.is_usable
 
 
-async def test_a_header_with_a_line_end_is_refused() -> None:
+async def test_a_header_with_a_line_break_is_rejected() -> None:
     async with raw_server(hello) as server, lines_to(server) as lines:
         with pytest.raises(ValueError, match="line break"):
             await lines.send("POST", URL(server.url), b"", {"x-session": "a\r\nHost: b"})
         assert await ask(lines, server) == b"Hello"
 
 
-async def test_a_server_that_hangs_up_is_told_from_one_that_breaks_off() -> None:
+async def test_a_dropped_connection_is_distinguished_from_a_truncated_response() -> None:
     async def answer(request: RawRequest, line: ServerLine) -> None:
         if len(server.requests) > 1:
             await line.reply(200, b"He", length=5)

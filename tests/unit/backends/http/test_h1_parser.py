@@ -65,7 +65,7 @@ def test_headers_are_found_by_their_names_in_small_letters() -> None:
 
 
 @pytest.mark.parametrize(("said", "read"), [("text/Event-Stream; charset=utf-8", "text/event-stream"), ("", "")])
-def test_a_content_type_is_told_without_its_parameters(said: str, read: str) -> None:
+def test_a_content_type_has_no_parameters(said: str, read: str) -> None:
     reader, _ = fed(f"HTTP/1.1 200 OK\r\nContent-Type: {said}\r\n\r\n".encode())
     assert reader.head is not None
     assert reader.head.content_type == read
@@ -171,7 +171,7 @@ def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
     ],
     ids=lambda answer: answer[:80].decode("latin-1"),
 )
-def test_what_is_no_answer_is_said_to_be_none(answer: bytes) -> None:
+def test_an_invalid_response_is_a_protocol_error(answer: bytes) -> None:
     with pytest.raises(ProtocolError):
         fed(answer)
 
@@ -242,9 +242,7 @@ def outcome(pieces: list[bytes]) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 @given(data=st.data())
-def test_a_damaged_answer_is_an_answer_or_said_to_be_none_however_its_bytes_come(
-    answer: bytes, data: st.DataObject
-) -> None:
+def test_a_damaged_response_is_parsed_or_rejected_the_same_for_any_chunking(answer: bytes, data: st.DataObject) -> None:
     damaged = bytearray(answer)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(damaged)))

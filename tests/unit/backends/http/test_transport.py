@@ -1,4 +1,4 @@
-"""What holds for every wire, whoever carries the requests."""
+"""Contract of all transports."""
 
 import asyncio
 import gzip
@@ -60,7 +60,7 @@ async def read(wire: Transport, url: str, method: str = "POST", body: bytes = b"
             answer.close()
 
 
-async def test_an_answer_has_its_status_headers_and_body(make: Make) -> None:
+async def test_a_response_has_its_status_headers_and_body(make: Make) -> None:
     async with raw_server(hello) as server:
         answer: TransportResponse = await make(server.url).send("POST", URL(server.url), b"Hi", None)
         assert (answer.status, answer.content_type, answer.headers["X-Mark"]) == (200, "text/plain", "1")
@@ -69,7 +69,7 @@ async def test_an_answer_has_its_status_headers_and_body(make: Make) -> None:
         answer.close()
 
 
-async def test_a_connection_is_used_again_unless_it_shall_not_be(make: Make) -> None:
+async def test_a_connection_is_reused_unless_keep_alive_is_off(make: Make) -> None:
     async with raw_server(hello) as server:
         kept, closed = make(server.url), make(server.url, keep_alive=False)
         assert [await read(kept, server.url) for _ in range(3)] == [b"Hello"] * 3
@@ -78,7 +78,7 @@ async def test_a_connection_is_used_again_unless_it_shall_not_be(make: Make) -> 
         assert server.connections == 4
 
 
-async def test_a_page_is_asked_for_without_a_body(make: Make) -> None:
+async def test_a_get_request_has_no_body(make: Make) -> None:
     async with raw_server(hello) as server:
         assert await read(make(server.url), f"{server.url}/page?x=1", "GET", b"") == b"Hello"
     [asked] = server.requests
@@ -86,7 +86,7 @@ async def test_a_page_is_asked_for_without_a_body(make: Make) -> None:
     assert "content-length" not in asked.headers
 
 
-async def test_the_headers_of_a_request_go_before_those_of_every_one(make: Make) -> None:
+async def test_the_headers_of_a_request_override_the_shared_ones(make: Make) -> None:
     async with raw_server(hello) as server:
         wire = make(server.url, {"Content-Type": "a/b", "Authorization": "Bearer k"})
         answer = await wire.send("POST", URL(server.url), b"", {"content-type": "c/d", "x-own": "1"})
@@ -113,7 +113,7 @@ async def test_a_redirect_is_not_followed(make: Make) -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_server_that_hangs_up_is_told_from_one_that_breaks_off(make: Make) -> None:
+async def test_a_dropped_connection_is_distinguished_from_a_truncated_response(make: Make) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if len(server.requests) > 1:
             await line.reply(200, b"He", length=5)
@@ -171,14 +171,14 @@ async def test_a_used_connection_that_answers_in_part_is_not_stale(make: Make) -
     assert not isinstance(broken.value, StaleConnection)
 
 
-async def test_nobody_there_is_no_connection(make: Make) -> None:
+async def test_a_closed_port_is_a_connect_error(make: Make) -> None:
     async with raw_server(hello) as server:
         pass
     with pytest.raises(ConnectError):
         await read(make(server.url), server.url)
 
 
-async def test_leaving_an_answer_early_ends_its_connection(make: Make) -> None:
+async def test_closing_a_response_early_closes_its_connection(make: Make) -> None:
     left = asyncio.Event()
 
     async def endless(request: RawRequest, line: Line) -> None:
@@ -197,7 +197,7 @@ async def test_leaving_an_answer_early_ends_its_connection(make: Make) -> None:
 
 
 @pytest.mark.parametrize("packs", [gzip.compress, zlib.compress])
-async def test_a_packed_answer_is_unpacked_though_nobody_asked_for_one(
+async def test_a_compressed_response_is_decompressed_although_none_was_requested(
     make: Make, packs: Callable[[bytes], bytes]
 ) -> None:
     said = b"".join(b"%d " % number for number in range(100_000))
@@ -226,7 +226,7 @@ async def test_a_packed_answer_is_unpacked_though_nobody_asked_for_one(
         ("content-encoding: br\r\n", b"Hello"),
     ],
 )
-async def test_a_packed_answer_that_cannot_be_unpacked_is_an_error(make: Make, headers: str, body: bytes) -> None:
+async def test_an_invalid_compressed_response_is_an_error(make: Make, headers: str, body: bytes) -> None:
     async def packed(request: RawRequest, line: Line) -> None:
         await line.reply(200, body, headers)
 
@@ -272,7 +272,7 @@ async def test_a_body_that_is_announced_to_be_too_large_is_not_read(make: Make) 
         answer.close()
 
 
-async def test_a_packed_body_is_unpacked_to_its_limit(make: Make) -> None:
+async def test_a_compressed_body_is_decompressed_up_to_its_limit(make: Make) -> None:
     async def bomb(request: RawRequest, line: Line) -> None:
         await line.reply(200, gzip.compress(b"x" * 10_000_000), "content-encoding: gzip\r\n")
 
@@ -283,7 +283,7 @@ async def test_a_packed_body_is_unpacked_to_its_limit(make: Make) -> None:
         answer.close()
 
 
-async def test_a_large_body_comes_whole_after_a_wait_for_it(make: Make) -> None:
+async def test_a_large_body_is_complete_after_a_wait(make: Make) -> None:
     async def large(request: RawRequest, line: Line) -> None:
         await line.reply(200, b"x" * 5_000_000)
 
@@ -294,7 +294,7 @@ async def test_a_large_body_comes_whole_after_a_wait_for_it(make: Make) -> None:
         answer.close()
 
 
-async def test_a_page_is_asked_for_again_when_the_server_had_given_up_the_connection() -> None:
+async def test_a_get_request_is_repeated_if_the_server_had_closed_the_connection() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if len(server.requests) == 1:
             line.hang_up()

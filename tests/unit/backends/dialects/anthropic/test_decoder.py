@@ -94,7 +94,7 @@ def test_a_streamed_answer() -> None:
         ("odd", Usage()),
     ],
 )
-def test_usage_is_counted_as_far_as_it_is_told(usage: Any, counted: Usage) -> None:
+def test_usage_is_counted_as_far_as_it_is_reported(usage: Any, counted: Usage) -> None:
     assert plain({"type": "text", "text": "a"}, usage=usage)[-1] == Finished("stop", counted)
     unfinished = replace(counted, output=0)  # what a message begins with is no count of what it came to
     assert streamed(begun(usage), stop("end_turn"), DONE)[-1] == Finished("stop", unfinished)
@@ -110,7 +110,7 @@ def test_usage_is_counted_as_far_as_it_is_told(usage: Any, counted: Usage) -> No
         (None, Usage(345, 40)),
     ],
 )
-def test_later_counts_replace_earlier_ones_as_far_as_they_are_told(later: Any, counted: Usage) -> None:
+def test_later_counts_replace_earlier_ones_as_far_as_they_are_reported(later: Any, counted: Usage) -> None:
     assert streamed(begun(USAGE), stop("end_turn", later), DONE)[-1] == Finished("stop", counted)
 
 
@@ -150,7 +150,7 @@ def test_an_answer_with_calls_ends_in_calls_unless_it_was_cut_off_or_refused(rea
     assert streamed(begun(), call(0, '{"q":1}'), stop(reason), DONE)[-1] == ended
 
 
-def test_an_answer_that_the_server_gave_up_is_no_answer() -> None:
+def test_a_reply_that_the_server_aborted_is_an_error() -> None:
     # vLLM says null for a request that it aborted.
     with pytest.raises(BackendError, match="aborted the reply") as raised:
         plain({"type": "text", "text": "half an ans"}, stop=None)
@@ -337,7 +337,7 @@ def test_an_error_may_come_inside_a_good_answer(error: Any, kind: ErrorKind) -> 
     "said",
     [b'data: {"type": "error"}\n\n', b'event: error\ndata: {"message": "boom"}\n\n', b"event: error\ndata: x\n\n"],
 )
-def test_an_error_is_one_also_when_it_is_badly_told(said: bytes) -> None:
+def test_a_malformed_error_is_still_an_error(said: bytes) -> None:
     with pytest.raises(BackendError) as raised:
         streamed(begun(), said, stop("end_turn"), DONE)
     assert raised.value.kind is ErrorKind.SERVER
@@ -346,7 +346,7 @@ def test_an_error_is_one_also_when_it_is_badly_told(said: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"<html>502</html>", b"[]", b"7", b"null", b"{}", b'{"content": "a", "stop_reason": "end_turn"}']
 )
-def test_what_is_not_of_the_protocol_is_a_fault_of_the_server(body: bytes) -> None:
+def test_a_protocol_violation_is_a_server_error(body: bytes) -> None:
     with pytest.raises(BackendError) as raised:
         decode_reply(body)
     assert raised.value.kind is ErrorKind.SERVER

@@ -124,7 +124,7 @@ def test_foreign_ids_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
-def test_blank_text_is_not_sent_beside_calls_and_is_said_to_be_empty_alone(text: str) -> None:
+def test_blank_text_is_omitted_next_to_calls_and_marked_as_empty_otherwise(text: str) -> None:
     assert [block["type"] for block in said(Assistant(text, (CALL,)))] == ["tool_use"]
     assert said(Assistant(text)) == [{"type": "text", "text": "(empty)"}]
 
@@ -199,7 +199,7 @@ def test_on_the_last_turn_the_tools_stay_and_may_not_be_called() -> None:
     assert "tool_choice" not in sent(replace(request(tools=()), may_call_tools=False))
 
 
-def test_a_call_that_has_to_be_made_is_said_after_all_that_is_shared() -> None:
+def test_a_forced_call_is_encoded_after_the_shared_prefix() -> None:
     dialect, asked = AnthropicMessages(), request()
     named, any_of_them = replace(asked, must_call="find"), replace(asked, must_call="")
     assert sent(named, dialect)["tool_choice"] == {"type": "tool", "name": "find"}
@@ -268,7 +268,7 @@ def test_anthropic_gets_the_schema_in_its_strict_form_where_there_is_one() -> No
     assert kept == open_ended
 
 
-def test_no_name_is_said_twice_whatever_the_user_adds() -> None:
+def test_no_field_is_repeated_whatever_the_user_adds() -> None:
     extra = {
         "tool_choice": {"type": "any"},
         "output_config": {"effort": "low"},
@@ -324,7 +324,7 @@ def test_whatever_differs_between_two_requests_of_a_run_shows_in_their_bytes() -
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcffb", 'quote " and \\ and \n', "\0", "é\U0001f600"])
-def test_any_text_can_be_sent_also_what_is_no_valid_unicode(text: str) -> None:
+def test_any_text_can_be_sent_even_invalid_unicode(text: str) -> None:
     call = ToolCall("c", text, text)
     body = sent(
         request(

@@ -140,7 +140,7 @@ def test_an_exception_in_the_stream_is_what_its_name_says(name: str, kind: Error
     assert raised.value.kind is kind
 
 
-def test_an_error_frame_has_its_words_in_its_headers() -> None:
+def test_an_error_frame_has_its_message_in_its_headers() -> None:
     with pytest.raises(BackendError, match="InternalFailure: Oh no") as raised:
         streamed(frame(b"", message_type="error", error_code="InternalFailure", error_message="Oh no"))
     assert raised.value.kind is ErrorKind.SERVER

@@ -78,7 +78,7 @@ def test_tools_stay_when_they_may_not_be_called(may_call_tools: bool) -> None:
     assert body(replace(request, may_call_tools=may_call_tools)) == body(request)
 
 
-def test_a_call_that_has_to_be_made_is_said_beside_the_tools() -> None:
+def test_a_forced_call_is_encoded_with_the_tools() -> None:
     request = ask(tools=True, system="Be brief.")
     plain = body(request)["toolConfig"]
     assert body(replace(request, must_call="look"))["toolConfig"] == {**plain, "toolChoice": {"tool": {"name": "look"}}}

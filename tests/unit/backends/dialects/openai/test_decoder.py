@@ -90,7 +90,7 @@ def test_a_call_that_begins_another_stands_between_what_was_said_before_and_afte
     ]
 
 
-def test_what_was_said_before_an_error_in_the_same_chunk_is_given_out() -> None:
+def test_deltas_before_an_error_in_the_same_chunk_are_delivered() -> None:
     deltas = OpenAIStreamDecoder().feed(chunk({"content": "a"}) + chunk({"content": "b"}) + b"data: {\n\n")
     assert next(deltas) == TextDelta("ab")
     with pytest.raises(BackendError):
@@ -124,7 +124,7 @@ def test_what_a_chunk_holds_beside_its_text_is_read_after_any_number_of_plain_on
         ("odd", Usage()),
     ],
 )
-def test_usage_is_counted_as_far_as_it_is_told(usage: Any, counted: Usage) -> None:
+def test_usage_is_counted_as_far_as_it_is_reported(usage: Any, counted: Usage) -> None:
     assert plain({"content": "a"}, usage=usage)[-1] == Finished("stop", counted)
     assert streamed(chunk({"content": "a"}, "stop", usage=usage), DONE)[-1] == Finished("stop", counted)
 
@@ -156,7 +156,7 @@ def test_how_an_answer_ended(reason: str, finish: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
-def test_an_answer_that_the_server_gave_up_is_no_answer(reason: str) -> None:
+def test_a_reply_that_the_server_aborted_is_an_error(reason: str) -> None:
     with pytest.raises(BackendError) as raised:
         plain({"content": "half an ans"}, reason)
     assert raised.value.retryable
@@ -164,7 +164,7 @@ def test_an_answer_that_the_server_gave_up_is_no_answer(reason: str) -> None:
         streamed(chunk({"content": "half an ans"}), chunk({}, reason), DONE)
 
 
-def test_a_refusal_is_a_refusal_and_its_words_are_the_text() -> None:
+def test_a_refusal_finishes_as_refusal_with_its_text() -> None:
     assert plain({"content": None, "refusal": "I will not."}) == [
         TextDelta("I will not."),
         Finished("refusal", Usage()),
@@ -230,7 +230,7 @@ def test_a_call_is_given_out_as_soon_as_the_next_one_begins() -> None:
     assert calls_of(ended) == [ToolCall("c2", "find", "{}")]
 
 
-def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids() -> None:
+def test_calls_with_the_same_index_are_distinguished_by_their_ids() -> None:
     deltas = streamed(
         piece(0, id="c1", name="look", arguments='{"q": 1}'),
         piece(0, id="c2", name="look", arguments='{"q": 2}'),
@@ -333,7 +333,7 @@ def test_an_error_may_come_inside_a_good_answer(error: Any, kind: ErrorKind) -> 
 @pytest.mark.parametrize(
     "body", [b"", b"<html>502</html>", b"[]", b"7", b"null", b"{}", b'{"choices": []}', b'{"choices": [null]}', b"\xff"]
 )
-def test_what_is_not_of_the_protocol_is_a_fault_of_the_server(body: bytes) -> None:
+def test_a_protocol_violation_is_a_server_error(body: bytes) -> None:
     with pytest.raises(BackendError) as raised:
         decode_reply(body)
     assert raised.value.kind is ErrorKind.SERVER

@@ -90,7 +90,7 @@ def test_on_the_last_turn_the_tools_stay_and_may_not_be_called() -> None:
     assert "tool_choice" not in sent(replace(request(tools=()), may_call_tools=False))
 
 
-def test_a_call_that_has_to_be_made_is_said_after_all_that_is_shared() -> None:
+def test_a_forced_call_is_encoded_after_the_shared_prefix() -> None:
     asked = request()
     named, any_of_them = replace(asked, must_call="find"), replace(asked, must_call="")
     assert sent(named)["tool_choice"] == {"type": "function", "function": {"name": "find"}}
@@ -143,18 +143,18 @@ def test_another_run_on_the_same_dialect_gets_its_own_bytes() -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcffb", 'quote " and \\ and \n', "\0", "é\U0001f600"])
-def test_any_text_can_be_sent_also_what_is_no_valid_unicode(text: str) -> None:
+def test_any_text_can_be_sent_even_invalid_unicode(text: str) -> None:
     call = ToolCall("c", "look", text)
     asked = request(User(text), Assistant(text, (call,)), ToolResults((ToolResult(call, text),)), system="s")
     messages = sent(asked)["messages"]
     assert messages[1]["content"] == text.encode(errors="replace").decode()
 
 
-def test_what_is_no_valid_unicode_leaves_the_system_prompt_sendable() -> None:
+def test_a_system_prompt_with_invalid_unicode_can_be_sent() -> None:
     assert sent(request(system="a\ud800b"))["messages"][0]["content"] == "a?b"
 
 
-def test_a_schema_may_be_said_in_the_words_of_the_server() -> None:
+def test_a_schema_may_be_adapted_for_the_server() -> None:
     asked = replace(request(), answer_schema={"type": "string"})
     body = sent(asked, OpenAIChat(adapt_schema=lambda schema: {**schema, "maxLength": 9}))
     assert body["response_format"]["json_schema"]["schema"] == {"type": "string", "maxLength": 9}
