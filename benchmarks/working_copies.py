@@ -99,7 +99,7 @@ class GitCopies:
         """All that `git add -A` finds, as a patch."""
         if not is_folder(os.fsencode(copy.path)):
             await asyncio.to_thread(_empty, copy.path)
-        async with self.original.store.aside() as store:
+        async with self.original.store.scratch_store() as store:
             await _in(store, os.fsencode(copy.path), copy.index, "add", "-A")
             said = await _in(store, os.fsencode(copy.path), copy.index, "write-tree")
             comparison = TreeComparison(self.original, store, said.decode().strip())

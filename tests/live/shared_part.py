@@ -108,9 +108,9 @@ class Part:
         turns = Turns(self._folder, self._name)
         if self._kind == "work":
             spec = BatchSpec.of(inputs=[], **self._options)
-            hub = coordinator_of(spec)
-            assert hub is not None
-            await runner.work(RunSetup.validate(spec, turns), hub)
+            coordinator = coordinator_of(spec)
+            assert coordinator is not None
+            await runner.work(RunSetup.validate(spec, turns), coordinator)
             return
         notes = Notes(self._folder / f"results of {self._name}")
         async for result in self._results(turns):
@@ -120,7 +120,9 @@ class Part:
         if self._kind == "both":
             return BatchAgent.stream(inputs=self._asked(), events=turns, **self._options)
         spec = BatchSpec.of(inputs=self._asked(), **self._options)
-        return ResultStream(partial(runner.run, RunSetup.validate(spec, turns), hub=coordinator_of(spec), works=False))
+        return ResultStream(
+            partial(runner.run, RunSetup.validate(spec, turns), coordinator=coordinator_of(spec), works=False)
+        )
 
     async def _asked(self) -> AsyncIterator[str]:
         """The last ones when the test says so."""

@@ -93,7 +93,7 @@ class RunResources:
 async def open_resources(
     setups: Sequence[RunSetup],
     events: EventSink | None,
-    hub: Coordinator | None = None,
+    coordinator: Coordinator | None = None,
     *,
     deadline: RunDeadline | None = None,
     asks: bool = True,
@@ -101,8 +101,8 @@ async def open_resources(
 ) -> AsyncIterator[list[RunResources]]:
     """Resources of runs that go side by side, one for each setup. Later ones have precedence where several wait.
 
-    `events` receives what concerns all of them. `hub`: where a run, then the only one, shares its work; `asks`: False
-    for a worker of a run that another process started. `deadline`: of a flow, which limits the opening itself.
+    `events` receives what concerns all of them. `coordinator`: where a run, then the only one, shares its work; `asks`:
+    False for a worker of a run that another process started. `deadline`: of a flow, which limits the opening itself.
     `recorded`: the marked plans of checkpoints that hold all results; no server and no tool is opened then. Nothing is
     sent but what finds out whether a server takes tools, which counts against the budget. Raises SpecError,
     BackendError, StoreError, and RunStopped at the deadline."""
@@ -110,11 +110,11 @@ async def open_resources(
         limit = deadline or RunDeadline(setups[0].spec.spend.deadline)
         opener = _Opener(setups, stack, limit)
         if deadline is not None or limit.at is None:
-            opened = await opener.open(events, hub, asks, recorded)
+            opened = await opener.open(events, coordinator, asks, recorded)
         else:
             with startup_deadline(limit):
                 async with limit.limit():
-                    opened = await opener.open(events, hub, asks, recorded)
+                    opened = await opener.open(events, coordinator, asks, recorded)
         yield opened
 
 
@@ -157,7 +157,7 @@ class _Opener:
     async def open(
         self,
         events: EventSink | None,
-        hub: Coordinator | None,
+        coordinator: Coordinator | None,
         asks: bool,
         recorded: Sequence[Mapping[str, Any]] | None,
     ) -> list[RunResources]:
@@ -167,8 +167,8 @@ class _Opener:
         if isinstance(events, AbstractContextManager):
             events.__enter__()
             stack.push_async_exit(partial(_leave, events))
-        if hub is not None:
-            self._joined = await _join(hub, setups[0].spec, stack, events, asks=asks)
+        if coordinator is not None:
+            self._joined = await _join(coordinator, setups[0].spec, stack, events, asks=asks)
             events = self._joined.events
         self._events = events
         stores = [self._joined.store if self._joined else await _open_store(each.spec, stack) for each in setups]
@@ -345,7 +345,7 @@ class _Opener:
                 used = partial(self._used, fabric, [runs[at].summarizer for at in group], counts_trials)
                 self._stack.callback(self._report_use, used)
                 if self._joined is not None:
-                    self._joined.events.telling.account = used
+                    self._joined.events.publisher.account = used
             for at in group:
                 own = runs[at].tools
                 boxes[at] = fabric if len(own) == len(tools) else ToolSubset(fabric, own)
@@ -371,12 +371,14 @@ async def _leave(events: AbstractContextManager[Any], *why: Any) -> None:
 
 
 async def _join(
-    hub: Coordinator, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool
+    coordinator: Coordinator, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, asks: bool
 ) -> "ClusterSession":
     from ..cluster.session import join  # only for shared runs
 
     return await stack.enter_async_context(
-        join(hub, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=asks)
+        join(
+            coordinator, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, is_submitter=asks
+        )
     )
 
 

@@ -35,25 +35,25 @@ async def run(
     outbox: ResultChannel,
     *,
     only: Sequence[int] | None = None,
-    hub: Coordinator | None = None,
+    coordinator: Coordinator | None = None,
     works: bool = True,
 ) -> None:
     """One run, alone or shared with other processes through a hub; the results go to the outbox. `only`, `works`: as
     for `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
-    async with open_resources([setup], setup.events, hub) as [resources]:
+    async with open_resources([setup], setup.events, coordinator) as [resources]:
         try:
             await execute(resources, outbox.put, only=only, works=works)
         finally:
             outbox.scheduling, outbox.report = resources.scheduling, resources.measured_report
 
 
-async def work(setup: RunSetup, hub: Coordinator) -> None:
+async def work(setup: RunSetup, coordinator: Coordinator) -> None:
     """A worker of a run that another process has started, whose inputs come from the hub. Returns when no process that
     shares the run has anything left to do. Raises SpecError (PlanMismatch where this process would ask something else),
     BackendError, RunStopped and StoreError."""
     if setup.input_fields is None:
         setup = replace(setup, input_fields=())
-    async with open_resources([setup], setup.events, hub, asks=False) as [resources]:
+    async with open_resources([setup], setup.events, coordinator, asks=False) as [resources]:
         await _Execution(resources).work()
 
 
@@ -129,7 +129,7 @@ class _Execution:
 
     async def work(self) -> None:
         """Runs agents for other processes."""
-        from ..cluster.worker import ending_at  # only for shared runs
+        from ..cluster.worker import complete_via  # only for shared runs
 
         joined = self._resources.joined
         assert joined is not None
@@ -139,7 +139,7 @@ class _Execution:
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             source = joined.source(self._resources.gate, ends_by_itself=True)
             executor = self._executor(turns, leave)
-            await self._engine(source, executor, ending_at(joined), None, self._events, leave).run()
+            await self._engine(source, executor, complete_via(joined), None, self._events, leave).run()
 
         try:
             await self._with_turns(run_agents)
@@ -168,7 +168,7 @@ class _Execution:
             await calling.collect()
             return
         source = joined.source(resources.gate)
-        engine = self._engine(source, executor, calling.finished_here, None, joined.events.here, leave)
+        engine = self._engine(source, executor, calling.finished_here, None, joined.events.local, leave)
         await work_and_collect(engine, source, calling)
 
     async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:
