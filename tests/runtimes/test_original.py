@@ -337,13 +337,13 @@ async def test_without_git_one_error_says_what_to_do(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("says", "told"), [("echo git version 2.31.9", "Install git 2.32"), ("echo no; exit 1", "does not work")]
+    ("says", "message"), [("echo git version 2.31.9", "Install git 2.32"), ("echo no; exit 1", "does not work")]
 )
 async def test_a_git_that_is_too_old_or_broken_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, imported: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, message: str
 ) -> None:
     program = write(tmp_path / "bin", {"git": f"#!/bin/sh\n{says}\n"}) / "git"
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
-    with pytest.raises(SpecError, match=imported):
+    with pytest.raises(SpecError, match=message):
         await Snapshot.take(None, tmp_path)

@@ -199,7 +199,7 @@ async def test_nothing_is_said_of_a_server_that_keeps_facts_or_does_not_tell(cap
 
 @pytest.mark.parametrize("run", ["", "a{b", "a}b"])
 async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
-    with pytest.raises(SpecError, match="run_id=.* is invalid"):
+    with pytest.raises(SpecError, match=r"run_id=.* is invalid"):
         RedisCoordinator("redis://localhost", run)
 
 
