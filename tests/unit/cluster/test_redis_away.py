@@ -239,9 +239,13 @@ async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: 
 
 
 ANSWERS = {
-    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n": r"not respond like a Redis server.*Check host and port",
+    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n": (
+        r"does not respond like a Redis server.*Check host and port"
+    ),
     b"-MOVED 3999 127.0.0.1:6381\r\n": r"is a node of a Redis Cluster.*Use a standalone server",
-    b"-ERR unknown command\r\n": r"rejected a command \(unknown command\).*edis 7\.0 or newer, or Valkey 7\.2 or newer",
+    b"-ERR unknown command\r\n": (
+        r"rejected a command \(unknown command\).*Redis 7\.0 or newer, or Valkey 7\.2 or newer"
+    ),
 }
 
 
