@@ -285,7 +285,7 @@ async def test_what_is_asked_is_not_changed_while_others_are_at_work() -> None:
     link, backend = Link(), slow(1.0)
     async with calling(link, inputs(3), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         await anext(stream)
-        with pytest.raises(StoreError, match="at work on this run"):
+        with pytest.raises(StoreError, match="active in this run"):
             await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))
     assert len(await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))) == 3
 

@@ -266,7 +266,7 @@ def test_a_password_is_neither_shown_nor_kept(
         again = call(*words, cwd=tmp_path, BATCH_AGENT_STORE=store)
         assert f"{AGENTS} answers came from the checkpoint" in again.stderr
         wrong = refusal("worker", "--store", store.replace("s3cret", "gue55"), "--run", name, cwd=tmp_path)
-        assert "does not let us in" in wrong
+        assert "rejected the credentials" in wrong
         assert "gue55" not in wrong
 
 
